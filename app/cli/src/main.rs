@@ -1,0 +1,2 @@
+//! The `loadline` command.
+fn main() {}

@@ -1,0 +1,15 @@
+//! What both wings of Loadline stand on, and nothing more.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`units`] | bytes, spans of time and rates, as people write them |
+//! | [`clock`] | the monotonic clock, as a type |
+//! | [`histogram`] | the one latency histogram |
+//! | [`buffer`] | page-aligned memory for direct I/O |
+//! | [`ring`] | the one io_uring wrapper |
+
+pub mod buffer;
+pub mod clock;
+pub mod histogram;
+pub mod ring;
+pub mod units;

@@ -1,0 +1,143 @@
+//! The one io_uring wrapper: one thread, one ring, completions handled by the thread that submits.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, squeue};
+use nix::libc;
+
+pub use io_uring::{opcode, types};
+
+/// How a ring is made.
+#[derive(Debug, Clone, Copy)]
+pub struct RingOptions {
+    /// Submission queue entries; the completion queue has twice as many.
+    pub entries: u32,
+    /// Completions are handled only inside [`Ring::wait`] and [`Ring::poll`] (`IORING_SETUP_DEFER_TASKRUN`,
+    /// Linux 6.1). It saves interrupts of the submitting thread. Older kernels do without.
+    pub deferred: bool,
+}
+
+/// One io_uring, used by one thread.
+pub struct Ring {
+    ring: IoUring,
+}
+
+impl Ring {
+    /// A ring as `options` say. Fails with the kernel's error where io_uring is missing or refused (containers
+    /// often refuse it with `EPERM`; `kernel.io_uring_disabled` can too).
+    pub fn new(options: RingOptions) -> io::Result<Ring> {
+        let mut builder = IoUring::builder();
+        builder.dontfork();
+        if options.deferred {
+            match builder.clone().setup_single_issuer().setup_defer_taskrun().build(options.entries) {
+                Ok(ring) => return Ok(Ring { ring }),
+                // EINVAL: a kernel older than 6.1 does not know the flags.
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Ring { ring: builder.build(options.entries)? })
+    }
+
+    /// Registers files; requests then name them by index, which saves a reference count on each.
+    pub fn register_files(&self, files: &[RawFd]) -> io::Result<()> {
+        self.ring.submitter().register_files(files)
+    }
+
+    /// Registers memory for the fixed-buffer operations. Fails with `ENOMEM` above the locked-memory limit.
+    ///
+    /// # Safety
+    /// The memory must stay mapped until this ring is dropped.
+    pub unsafe fn register_buffers(&self, buffers: &[libc::iovec]) -> io::Result<()> {
+        // SAFETY: the caller keeps the memory mapped.
+        unsafe { self.ring.submitter().register_buffers(buffers) }
+    }
+
+    /// Bounds the kernel threads that run what cannot complete at once: `bounded` for files and block devices.
+    pub fn limit_kernel_workers(&self, bounded: u32, unbounded: u32) -> io::Result<()> {
+        self.ring.submitter().register_iowq_max_workers(&mut [bounded, unbounded])
+    }
+
+    /// Queues a request; the kernel sees it at the next submission. `false` if the queue is full.
+    ///
+    /// # Safety
+    /// What the request refers to (memory, files) must stay valid until its completion has been seen.
+    #[must_use]
+    pub unsafe fn push(&mut self, request: &squeue::Entry) -> bool {
+        // SAFETY: the caller keeps what it refers to valid.
+        unsafe { self.ring.submission().push(request) }.is_ok()
+    }
+
+    /// Hands queued requests to the kernel, without waiting.
+    pub fn submit(&self) -> io::Result<()> {
+        match self.ring.submit() {
+            Ok(_) => Ok(()),
+            Err(e) => passing(e),
+        }
+    }
+
+    /// Hands queued requests to the kernel and waits for `want` completions, or until `limit` has passed.
+    pub fn wait(&self, want: usize, limit: Option<Duration>) -> io::Result<()> {
+        let result = match limit {
+            None => self.ring.submitter().submit_and_wait(want),
+            Some(limit) => {
+                let limit = Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos());
+                self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&limit))
+            }
+        };
+        result.map(|_| ()).or_else(passing)
+    }
+
+    /// Hands queued requests to the kernel and handles what has completed, without waiting. Unlike
+    /// [`submit`](Self::submit) it enters the kernel even when nothing is queued, which a deferred ring needs.
+    pub fn poll(&mut self) -> io::Result<()> {
+        let queued = self.ring.submission().len() as u32;
+        // SAFETY: no argument is passed to the kernel with these flags.
+        let result =
+            unsafe { self.ring.submitter().enter::<()>(queued, 0, EnterFlags::GETEVENTS.bits(), None) };
+        result.map(|_| ()).or_else(passing)
+    }
+
+    /// The completions that have arrived: each request's `user_data`, and its result (a length, or `-errno`).
+    pub fn completions(&mut self) -> impl Iterator<Item = (u64, i32)> + '_ {
+        self.ring.completion().map(|c| (c.user_data(), c.result()))
+    }
+}
+
+/// Errors that only mean *look at the completions and come again*.
+fn passing(error: io::Error) -> io::Result<()> {
+    match error.raw_os_error() {
+        Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_wait_ends_at_its_limit() {
+        let Ok(ring) = Ring::new(RingOptions { entries: 4, deferred: true }) else {
+            eprintln!("io_uring is refused here; the generator's thread engine is used and tested instead");
+            return;
+        };
+        let begin = Instant::now();
+        ring.wait(1, Some(Duration::from_millis(20))).unwrap();
+        assert!(begin.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_request_comes_back_with_its_user_data() {
+        let Ok(mut ring) = Ring::new(RingOptions { entries: 4, deferred: true }) else { return };
+        let request = opcode::Nop::new().build().user_data(7);
+        // SAFETY: a Nop refers to nothing.
+        assert!(unsafe { ring.push(&request) });
+        ring.wait(1, Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(ring.completions().collect::<Vec<_>>(), [(7, 0)]);
+    }
+}

@@ -1,0 +1,1 @@
+//! Workers: where they run, how they start, what they report.

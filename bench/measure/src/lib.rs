@@ -1,0 +1,1 @@
+//! Pure mathematics over measurements: summaries, depth gate, audit. No I/O, no clock.

@@ -1,0 +1,1 @@
+//! What load: one type, and every notation that people already have for it.

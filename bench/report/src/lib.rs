@@ -1,0 +1,1 @@
+//! A finished study as a table and as data files.

@@ -1,0 +1,1 @@
+//! The experiment: plan, steps, order, resume.
