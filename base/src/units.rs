@@ -200,7 +200,7 @@ impl FromStr for Rate {
         let number: f64 = number.parse().map_err(|_| error())?;
         let unit = unit.to_ascii_lowercase();
         let rate = if let Some(prefix) = unit.strip_suffix("iops") {
-            let scale = match prefix {
+            let scale = match prefix.trim_end() {
                 "" => 1.0,
                 "k" => 1e3,
                 "m" => 1e6,
@@ -248,13 +248,23 @@ fn split_number(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| (&text[..end], text[end..].trim_start()))
 }
 
-/// `number × scale`, exactly for whole numbers; decimals are rounded to the nearest unit. `None` on overflow.
+/// `number × scale`, exactly; what lies below one unit is cut off. `None` on overflow.
 fn scaled(number: &str, scale: u64) -> Option<u64> {
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(scale);
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
+    let mut total = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(scale)? };
+    let mut below: u128 = 0;
+    let mut divisor: u128 = 1;
+    // Twelve decimals of a tebibyte are a byte; more digits cannot matter, but must be digits.
+    for (i, digit) in decimals.chars().enumerate() {
+        let digit = u128::from(digit.to_digit(10)?);
+        if i < 18 {
+            below = below * 10 + digit;
+            divisor *= 10;
+        }
     }
-    let value = number.parse::<f64>().ok()? * scale as f64;
-    (value.is_finite() && value >= 0.0 && value < u64::MAX as f64).then_some(value.round() as u64)
+    let fraction = u128::from(scale).checked_mul(below)? / divisor;
+    total = total.checked_add(u64::try_from(fraction).ok()?)?;
+    (number != ".").then_some(total)
 }
 
 /// serde and JSON Schema for a quantity written as text; a bare integer is also read where `$integer` says how.
