@@ -154,10 +154,17 @@ pub struct EncodedHistogram {
 #[error("not a latency histogram: {0}")]
 pub struct HistogramError(String);
 
+impl HistogramError {
+    /// An error that says `what` is wrong.
+    pub fn new(what: &str) -> Self {
+        HistogramError(what.to_string())
+    }
+}
+
 impl EncodedHistogram {
     /// The histogram, checked: a shape of ours, and a count and extremes that agree with it.
     pub fn decode(&self) -> Result<LatencyHistogram, HistogramError> {
-        let error = |what: &str| HistogramError(what.to_string());
+        let error = HistogramError::new;
         if self.hdr_v2.len() > LONGEST_ENCODING {
             return Err(error("it is too long"));
         }

@@ -251,6 +251,9 @@ fn split_number(text: &str) -> Option<(&str, &str)> {
 /// `number × scale`, exactly; what lies below one unit is cut off. `None` on overflow.
 fn scaled(number: &str, scale: u64) -> Option<u64> {
     let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && decimals.is_empty() {
+        return None;
+    }
     let mut total = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(scale)? };
     let mut below: u128 = 0;
     let mut divisor: u128 = 1;
@@ -264,7 +267,7 @@ fn scaled(number: &str, scale: u64) -> Option<u64> {
     }
     let fraction = u128::from(scale).checked_mul(below)? / divisor;
     total = total.checked_add(u64::try_from(fraction).ok()?)?;
-    (number != ".").then_some(total)
+    Some(total)
 }
 
 /// serde and JSON Schema for a quantity written as text; a bare integer is also read where `$integer` says how.

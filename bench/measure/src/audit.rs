@@ -1,0 +1,334 @@
+//! Does a result hold together? Each finding says what was expected, what was found, and what usually causes it.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::summary::LatencySummary;
+use crate::window::Figures;
+
+/// How far a finding reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth knowing; the figures stand.
+    Note,
+    /// A figure is doubtful: exit code 3.
+    Doubt,
+}
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FindingKind {
+    /// Mean outstanding is not IOPS × mean latency.
+    LittlesLaw,
+    /// Mean outside minimum and maximum, or percentiles that decrease.
+    Order,
+    /// I/Os failed.
+    Errors,
+    /// Workers were lost, hung, fell behind or never came.
+    LostWorkers,
+    /// The offered rate was not carried.
+    RateNotMet,
+    /// I/Os of the window never completed.
+    Censored,
+    /// The generator itself was the bottleneck.
+    GeneratorBound,
+    /// Something else used the host's CPU.
+    NoisyHost,
+    /// Nothing completed at all.
+    NothingMeasured,
+    /// I/O went through the page cache, though direct I/O was asked for.
+    NotDirect,
+    /// io_uring was refused, and threads issued the I/O.
+    Fallback,
+    /// Reads of blocks that were never written.
+    UnwrittenReads,
+    /// The profile could not be applied exactly.
+    Adjusted,
+    /// Data were read back that were not what was written.
+    Integrity,
+    /// The brake ended the run.
+    Stopped,
+    /// Seconds are missing from the series.
+    MissingIntervals,
+}
+
+/// One thing that a reader of the figures should know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Finding {
+    /// How far it reaches.
+    pub severity: Severity,
+    /// What it is about.
+    pub kind: FindingKind,
+    /// What was expected.
+    pub expected: String,
+    /// What was found.
+    pub found: String,
+    /// What usually causes it, and what to do.
+    pub cause: String,
+}
+
+impl Finding {
+    /// A finding that makes a figure doubtful.
+    pub fn doubt(
+        kind: FindingKind,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+        cause: impl Into<String>,
+    ) -> Finding {
+        let severity = Severity::Doubt;
+        Finding { severity, kind, expected: expected.into(), found: found.into(), cause: cause.into() }
+    }
+
+    /// A finding that is worth knowing.
+    pub fn note(
+        kind: FindingKind,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+        cause: impl Into<String>,
+    ) -> Finding {
+        Finding { severity: Severity::Note, ..Finding::doubt(kind, expected, found, cause) }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Note => "note",
+            Severity::Doubt => "doubtful",
+        };
+        write!(f, "{severity}: expected {}; found {}. {}", self.expected, self.found, self.cause)
+    }
+}
+
+/// What was asked of a measurement, as far as the audit needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Asked {
+    /// I/Os kept outstanding in all, if the load was a closed loop.
+    pub outstanding: Option<f64>,
+    /// I/Os a second offered in all, if the load was rate-driven.
+    pub rate_iops: Option<f64>,
+    /// CPU seconds that the generator used in the window, and how many cores it could have used at the most
+    /// (its threads, or the host's cores if those are fewer).
+    pub generator_cpu: Option<(f64, f64)>,
+    /// Share of the host's CPU time in the window that the hypervisor gave to others (0 to 1).
+    pub steal: Option<f64>,
+    /// Whether storage is judged (a study), or this is a single `bench`, which on memory always is bound by the
+    /// generator: there it is a note.
+    pub study: bool,
+}
+
+/// Little's law is checked to this share.
+const LITTLE_TOLERANCE: f64 = 0.05;
+/// A rate is carried if what completed is within this share of it, beyond the noise of counting.
+const RATE_TOLERANCE: f64 = 0.01;
+/// The generator counts as saturated above this share of the CPU it could use.
+const CPU_SATURATED: f64 = 0.95;
+
+/// The audit of one measured window.
+pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let total = &figures.total;
+    let completed = total.iops * figures.window_s;
+    if completed == 0.0 {
+        findings.push(Finding::doubt(
+            FindingKind::NothingMeasured,
+            "I/Os that complete in the window",
+            format!("none in {} s, {} errors", figures.window_s, figures.errors),
+            "The storage hangs or fails every request, or the rate is so low that none was due.",
+        ));
+    }
+    if figures.errors > 0 {
+        findings.push(Finding::doubt(
+            FindingKind::Errors,
+            "no errors",
+            format!(
+                "{} I/Os failed ({} reads, {} writes)",
+                figures.errors, figures.read.errors, figures.write.errors
+            ),
+            "Failed I/Os are in no latency or IOPS figure. See the kernel log for the device.",
+        ));
+    }
+    if total.censored > 0 {
+        findings.push(Finding::doubt(
+            FindingKind::Censored,
+            "every I/O of the window to complete",
+            format!("{} still had not when waiting ended; their age is counted, as a lower bound", total.censored),
+            "The storage hung, or was offered much more than it carries: latencies are at least what is printed.",
+        ));
+    }
+    if let (Some(outstanding), Some(mean)) = (asked.outstanding, total.latency_us.mean)
+        && figures.errors == 0
+        && total.censored == 0
+    {
+        let product = total.iops * mean / 1e6;
+        // With few I/Os the ones at the window's edges weigh in: at most one round of all outstanding.
+        let tolerance = LITTLE_TOLERANCE.max(outstanding / completed.max(1.0));
+        if (product / outstanding - 1.0).abs() > tolerance {
+            findings.push(Finding::doubt(
+                FindingKind::LittlesLaw,
+                format!("IOPS × mean latency to be the {outstanding} outstanding (Little's law)"),
+                format!("{:.0} × {:.1} us = {product:.2}", total.iops, mean),
+                if product < outstanding {
+                    "The generator did not keep all I/Os outstanding: it was short of CPU, or a worker stopped early."
+                } else {
+                    "Latency was not measured where the I/O was issued."
+                },
+            ));
+        }
+    }
+    if let Some(rate) = asked.rate_iops {
+        let expected = rate * figures.window_s;
+        // Counting noise: a Poisson count of n varies by √n; at the edges of the window one I/O more or less.
+        let tolerance = (expected * RATE_TOLERANCE).max(3.0 * expected.sqrt()).max(1.0);
+        if completed < expected - tolerance {
+            findings.push(Finding::doubt(
+                FindingKind::RateNotMet,
+                format!("{rate:.6} I/Os a second, as offered"),
+                format!("{:.6} completed ({:.1} %)", total.iops, 100.0 * completed / expected),
+                "The storage does not carry this rate; latencies then grow with the length of the run.",
+            ));
+        }
+    }
+    for (what, summary) in [
+        ("total", Some(&total.latency_us)),
+        ("read", Some(&figures.read.latency_us)),
+        ("write", Some(&figures.write.latency_us)),
+        ("service", figures.service_us.as_ref()),
+    ] {
+        if let Some(finding) = summary.and_then(|s| order(what, s)) {
+            findings.push(finding);
+        }
+    }
+    findings.extend(generator_bound(figures, asked));
+    if let Some(steal) = asked.steal.filter(|s| *s > 0.05) {
+        findings.push(Finding::note(
+            FindingKind::NoisyHost,
+            "the host's CPU for this measurement alone",
+            format!("{:.0} % of it went to other virtual machines (steal)", 100.0 * steal),
+            "A shared host: compare in pairs, or repeat on a quieter one.",
+        ));
+    }
+    findings
+}
+
+fn order(what: &str, summary: &LatencySummary) -> Option<Finding> {
+    let points = [
+        summary.min,
+        summary.p50,
+        summary.p90,
+        summary.p95,
+        summary.p99,
+        summary.p99_9,
+        summary.p99_99,
+        summary.p99_999,
+        summary.max,
+    ];
+    let known: Vec<f64> = points.into_iter().flatten().collect();
+    let rising = known.windows(2).all(|pair| pair[0] <= pair[1]);
+    let inside = match (summary.min, summary.mean, summary.max) {
+        (Some(min), Some(mean), Some(max)) => min <= mean * 1.000_001 && mean <= max * 1.000_001,
+        _ => true,
+    };
+    (!rising || !inside).then(|| {
+        Finding::doubt(
+            FindingKind::Order,
+            format!(
+                "the {what} latencies to rise from minimum over the percentiles to maximum, the mean between"
+            ),
+            format!("{summary:?}"),
+            "The figures were not taken from one histogram.",
+        )
+    })
+}
+
+fn generator_bound(figures: &Figures, asked: &Asked) -> Option<Finding> {
+    let saturated = asked.generator_cpu.and_then(|(used, cores)| {
+        let share = used / (cores * figures.window_s);
+        (share > CPU_SATURATED)
+            .then(|| format!("it used {:.0} % of the CPU that it could use", 100.0 * share))
+    });
+    let late = figures.lateness_us.as_ref().and_then(|lateness| {
+        let (lateness, response) = (lateness.mean?, figures.total.latency_us.mean?);
+        (lateness > response / 10.0).then(|| {
+            format!("it issued {lateness:.0} us late on average, of a response time of {response:.0} us")
+        })
+    });
+    let found = saturated.or(late)?;
+    let severity = if asked.study { Severity::Doubt } else { Severity::Note };
+    Some(Finding {
+        severity,
+        ..Finding::doubt(
+            FindingKind::GeneratorBound,
+            "the generator to have CPU to spare",
+            found,
+            "The storage may carry more, faster, than these figures say: add hosts, or lower the load.",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::OperationFigures;
+
+    fn figures(iops: f64, mean_us: f64) -> Figures {
+        let latency_us = LatencySummary {
+            mean: Some(mean_us),
+            min: Some(mean_us / 2.0),
+            max: Some(mean_us * 9.0),
+            ..LatencySummary::default()
+        };
+        let total = OperationFigures { iops, latency_us, ..OperationFigures::default() };
+        Figures { window_s: 10.0, read: total.clone(), total, ..Figures::default() }
+    }
+
+    fn kinds(figures: &Figures, asked: &Asked) -> Vec<FindingKind> {
+        audit(figures, asked).iter().map(|f| f.kind).collect()
+    }
+
+    #[test]
+    fn a_closed_loop_must_obey_littles_law() {
+        let asked = Asked { outstanding: Some(32.0), ..Asked::default() };
+        assert_eq!(kinds(&figures(32_000.0, 1_000.0), &asked), []);
+        assert_eq!(kinds(&figures(33_000.0, 1_000.0), &asked), []);
+        assert_eq!(kinds(&figures(20_000.0, 1_000.0), &asked), [FindingKind::LittlesLaw]);
+        assert_eq!(kinds(&figures(64_000.0, 1_000.0), &asked), [FindingKind::LittlesLaw]);
+    }
+
+    #[test]
+    fn a_rate_that_is_not_carried_is_said() {
+        let asked = Asked { rate_iops: Some(1_000.0), ..Asked::default() };
+        assert_eq!(kinds(&figures(995.0, 100.0), &asked), []);
+        assert_eq!(kinds(&figures(600.0, 100.0), &asked), [FindingKind::RateNotMet]);
+        let slow = Asked { rate_iops: Some(0.2), ..Asked::default() };
+        assert_eq!(kinds(&figures(0.1, 100.0), &slow), [], "one of two in 10 s is the noise of counting");
+    }
+
+    #[test]
+    fn a_saturated_generator_is_a_finding_in_a_study_and_a_note_in_a_bench() {
+        let cpu = Asked { generator_cpu: Some((9.9, 1.0)), ..Asked::default() };
+        assert_eq!(audit(&figures(1.0, 1.0), &cpu)[0].severity, Severity::Note);
+        let study = Asked { study: true, ..cpu };
+        assert_eq!(audit(&figures(1.0, 1.0), &study)[0].severity, Severity::Doubt);
+    }
+
+    #[test]
+    fn percentiles_that_decrease_are_found() {
+        let mut wrong = figures(10.0, 100.0);
+        wrong.read.latency_us.p50 = Some(70.0);
+        wrong.read.latency_us.p99 = Some(60.0);
+        assert_eq!(kinds(&wrong, &Asked::default()), [FindingKind::Order]);
+    }
+
+    #[test]
+    fn nothing_completed_and_errors_are_findings() {
+        let mut dead = figures(0.0, 1.0);
+        dead.errors = 7;
+        assert_eq!(kinds(&dead, &Asked::default()), [FindingKind::NothingMeasured, FindingKind::Errors]);
+    }
+}

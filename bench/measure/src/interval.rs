@@ -1,0 +1,251 @@
+//! What one disk of one worker did in one second, and how such records add up.
+//!
+//! Two rules make the figures of a window honest. *Throughput* counts the I/Os that completed inside the window.
+//! *Latency* is that of the I/Os **intended** inside it, whenever they completed: an I/O that a stall pushed past
+//! the window's end is still one of its I/Os. So a record says both the second in which its I/Os completed and
+//! the phase in which they were intended, and everything in it is a sum: records of the same second add up in any
+//! order.
+
+use loadline_base::histogram::{EncodedHistogram, HistogramError, LatencyHistogram};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::stall::CompletionMap;
+
+/// The part of a measurement in which an I/O was intended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Load is on, and not measured yet.
+    WarmUp,
+    /// The measured window.
+    Measure,
+    /// Load stays on, so that workers which end a little later are still measured under the whole load.
+    CoolDown,
+}
+
+/// The I/Os of one kind: reads, or writes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Operations {
+    /// Completed − intended, of I/Os that succeeded, and the age of those in `censored`.
+    pub response: LatencyHistogram,
+    /// I/Os in `response` that had not completed when waiting for them ended: their age is a lower bound.
+    pub censored: u64,
+    /// Bytes moved by the I/Os that succeeded.
+    pub bytes: u64,
+    /// I/Os that failed. They are in no histogram.
+    pub errors: u64,
+}
+
+impl Operations {
+    /// I/Os that completed with success.
+    pub fn completed(&self) -> u64 {
+        self.response.count() - self.censored
+    }
+
+    /// Whether nothing is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.response.is_empty() && self.errors == 0
+    }
+
+    /// Adds what another record counted.
+    pub fn merge(&mut self, other: &Operations) {
+        self.response.merge(&other.response);
+        self.censored += other.censored;
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+    }
+
+    /// Back to nothing, keeping the memory.
+    pub fn clear(&mut self) {
+        self.response.clear();
+        (self.censored, self.bytes, self.errors) = (0, 0, 0);
+    }
+}
+
+/// What one disk (by its index in the worker) did in one second.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Interval {
+    /// The second in which the I/Os completed, counted from the beginning of the measured window: the first
+    /// measured second is 0, warm-up is negative, seconds past the window hold what was waited for.
+    pub second: i64,
+    /// The phase in which the I/Os were intended.
+    pub phase: Phase,
+    /// The disk's index in its worker.
+    pub disk: u32,
+    /// The reads.
+    pub read: Operations,
+    /// The writes.
+    pub write: Operations,
+    /// Completed − issued, reads and writes; only of a rate-driven load (in a closed loop it is the response).
+    pub service: LatencyHistogram,
+    /// Issued − intended (or − the moment a slot became free, if that was later): the generator's own delay.
+    /// Only of a rate-driven load.
+    pub lateness: LatencyHistogram,
+    /// The milliseconds of this second in which I/Os completed.
+    pub completions: CompletionMap,
+}
+
+impl Interval {
+    /// A record of nothing yet.
+    pub fn new(second: i64, phase: Phase, disk: u32) -> Interval {
+        Interval {
+            second,
+            phase,
+            disk,
+            read: Operations::default(),
+            write: Operations::default(),
+            service: LatencyHistogram::new(),
+            lateness: LatencyHistogram::new(),
+            completions: CompletionMap::default(),
+        }
+    }
+
+    /// Whether nothing is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.read.is_empty() && self.write.is_empty()
+    }
+
+    /// Adds what another record of the same second counted (of another thread, disk, worker or phase).
+    pub fn merge(&mut self, other: &Interval) {
+        assert_eq!(self.second, other.second, "records of two seconds are not one second");
+        self.read.merge(&other.read);
+        self.write.merge(&other.write);
+        self.service.merge(&other.service);
+        self.lateness.merge(&other.lateness);
+        self.completions.merge(&other.completions);
+    }
+
+    /// Makes it a record of nothing for another second, keeping the memory.
+    pub fn reset(&mut self, second: i64, phase: Phase) {
+        (self.second, self.phase) = (second, phase);
+        self.read.clear();
+        self.write.clear();
+        self.service.clear();
+        self.lateness.clear();
+        self.completions = CompletionMap::default();
+    }
+
+    /// The form that is sent and stored.
+    pub fn encode(&self) -> EncodedInterval {
+        let histogram = |h: &LatencyHistogram| (!h.is_empty()).then(|| h.encode());
+        let operations = |o: &Operations| {
+            (!o.is_empty()).then(|| EncodedOperations {
+                response: histogram(&o.response),
+                censored: o.censored,
+                bytes: o.bytes,
+                errors: o.errors,
+            })
+        };
+        EncodedInterval {
+            second: self.second,
+            phase: self.phase,
+            disk: self.disk,
+            read: operations(&self.read),
+            write: operations(&self.write),
+            service: histogram(&self.service),
+            lateness: histogram(&self.lateness),
+            completions: self.completions.encode(),
+        }
+    }
+}
+
+/// [`Operations`] as they are sent and stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EncodedOperations {
+    /// See [`Operations::response`]; absent if empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<EncodedHistogram>,
+    /// See [`Operations::censored`].
+    pub censored: u64,
+    /// See [`Operations::bytes`].
+    pub bytes: u64,
+    /// See [`Operations::errors`].
+    pub errors: u64,
+}
+
+/// An [`Interval`] as it is sent and stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EncodedInterval {
+    /// See [`Interval::second`].
+    pub second: i64,
+    /// See [`Interval::phase`].
+    pub phase: Phase,
+    /// See [`Interval::disk`].
+    pub disk: u32,
+    /// The reads; absent if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<EncodedOperations>,
+    /// The writes; absent if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<EncodedOperations>,
+    /// See [`Interval::service`]; absent if empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<EncodedHistogram>,
+    /// See [`Interval::lateness`]; absent if empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lateness: Option<EncodedHistogram>,
+    /// The milliseconds with completions: 1000 bits, least significant first, in base64.
+    pub completions: String,
+}
+
+impl EncodedInterval {
+    /// The record, checked.
+    pub fn decode(&self) -> Result<Interval, HistogramError> {
+        let histogram = |h: &Option<EncodedHistogram>| match h {
+            Some(h) => h.decode(),
+            None => Ok(LatencyHistogram::new()),
+        };
+        let operations = |o: &Option<EncodedOperations>| match o {
+            None => Ok(Operations::default()),
+            Some(o) => {
+                let response = histogram(&o.response)?;
+                if o.censored > response.count() {
+                    return Err(HistogramError::new("more I/Os are censored than counted"));
+                }
+                Ok(Operations { response, censored: o.censored, bytes: o.bytes, errors: o.errors })
+            }
+        };
+        Ok(Interval {
+            second: self.second,
+            phase: self.phase,
+            disk: self.disk,
+            read: operations(&self.read)?,
+            write: operations(&self.write)?,
+            service: histogram(&self.service)?,
+            lateness: histogram(&self.lateness)?,
+            completions: CompletionMap::decode(&self.completions)
+                .ok_or_else(|| HistogramError::new("its map of completions is broken"))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_base::clock::Nanos;
+
+    #[test]
+    fn an_interval_comes_back_from_the_wire_as_it_was() {
+        let mut interval = Interval::new(-3, Phase::WarmUp, 2);
+        interval.read.response.record(Nanos(12_345));
+        interval.read.bytes = 4096;
+        interval.write.errors = 2;
+        interval.lateness.record(Nanos(80));
+        interval.completions.set(Nanos(999_999_999));
+        let text = serde_json::to_string(&interval.encode()).unwrap();
+        let encoded: EncodedInterval = serde_json::from_str(&text).unwrap();
+        assert_eq!(encoded.decode().unwrap(), interval);
+    }
+
+    #[test]
+    fn more_censored_than_counted_is_refused() {
+        let mut interval = Interval::new(0, Phase::Measure, 0);
+        interval.read.response.record(Nanos(1_000));
+        let mut encoded = interval.encode();
+        encoded.read.as_mut().unwrap().censored = 2;
+        assert!(encoded.decode().is_err());
+    }
+}

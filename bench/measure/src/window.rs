@@ -1,0 +1,246 @@
+//! The measured window: intervals of many disks, workers and seconds, merged.
+
+use loadline_base::clock::Nanos;
+use loadline_base::histogram::{EncodedHistogram, LatencyHistogram};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::interval::{Interval, Operations, Phase};
+use crate::stall::Completions;
+use crate::summary::LatencySummary;
+
+/// I/Os that completed inside the window, whenever they were intended: the throughput.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Throughput {
+    /// I/Os that succeeded.
+    pub operations: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+}
+
+/// What was measured in a window of a known length, by any number of disks and workers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Window {
+    length: Nanos,
+    /// The reads intended inside the window.
+    pub read: Operations,
+    /// The writes intended inside the window.
+    pub write: Operations,
+    /// Completed − issued, of a rate-driven load.
+    pub service: LatencyHistogram,
+    /// The generator's own delay, of a rate-driven load.
+    pub lateness: LatencyHistogram,
+    read_done: Throughput,
+    write_done: Throughput,
+    completions: Completions,
+}
+
+impl Window {
+    /// An empty window of this length, which must be whole seconds: intervals are.
+    pub fn new(length: Nanos) -> Window {
+        assert!(length.0 > 0 && length.0.is_multiple_of(Nanos::SECOND.0), "a window has whole seconds");
+        Window {
+            length,
+            read: Operations::default(),
+            write: Operations::default(),
+            service: LatencyHistogram::new(),
+            lateness: LatencyHistogram::new(),
+            read_done: Throughput::default(),
+            write_done: Throughput::default(),
+            completions: Completions::default(),
+        }
+    }
+
+    /// Its length.
+    pub fn length(&self) -> Nanos {
+        self.length
+    }
+
+    /// Counts one record, if the window has a part in it.
+    pub fn add(&mut self, interval: &Interval) {
+        if interval.phase == Phase::Measure {
+            self.read.merge(&interval.read);
+            self.write.merge(&interval.write);
+            self.service.merge(&interval.service);
+            self.lateness.merge(&interval.lateness);
+        }
+        if (0..(self.length.0 / Nanos::SECOND.0) as i64).contains(&interval.second) {
+            for (done, ops) in
+                [(&mut self.read_done, &interval.read), (&mut self.write_done, &interval.write)]
+            {
+                done.operations += ops.completed();
+                done.bytes += ops.bytes;
+            }
+            self.completions.add(interval.second, &interval.completions);
+        }
+    }
+
+    /// Adds what another measured in the same window.
+    pub fn merge(&mut self, other: &Window) {
+        assert_eq!(self.length, other.length, "windows of two lengths are not one window");
+        self.read.merge(&other.read);
+        self.write.merge(&other.write);
+        self.service.merge(&other.service);
+        self.lateness.merge(&other.lateness);
+        for (mine, theirs) in
+            [(&mut self.read_done, other.read_done), (&mut self.write_done, other.write_done)]
+        {
+            mine.operations += theirs.operations;
+            mine.bytes += theirs.bytes;
+        }
+        self.completions.merge(&other.completions);
+    }
+
+    /// The longest time inside the window without any completion, in whole milliseconds.
+    pub fn longest_stall_ms(&self) -> u64 {
+        self.completions.longest_stall_ms(self.length.0 / Nanos::MILLISECOND.0)
+    }
+
+    /// I/Os that failed.
+    pub fn errors(&self) -> u64 {
+        self.read.errors + self.write.errors
+    }
+
+    /// I/Os intended in the window that did not complete before waiting for them ended.
+    pub fn censored(&self) -> u64 {
+        self.read.censored + self.write.censored
+    }
+
+    /// I/Os that completed inside the window, reads and writes.
+    pub fn completed(&self) -> u64 {
+        self.read_done.operations + self.write_done.operations
+    }
+
+    /// Its figures.
+    pub fn figures(&self) -> Figures {
+        let mut total = self.read.clone();
+        total.merge(&self.write);
+        let done =
+            Throughput { operations: self.completed(), bytes: self.read_done.bytes + self.write_done.bytes };
+        let figures = |done: Throughput, ops: &Operations| OperationFigures {
+            iops: done.operations as f64 / self.length.as_secs(),
+            bytes_per_s: done.bytes as f64 / self.length.as_secs(),
+            latency_us: LatencySummary::of(&ops.response),
+            censored: ops.censored,
+            errors: ops.errors,
+        };
+        let rate_driven = |h: &LatencyHistogram| (!h.is_empty()).then(|| LatencySummary::of(h));
+        Figures {
+            window_s: self.length.as_secs(),
+            total: figures(done, &total),
+            read: figures(self.read_done, &self.read),
+            write: figures(self.write_done, &self.write),
+            service_us: rate_driven(&self.service),
+            lateness_us: rate_driven(&self.lateness),
+            longest_stall_ms: self.longest_stall_ms(),
+            errors: self.errors(),
+        }
+    }
+
+    /// Its histograms, as they are stored.
+    pub fn histograms(&self) -> Histograms {
+        let some = |h: &LatencyHistogram| (!h.is_empty()).then(|| h.encode());
+        Histograms {
+            read: some(&self.read.response),
+            write: some(&self.write.response),
+            service: some(&self.service),
+            lateness: some(&self.lateness),
+        }
+    }
+}
+
+/// The figures of reads, of writes, or of both.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperationFigures {
+    /// I/Os a second that completed with success inside the window.
+    pub iops: f64,
+    /// Bytes a second that they moved.
+    pub bytes_per_s: f64,
+    /// Response times (completed − intended) of the I/Os intended inside the window, microseconds.
+    pub latency_us: LatencySummary,
+    /// I/Os among them that never completed: their age is in the latencies, as a lower bound.
+    pub censored: u64,
+    /// I/Os that failed; they are in no other figure.
+    pub errors: u64,
+}
+
+/// The figures of a measured window.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Figures {
+    /// The window's length, seconds.
+    pub window_s: f64,
+    /// Reads and writes.
+    pub total: OperationFigures,
+    /// Reads.
+    pub read: OperationFigures,
+    /// Writes.
+    pub write: OperationFigures,
+    /// Service times (completed − issued), microseconds; `null` in a closed loop, where they are the latencies.
+    pub service_us: Option<LatencySummary>,
+    /// The generator's own lateness, microseconds; `null` in a closed loop, which has no schedule.
+    pub lateness_us: Option<LatencySummary>,
+    /// The longest time without any completion, whole milliseconds.
+    pub longest_stall_ms: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+}
+
+/// The merged histograms of a measured window.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Histograms {
+    /// Response times of the reads; `null` if there were none.
+    pub read: Option<EncodedHistogram>,
+    /// Response times of the writes; `null` if there were none.
+    pub write: Option<EncodedHistogram>,
+    /// Service times, of a rate-driven load.
+    pub service: Option<EncodedHistogram>,
+    /// The generator's lateness, of a rate-driven load.
+    pub lateness: Option<EncodedHistogram>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(second: i64, phase: Phase, count: u64, latency: Nanos) -> Interval {
+        let mut interval = Interval::new(second, phase, 0);
+        for i in 0..count {
+            interval.read.response.record(latency);
+            interval.read.bytes += 4096;
+            interval.completions.set(Nanos(i * 1_000_000));
+        }
+        interval
+    }
+
+    #[test]
+    fn throughput_counts_completions_inside_and_latency_those_intended_inside() {
+        let mut window = Window::new(Nanos(2 * Nanos::SECOND.0));
+        window.add(&reads(-1, Phase::WarmUp, 5, Nanos(100)));
+        window.add(&reads(0, Phase::WarmUp, 10, Nanos(200)));
+        window.add(&reads(1, Phase::Measure, 20, Nanos(300)));
+        window.add(&reads(7, Phase::Measure, 1, Nanos(5_000_000_000)));
+        window.add(&reads(2, Phase::CoolDown, 9, Nanos(400)));
+        let figures = window.figures();
+        assert_eq!(figures.total.iops, 15.0, "10 that came late out of warm-up, and 20, in 2 s");
+        assert_eq!(window.read.response.count(), 21, "the stalled one belongs to the window");
+        assert_eq!(figures.total.latency_us.max, Some(5e6));
+    }
+
+    #[test]
+    fn windows_of_workers_merge_to_the_window_of_the_fleet() {
+        let one = Nanos::SECOND;
+        let (a, b) = (reads(0, Phase::Measure, 30, Nanos(100)), reads(0, Phase::Measure, 50, Nanos(900)));
+        let mut fleet = Window::new(one);
+        fleet.add(&a);
+        fleet.add(&b);
+        let (mut worker_a, mut worker_b) = (Window::new(one), Window::new(one));
+        worker_a.add(&a);
+        worker_b.add(&b);
+        worker_a.merge(&worker_b);
+        assert_eq!(worker_a, fleet);
+        assert_eq!(fleet.figures().total.iops, 80.0);
+        assert_eq!(fleet.longest_stall_ms(), 950);
+    }
+}
