@@ -1,0 +1,141 @@
+//! What one worker is asked to do. It travels to the worker as it is.
+
+use std::path::PathBuf;
+
+use loadline_base::units::TimeSpan;
+use loadline_profile::Profile;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::LoadError;
+use crate::target::{FileIdentity, Target};
+
+/// Whether a disk may be written to, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WritePermission {
+    /// It may not: a job that writes is refused.
+    Refused,
+    /// It is a file that Loadline made for this run, with this identity; any other file in its place is refused.
+    Made(FileIdentity),
+    /// Its owner gave it up (`--destroy-data`). A device in use is refused all the same.
+    Destroy,
+}
+
+/// One disk of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Where it is.
+    pub target: Target,
+    /// Whether it may be written to.
+    pub writes: WritePermission,
+}
+
+/// Who hands I/Os to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// io_uring; where it is refused, threads, and a finding that says so.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    IoUring,
+    /// A pool of threads, one for each outstanding I/O, with `pread` and `pwrite`.
+    Threads,
+}
+
+/// Blocks that say who wrote them, and a journal of what was acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Verify {
+    /// One journal for each disk. A journal that exists is continued: what it says was acknowledged must be there.
+    pub journals: Vec<PathBuf>,
+}
+
+/// One measurement of one worker (or of one `loadline bench`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// The disks; each gets the profile's threads.
+    pub disks: Vec<Disk>,
+    /// The load. A rate in it is the total over all disks and threads of this job.
+    pub profile: Profile,
+    /// Load before the measured window. Whole seconds.
+    pub warm_up: TimeSpan,
+    /// The measured window. Whole seconds, at least one.
+    pub measure: TimeSpan,
+    /// Load after the measured window. Whole seconds.
+    pub cool_down: TimeSpan,
+    /// How long I/Os that were intended and have not completed are waited for, before they are counted with
+    /// their age.
+    pub drain: TimeSpan,
+    /// Where the random numbers begin. Two workers of one step get different seeds.
+    pub seed: u64,
+    /// Who hands I/Os to the kernel.
+    pub engine: Engine,
+    /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
+    pub poll: bool,
+    /// Check every block read, and keep what was acknowledged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verify>,
+}
+
+impl Job {
+    /// A job with the usual defaults: warm up 5 s, measure 30 s, wait up to 30 s.
+    pub fn new(disks: Vec<Disk>, profile: Profile) -> Job {
+        Job {
+            disks,
+            profile,
+            warm_up: TimeSpan::seconds(5),
+            measure: TimeSpan::seconds(30),
+            cool_down: TimeSpan::seconds(0),
+            drain: TimeSpan::seconds(30),
+            seed: 1,
+            engine: Engine::Auto,
+            poll: false,
+            verify: None,
+        }
+    }
+
+    /// Whether it writes to its disks.
+    pub fn writes(&self) -> bool {
+        self.profile.write_percent > 0
+    }
+
+    /// I/Os outstanding on all disks together.
+    pub fn outstanding(&self) -> u64 {
+        self.disks.len() as u64 * u64::from(self.profile.threads) * u64::from(self.profile.outstanding)
+    }
+
+    /// The rules that need no disk to be checked.
+    pub fn validate(&self) -> Result<(), LoadError> {
+        self.profile.validate().map_err(|e| LoadError::usage(e.to_string()))?;
+        if self.disks.is_empty() {
+            return Err(LoadError::usage("there is no disk to measure: name at least one target"));
+        }
+        for (name, span, least) in
+            [("warm-up", self.warm_up, 0), ("window", self.measure, 1), ("cool-down", self.cool_down, 0)]
+        {
+            if span.0.subsec_nanos() != 0 || span.0.as_secs() < least || span.0.as_secs() > 100 * 86_400 {
+                return Err(LoadError::usage(format!(
+                    "a {name} of {span} cannot be measured: series are kept by the second, so give whole seconds, \
+                     at least {least}"
+                )));
+            }
+        }
+        if let Some(verify) = &self.verify
+            && verify.journals.len() != self.disks.len()
+        {
+            return Err(LoadError::usage("verifying needs one journal for each disk"));
+        }
+        if self.outstanding() > 1 << 20 {
+            return Err(LoadError::usage(format!(
+                "{} I/Os outstanding in one process is more than the {} that one carries: use more workers",
+                self.outstanding(),
+                1 << 20
+            )));
+        }
+        Ok(())
+    }
+}
