@@ -75,3 +75,14 @@ pub struct FileIdentity {
     /// Its inode (`st_ino`).
     pub inode: u64,
 }
+
+/// Makes a file of this size for a run, sparse, where nothing is yet, and says which file it is. The folder must
+/// exist. Refused if anything is there, or if the file system has no room for it once it is filled.
+pub fn make_file(_path: &std::path::Path, _size: ByteSize) -> Result<FileIdentity, LoadError> {
+    Err(LoadError::failed("being written"))
+}
+
+/// Removes a file that [`make_file`] made, if it is still that file; what else is there stays.
+pub fn remove_file(_path: &std::path::Path, _identity: FileIdentity) -> Result<(), LoadError> {
+    Err(LoadError::failed("being written"))
+}
