@@ -22,9 +22,10 @@ const SIGNIFICANT_DIGITS: u8 = 2;
 const LONGEST_ENCODING: usize = 1 << 20;
 
 /// Latencies of many I/Os.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct LatencyHistogram {
-    counts: Histogram<u64>,
+    /// Made with the first sample: most records of a second have no writes, or no reads.
+    counts: Option<Histogram<u64>>,
     sum: u128,
     min: Nanos,
     max: Nanos,
@@ -37,16 +38,19 @@ impl Default for LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// An empty histogram. Takes about 37 KiB.
-    pub fn new() -> Self {
-        let counts = Histogram::new_with_bounds(1, LARGEST.0, SIGNIFICANT_DIGITS).expect("valid bounds");
-        LatencyHistogram { counts, sum: 0, min: Nanos(u64::MAX), max: Nanos(0) }
+    /// An empty histogram. It takes about 37 KiB from its first sample on.
+    pub const fn new() -> Self {
+        LatencyHistogram { counts: None, sum: 0, min: Nanos(u64::MAX), max: Nanos(0) }
     }
 
-    /// Counts one I/O. Allocates nothing.
+    fn counts_mut(&mut self) -> &mut Histogram<u64> {
+        self.counts.get_or_insert_with(empty_counts)
+    }
+
+    /// Counts one I/O. Allocates nothing but for the first.
     #[inline]
     pub fn record(&mut self, latency: Nanos) {
-        self.counts.saturating_record(latency.0);
+        self.counts_mut().saturating_record(latency.0);
         self.sum += u128::from(latency.0);
         self.min = self.min.min(latency);
         self.max = self.max.max(latency);
@@ -54,10 +58,8 @@ impl LatencyHistogram {
 
     /// Adds another histogram's counts: the result is the histogram of all samples of both.
     pub fn merge(&mut self, other: &LatencyHistogram) {
-        if other.is_empty() {
-            return;
-        }
-        self.counts.add(&other.counts).expect("all latency histograms have one shape");
+        let Some(theirs) = other.counts.as_ref().filter(|_| !other.is_empty()) else { return };
+        self.counts_mut().add(theirs).expect("all latency histograms have one shape");
         self.sum += other.sum;
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
@@ -65,18 +67,20 @@ impl LatencyHistogram {
 
     /// Back to empty, keeping the memory.
     pub fn clear(&mut self) {
-        self.counts.reset();
+        if let Some(counts) = &mut self.counts {
+            counts.reset();
+        }
         (self.sum, self.min, self.max) = (0, Nanos(u64::MAX), Nanos(0));
     }
 
     /// How many I/Os were counted.
     pub fn count(&self) -> u64 {
-        self.counts.len()
+        self.counts.as_ref().map_or(0, Histogram::len)
     }
 
     /// Whether nothing was counted.
     pub fn is_empty(&self) -> bool {
-        self.counts.is_empty()
+        self.count() == 0
     }
 
     /// The exact sum of all latencies, in nanoseconds.
@@ -103,26 +107,32 @@ impl LatencyHistogram {
     /// too high. `None` if empty. Whether enough samples lie beyond it is the caller's question.
     pub fn quantile(&self, q: f64) -> Option<Nanos> {
         assert!((0.0..=1.0).contains(&q), "a quantile lies between 0 and 1");
-        (!self.is_empty()).then(|| Nanos(self.counts.value_at_quantile(q)).clamp(self.min, self.max))
+        let counts = self.counts.as_ref().filter(|_| !self.is_empty())?;
+        Some(Nanos(counts.value_at_quantile(q)).clamp(self.min, self.max))
     }
 
     /// How many I/Os took longer than `limit`; those within 1 % of it may fall on either side.
     pub fn count_above(&self, limit: Nanos) -> u64 {
-        if limit >= LARGEST {
-            return 0;
+        match &self.counts {
+            Some(counts) if limit < LARGEST => counts.len() - counts.count_between(0, limit.0),
+            _ => 0,
         }
-        self.count() - self.counts.count_between(0, limit.0)
     }
 
     /// The occupied buckets: the highest value of each, and its count.
     pub fn buckets(&self) -> impl Iterator<Item = (Nanos, u64)> + '_ {
-        self.counts.iter_recorded().map(|b| (Nanos(b.value_iterated_to()), b.count_at_value()))
+        self.counts
+            .iter()
+            .flat_map(Histogram::iter_recorded)
+            .map(|b| (Nanos(b.value_iterated_to()), b.count_at_value()))
     }
 
     /// The form that is stored and sent.
     pub fn encode(&self) -> EncodedHistogram {
         let mut bytes = Vec::new();
-        V2DeflateSerializer::new().serialize(&self.counts, &mut bytes).expect("writing to memory");
+        let none = self.counts.is_none().then(empty_counts);
+        let counts = self.counts.as_ref().or(none.as_ref()).expect("one of the two");
+        V2DeflateSerializer::new().serialize(counts, &mut bytes).expect("writing to memory");
         EncodedHistogram {
             count: self.count(),
             sum_ns: self.sum as f64,
@@ -130,6 +140,21 @@ impl LatencyHistogram {
             max_ns: self.max().unwrap_or_default().0,
             hdr_v2: STANDARD.encode(bytes),
         }
+    }
+}
+
+fn empty_counts() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LARGEST.0, SIGNIFICANT_DIGITS).expect("valid bounds")
+}
+
+impl PartialEq for LatencyHistogram {
+    /// Equal counts, sum and extremes; an unused histogram equals a cleared one.
+    fn eq(&self, other: &Self) -> bool {
+        let same_counts = match (&self.counts, &other.counts) {
+            (Some(mine), Some(theirs)) => mine == theirs,
+            _ => self.is_empty() && other.is_empty(),
+        };
+        same_counts && (self.sum, self.min, self.max) == (other.sum, other.min, other.max)
     }
 }
 
@@ -171,30 +196,29 @@ impl EncodedHistogram {
         let bytes = STANDARD.decode(&self.hdr_v2).map_err(|_| error("its base64 is broken"))?;
         let read: Histogram<u64> =
             Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|e| error(&e.to_string()))?;
-        let mut histogram = LatencyHistogram::new();
-        if read.high() > histogram.counts.high() || read.sigfig() != SIGNIFICANT_DIGITS {
+        if read.high() > LARGEST.0 || read.sigfig() != SIGNIFICANT_DIGITS {
             return Err(error("its bounds are not ours"));
         }
-        histogram.counts.add(&read).map_err(|e| error(&e.to_string()))?;
-        if histogram.count() != self.count {
+        let mut counts = empty_counts();
+        counts.add(&read).map_err(|e| error(&e.to_string()))?;
+        if counts.len() != self.count {
             return Err(error("its count does not agree with its buckets"));
         }
-        if histogram.is_empty() {
-            return Ok(histogram);
+        if counts.is_empty() {
+            return Ok(LatencyHistogram::new());
         }
         let (min, max) = (Nanos(self.min_ns), Nanos(self.max_ns));
         let possible =
             (self.min_ns as f64 * self.count as f64 * 0.999, self.max_ns as f64 * self.count as f64 * 1.001);
-        let same_bucket = |a: u64, b: u64| histogram.counts.equivalent(a.min(LARGEST.0), b);
+        let same_bucket = |a: u64, b: u64| counts.equivalent(a.min(LARGEST.0), b);
         if min > max
             || !(possible.0..=possible.1).contains(&self.sum_ns)
-            || !same_bucket(self.min_ns, histogram.counts.min())
-            || !same_bucket(self.max_ns, histogram.counts.max())
+            || !same_bucket(self.min_ns, counts.min())
+            || !same_bucket(self.max_ns, counts.max())
         {
             return Err(error("its sum or extremes do not agree with its buckets"));
         }
-        (histogram.sum, histogram.min, histogram.max) = (self.sum_ns as u128, min, max);
-        Ok(histogram)
+        Ok(LatencyHistogram { counts: Some(counts), sum: self.sum_ns as u128, min, max })
     }
 }
 
