@@ -1,1 +1,40 @@
 //! Workers: where they run, how they start, what they report.
+//!
+//! A fleet is one controller and many workers. The controller lives inside the program that runs the study (on a
+//! thread of its own, so that nothing the study does makes it late); a worker is a process of the same program,
+//! started by the controller on this machine or by anybody on any machine with `loadline worker --join`. Either
+//! way it dials out to the controller, shows the token, and does what it is told, until the controller is gone.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`spec`] | what a fleet is to be: how many workers, where, and who may join |
+//! | [`fleet`] | the handle that a study holds: make files, fill, measure, scan, stop |
+//! | [`event`] | what a fleet reports while it works |
+//! | [`outcome`] | what an operation came to, worker by worker |
+//! | [`error`] | what can go wrong, and which exit code that is |
+//! | [`worker`] | a worker's whole life |
+//! | [`cpus`] | a list of CPUs, as people write it |
+//! | [`wire`] | the messages between the two, and their schema |
+
+mod clock_offset;
+pub mod cpus;
+pub mod error;
+pub mod event;
+pub mod fleet;
+mod frame;
+mod host_cpu;
+mod join;
+mod load_thread;
+pub mod outcome;
+pub mod spec;
+pub mod token;
+pub mod wire;
+pub mod worker;
+
+pub use error::{ErrorKind, FleetError};
+pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
+pub use fleet::Fleet;
+pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
+pub use spec::{FleetSpec, NodeSpec, Placement, WorkerId, WorkerInfo};
+pub use token::random_token;
+pub use worker::{WorkerOptions, run_worker};

@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Usage,
     /// It was begun and failed: exit code 1.
     Failed,
+    /// A stated limit was passed before anything was measured: exit code 99.
+    Limit,
     /// It was told to stop before it had a result: exit code 130.
     Interrupted,
 }
@@ -32,6 +34,11 @@ impl LoadError {
     /// Something failed.
     pub fn failed(message: impl Into<String>) -> LoadError {
         LoadError { kind: ErrorKind::Failed, message: message.into() }
+    }
+
+    /// A stated limit was passed.
+    pub fn limit(message: impl Into<String>) -> LoadError {
+        LoadError { kind: ErrorKind::Limit, message: message.into() }
     }
 
     /// It was told to stop.

@@ -7,6 +7,7 @@ use loadline_profile::Profile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::brake::StopIf;
 use crate::error::LoadError;
 use crate::target::{FileIdentity, Target};
 
@@ -76,6 +77,9 @@ pub struct Job {
     pub engine: Engine,
     /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
     pub poll: bool,
+    /// Limits that end the load before it hurts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop_if: Vec<StopIf>,
     /// Check every block read, and keep what was acknowledged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
@@ -94,6 +98,7 @@ impl Job {
             seed: 1,
             engine: Engine::Auto,
             poll: false,
+            stop_if: Vec::new(),
             verify: None,
         }
     }

@@ -4,15 +4,28 @@
 //! | --- | --- |
 //! | [`job`] | what one worker is asked to do; it travels to the worker as it is |
 //! | [`target`] | what a disk is, and opening it without ever harming what is not ours |
+//! | [`brake`] | limits that end a load before it hurts |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`run`] | a job, prepared and run: threads, phases, the stream of intervals, the outcome |
 
+pub mod brake;
 pub mod error;
 pub mod job;
 pub mod run;
 pub mod target;
 
+mod address;
+mod data;
+mod engine;
+mod in_use;
+mod issuer;
+mod pace;
+mod record;
+mod sweep;
+mod verify;
+
+pub use brake::StopIf;
 pub use error::LoadError;
 pub use job::{Disk, Engine, Job, Verify, WritePermission};
-pub use run::{Outcome, Prepared, prepare};
+pub use run::{Outcome, Prepared, prepare, prepare_to_fill, prepare_to_scan};
 pub use target::{FileIdentity, Target};

@@ -75,6 +75,12 @@ impl Window {
         }
     }
 
+    /// Shortens it, where measuring ended early: nothing past `length` may have been added.
+    pub fn cut(&mut self, length: Nanos) {
+        assert!(length <= self.length && length.0 > 0 && length.0.is_multiple_of(Nanos::SECOND.0));
+        self.length = length;
+    }
+
     /// Adds what another measured in the same window.
     pub fn merge(&mut self, other: &Window) {
         assert_eq!(self.length, other.length, "windows of two lengths are not one window");

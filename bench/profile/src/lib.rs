@@ -1,1 +1,25 @@
 //! What load: one type, and every notation that people already have for it.
+//!
+//! A [`Profile`] says what is asked of each disk. It is written as a name (`B4-T2-O32-W0-PR`), as a TOML table,
+//! as a DISKSPD command line ([`diskspd`]) or as a fio job ([`fio`]); [`read`] finds out which. What such a line
+//! says beyond the load (targets, durations) is kept in an [`Invocation`]. Nothing is dropped in silence: what
+//! has no counterpart is an error when read, and a note when printed.
+
+mod error;
+mod explain;
+mod invocation;
+mod names;
+mod notation;
+mod parts;
+mod profile;
+mod rules;
+
+pub mod diskspd;
+pub mod fio;
+
+pub use error::{ErrorKind, ProfileError};
+pub use invocation::{Invocation, Printed};
+pub use notation::{Notation, Reading, read};
+
+pub use parts::{Arrival, Data, Extent, HotSpot, OfferedRate, Pattern, WorkingSet};
+pub use profile::Profile;

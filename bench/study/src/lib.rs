@@ -1,1 +1,37 @@
 //! The experiment: plan, steps, order, resume.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`file`] | the study file, as it is written |
+//! | [`read`] | its text, read with messages that say line, column and what was probably meant |
+//! | [`profiles`] | which loads it measures: names, tables, a matrix over them |
+//! | [`limit`] | stated limits, and how a step did against them |
+//! | [`plan`] | every step in its order, its length, the space it needs. Pure |
+//! | [`check`] | the plan against what is there: space, devices, folders |
+//! | [`folder`] | a run's folder: complete after every step, readable in ten years |
+//! | [`run`] | a study, run or resumed: files, fill, steps, scans |
+//! | [`progress`] | what is to be seen while it runs |
+//! | [`schema`] | JSON Schemas of what is written and read |
+//! | [`name`], [`when`], [`error`] | names, wall-clock time, what can go wrong |
+
+pub mod check;
+pub mod error;
+pub mod file;
+pub mod folder;
+pub mod limit;
+pub mod name;
+mod nearest;
+pub mod plan;
+pub mod profiles;
+pub mod progress;
+pub mod read;
+pub mod run;
+pub mod schema;
+mod step;
+pub mod when;
+mod workers;
+
+pub use error::StudyError;
+pub use file::Study;
+pub use folder::RunFolder;
+pub use plan::Plan;

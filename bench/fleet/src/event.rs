@@ -1,0 +1,143 @@
+//! What a fleet reports while it works: who came, who was lost and why, progress, each second's figures.
+
+use loadline_measure::interval::{EncodedInterval, Phase};
+use loadline_measure::summary::LatencySummary;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{WorkerId, WorkerInfo};
+
+/// Takes the fleet's events, in their order, on a thread of its own: it may block (a slow disk under the run's
+/// folder) without disturbing the workers. All events of an operation are taken before the operation returns.
+pub type EventSink = Box<dyn FnMut(FleetEvent) + Send>;
+
+/// Why a worker was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LossReason {
+    /// Its process ended, or its connection broke.
+    Died,
+    /// Nothing was heard from it for five seconds, or it made no progress for too long.
+    Hung,
+    /// What it measured came more than five seconds late.
+    FellBehind,
+    /// It refused its job as it was asked: usage or configuration. The worker itself goes on.
+    Refused,
+    /// Its job failed. The worker itself goes on.
+    Failed,
+    /// It was not there when the operation began, and did not come back in time.
+    Absent,
+    /// It sent what cannot be read.
+    Garbled,
+}
+
+/// A worker that did not do what it was asked: which, why, and when.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Loss {
+    /// What kind of loss it is.
+    pub reason: LossReason,
+    /// In words: what happened, and the worker's last words if it left any.
+    pub message: String,
+    /// When, in milliseconds since 1970 (UTC).
+    pub unix_ms: u64,
+    /// When, in seconds since the agreed instant of start; negative before it. `null` outside a measurement.
+    pub after_s: Option<f64>,
+}
+
+/// The long operations that report progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// Writing every disk once.
+    Fill,
+    /// Reading and checking every block.
+    Scan,
+}
+
+/// One second of the whole fleet while it measures, for watching: what had arrived when the second was shown, and
+/// not the result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LiveSecond {
+    /// Which second; 0 is the first one of the measured window, warm-up is negative.
+    pub second: i64,
+    /// The phase that it lies in.
+    pub phase: Phase,
+    /// Workers whose records are in it.
+    pub workers: u32,
+    /// I/Os that completed in it.
+    pub iops: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// I/Os that failed in it.
+    pub errors: u64,
+    /// Response times of the I/Os that completed in it, microseconds.
+    pub latency_us: LatencySummary,
+}
+
+/// What happens in a fleet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum FleetEvent {
+    /// A worker joined for the first time.
+    Joined {
+        /// Who.
+        worker: WorkerInfo,
+    },
+    /// A worker that was lost is back: started anew, or joined again under its name.
+    Restarted {
+        /// Who, with its new process.
+        worker: WorkerInfo,
+    },
+    /// Someone connected to the controller's port and was turned away. Many of them are reported ever more
+    /// rarely; `count` tells how many there were.
+    Rejected {
+        /// Their address.
+        from: String,
+        /// Why.
+        why: String,
+        /// How many were turned away so far, this one included.
+        count: u64,
+    },
+    /// A worker was lost, or could not do its part of an operation.
+    Lost {
+        /// Who. Of a worker that never came, host and version are empty.
+        worker: WorkerInfo,
+        /// Why and when.
+        loss: Loss,
+    },
+    /// A long operation went on.
+    Progress {
+        /// Which worker.
+        worker: WorkerId,
+        /// What it does.
+        operation: Operation,
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// All workers are ready, and the instant of start is agreed.
+    Starting {
+        /// Workers that take part.
+        workers: u32,
+        /// The instant at which warm-up begins, in milliseconds since 1970 (UTC).
+        unix_ms: u64,
+    },
+    /// A second of the whole fleet, for watching.
+    Second(LiveSecond),
+    /// A record of one worker's disk: what the run's folder keeps.
+    Interval {
+        /// Which worker.
+        worker: WorkerId,
+        /// The record, already checked.
+        interval: Box<EncodedInterval>,
+    },
+    /// The event sink was so slow that events had to be dropped: the run's folder has gaps. The figures of the
+    /// operation have none.
+    Dropped {
+        /// How many events.
+        events: u64,
+    },
+}

@@ -1,0 +1,124 @@
+//! How a worker gets into a fleet: dial, introduce itself, be let in; and again, for a while.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::io::{ReadHalf, WriteHalf, split};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::FleetError;
+use crate::frame::{self, FrameReader, parse};
+use crate::spec::WorkerId;
+use crate::wire::{Hello, LONGEST_FRAME, LONGEST_HELLO, PROTOCOL, ToController, ToWorker};
+use crate::worker::WorkerOptions;
+
+/// How long a controller that is not there yet is tried.
+const JOIN_LIMIT: Duration = Duration::from_secs(30);
+/// How long one attempt may take, from dialling to being let in.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
+/// The first pause between two attempts; each one is twice the last, up to a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A connection to the controller that has let this worker in.
+pub(crate) type Joined = (FrameReader<ReadHalf<TcpStream>>, WriteHalf<TcpStream>, WorkerId);
+
+/// Why an attempt to join did not succeed.
+enum Failure {
+    /// Trying again can help.
+    Again(String),
+    /// It cannot.
+    Final(FleetError),
+}
+
+/// A refusal of any version of the protocol.
+#[derive(Deserialize)]
+struct AnyRefusal {
+    refused: AnyRefusalBody,
+}
+
+/// See [`AnyRefusal`].
+#[derive(Deserialize)]
+struct AnyRefusalBody {
+    protocol: u32,
+    why: String,
+}
+
+/// Joins the fleet, trying for [`JOIN_LIMIT`].
+pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<Joined, FleetError> {
+    let address = &options.join;
+    if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+        return Err(FleetError::usage(format!(
+            "\"{address}\" is no address of a controller: give --join HOST:PORT, as the controller prints it"
+        )));
+    }
+    let hello = hello(options);
+    let deadline = Instant::now() + JOIN_LIMIT;
+    let mut pause = FIRST_PAUSE;
+    let mut told = false;
+    loop {
+        let attempt = timeout(ATTEMPT_LIMIT, attempt(address, &hello)).await;
+        let why = match attempt.unwrap_or_else(|_| Err(Failure::Again(format!("no answer in {ATTEMPT_LIMIT:?}")))) {
+            Ok(joined) => return Ok(joined),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Again(why)) => why,
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(FleetError::failed(format!(
+                "cannot join the controller at {address} for {JOIN_LIMIT:?}: {why}. Is it running, does it listen on \
+                 an address that this host reaches, and is the port right?"
+            )));
+        }
+        if !told && pause > FIRST_PAUSE * 4 {
+            tell(&format!("waiting for the controller at {address}: {why}"));
+            told = true;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn hello(options: &WorkerOptions) -> ToController {
+    let host = nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |h| h.to_string_lossy().into_owned());
+    let pid = std::process::id();
+    ToController::Hello(Hello {
+        protocol: PROTOCOL,
+        token: options.token.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        name: options.name.clone().unwrap_or_else(|| format!("{host}-{pid}")),
+        node: options.node.clone().unwrap_or_else(|| host.clone()),
+        host,
+        pid,
+    })
+}
+
+async fn attempt(address: &str, hello: &ToController) -> Result<Joined, Failure> {
+    let again = |e: &dyn std::fmt::Display| Failure::Again(e.to_string());
+    let stream = TcpStream::connect(address).await.map_err(|e| again(&e))?;
+    stream.set_nodelay(true).map_err(|e| again(&e))?;
+    let (reader, mut writer) = split(stream);
+    let mut reader = FrameReader::new(reader, LONGEST_HELLO);
+    frame::send(&mut writer, hello).await.map_err(|e| again(&e))?;
+    let answer = reader.next().await.map_err(|e| again(&format!("whoever listens there: {e}")))?;
+    let answer = answer.ok_or_else(|| Failure::Again("it closed the connection".into()))?;
+    match parse::<ToWorker>(&answer) {
+        Ok(ToWorker::Welcome { worker }) => {
+            reader.allow(LONGEST_FRAME);
+            Ok((reader, writer, worker))
+        }
+        Ok(ToWorker::Refused { why, retry: true, .. }) => Err(Failure::Again(why)),
+        _ => Err(Failure::Final(match parse::<AnyRefusal>(&answer) {
+            Ok(AnyRefusal { refused }) if refused.protocol != PROTOCOL => FleetError::usage(format!(
+                "the controller at {address} speaks version {} of the protocol, and this worker version {PROTOCOL}: \
+                 use the same version of loadline for both",
+                refused.protocol
+            )),
+            Ok(AnyRefusal { refused }) => {
+                FleetError::usage(format!("the controller at {address} refused this worker: {}", refused.why))
+            }
+            Err(_) => FleetError::usage(format!("whoever listens at {address} is no controller of Loadline")),
+        })),
+    }
+}

@@ -1,0 +1,169 @@
+//! The thread of a worker that does what it is told: the load generator blocks, the connection must not.
+//!
+//! One order is worked on at a time, in the order given. What a thread leaves behind (prepared disks) never leaves
+//! the thread.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc as std_mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use loadline_base::clock::Nanos;
+use loadline_load::target::{make_file, remove_file};
+use loadline_load::{FileIdentity, Job, LoadError, Prepared, prepare};
+use loadline_measure::interval::Interval;
+use tokio::sync::mpsc;
+
+use crate::wire::{FileToMake, FileToRemove, Measured, Order, Reply};
+
+/// Orders that wait for the thread. The controller gives the next one when the last has ended, and then a stop.
+const ORDERS_WAITING: usize = 4;
+/// Replies that wait for the connection. Beyond it the thread waits: a controller that takes nothing is given up
+/// after [`crate::wire::SILENCE_LIMIT`].
+const REPLIES_WAITING: usize = 32;
+/// Progress is told at most so often.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// Records in one message: far below [`crate::wire::LONGEST_FRAME`], at some 40 KiB for the largest.
+const INTERVALS_AT_ONCE: usize = 32;
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// An order of the controller; the instant of a run is on this host's clock.
+    Do(Order),
+    /// Drop what is prepared.
+    Discard,
+}
+
+/// The connection's end of the thread.
+#[derive(Debug)]
+pub(crate) struct LoadThread {
+    pub(crate) work: std_mpsc::SyncSender<(u64, Work, Arc<AtomicBool>)>,
+    /// What it replies, with the number of the order. Ends when the thread has ended.
+    pub(crate) replies: mpsc::Receiver<(u64, Reply)>,
+}
+
+impl LoadThread {
+    /// Starts it.
+    pub(crate) fn start() -> std::io::Result<LoadThread> {
+        let (work, orders) = std_mpsc::sync_channel(ORDERS_WAITING);
+        let (reply, replies) = mpsc::channel(REPLIES_WAITING);
+        thread::Builder::new().name("load".into()).spawn(move || {
+            let mut state = State { prepared: None, reply };
+            while let Ok((task, work, stop)) = orders.recv() {
+                state.work(task, work, &stop);
+            }
+        })?;
+        Ok(LoadThread { work, replies })
+    }
+
+    /// Hands it an order. `false` if too many wait, or the thread is gone.
+    pub(crate) fn give(&self, task: u64, work: Work, stop: Arc<AtomicBool>) -> bool {
+        self.work.try_send((task, work, stop)).is_ok()
+    }
+}
+
+/// What the thread keeps between orders.
+struct State {
+    prepared: Option<Prepared>,
+    reply: mpsc::Sender<(u64, Reply)>,
+}
+
+impl State {
+    fn work(&mut self, task: u64, work: Work, stop: &AtomicBool) {
+        let last = match work {
+            Work::Discard => {
+                self.prepared = None;
+                Ok(Reply::Stopped)
+            }
+            Work::Do(Order::MakeFiles(files)) => make_files(&files).map(Reply::FilesMade),
+            Work::Do(Order::RemoveFiles(files)) => remove_files(&files).map(|()| Reply::FilesRemoved),
+            Work::Do(Order::Fill(job)) => self.fill(task, &job, stop),
+            Work::Do(Order::Prepare(job)) => self.prepare(&job),
+            Work::Do(Order::Run { start }) => self.run(task, start, stop),
+            Work::Do(Order::Scan(job)) => self.scan(task, &job, stop),
+        };
+        // If nobody listens any more, the process is about to end.
+        let _ = self.reply.blocking_send((task, last.unwrap_or_else(Reply::from)));
+    }
+
+    fn prepare(&mut self, job: &Job) -> Result<Reply, LoadError> {
+        // What was prepared before goes first: it may hold the same disks.
+        self.prepared = None;
+        self.prepared = Some(prepare(job)?);
+        // The connection adds what it knows of the clock.
+        Ok(Reply::Prepared { clock_error_ns: 0 })
+    }
+
+    fn fill(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {
+        self.prepared = None;
+        let mut progress = self.progress(task);
+        prepare(job)?.fill(stop, &mut progress)?;
+        Ok(Reply::Filled)
+    }
+
+    fn scan(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {
+        self.prepared = None;
+        let mut progress = self.progress(task);
+        prepare(job)?.scan(stop, &mut progress).map(Reply::Scanned)
+    }
+
+    fn run(&mut self, task: u64, start: Nanos, stop: &AtomicBool) -> Result<Reply, LoadError> {
+        let Some(prepared) = self.prepared.take() else {
+            return Err(LoadError::failed("told to run, with nothing prepared"));
+        };
+        let reply = self.reply.clone();
+        let mut sink = |intervals: Vec<Interval>| {
+            let mut left = intervals.iter().filter(|i| !i.is_empty()).map(Interval::encode).peekable();
+            while left.peek().is_some() {
+                let part = left.by_ref().take(INTERVALS_AT_ONCE).collect();
+                let _ = reply.blocking_send((task, Reply::Intervals(part)));
+            }
+        };
+        let outcome = prepared.run(start, stop, &mut sink)?;
+        Ok(Reply::Measured(Box::new(Measured {
+            cpu: outcome.cpu,
+            host_cpu: None,
+            findings: outcome.findings,
+            engine: outcome.engine,
+            verify: outcome.verify,
+            completed: outcome.window.completed(),
+            errors: outcome.window.errors(),
+        })))
+    }
+
+    /// Tells progress, if the connection has time for it, and not too often.
+    fn progress(&self, task: u64) -> impl FnMut(u64, u64) + use<> {
+        let reply = self.reply.clone();
+        let mut told: Option<Instant> = None;
+        move |done, total| {
+            if told.is_none_or(|told| told.elapsed() >= PROGRESS_EVERY) || done == total {
+                told = Some(Instant::now());
+                let _ = reply.try_send((task, Reply::Progress { done, total }));
+            }
+        }
+    }
+}
+
+fn make_files(files: &[FileToMake]) -> Result<Vec<FileIdentity>, LoadError> {
+    let mut made = Vec::new();
+    for file in files {
+        match make_file(&file.path, file.size) {
+            Ok(identity) => made.push(identity),
+            Err(error) => {
+                let removed = files.iter().zip(&made).try_for_each(|(f, id)| remove_file(&f.path, *id));
+                return Err(match removed {
+                    Ok(()) => error,
+                    Err(left) => LoadError { message: format!("{error}; and then: {left}"), ..error },
+                });
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// Removes all that can be removed; the first error is told.
+fn remove_files(files: &[FileToRemove]) -> Result<(), LoadError> {
+    files.iter().fold(Ok(()), |result, file| result.and(remove_file(&file.path, file.identity)))
+}

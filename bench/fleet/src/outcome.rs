@@ -1,0 +1,64 @@
+//! What an operation of the fleet came to, worker by worker.
+
+use std::collections::BTreeMap;
+
+use loadline_load::run::{CpuTime, VerifyReport};
+use loadline_measure::audit::Finding;
+use loadline_measure::window::Window;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::event::Loss;
+use crate::spec::{WorkerId, WorkerInfo};
+
+/// The CPUs of a worker's host during the measured window, by everything that ran there.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostCpu {
+    /// CPUs online.
+    pub cpus: u32,
+    /// Share of their time that was used (0 to 1).
+    pub busy: f64,
+    /// Share of their time that the hypervisor gave to others (0 to 1).
+    pub steal: f64,
+}
+
+/// What one worker measured.
+#[derive(Debug, Clone)]
+pub struct WorkerOutcome {
+    /// Who. Of a worker that was never there, host and version are empty.
+    pub worker: WorkerInfo,
+    /// What arrived of its measured window, all its disks merged; of a lost worker, what came before it was lost.
+    pub window: Window,
+    /// CPU time of its process in the window; `None` of a lost worker.
+    pub cpu: Option<CpuTime>,
+    /// Its host's CPUs in the window; `None` of a lost worker, or where the host does not tell.
+    pub host_cpu: Option<HostCpu>,
+    /// What a reader of its figures should know. That it was lost is not among them, but in `lost`.
+    pub findings: Vec<Finding>,
+    /// Which engine ran, in words; `None` of a lost worker.
+    pub engine: Option<String>,
+    /// What the checks of blocks found, if verifying.
+    pub verify: Option<VerifyReport>,
+    /// Why it does not count as a success, if it does not.
+    pub lost: Option<Loss>,
+}
+
+/// What a measurement of the fleet came to.
+#[derive(Debug, Clone)]
+pub struct StepOutcome {
+    /// The agreed instant at which warm-up began, in milliseconds since 1970 (UTC).
+    pub start_unix_ms: u64,
+    /// Every worker that was given a job, the lost ones included.
+    pub workers: BTreeMap<WorkerId, WorkerOutcome>,
+}
+
+impl StepOutcome {
+    /// The workers that did not finish, and why.
+    pub fn lost(&self) -> impl Iterator<Item = (&WorkerId, &Loss)> {
+        self.workers.iter().filter_map(|(id, outcome)| Some((id, outcome.lost.as_ref()?)))
+    }
+}
+
+/// What each worker's part of an operation came to.
+pub type PerWorker<T> = BTreeMap<WorkerId, Result<T, Loss>>;

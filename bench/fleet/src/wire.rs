@@ -1,0 +1,332 @@
+//! The messages between controller and worker, and their schema.
+//!
+//! A worker dials out to its controller over TCP and keeps that one connection. Either side sends frames: four
+//! bytes of length, big-endian, and then so many bytes of JSON, one [`ToController`] or [`ToWorker`]. The first
+//! frame of a worker is [`ToController::Hello`]; the controller answers [`ToWorker::Welcome`] or
+//! [`ToWorker::Refused`]. Then the controller gives orders, numbered, and the worker replies with the order's
+//! number, any number of times; the last reply to an order is one that [ends](Reply::is_last) it. Both sides send
+//! a heartbeat each second, and give the other up when they hear nothing for [`SILENCE_LIMIT`].
+//!
+//! The token proves who may join. It travels in clear, and nothing is encrypted: on a network that others use,
+//! let the controller listen on 127.0.0.1 and bring workers there through an SSH tunnel
+//! (`ssh -R 4700:127.0.0.1:4700 HOST`).
+//!
+//! In every version of the protocol, `hello.protocol`, `hello.token`, `refused.protocol` and `refused.why` keep
+//! their place, so that two versions can tell each other that they are two.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use loadline_base::clock::Nanos;
+use loadline_base::units::ByteSize;
+use loadline_load::error::ErrorKind;
+use loadline_load::run::{CpuTime, VerifyReport};
+use loadline_load::{FileIdentity, Job, LoadError};
+use loadline_measure::audit::Finding;
+use loadline_measure::interval::EncodedInterval;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::HostCpu;
+use crate::spec::WorkerId;
+
+/// The version of these messages. Both sides must speak the same.
+pub const PROTOCOL: u32 = 1;
+/// The longest frame from somebody who has not shown the token yet, in bytes.
+pub const LONGEST_HELLO: usize = 4 << 10;
+/// The longest frame between the two afterwards, in bytes.
+pub const LONGEST_FRAME: usize = 8 << 20;
+/// Each side sends something at least this often.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Who says nothing for so long is given up.
+pub const SILENCE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How a worker introduces itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    /// The version of the messages that it speaks.
+    pub protocol: u32,
+    /// What lets it in.
+    pub token: String,
+    /// The version of its program.
+    pub version: String,
+    /// Its name.
+    pub name: String,
+    /// The node that it is placed on.
+    pub node: String,
+    /// The name of its host.
+    pub host: String,
+    /// Its process id there.
+    pub pid: u32,
+}
+
+/// What is read of a hello first: the part that is the same in every version.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AnyHello {
+    pub(crate) hello: AnyHelloBody,
+}
+
+/// See [`AnyHello`].
+#[derive(Debug, Deserialize)]
+pub(crate) struct AnyHelloBody {
+    pub(crate) protocol: u32,
+    pub(crate) token: String,
+}
+
+/// A file to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileToMake {
+    /// Where; the folder exists.
+    pub path: PathBuf,
+    /// Its size.
+    pub size: ByteSize,
+}
+
+/// A file to be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileToRemove {
+    /// Where it was made.
+    pub path: PathBuf,
+    /// Which file it is; any other is left alone.
+    pub identity: FileIdentity,
+}
+
+/// Something that a worker is told to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Order {
+    /// Make files; if one fails, none stays. Ends with `files_made`.
+    MakeFiles(Vec<FileToMake>),
+    /// Remove files; one that fails does not keep the others. Ends with `files_removed`.
+    RemoveFiles(Vec<FileToRemove>),
+    /// Write every disk once. Ends with `filled`.
+    Fill(Box<Job>),
+    /// Open and check everything, and agree on the clock. Ends with `prepared`.
+    Prepare(Box<Job>),
+    /// Run what was prepared. Ends with `measured`.
+    Run {
+        /// When warm-up begins, on the controller's monotonic clock, nanoseconds.
+        #[schemars(with = "u64")]
+        start: Nanos,
+    },
+    /// Read and check every block. Ends with `scanned`.
+    Scan(Box<Job>),
+}
+
+/// What the controller says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ToWorker {
+    /// The worker is in.
+    Welcome {
+        /// The worker's name in the fleet.
+        worker: WorkerId,
+    },
+    /// The worker is not let in; the connection ends here.
+    Refused {
+        /// The version of the messages that the controller speaks.
+        protocol: u32,
+        /// Why, and what to do.
+        why: String,
+        /// Whether trying again in a while can help.
+        retry: bool,
+    },
+    /// I am here.
+    Heartbeat,
+    /// The answer to [`ToController::Ping`].
+    Pong {
+        /// What the ping carried.
+        #[schemars(with = "u64")]
+        sent: Nanos,
+        /// When it arrived, on the controller's monotonic clock, nanoseconds.
+        #[schemars(with = "u64")]
+        at: Nanos,
+    },
+    /// Do this.
+    Do {
+        /// The order's number, never used before.
+        task: u64,
+        /// What to do.
+        order: Order,
+    },
+    /// Leave off what you do or have prepared. Ends with `stopped`, whatever was said before.
+    Stop {
+        /// The number that `stopped` carries.
+        task: u64,
+    },
+    /// The fleet is over: end.
+    Bye,
+}
+
+/// What a worker says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ToController {
+    /// Who I am.
+    Hello(Hello),
+    /// I am here.
+    Heartbeat,
+    /// What time is it?
+    Ping {
+        /// When it was sent, on the worker's monotonic clock, nanoseconds.
+        #[schemars(with = "u64")]
+        sent: Nanos,
+    },
+    /// About an order.
+    Reply {
+        /// The order's number.
+        task: u64,
+        /// What about it.
+        reply: Reply,
+    },
+    /// I end, though the fleet is not over.
+    Leaving {
+        /// Why.
+        why: String,
+    },
+}
+
+/// What a worker says about an order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Reply {
+    /// It goes on.
+    Progress {
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// What was measured.
+    Intervals(Vec<EncodedInterval>),
+    /// The files are there, in the order asked for.
+    FilesMade(Vec<FileIdentity>),
+    /// The files are gone.
+    FilesRemoved,
+    /// Every disk is written.
+    Filled,
+    /// Ready to run.
+    Prepared {
+        /// The most by which the agreed instant may be off, nanoseconds.
+        clock_error_ns: u64,
+    },
+    /// The run is over; all its intervals were sent.
+    Measured(Box<Measured>),
+    /// Every block is checked.
+    Scanned(VerifyReport),
+    /// Nothing runs and nothing is prepared any more.
+    Stopped,
+    /// It could not be done.
+    Failed {
+        /// What kind of trouble it is.
+        kind: FailureKind,
+        /// What happened, and what to do.
+        message: String,
+    },
+}
+
+impl Reply {
+    /// Whether the order ends with it.
+    pub fn is_last(&self) -> bool {
+        !matches!(self, Reply::Progress { .. } | Reply::Intervals(_))
+    }
+}
+
+/// What a worker knows at the end of a run beside the intervals.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// CPU time of its process in the window.
+    pub cpu: CpuTime,
+    /// Its host's CPUs in the window.
+    pub host_cpu: Option<HostCpu>,
+    /// What a reader of the figures should know.
+    pub findings: Vec<Finding>,
+    /// Which engine ran, in words.
+    pub engine: String,
+    /// What the checks of blocks found, if verifying.
+    pub verify: Option<VerifyReport>,
+    /// I/Os that completed inside the window: the intervals must come to the same.
+    pub completed: u64,
+    /// I/Os intended inside the window that failed: the intervals must come to the same.
+    pub errors: u64,
+}
+
+/// [`ErrorKind`] as it travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// It cannot be done as asked.
+    Usage,
+    /// It was begun and failed.
+    Failed,
+    /// It was told to stop.
+    Interrupted,
+}
+
+impl From<LoadError> for Reply {
+    fn from(error: LoadError) -> Reply {
+        let kind = match error.kind {
+            ErrorKind::Usage => FailureKind::Usage,
+            ErrorKind::Failed => FailureKind::Failed,
+            ErrorKind::Interrupted => FailureKind::Interrupted,
+        };
+        Reply::Failed { kind, message: error.message }
+    }
+}
+
+/// Both directions in one type, so that there is one schema of the whole protocol.
+#[derive(JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "only its schema is used")]
+enum Message {
+    /// From the controller to a worker.
+    ToWorker(ToWorker),
+    /// From a worker to the controller.
+    ToController(ToController),
+}
+
+/// The JSON Schema of the messages, both directions.
+pub fn schema() -> schemars::Schema {
+    schemars::schema_for!(Message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_part_of_a_hello_that_is_the_same_in_every_version_is_read_from_one_of_the_future() {
+        let future = r#"{"hello":{"protocol":9,"token":"t","cloud":{"region":"x"}}}"#;
+        let read: AnyHello = serde_json::from_str(future).unwrap();
+        assert_eq!((read.hello.protocol, read.hello.token.as_str()), (9, "t"));
+        assert!(serde_json::from_str::<ToController>(future).is_err());
+    }
+
+    #[test]
+    fn a_hello_has_the_part_that_is_the_same_in_every_version() {
+        let hello = Hello {
+            protocol: PROTOCOL,
+            token: "secret".into(),
+            version: "0.1.0".into(),
+            name: "a".into(),
+            node: "b".into(),
+            host: "c".into(),
+            pid: 1,
+        };
+        let text = serde_json::to_string(&ToController::Hello(hello)).unwrap();
+        let read: AnyHello = serde_json::from_str(&text).unwrap();
+        assert_eq!((read.hello.protocol, read.hello.token.as_str()), (PROTOCOL, "secret"));
+    }
+
+    #[test]
+    fn there_is_one_schema_of_both_directions() {
+        let text = serde_json::to_string(&schema()).unwrap();
+        for word in ["hello", "welcome", "refused", "prepared", "measured", "heartbeat"] {
+            assert!(text.contains(word), "{word}");
+        }
+    }
+}

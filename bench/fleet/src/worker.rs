@@ -1,0 +1,322 @@
+//! A worker's whole life: join, obey, leave.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use loadline_base::clock::Nanos;
+use nix::sys::signal::Signal;
+use tokio::io::WriteHalf;
+use tokio::net::TcpStream;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use crate::clock_offset::{ClockOffset, Exchange, estimate};
+use crate::cpus::CpuList;
+use crate::error::FleetError;
+use crate::frame::{self, FrameReader, parse};
+use crate::host_cpu::HostCpuWatch;
+use crate::join::join;
+use crate::load_thread::{LoadThread, Work};
+use crate::spec::WorkerId;
+use crate::wire::{FailureKind, HEARTBEAT, Order, Reply, SILENCE_LIMIT, ToController, ToWorker};
+
+/// How long an I/O in flight is waited for when the worker ends; then the process ends with it.
+const LEAVE_LIMIT: Duration = Duration::from_secs(3);
+/// Questions for the controller's time before each run: the shortest round trip of eight is good enough.
+const CLOCK_QUESTIONS: usize = 8;
+
+/// How a worker is started.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// The controller's `HOST:PORT`.
+    pub join: String,
+    /// What it shows to be let in.
+    pub token: String,
+    /// Its name in the fleet. Made of the host's name and the process id, if nothing is said.
+    pub name: Option<String>,
+    /// The node that it is placed on. The host's name, if nothing is said.
+    pub node: Option<String>,
+    /// The CPUs that it may run on.
+    pub cpus: Option<CpuList>,
+    /// Control groups that it moves into before anything else.
+    pub cgroups: Vec<PathBuf>,
+    /// Whether it is a child of its controller, and dies with it.
+    pub child: bool,
+}
+
+/// Joins a fleet and works until the controller says goodbye (`Ok`), is gone, refuses it, or until a signal. `tell`
+/// gets what a person at the terminal wants to know. To be called before the process starts any thread. Threads
+/// may be left behind in an I/O that hangs: end the process when it returns.
+pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<(), FleetError> {
+    confine(&options)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // For looking up a name.
+        .max_blocking_threads(1)
+        .build()
+        .map_err(|e| FleetError::failed(format!("cannot start a worker: {e}")))?;
+    let result = runtime.block_on(async {
+        let mut interrupted = Interruption::watch()?;
+        let (reader, writer, id) = tokio::select! {
+            joined = join(&options, tell) => joined?,
+            _ = interrupted.recv() => return Err(FleetError::interrupted()),
+        };
+        tell(&format!("joined {} as {id}", options.join));
+        let load = LoadThread::start()
+            .map_err(|e| FleetError::failed(format!("worker {id} cannot start its thread: {e}")))?;
+        let mut session = Session::new(options.join, id, writer, load);
+        let result = session.obey(reader, &mut interrupted).await;
+        session.end().await;
+        result
+    });
+    // A name that is still being looked up must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+/// Takes on the limits of the worker's node, before there is anything that they would not reach.
+fn confine(options: &WorkerOptions) -> Result<(), FleetError> {
+    if options.child {
+        // With kill -9 on the controller, a worker that is stopped (SIGSTOP) could not see the connection end.
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
+            .map_err(|e| FleetError::failed(format!("cannot bind this worker's life to its controller's: {e}")))?;
+    }
+    for group in &options.cgroups {
+        let procs = group.join("cgroup.procs");
+        // 0 stands for whoever writes it.
+        std::fs::write(&procs, "0")
+            .map_err(|e| FleetError::usage(format!("cannot move into the control group {}: {e}", procs.display())))?;
+    }
+    if let Some(cpus) = &options.cpus {
+        cpus.apply().map_err(|e| {
+            FleetError::usage(format!("cannot run on the CPUs {cpus:?}: {e}; see which there are with nproc"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Ctrl-C, or a polite kill.
+struct Interruption {
+    int: tokio::signal::unix::Signal,
+    term: tokio::signal::unix::Signal,
+}
+
+impl Interruption {
+    fn watch() -> Result<Interruption, FleetError> {
+        let watch = |kind| signal(kind).map_err(|e| FleetError::failed(format!("cannot watch for signals: {e}")));
+        Ok(Interruption { int: watch(SignalKind::interrupt())?, term: watch(SignalKind::terminate())? })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.int.recv() => {}
+            _ = self.term.recv() => {}
+        }
+    }
+}
+
+/// One worker in a fleet.
+struct Session {
+    controller: String,
+    id: WorkerId,
+    writer: WriteHalf<TcpStream>,
+    load: LoadThread,
+    /// Tells the load thread to leave off what it does.
+    stop: Arc<AtomicBool>,
+    exchanges: Vec<Exchange>,
+    offset: Option<ClockOffset>,
+    /// The order to prepare whose disks are ready, while the clock is not agreed yet.
+    prepared: Option<u64>,
+    /// Warm-up and window of what is being prepared.
+    phases: (Nanos, Nanos),
+    host: Option<HostCpuWatch>,
+}
+
+impl Session {
+    fn new(controller: String, id: WorkerId, writer: WriteHalf<TcpStream>, load: LoadThread) -> Session {
+        Session {
+            controller,
+            id,
+            writer,
+            load,
+            stop: Arc::default(),
+            exchanges: Vec::new(),
+            offset: None,
+            prepared: None,
+            phases: (Nanos(0), Nanos(0)),
+            host: None,
+        }
+    }
+
+    /// Does what the controller says until it says goodbye or is gone.
+    async fn obey(
+        &mut self,
+        mut reader: FrameReader<tokio::io::ReadHalf<TcpStream>>,
+        interrupted: &mut Interruption,
+    ) -> Result<(), FleetError> {
+        let mut tick = interval(HEARTBEAT);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Ticks without a word, and not a span of time: a worker that was itself stopped for a while finds what was
+        // said meanwhile before it has counted far.
+        let mut silent_ticks = 0;
+        loop {
+            let look_at_host = self.host.as_ref().and_then(HostCpuWatch::next);
+            tokio::select! {
+                read = reader.next() => {
+                    silent_ticks = 0;
+                    let frame = read.map_err(|e| self.gone(&e.to_string()))?;
+                    let frame = frame.ok_or_else(|| self.gone("it closed the connection"))?;
+                    match parse(&frame).map_err(|e| self.gone(&e.to_string()))? {
+                        ToWorker::Bye => return Ok(()),
+                        message => self.handle(message).await?,
+                    }
+                }
+                reply = self.load.replies.recv() => match reply {
+                    Some((task, reply)) => self.reply(task, reply).await?,
+                    None => {
+                        let why = "its load thread has died; what it said is on its standard error".to_string();
+                        self.say(&ToController::Leaving { why: why.clone() }).await?;
+                        return Err(FleetError::failed(format!("worker {}: {why}", self.id)));
+                    }
+                },
+                _ = tick.tick() => {
+                    silent_ticks += 1;
+                    if silent_ticks > SILENCE_LIMIT.as_secs() / HEARTBEAT.as_secs() {
+                        return Err(self.gone(&format!("nothing was heard from it for {SILENCE_LIMIT:?}")));
+                    }
+                    self.say(&ToController::Heartbeat).await?;
+                }
+                _ = sleep_until(look_at_host), if look_at_host.is_some() => {
+                    self.host.iter_mut().for_each(|host| host.look(Nanos::now()));
+                }
+                _ = interrupted.recv() => {
+                    self.stop.store(true, Ordering::Relaxed);
+                    self.say(&ToController::Leaving { why: "it was interrupted on its host".into() }).await?;
+                    return Err(FleetError::interrupted());
+                }
+            }
+        }
+    }
+
+    async fn handle(&mut self, message: ToWorker) -> Result<(), FleetError> {
+        match message {
+            ToWorker::Do { task, order } => self.start(task, order).await,
+            ToWorker::Stop { task } => {
+                self.stop.store(true, Ordering::Relaxed);
+                (self.prepared, self.host) = (None, None);
+                self.give(task, Work::Discard).await
+            }
+            ToWorker::Pong { sent, at } => {
+                self.exchanges.push(Exchange { sent, at, received: Nanos::now() });
+                if self.exchanges.len() < CLOCK_QUESTIONS {
+                    return self.say(&ToController::Ping { sent: Nanos::now() }).await;
+                }
+                self.offset = estimate(&self.exchanges);
+                match self.prepared.take() {
+                    Some(task) => self.say_prepared(task).await,
+                    None => Ok(()),
+                }
+            }
+            ToWorker::Heartbeat | ToWorker::Bye => Ok(()),
+            ToWorker::Welcome { .. } | ToWorker::Refused { .. } => {
+                Err(self.gone("it greets a worker that it has greeted"))
+            }
+        }
+    }
+
+    async fn start(&mut self, task: u64, order: Order) -> Result<(), FleetError> {
+        let order = match order {
+            Order::Prepare(job) => {
+                self.phases = (Nanos::from(job.warm_up.0), Nanos::from(job.measure.0));
+                self.host = None;
+                // The clock is agreed on while the disks are opened.
+                (self.exchanges, self.offset) = (Vec::with_capacity(CLOCK_QUESTIONS), None);
+                self.say(&ToController::Ping { sent: Nanos::now() }).await?;
+                Order::Prepare(job)
+            }
+            Order::Run { start } => {
+                let now = Nanos::now();
+                match self.offset.and_then(|offset| offset.to_local(start)) {
+                    Some(start) if start > now => {
+                        let begin = start + self.phases.0;
+                        self.host = Some(HostCpuWatch::new(begin, begin + self.phases.1));
+                        Order::Run { start }
+                    }
+                    late => {
+                        let late = late.map_or(0.0, |start| now.since(start).as_millis());
+                        let message = format!("the word to start came {late:.0} ms after the instant of start");
+                        let failed = Reply::Failed { kind: FailureKind::Failed, message };
+                        return self.say(&ToController::Reply { task, reply: failed }).await;
+                    }
+                }
+            }
+            other => other,
+        };
+        self.stop = Arc::default();
+        self.give(task, Work::Do(order)).await
+    }
+
+    async fn give(&mut self, task: u64, work: Work) -> Result<(), FleetError> {
+        if self.load.give(task, work, self.stop.clone()) {
+            return Ok(());
+        }
+        let message = "it is still busy with earlier orders".to_string();
+        let reply = Reply::Failed { kind: FailureKind::Failed, message };
+        self.say(&ToController::Reply { task, reply }).await
+    }
+
+    /// Passes on what the load thread replies, with what only the connection knows.
+    async fn reply(&mut self, task: u64, mut reply: Reply) -> Result<(), FleetError> {
+        match &mut reply {
+            Reply::Prepared { .. } if self.offset.is_none() => {
+                self.prepared = Some(task);
+                return Ok(());
+            }
+            Reply::Prepared { .. } => return self.say_prepared(task).await,
+            Reply::Measured(measured) => {
+                measured.host_cpu = self.host.take().and_then(|host| host.result());
+            }
+            _ => {}
+        }
+        self.say(&ToController::Reply { task, reply }).await
+    }
+
+    async fn say_prepared(&mut self, task: u64) -> Result<(), FleetError> {
+        let reply = match self.offset {
+            Some(offset) => Reply::Prepared { clock_error_ns: offset.error.0 },
+            None => {
+                Reply::Failed { kind: FailureKind::Failed, message: "the controller's clock makes no sense".into() }
+            }
+        };
+        self.say(&ToController::Reply { task, reply }).await
+    }
+
+    async fn say(&mut self, message: &ToController) -> Result<(), FleetError> {
+        frame::send(&mut self.writer, message).await.map_err(|e| self.gone(&e.to_string()))
+    }
+
+    fn gone(&self, why: &str) -> FleetError {
+        FleetError::failed(format!(
+            "worker {}: the controller at {} is gone ({why}); the load was stopped",
+            self.id, self.controller
+        ))
+    }
+
+    /// Stops the load and waits, for a while, until no I/O is in flight.
+    async fn end(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let LoadThread { work, mut replies } = self.load;
+        drop(work);
+        let _ = timeout(LEAVE_LIMIT, async { while replies.recv().await.is_some() {} }).await;
+        let _ = timeout(LEAVE_LIMIT, tokio::io::AsyncWriteExt::shutdown(&mut self.writer)).await;
+    }
+}
+
+async fn sleep_until(moment: Option<Nanos>) {
+    match moment {
+        Some(moment) => sleep(moment.since(Nanos::now()).into()).await,
+        None => std::future::pending().await,
+    }
+}

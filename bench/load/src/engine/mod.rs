@@ -1,0 +1,107 @@
+//! Who hands I/Os to the kernel. Three engines, one shape:
+//!
+//! ```text
+//!            push(slot, I/O) … push … wait(at least n, at most t) … reap → (slot, result) …
+//!   uring    a ring of this thread      the kernel
+//!   pool     a queue                    threads with pread and pwrite, where io_uring is refused
+//!   null     a list                     nobody: what is pushed has completed
+//! ```
+//!
+//! An engine has `slots` places, each with memory for one read and, in a mixed load, one write; a slot holds one
+//! I/O at a time.
+
+pub(crate) mod null;
+pub(crate) mod pool;
+pub(crate) mod uring;
+
+use std::io;
+use std::time::Duration;
+
+use loadline_base::buffer::AlignedBuffer;
+
+/// What an I/O does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    /// `fdatasync`: moves nothing and is in no figure.
+    Flush,
+}
+
+/// One I/O.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Io {
+    pub(crate) slot: u32,
+    pub(crate) kind: Kind,
+    pub(crate) offset: u64,
+    /// Bytes, at most a slot's; none of a flush.
+    pub(crate) length: u32,
+}
+
+/// One thread's way to one disk.
+pub(crate) trait Engine {
+    /// Begins an I/O in a free slot. It may be handed over only by the next `submit` or `wait`.
+    fn push(&mut self, io: Io) -> io::Result<()>;
+
+    /// Hands over what was pushed, without waiting.
+    fn submit(&mut self) -> io::Result<()>;
+
+    /// Hands over what was pushed, and waits until about `want` I/Os have completed, at most for `limit`.
+    fn wait(&mut self, want: usize, limit: Duration) -> io::Result<()>;
+
+    /// Takes one completed I/O: its slot, and the bytes moved or `-errno`.
+    fn reap(&mut self) -> Option<(u32, i32)>;
+
+    /// The memory of the slots.
+    fn memory(&mut self) -> &mut Memory;
+}
+
+/// The memory of an engine's slots: one region for reads, one for writes, so that what was read is never written
+/// back (the content of written data is the profile's choice).
+pub(crate) struct Memory {
+    block: usize,
+    read: Option<AlignedBuffer>,
+    write: Option<AlignedBuffer>,
+}
+
+impl Memory {
+    /// Memory for `slots` I/Os of `block` bytes.
+    pub(crate) fn new(block: usize, slots: usize, reads: bool, writes: bool) -> io::Result<Memory> {
+        let region = |wanted: bool| {
+            let bytes = block.checked_mul(slots).ok_or(io::ErrorKind::OutOfMemory)?;
+            if wanted { AlignedBuffer::new(bytes).map(Some) } else { Ok(None) }
+        };
+        Ok(Memory { block, read: region(reads)?, write: region(writes)? })
+    }
+
+    /// The regions, reads first.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = &AlignedBuffer> {
+        self.read.iter().chain(&self.write)
+    }
+
+    /// All memory for writes, to be given its first content.
+    pub(crate) fn write_region(&mut self) -> Option<&mut [u8]> {
+        self.write.as_mut().map(AlignedBuffer::as_mut_slice)
+    }
+
+    /// Where a slot's I/O of this kind has its data. Valid as long as this memory.
+    pub(crate) fn address(&self, slot: u32, kind: Kind) -> *mut u8 {
+        let region = match kind {
+            Kind::Read => self.read.as_ref(),
+            Kind::Write | Kind::Flush => self.write.as_ref(),
+        };
+        let region = region.expect("memory was made for every kind of I/O in the load");
+        let offset = slot as usize * self.block;
+        assert!(offset + self.block <= region.len(), "a slot of this engine");
+        // SAFETY: offset lies within the region, as just checked.
+        unsafe { region.as_ptr().add(offset) }
+    }
+
+    /// A slot's data. Only while the slot has no I/O in flight.
+    pub(crate) fn slot(&mut self, slot: u32, kind: Kind) -> &mut [u8] {
+        let address = self.address(slot, kind);
+        // SAFETY: the block lies within the region (checked by address); &mut self makes this the only reference,
+        // and the caller asks only for slots that the kernel is not using.
+        unsafe { std::slice::from_raw_parts_mut(address, self.block) }
+    }
+}

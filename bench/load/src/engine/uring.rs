@@ -1,0 +1,155 @@
+//! io_uring: one ring for each thread, a registered file, registered memory where the limit allows it.
+//!
+//! What profiling showed (kernel 6.18):
+//! - A file in memory (tmpfs) never completes inline: each I/O goes to a kernel worker. One worker is enough for
+//!   one thread's load, more only contend, so they are limited to one.
+//! - On disks, handing over a whole batch of completions at once settles into lockstep with the device: at most
+//!   four at a time keep it busy. The caller does that.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadline_base::ring::{Ring, RingOptions, opcode, types};
+use nix::libc;
+
+use super::{Engine, Io, Kind, Memory};
+
+/// The kernel pins at most this much as one registered region.
+const LARGEST_REGION: usize = 1 << 30;
+/// How long dropping an engine waits for I/Os in flight, before their memory is given up to them for good.
+const DROP_LIMIT: Duration = Duration::from_millis(100);
+
+pub(crate) struct UringEngine {
+    ring: ManuallyDrop<Ring>,
+    /// Leaked if I/Os are still in flight at the end: the kernel may yet write there.
+    memory: ManuallyDrop<Memory>,
+    /// Keeps the file open as long as the ring.
+    _file: Arc<OwnedFd>,
+    registered: bool,
+    poll: bool,
+    in_flight: usize,
+    done: VecDeque<(u32, i32)>,
+}
+
+impl UringEngine {
+    /// A ring for `slots` I/Os. `in_memory`: the file lives in memory. `poll`: spin instead of sleeping.
+    pub(crate) fn new(
+        file: Arc<OwnedFd>,
+        memory: Memory,
+        slots: usize,
+        in_memory: bool,
+        poll: bool,
+    ) -> io::Result<UringEngine> {
+        let entries = u32::try_from(slots.clamp(8, 32_768)).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // A spinning thread looks at the queue itself; deferring would make it enter the kernel for each look.
+        let ring = Ring::new(RingOptions { entries: entries.next_power_of_two(), deferred: !poll })?;
+        ring.register_files(&[file.as_raw_fd()])?;
+        if in_memory {
+            ring.limit_kernel_workers(1, 1)?;
+        }
+        let regions: Vec<libc::iovec> =
+            memory.regions().map(|r| libc::iovec { iov_base: r.as_ptr().cast(), iov_len: r.len() }).collect();
+        let registered = regions.iter().all(|r| r.iov_len <= LARGEST_REGION)
+            // SAFETY: the memory is dropped only after the ring (see drop), or never.
+            // A refusal (ENOMEM: the locked-memory limit) costs speed, not correctness.
+            && unsafe { ring.register_buffers(&regions) }.is_ok();
+        Ok(UringEngine {
+            ring: ManuallyDrop::new(ring),
+            memory: ManuallyDrop::new(memory),
+            _file: file,
+            registered,
+            poll,
+            in_flight: 0,
+            done: VecDeque::with_capacity(slots),
+        })
+    }
+
+    fn collect(&mut self) {
+        let before = self.done.len();
+        self.done.extend(self.ring.completions().map(|(slot, result)| (slot as u32, result)));
+        self.in_flight -= self.done.len() - before;
+    }
+}
+
+impl Engine for UringEngine {
+    #[inline]
+    fn push(&mut self, io: Io) -> io::Result<()> {
+        let length = io.length;
+        let file = types::Fixed(0);
+        let request = match io.kind {
+            Kind::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+            Kind::Read => {
+                let address = self.memory.address(io.slot, Kind::Read);
+                if self.registered {
+                    opcode::ReadFixed::new(file, address, length, 0).offset(io.offset).build()
+                } else {
+                    opcode::Read::new(file, address, length).offset(io.offset).build()
+                }
+            }
+            Kind::Write => {
+                let address = self.memory.address(io.slot, Kind::Write);
+                if self.registered {
+                    let region = (self.memory.regions().count() - 1) as u16;
+                    opcode::WriteFixed::new(file, address, length, region).offset(io.offset).build()
+                } else {
+                    opcode::Write::new(file, address, length).offset(io.offset).build()
+                }
+            }
+        };
+        let request = request.user_data(u64::from(io.slot));
+        // SAFETY: the memory belongs to this engine and is kept until its I/Os are seen (see drop), and a slot has
+        // one I/O at a time, which the caller's list of free slots keeps true.
+        if !unsafe { self.ring.push(&request) } {
+            self.ring.submit()?;
+            // SAFETY: as above.
+            if !unsafe { self.ring.push(&request) } {
+                return Err(io::Error::other("the submission queue stays full"));
+            }
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        self.ring.submit()
+    }
+
+    fn wait(&mut self, want: usize, limit: Duration) -> io::Result<()> {
+        if self.poll {
+            // What was pushed is handed over; the caller comes again at once if nothing has completed.
+            self.ring.submit()?;
+        } else {
+            self.ring.wait(want, Some(limit))?;
+        }
+        self.collect();
+        Ok(())
+    }
+
+    #[inline]
+    fn reap(&mut self) -> Option<(u32, i32)> {
+        self.done.pop_front()
+    }
+
+    fn memory(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+}
+
+impl Drop for UringEngine {
+    fn drop(&mut self) {
+        if self.in_flight > 0 {
+            let _ = self.ring.wait(self.in_flight, Some(DROP_LIMIT));
+            self.collect();
+        }
+        // SAFETY: neither is used again; the ring goes first, then the memory that it refers to.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        if self.in_flight == 0 {
+            // SAFETY: no I/O is in flight, so the kernel uses none of it.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}

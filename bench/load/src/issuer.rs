@@ -1,0 +1,361 @@
+//! One thread's loop: it keeps its I/Os outstanding, or issues them as the schedule wants, and takes the times.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use loadline_base::clock::Nanos;
+use loadline_measure::interval::Interval;
+use nix::errno::Errno;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::address::{Addresses, below};
+use crate::brake::Watch;
+use crate::data::Stamp;
+use crate::engine::{Engine, Io, Kind};
+use crate::pace::Schedule;
+use crate::record::{Recorder, Sample, Timetable};
+use crate::run::VerifyReport;
+use crate::verify::Verifier;
+
+/// At most this many I/Os are handed over at once: on a disk, handing over whole batches settles into lockstep
+/// with the device (each batch waits for the slowest of the one before).
+const BATCH: usize = 4;
+/// How often another offset is drawn when a verified block has a write in flight, before the slot has to wait.
+const REDRAWS: usize = 16;
+/// The longest sleep: a stop is noticed after this.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// What one thread needs to know.
+pub(crate) struct Setting {
+    pub(crate) disk: u32,
+    pub(crate) slots: usize,
+    pub(crate) write_percent: u8,
+    pub(crate) flush_every: Option<u32>,
+    pub(crate) block: usize,
+    pub(crate) timetable: Timetable,
+    /// How long I/Os are waited for after the load ends.
+    pub(crate) drain: Nanos,
+    /// How many completions one wait collects: above one only where it saves much and delays little.
+    pub(crate) collect: usize,
+    /// Spin instead of sleeping.
+    pub(crate) poll: bool,
+    pub(crate) addresses: Addresses,
+    pub(crate) schedule: Option<Schedule>,
+    pub(crate) stamp: Option<Stamp>,
+    pub(crate) verifier: Option<Arc<Verifier>>,
+    pub(crate) rng: Xoshiro256PlusPlus,
+    pub(crate) watch: Arc<Watch>,
+}
+
+/// What a thread tells when it ends.
+#[derive(Debug, Default)]
+pub(crate) struct IssuerReport {
+    pub(crate) verify: VerifyReport,
+    /// The first error that an I/O returned.
+    pub(crate) first_error: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    kind: Kind,
+    offset: u64,
+    intended: Nanos,
+    issued: Nanos,
+    /// When it was last free: a scheduled I/O that found no slot was not delayed by the generator.
+    freed: Nanos,
+    in_flight: bool,
+}
+
+pub(crate) struct Issuer<E: Engine> {
+    engine: E,
+    setting: Setting,
+    slots: Vec<Slot>,
+    /// Free slots, the one that has been free longest first.
+    free: std::collections::VecDeque<u32>,
+    recorder: Recorder,
+    known: Vec<Vec<u64>>,
+    writes_since_flush: u32,
+    flush_due: bool,
+    report: IssuerReport,
+}
+
+impl<E: Engine> Issuer<E> {
+    pub(crate) fn new(engine: E, setting: Setting, send: Sender<Interval>) -> Issuer<E> {
+        let begin = setting.timetable.begin;
+        let idle = Slot {
+            kind: Kind::Read,
+            offset: 0,
+            intended: begin,
+            issued: begin,
+            freed: begin,
+            in_flight: false,
+        };
+        let rate_driven = setting.schedule.is_some();
+        Issuer {
+            slots: vec![idle; setting.slots],
+            free: (0..setting.slots as u32).collect(),
+            recorder: Recorder::new(setting.timetable, setting.disk, rate_driven, send),
+            known: vec![Vec::new(); if setting.verifier.is_some() { setting.slots } else { 0 }],
+            writes_since_flush: 0,
+            flush_due: false,
+            report: IssuerReport::default(),
+            engine,
+            setting,
+        }
+    }
+
+    /// Runs from the timetable's begin to its end, and until everything of the window has completed or been waited
+    /// for long enough. `stop` ends it at once.
+    pub(crate) fn run(mut self, stop: &AtomicBool) -> io::Result<IssuerReport> {
+        let timetable = self.setting.timetable;
+        let mut now = wait_until(timetable.begin, stop);
+        let give_up = timetable.end + self.setting.drain;
+        while !stop.load(Ordering::Relaxed) && now < give_up {
+            if now >= timetable.end && self.free.len() == self.slots.len() && !self.owes() {
+                break;
+            }
+            now = self.issue(now, BATCH.max(self.setting.collect))?;
+            let limit = self.next_wake(now, give_up);
+            let want = self.setting.collect.min(self.slots.len() - self.free.len()).max(1);
+            self.engine.wait(want, limit)?;
+            now = Nanos::now();
+            now = self.complete(now)?;
+            if self.recorder.roll(now) {
+                self.watch_oldest();
+            }
+        }
+        if !stop.load(Ordering::Relaxed) {
+            self.censor(now);
+        }
+        self.abandon();
+        self.recorder.finish();
+        Ok(self.report)
+    }
+
+    /// Tells the brake of an I/O that does not come back: it is in no histogram.
+    fn watch_oldest(&self) {
+        if self.setting.watch.wanted() {
+            let oldest = self.slots.iter().filter(|s| s.in_flight).map(|s| s.intended).min();
+            if let Some(oldest) = oldest {
+                self.setting.watch.in_flight_since(oldest);
+            }
+        }
+    }
+
+    /// Whether the schedule has I/Os of the window that were not issued yet.
+    fn owes(&self) -> bool {
+        self.setting.schedule.as_ref().is_some_and(|s| s.peek() < self.setting.timetable.close)
+    }
+
+    /// Issues what is due, at most `most` I/Os. Returns the time.
+    #[inline]
+    fn issue(&mut self, mut now: Nanos, most: usize) -> io::Result<Nanos> {
+        let timetable = self.setting.timetable;
+        for count in 0..most {
+            let Some(&slot) = self.free.front() else { break };
+            let intended = match &self.setting.schedule {
+                // After the end, only what the window still owes is issued.
+                None if now >= timetable.end => break,
+                None => now,
+                Some(schedule) => {
+                    let next = schedule.peek();
+                    let last = if now >= timetable.end { timetable.close } else { timetable.end };
+                    if next > now || next >= last {
+                        break;
+                    }
+                    next
+                }
+            };
+            if self.flush_due {
+                self.flush_due = false;
+                self.begin(slot, Kind::Flush, 0, now, now)?;
+                continue;
+            }
+            let write = self.setting.write_percent > 0
+                && below(&mut self.setting.rng, 100) < u64::from(self.setting.write_percent);
+            let kind = if write { Kind::Write } else { Kind::Read };
+            let Some(offset) = self.draw(slot, kind) else { break };
+            if kind == Kind::Write {
+                self.dress(slot, offset);
+                if self.setting.verifier.is_some() {
+                    now = Nanos::now();
+                }
+            }
+            let intended = if self.setting.schedule.is_some() { intended } else { now };
+            self.begin(slot, kind, offset, intended, now)?;
+            if let Some(schedule) = &mut self.setting.schedule {
+                schedule.advance();
+                // A long backlog is issued over many microseconds: keep the clock at most that old.
+                if count % BATCH == BATCH - 1 {
+                    now = Nanos::now();
+                }
+            }
+        }
+        Ok(now)
+    }
+
+    /// Hands an I/O to the engine.
+    #[inline]
+    fn begin(&mut self, slot: u32, kind: Kind, offset: u64, intended: Nanos, now: Nanos) -> io::Result<()> {
+        self.free.pop_front();
+        let state = &mut self.slots[slot as usize];
+        if kind != Kind::Flush {
+            let could = intended.max(state.freed);
+            self.recorder.issued(intended, now.since(could));
+        }
+        *state = Slot { kind, offset, intended, issued: now, freed: state.freed, in_flight: true };
+        let length = if kind == Kind::Flush { 0 } else { self.setting.block as u32 };
+        self.engine.push(Io { slot, kind, offset, length })
+    }
+
+    /// The next offset; `None` if every one drawn has a write in flight that verifying must not overlap.
+    #[inline]
+    fn draw(&mut self, slot: u32, kind: Kind) -> Option<u64> {
+        let Some(verifier) = &self.setting.verifier else {
+            return Some(self.setting.addresses.next(&mut self.setting.rng));
+        };
+        if kind == Kind::Read {
+            let offset = self.setting.addresses.next(&mut self.setting.rng);
+            verifier.begin_read(offset, self.setting.block, &mut self.known[slot as usize]);
+            return Some(offset);
+        }
+        (0..REDRAWS)
+            .map(|_| self.setting.addresses.next(&mut self.setting.rng))
+            .find(|offset| verifier.begin_write(*offset, self.setting.block))
+    }
+
+    /// Gives a block about to be written its content.
+    #[inline]
+    fn dress(&mut self, slot: u32, offset: u64) {
+        if self.setting.stamp.is_none() && self.setting.verifier.is_none() {
+            return;
+        }
+        let block = self.engine.memory().slot(slot, Kind::Write);
+        if let Some(stamp) = &mut self.setting.stamp {
+            stamp.apply(block);
+        }
+        if let Some(verifier) = &self.setting.verifier {
+            verifier.tag(offset, block);
+        }
+    }
+
+    /// Takes what has completed and, in a closed loop, issues again: a few at a time. Returns the time.
+    #[inline]
+    fn complete(&mut self, mut now: Nanos) -> io::Result<Nanos> {
+        let mut batch = 0;
+        // Bounded, since an engine that completes at once would keep this loop going for ever.
+        for _ in 0..self.slots.len() {
+            let Some((slot, result)) = self.engine.reap() else { break };
+            if batch == BATCH {
+                now = self.issue(now, BATCH)?;
+                self.engine.submit()?;
+                now = Nanos::now().max(now);
+                batch = 0;
+            }
+            batch += 1;
+            self.completed(slot, result, now);
+        }
+        Ok(now)
+    }
+
+    #[inline]
+    fn completed(&mut self, slot: u32, result: i32, now: Nanos) {
+        let state = &mut self.slots[slot as usize];
+        assert!(state.in_flight, "an I/O completes once");
+        let Slot { kind, offset, intended, issued, .. } = *state;
+        (state.in_flight, state.freed) = (false, now);
+        self.free.push_back(slot);
+        let whole = kind == Kind::Flush || result == self.setting.block as i32;
+        let ok = result >= 0 && whole;
+        if kind != Kind::Flush {
+            let bytes = self.setting.block as u64;
+            self.recorder.completed(Sample { kind, intended, issued, completed: now, bytes }, ok);
+        }
+        if kind == Kind::Write {
+            self.writes_since_flush += 1;
+            if self.setting.flush_every.is_some_and(|n| self.writes_since_flush >= n) {
+                (self.writes_since_flush, self.flush_due) = (0, true);
+            }
+        }
+        if let Some(verifier) = &self.setting.verifier {
+            match kind {
+                Kind::Write => verifier.end_write(offset, self.setting.block, ok),
+                Kind::Read if ok => {
+                    let block = self.engine.memory().slot(slot, Kind::Read);
+                    verifier.end_read(offset, block, &self.known[slot as usize], &mut self.report.verify);
+                }
+                _ => {}
+            }
+        }
+        if !ok {
+            self.failed(kind, offset, result, intended);
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, kind: Kind, offset: u64, result: i32, intended: Nanos) {
+        if kind == Kind::Flush {
+            self.recorder.flush_failed(intended);
+        }
+        if self.report.first_error.is_none() {
+            let why = match result {
+                n if n < 0 => Errno::from_raw(-n).desc().to_string(),
+                n => format!("only {n} bytes of {} were moved", self.setting.block),
+            };
+            self.report.first_error = Some(format!("{kind:?} at byte {offset}: {why}").to_lowercase());
+        }
+    }
+
+    /// How long to wait at the most: until the next I/O is due, the second ends, or a stop should be seen.
+    #[inline]
+    fn next_wake(&self, now: Nanos, give_up: Nanos) -> Duration {
+        if self.setting.poll && self.free.len() < self.slots.len() {
+            return Duration::ZERO;
+        }
+        let mut wake = self.recorder.next_second().min(give_up);
+        if let Some(schedule) = &self.setting.schedule
+            && !self.free.is_empty()
+        {
+            wake = wake.min(schedule.peek());
+        }
+        Duration::from(wake.since(now)).min(LONGEST_WAIT)
+    }
+
+    /// Counts what was intended in the window and never completed, with its age: a lower bound.
+    fn censor(&mut self, now: Nanos) {
+        for slot in &self.slots {
+            if slot.in_flight && slot.kind != Kind::Flush {
+                self.recorder.censored(slot.kind, slot.intended, now);
+            }
+        }
+        while self.owes() {
+            let write = below(&mut self.setting.rng, 100) < u64::from(self.setting.write_percent);
+            let schedule = self.setting.schedule.as_mut().expect("only a schedule owes");
+            self.recorder.censored(if write { Kind::Write } else { Kind::Read }, schedule.peek(), now);
+            schedule.advance();
+        }
+    }
+
+    /// What is still in flight has an unknown outcome.
+    fn abandon(&mut self) {
+        if let Some(verifier) = &self.setting.verifier {
+            for slot in self.slots.iter().filter(|s| s.in_flight && s.kind == Kind::Write) {
+                verifier.end_write(slot.offset, self.setting.block, false);
+            }
+        }
+    }
+}
+
+/// Sleeps until a moment, or until told to stop. Returns the time.
+fn wait_until(moment: Nanos, stop: &AtomicBool) -> Nanos {
+    loop {
+        let now = Nanos::now();
+        if now >= moment || stop.load(Ordering::Relaxed) {
+            return now;
+        }
+        std::thread::sleep(Duration::from(moment - now).min(LONGEST_WAIT));
+    }
+}

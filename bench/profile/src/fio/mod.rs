@@ -1,0 +1,55 @@
+//! fio job files and command lines.
+//!
+//! Every option of a section is one of three: it shapes the load, and is read with fio's meaning (its manual,
+//! "Job file parameters", checked against fio 3.33); it changes only how fio works or what it reports, and is
+//! accepted and named in the notes; or it has no counterpart here, and is an error that names it and its place.
+//!
+//! Meanings that surprise:
+//! - A job's clones (`numjobs`) are our threads, and each has `iodepth` I/Os outstanding *over all* its files.
+//!   With an engine that waits for each I/O (`psync`, fio's default) `iodepth` has no effect.
+//! - Without `filename` each clone has a file of its own.
+//! - `rate` and `rate_iops` count for each clone, and for reads and writes *separately*: one number in a mixed
+//!   job makes the mix half and half.
+//! - `size` is both the part of the file that is used and, without `time_based`, how much is done. `filesize`
+//!   is the part that is used and the size of a file that has to be created.
+//! - `4k` and `4kb` are 4096 bytes and `4kib` is 4000, unless `kb_base=1000` turns that around.
+//! - Random offsets visit each block once before any comes again, unless `norandommap` is set.
+
+mod build;
+mod options;
+mod others;
+mod print;
+mod syntax;
+mod values;
+
+pub use print::{print_command, print_job};
+
+use crate::{Invocation, ProfileError};
+use syntax::Section;
+
+/// Reads a job file: one invocation for each job section, with what `[global]` sections before it say.
+pub fn parse(text: &str) -> Result<Vec<Invocation>, ProfileError> {
+    jobs(syntax::job_file(text)?)
+}
+
+/// Reads a command line such as `fio --name=a --rw=randread --bs=4k`, with or without `fio` in front: one
+/// invocation for each `--name`. Quotes are read as a shell does.
+pub fn parse_command(line: &str) -> Result<Vec<Invocation>, ProfileError> {
+    jobs(syntax::command_line(line)?)
+}
+
+fn jobs(sections: Vec<Section>) -> Result<Vec<Invocation>, ProfileError> {
+    let together = sections.len() > 1;
+    let mut invocations = Vec::with_capacity(sections.len());
+    for section in sections {
+        let mut options = options::Options::default();
+        for entry in &section.entries {
+            options.set(entry)?;
+        }
+        if together && !options.alone {
+            options.notes.push("fio runs this job together with the other jobs of the file".into());
+        }
+        invocations.push(build::invocation(&section, options)?);
+    }
+    Ok(invocations)
+}

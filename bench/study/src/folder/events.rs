@@ -1,0 +1,156 @@
+//! `events.jsonl`: what happened, one JSON object a line, in the order of time. A crash may tear the last line.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use loadline_fleet::FleetEvent;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::error::StudyError;
+use crate::when::When;
+
+/// The longest line that is looked back for the end of the one before it.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// What happens in a run, beside what its fleet reports.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum RunEvent {
+    /// The run began.
+    RunBegan {
+        /// Its id.
+        run_id: String,
+        /// The version of Loadline.
+        loadline: String,
+    },
+    /// A controller went on with the run.
+    RunResumed {
+        /// Steps that were complete.
+        complete: u32,
+    },
+    /// Files were made.
+    FilesMade {
+        /// How many.
+        files: u32,
+    },
+    /// Writing the disks once began.
+    FillBegan,
+    /// Writing the disks once is done.
+    FillDone,
+    /// A step began.
+    StepBegan {
+        /// Its number.
+        step: u32,
+        /// Its load.
+        label: String,
+        /// Which repeat.
+        repeat: u32,
+    },
+    /// A step is complete.
+    StepComplete {
+        /// Its number.
+        step: u32,
+        /// I/Os a second of the fleet.
+        iops: f64,
+        /// I/Os that failed.
+        errors: u64,
+        /// Workers lost in it.
+        lost: u32,
+    },
+    /// The run ended before it was done.
+    RunStopped {
+        /// Why.
+        why: String,
+    },
+    /// Every step is complete.
+    RunFinished,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Event<'a> {
+    Run(&'a RunEvent),
+    Fleet(&'a FleetEvent),
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    at: When,
+    #[serde(flatten)]
+    event: Event<'a>,
+}
+
+/// The file, open to be added to.
+#[derive(Debug)]
+pub struct EventLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl EventLog {
+    /// Opens it; a torn last line is cut off.
+    pub(super) fn open(path: &Path) -> Result<EventLog, StudyError> {
+        let failed = |e: std::io::Error| StudyError::io("open", path, &e);
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        let from = length.saturating_sub(LONGEST_LINE);
+        let mut tail = Vec::new();
+        file.seek(SeekFrom::Start(from)).and_then(|_| file.read_to_end(&mut tail)).map_err(failed)?;
+        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at as u64 + 1);
+        file.set_len(from + whole).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
+        Ok(EventLog { path: path.to_path_buf(), file })
+    }
+
+    /// Another handle on the same file, for another thread.
+    pub(crate) fn try_clone(&self) -> Result<EventLog, StudyError> {
+        let file = self.file.try_clone().map_err(|e| StudyError::io("open", &self.path, &e))?;
+        Ok(EventLog { path: self.path.clone(), file })
+    }
+
+    /// Adds what happened in the run.
+    pub fn run(&mut self, event: &RunEvent) -> Result<(), StudyError> {
+        self.add(Event::Run(event))
+    }
+
+    /// Adds what the fleet reported.
+    pub fn fleet(&mut self, event: &FleetEvent) -> Result<(), StudyError> {
+        self.add(Event::Fleet(event))
+    }
+
+    fn add(&mut self, event: Event<'_>) -> Result<(), StudyError> {
+        let failed = |e: std::io::Error| StudyError::io("write", &self.path, &e);
+        let mut line = serde_json::to_vec(&Line { at: When::now(), event }).map_err(|e| failed(e.into()))?;
+        line.push(b'\n');
+        // In one write, so that lines of two handles do not mix.
+        self.file.write_all(&line).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_last_line_is_cut_off_and_the_log_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let mut log = EventLog::open(&path).unwrap();
+        log.run(&RunEvent::FillBegan).unwrap();
+        log.run(&RunEvent::FilesMade { files: 4 }).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        for length in first..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            EventLog::open(&path).unwrap().run(&RunEvent::RunFinished).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let events: Vec<String> = text
+                .lines()
+                .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["event"].to_string())
+                .collect();
+            assert_eq!(events, ["\"fill_began\"", "\"run_finished\""], "cut at {length}");
+        }
+    }
+}

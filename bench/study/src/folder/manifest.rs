@@ -1,0 +1,143 @@
+//! `run.json`: what was asked and planned, which files were made, and how far the run came.
+
+use std::path::{Path, PathBuf};
+
+use loadline_base::units::ByteSize;
+use loadline_fleet::{WorkerId, WorkerInfo};
+use loadline_load::FileIdentity;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::StudyError;
+use crate::file::Study;
+use crate::folder::sealed::{self, Format};
+use crate::plan::{Plan, Step};
+use crate::read;
+use crate::when::When;
+
+/// Its name in the run's folder.
+pub const FILE: &str = "run.json";
+const FORMAT: Format = Format { name: "loadline-run", version: 1 };
+
+/// A file that this run made, or is about to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MadeFile {
+    /// The worker on whose host it is.
+    pub worker: WorkerId,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size.
+    pub size: ByteSize,
+    /// Which file it is. `null`: about to be made. The run's id in its name says that nobody else made it.
+    pub identity: Option<FileIdentity>,
+}
+
+/// How far a run came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Begun; it may be running now, or wait to be resumed.
+    Begun,
+    /// Every step is complete, and what was made is removed (unless it was to be kept).
+    Finished,
+}
+
+/// What was asked and planned, which files were made, and how far the run came.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// `loadline-run`.
+    pub format: String,
+    /// Version of this format.
+    pub version: u64,
+    /// The Loadline that began the run.
+    pub loadline: String,
+    /// Different for every run: date, time, and the controller's process.
+    pub run_id: String,
+    /// When it was begun.
+    pub begun: When,
+    /// When it was finished; `null` if it is not.
+    pub finished: Option<When>,
+    /// How far it came.
+    pub state: State,
+    /// The folder of the study file: a relative `folder` of its target is relative to it.
+    pub study_folder: PathBuf,
+    /// The study, word for word. It is what counts.
+    pub study_text: String,
+    /// The study, for other programs.
+    pub study: Study,
+    /// Every step, in the order in which they are measured.
+    pub steps: Vec<Step>,
+    /// Whether the targets were given up to be written on.
+    pub destroy_data: bool,
+    /// Whether files that were made are kept when the run is finished.
+    pub keep_files: bool,
+    /// The workers, as they introduced themselves when the run began.
+    pub workers: Vec<WorkerInfo>,
+    /// Files that this run made.
+    pub files: Vec<MadeFile>,
+    /// Whether all that the profiles use was written once.
+    pub filled: bool,
+}
+
+impl Manifest {
+    /// The manifest of a run that begins now.
+    pub fn new(study: Study, study_text: String, study_folder: PathBuf) -> Result<Manifest, StudyError> {
+        let plan = Plan::of(&study)?;
+        let begun = When::now();
+        Ok(Manifest {
+            format: FORMAT.name.into(),
+            version: FORMAT.version,
+            loadline: env!("CARGO_PKG_VERSION").into(),
+            run_id: format!("{}-{}", begun.compact(), std::process::id()),
+            begun,
+            finished: None,
+            state: State::Begun,
+            study_folder,
+            study_text,
+            study,
+            steps: plan.steps,
+            destroy_data: false,
+            keep_files: false,
+            workers: Vec::new(),
+            files: Vec::new(),
+            filled: false,
+        })
+    }
+
+    /// Reads the manifest of a run's folder.
+    pub(super) fn read(folder: &Path) -> Result<Manifest, StudyError> {
+        let path = folder.join(FILE);
+        let advice = "Restore it from a copy, or run the study anew; figures of complete steps are in steps/*/result.json";
+        let mut manifest: Manifest = sealed::read(&path, FORMAT, advice)?.ok_or_else(|| {
+            StudyError::usage(format!(
+                "there is no run in {}: it has no {FILE}. Give the folder that `loadline run` made",
+                folder.display()
+            ))
+        })?;
+        manifest.study = read::parse(&format!("{} (study_text)", path.display()), &manifest.study_text)?;
+        Ok(manifest)
+    }
+
+    /// Writes it into the run's folder.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), StudyError> {
+        sealed::write(&folder.join(FILE), self)
+    }
+
+    /// Whether its steps are those of this plan.
+    pub(super) fn follows(&self, plan: &Plan) -> bool {
+        let same = |(a, b): (&Step, &Step)| {
+            (a.number, &a.label, a.repeat, &a.folder) == (b.number, &b.label, b.repeat, &b.folder)
+        };
+        self.steps.len() == plan.steps.len() && self.steps.iter().zip(&plan.steps).all(same)
+    }
+
+    /// Where files that the run makes are made, given the run's folder.
+    pub fn files_folder(&self, run: &Path) -> PathBuf {
+        match &self.study.target.folder {
+            Some(folder) => self.study_folder.join(folder),
+            None => run.join("disks"),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A run's folder: everything that a run was asked, did and measured, readable without Loadline.
+//!
+//! ```text
+//! run.json                 what was asked and planned, which files were made, how far it came (sealed)
+//! study.toml               the study, word for word
+//! events.jsonl             what happened, one line each
+//! lock                     held while a controller works here
+//! steps/001-LABEL-r1/
+//!     result.json          figures and merged histograms (sealed); there if, and only if, the step is complete
+//!     intervals.hlog       HdrHistogram interval log, tags WORKER/DISK/OPERATION/PHASE
+//!     seconds.jsonl        what such a log cannot carry: counts, bytes, errors, exact sums, by second and disk
+//! steps/...-interrupted-1/ what a step had measured when it was interrupted; it is in no figure
+//! verify/  workers/  disks/  report/
+//! ```
+//!
+//! A crash may come between any two instructions. So a step counts when its `result.json` is there, which comes
+//! into being by a rename, after all that it speaks of is on the disk; and what was begun without one is moved
+//! aside, never continued.
+
+pub mod events;
+pub mod manifest;
+pub mod result;
+pub mod sealed;
+pub mod series;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::error::StudyError;
+use crate::folder::events::EventLog;
+use crate::folder::manifest::Manifest;
+use crate::folder::result::StepResult;
+use crate::plan::{Plan, Step};
+use crate::read;
+
+const STUDY: &str = "study.toml";
+const EVENTS: &str = "events.jsonl";
+const LOCK: &str = "lock";
+const STEPS: &str = "steps";
+const RESULT: &str = "result.json";
+const INTERRUPTED: &str = "-interrupted-";
+/// A step that was interrupted more often than this has another trouble.
+const MOST_INTERRUPTIONS: u32 = 10_000;
+
+/// A run's folder, as it is read.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    /// What was asked and planned, and how far it came.
+    pub manifest: Manifest,
+    /// The plan that follows from the study.
+    pub plan: Plan,
+}
+
+impl RunFolder {
+    /// Reads a run's folder, finished or not. Another program may be working in it.
+    pub fn open(path: &Path) -> Result<RunFolder, StudyError> {
+        let path = path
+            .canonicalize()
+            .map_err(|e| StudyError::usage(format!("there is no run in {}: {e}", path.display())))?;
+        let manifest = Manifest::read(&path)?;
+        let plan = Plan::of(&manifest.study)?;
+        if !manifest.follows(&plan) {
+            return Err(StudyError::usage(format!(
+                "run folder {}: the steps in run.json are not those of its study: it was made by another version \
+                 of Loadline, or changed. Read it with {}, or run the study anew",
+                path.display(),
+                manifest.loadline
+            )));
+        }
+        Ok(RunFolder { path, manifest, plan })
+    }
+
+    /// Where it is: an absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A step's folder.
+    pub fn step_path(&self, step: &Step) -> PathBuf {
+        self.path.join(STEPS).join(&step.folder)
+    }
+
+    /// What a step came to; `None` if it is not complete. A result that is there and cannot be trusted is an
+    /// error, and never a missing one.
+    pub fn result(&self, step: &Step) -> Result<Option<StepResult>, StudyError> {
+        let path = self.step_path(step).join(RESULT);
+        let Some(result) = StepResult::read(&path)? else { return Ok(None) };
+        if !result.is_of(&self.manifest.run_id, step) {
+            return Err(StudyError::usage(format!(
+                "{} belongs to another run or step: it was copied here. Remove the folder {}; `loadline run \
+                 --resume` then measures this step anew",
+                path.display(),
+                self.step_path(step).display()
+            )));
+        }
+        Ok(Some(result))
+    }
+
+    /// What every step came to, in the order of the plan; `None` for those that are not complete.
+    pub fn results(&self) -> Result<Vec<(Step, Option<StepResult>)>, StudyError> {
+        self.plan.steps.iter().map(|step| Ok((step.clone(), self.result(step)?))).collect()
+    }
+
+    /// Files of complete steps that are shorter than when the step was completed, in sentences. No figure comes
+    /// from them.
+    pub fn damaged_series(&self, step: &Step, result: &StepResult) -> Vec<String> {
+        let folder = self.step_path(step);
+        let shorter = |(name, bytes): (&String, &u64)| {
+            let found = fs::metadata(folder.join(name)).map_or(0, |m| m.len());
+            (found != *bytes).then(|| {
+                format!("{} has {found} of {bytes} bytes: it was cut off or changed", folder.join(name).display())
+            })
+        };
+        result.series.iter().filter_map(shorter).collect()
+    }
+}
+
+/// A run's folder in which this process works, alone.
+#[derive(Debug)]
+pub struct OwnedFolder {
+    /// What is read from it.
+    pub folder: RunFolder,
+    /// What happens is written here.
+    pub events: EventLog,
+    _lock: Flock<File>,
+}
+
+impl OwnedFolder {
+    /// Makes a run's folder where nothing is yet, or in an empty folder.
+    pub fn create(path: &Path, manifest: Manifest) -> Result<OwnedFolder, StudyError> {
+        let plan = Plan::of(&manifest.study)?;
+        let occupied = |why: &str| {
+            StudyError::usage(format!(
+                "--out {}: {why}. Give a folder that does not exist yet, or --resume to go on with a run",
+                path.display()
+            ))
+        };
+        match fs::read_dir(path) {
+            Ok(mut entries) if entries.next().is_some() => return Err(occupied("is not empty")),
+            Ok(_) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                fs::create_dir_all(path).map_err(|e| StudyError::io("make the run's folder", path, &e))?;
+            }
+            Err(e) => return Err(occupied(&e.to_string())),
+        }
+        let path = path.canonicalize().map_err(|e| StudyError::io("find", path, &e))?;
+        let lock = lock(&path)?;
+        for folder in [STEPS, "verify", "workers"] {
+            let folder = path.join(folder);
+            fs::create_dir(&folder).map_err(|e| StudyError::io("make", &folder, &e))?;
+        }
+        sealed::write_durably(&path.join(STUDY), manifest.study_text.as_bytes())?;
+        let events = EventLog::open(&path.join(EVENTS))?;
+        // Last: a folder without it is no run yet.
+        manifest.write(&path)?;
+        Ok(OwnedFolder { folder: RunFolder { path, manifest, plan }, events, _lock: lock })
+    }
+
+    /// Takes a run's folder over, to go on in it.
+    pub fn resume(path: &Path) -> Result<OwnedFolder, StudyError> {
+        let manifest_is_there = path.join(manifest::FILE).is_file();
+        // Locked before it is read: what another controller is writing is not ours to judge.
+        let lock = if manifest_is_there { Some(lock(path)?) } else { None };
+        let folder = RunFolder::open(path)?;
+        let lock = lock.ok_or_else(|| StudyError::usage(format!("there is no run in {}", path.display())))?;
+        let manifest = &folder.manifest;
+        if manifest.loadline != env!("CARGO_PKG_VERSION") {
+            return Err(StudyError::usage(format!(
+                "run folder {} was begun by loadline {}, and this is {}: figures of two generators do not belong \
+                 in one run. Go on with loadline {}, or run the study anew",
+                folder.path.display(),
+                manifest.loadline,
+                env!("CARGO_PKG_VERSION"),
+                manifest.loadline
+            )));
+        }
+        let copy = folder.path.join(STUDY);
+        match fs::read(&copy) {
+            Ok(bytes) if bytes == manifest.study_text.as_bytes() => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                sealed::write_durably(&copy, manifest.study_text.as_bytes())?;
+            }
+            Err(e) => return Err(StudyError::io("read", &copy, &e)),
+            Ok(_) => {
+                return Err(StudyError::usage(format!(
+                    "{} is no longer the study that this run began with, and steps of two studies do not belong in \
+                     one run. Remove that file to go on with the study as it was, or run the changed one anew",
+                    copy.display()
+                )));
+            }
+        }
+        // Every complete step must be readable before anything is added to the run.
+        folder.results()?;
+        let events = EventLog::open(&folder.path.join(EVENTS))?;
+        Ok(OwnedFolder { folder, events, _lock: lock })
+    }
+
+    /// Writes the manifest as it is now.
+    pub fn save(&self) -> Result<(), StudyError> {
+        self.folder.manifest.write(&self.folder.path)
+    }
+
+    /// Makes a new, empty folder for a step; what an interrupted attempt left is moved aside.
+    pub fn begin_step(&self, step: &Step) -> Result<PathBuf, StudyError> {
+        let path = self.folder.step_path(step);
+        if path.exists() {
+            let aside = (1..=MOST_INTERRUPTIONS)
+                .map(|n| path.with_file_name(format!("{}{INTERRUPTED}{n}", step.folder)))
+                .find(|aside| !aside.exists())
+                .ok_or_else(|| {
+                    StudyError::usage(format!(
+                        "{} was interrupted {MOST_INTERRUPTIONS} times: remove the folders \"{}{INTERRUPTED}...\"",
+                        path.display(),
+                        step.folder
+                    ))
+                })?;
+            fs::rename(&path, &aside).map_err(|e| StudyError::io("move aside", &path, &e))?;
+        }
+        fs::create_dir(&path).map_err(|e| StudyError::io("make", &path, &e))?;
+        sealed::sync_folder(&self.folder.path.join(STEPS))?;
+        Ok(path)
+    }
+
+    /// Completes a step: from here on it is measured, whatever happens.
+    pub fn complete_step(&self, step: &Step, result: &StepResult) -> Result<(), StudyError> {
+        result.write(&self.folder.step_path(step).join(RESULT))
+    }
+}
+
+/// Two controllers never work in one folder. The lock goes with the process, however it ends.
+fn lock(folder: &Path) -> Result<Flock<File>, StudyError> {
+    let path = folder.join(LOCK);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|e| StudyError::io("open", &path, &e))?;
+    let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(mut file, errno)| match errno {
+        Errno::EWOULDBLOCK => {
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            StudyError::usage(format!(
+                "another loadline works in {} (process {}): wait for it, or end it",
+                folder.display(),
+                holder.trim()
+            ))
+        }
+        errno => StudyError::io("lock", &path, &errno.into()),
+    })?;
+    // For the message above only; the lock itself is the kernel's.
+    let _ = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    Ok(lock)
+}
+
+/// The folder for a run without `--out`: `runs/NAME-DATE-TIME` in the current one, with a number if that is taken.
+pub fn default_path(study: &str, now: &crate::when::When) -> PathBuf {
+    let base = format!("{study}-{}", now.compact());
+    let first = Path::new("runs").join(&base);
+    let numbered = (2..1000).map(|n| Path::new("runs").join(format!("{base}-{n}")));
+    std::iter::once(first.clone()).chain(numbered).find(|path| !path.exists()).unwrap_or(first)
+}

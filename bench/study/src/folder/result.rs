@@ -1,0 +1,120 @@
+//! `result.json`: what one step came to. It is there if, and only if, the step is complete.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use loadline_fleet::outcome::HostCpu;
+use loadline_fleet::{Loss, WorkerInfo};
+use loadline_load::run::{CpuTime, VerifyReport};
+use loadline_measure::audit::Finding;
+use loadline_measure::window::{Figures, Histograms};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::StudyError;
+use crate::folder::sealed::{self, Format};
+use crate::limit::Verdict;
+use crate::plan::Step;
+use crate::when::When;
+
+const FORMAT: Format = Format { name: "loadline-step", version: 1 };
+
+/// What one worker measured in a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerResult {
+    /// Who, as it introduced itself.
+    pub worker: WorkerInfo,
+    /// Its figures; of a lost worker, of what it measured before.
+    pub figures: Figures,
+    /// CPU time of its process in the window; `null` of a lost worker.
+    pub cpu: Option<CpuTime>,
+    /// Its host's CPUs in the window, by everything that ran there.
+    pub host_cpu: Option<HostCpu>,
+    /// Which engine ran; `null` of a lost worker.
+    pub engine: Option<String>,
+    /// What a reader of its figures should know.
+    pub findings: Vec<Finding>,
+    /// Why it does not count as a success, if it does not.
+    pub lost: Option<Loss>,
+}
+
+/// What one step came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepResult {
+    /// `loadline-step`.
+    pub format: String,
+    /// Version of this format.
+    pub version: u64,
+    /// The run that it belongs to.
+    pub run_id: String,
+    /// The step, as it was planned.
+    pub step: Step,
+    /// When its warm-up began.
+    pub began: When,
+    /// When it was complete.
+    pub ended: When,
+    /// Figures of the whole fleet: every worker's counts added, and percentiles of the merged histograms.
+    pub figures: Figures,
+    /// The merged histograms of the whole fleet.
+    pub histograms: Histograms,
+    /// CPU time of all workers in the window.
+    pub cpu: CpuTime,
+    /// Each worker, in the fleet's order.
+    pub workers: Vec<WorkerResult>,
+    /// What a reader of the figures should know: the audit's findings and the workers'.
+    pub findings: Vec<Finding>,
+    /// What the checks of blocks found, by reads of the load and by the scan after it; `null` if not verifying.
+    pub verify: Option<VerifyReport>,
+    /// How it did against the study's limits.
+    pub verdicts: Vec<Verdict>,
+    /// The series beside it, and how many bytes each has.
+    pub series: BTreeMap<String, u64>,
+}
+
+impl StepResult {
+    /// A result with nothing in it yet.
+    pub fn empty(run_id: &str, step: &Step, began: When) -> StepResult {
+        StepResult {
+            format: FORMAT.name.into(),
+            version: FORMAT.version,
+            run_id: run_id.into(),
+            step: step.clone(),
+            ended: began.clone(),
+            began,
+            figures: Figures::default(),
+            histograms: Histograms::default(),
+            cpu: CpuTime::default(),
+            workers: Vec::new(),
+            findings: Vec::new(),
+            verify: None,
+            verdicts: Vec::new(),
+            series: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn read(path: &Path) -> Result<Option<StepResult>, StudyError> {
+        let advice = "Remove the folder that it is in; `loadline run --resume` then measures this step anew";
+        sealed::read(path, FORMAT, advice)
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<(), StudyError> {
+        sealed::write(path, self)
+    }
+
+    /// Whether it is of this step of this run.
+    pub(super) fn is_of(&self, run_id: &str, step: &Step) -> bool {
+        self.run_id == run_id && self.step.folder == step.folder && self.step.number == step.number
+    }
+
+    /// Workers that did not finish.
+    pub fn lost(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.lost.is_some()).count()
+    }
+
+    /// CPU cores that all workers used together, on average over the window.
+    pub fn cores(&self) -> f64 {
+        (self.cpu.user_s + self.cpu.system_s) / self.figures.window_s
+    }
+}

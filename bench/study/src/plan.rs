@@ -1,0 +1,399 @@
+//! What a study comes to: every step in its order, its length, and the space it needs. Pure: nothing is looked at.
+
+use std::time::Duration;
+
+use loadline_base::units::{ByteSize, TimeSpan};
+use loadline_fleet::{FleetSpec, NodeSpec, Placement};
+use loadline_profile::{Extent, Profile};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::StudyError;
+use crate::file::Study;
+use crate::profiles::{Point, points};
+
+/// More workers than this need more than one controller.
+pub const MOST_WORKERS: u32 = 1024;
+/// More disks than this are a slip.
+pub const MOST_DISKS: u32 = 65_536;
+/// More repeats than this are a slip.
+pub const MOST_REPEATS: u32 = 1000;
+/// More steps than this are a slip: at the shortest step they last longer than a day.
+pub const MOST_STEPS: u32 = 100_000;
+/// A phase beyond this is a slip.
+const LONGEST_PHASE: TimeSpan = TimeSpan::seconds(100 * 86_400);
+/// What one second of one disk takes in a run's folder, at the most seen with a rate, and rounded up.
+const SERIES_BYTES: u64 = 8 << 10;
+
+/// One measurement of one load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Its place in the run, from 1.
+    pub number: u32,
+    /// What the report calls its load.
+    pub label: String,
+    /// Which measurement of this load it is, from 1.
+    pub repeat: u32,
+    /// Its folder in the run's folder `steps`.
+    pub folder: String,
+    /// The load on each disk.
+    pub profile: Profile,
+}
+
+/// What a study comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The steps, in the order in which they are measured: every load once, then every load again.
+    pub steps: Vec<Step>,
+    /// How many workers.
+    pub workers: u32,
+    /// How many disks each of them has.
+    pub disks_per_worker: u32,
+    /// The size of each file that is created; `None` if existing devices are measured.
+    pub disk_size: Option<ByteSize>,
+    /// Whether all that the profiles use is written once before the first step.
+    pub fill: bool,
+    /// How long one step lasts, from the beginning of warm-up to the end of cool-down.
+    pub step_length: Duration,
+}
+
+impl Plan {
+    /// The plan of a study, or why it cannot be carried out as it is written.
+    pub fn of(study: &Study) -> Result<Plan, StudyError> {
+        let points = points(study)?;
+        bounds(study)?;
+        let fleet = &study.fleet;
+        let files = study.target.devices.is_empty();
+        if files {
+            for point in &points {
+                fits(point, fleet.file_size(), "disk_size")?;
+            }
+        }
+        let steps = interleave(&points, study.run.repeats)?;
+        let phases = &study.phases;
+        Ok(Plan {
+            steps,
+            workers: fleet.workers(),
+            disks_per_worker: fleet.disks_per_worker,
+            disk_size: files.then(|| fleet.file_size()),
+            fill: phases.fill.unwrap_or(files),
+            step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
+        })
+    }
+
+    /// How long all steps together last. Filling comes on top, at the speed of the storage.
+    pub fn length(&self) -> Duration {
+        self.step_length.saturating_mul(u32::try_from(self.steps.len()).unwrap_or(u32::MAX))
+    }
+
+    /// How many disks there are in all.
+    pub fn disks(&self) -> u64 {
+        u64::from(self.workers) * u64::from(self.disks_per_worker)
+    }
+
+    /// The space that the files need once they are filled; nothing if existing devices are measured.
+    pub fn file_space(&self) -> ByteSize {
+        ByteSize(self.disk_size.map_or(0, |size| size.0.saturating_mul(self.disks())))
+    }
+
+    /// The space that the run's folder needs at the most, without files that are created in it.
+    pub fn folder_space(&self) -> ByteSize {
+        let seconds = self.length().as_secs().saturating_add(self.steps.len() as u64);
+        ByteSize(seconds.saturating_mul(self.disks()).saturating_mul(SERIES_BYTES).saturating_add(1 << 20))
+    }
+
+    /// Whether any step writes.
+    pub fn writes(&self) -> bool {
+        self.fill || self.steps.iter().any(|step| step.profile.write_percent > 0)
+    }
+
+    /// The steps of the first repeat: every load once.
+    pub fn loads(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| step.repeat == 1)
+    }
+}
+
+/// Checks everything that a file can say too much of, or two parts of it against each other.
+fn bounds(study: &Study) -> Result<(), StudyError> {
+    let usage = |message: String| Err(StudyError::usage(message));
+    let (fleet, target, phases) = (&study.fleet, &study.target, &study.phases);
+    if fleet.join.is_some() && (fleet.nodes.is_some() || !fleet.node.is_empty()) {
+        return usage("[fleet] says both nodes and join: workers are either started here, or join".into());
+    }
+    if fleet.nodes.is_some() && !fleet.node.is_empty() {
+        return usage("[fleet] says nodes and has [[fleet.node]] tables: give one of the two".into());
+    }
+    if fleet.join.is_none() && (fleet.listen.is_some() || fleet.wait.is_some()) {
+        return usage("[fleet] says listen or wait without join: say how many workers join".into());
+    }
+    if target.folder.is_some() && !target.devices.is_empty() {
+        return usage("[target] says folder and devices: files are created, or devices exist, not both".into());
+    }
+    for (what, number, most) in [
+        ("workers", fleet.workers(), MOST_WORKERS),
+        ("disks_per_worker", fleet.disks_per_worker, 256),
+        ("disks in all", fleet.disks(), MOST_DISKS),
+        ("repeats", study.run.repeats, MOST_REPEATS),
+    ] {
+        if number == 0 || number > most {
+            return usage(format!("{number} {what}: give at least 1 and at most {most}"));
+        }
+    }
+    fleet_spec(study).validate().map_err(|e| StudyError::usage(format!("[fleet]: {e}")))?;
+    if !target.devices.is_empty() && target.devices.len() as u64 != u64::from(fleet.disks()) {
+        return usage(format!(
+            "[target] names {} devices, and {} workers with {} disks each need {}: name as many",
+            target.devices.len(),
+            fleet.workers(),
+            fleet.disks_per_worker,
+            fleet.disks()
+        ));
+    }
+    if !target.devices.is_empty() && fleet.disk_size.is_some() {
+        return usage("[fleet] says disk_size, but existing devices have the size they have: remove it".into());
+    }
+    for (name, span, least) in
+        [("warm_up", phases.warm_up, 0), ("measure", phases.measure, 1), ("cool_down", phases.cool_down, 0)]
+    {
+        if span.0.subsec_nanos() != 0 || span.0.as_secs() < least || span > LONGEST_PHASE {
+            return usage(format!(
+                "[phases] {name} = \"{span}\": series are kept by the second, so give whole seconds, at least \
+                 {least} and at most 100 days"
+            ));
+        }
+    }
+    if phases.drain > LONGEST_PHASE {
+        return usage(format!("[phases] drain = \"{}\": give at most 100 days", phases.drain));
+    }
+    Ok(())
+}
+
+/// The fleet that a study asks for.
+pub fn fleet_spec(study: &Study) -> FleetSpec {
+    let fleet = &study.fleet;
+    let placement = match fleet.join {
+        Some(workers) => {
+            Placement::Joined { workers, wait: fleet.wait.unwrap_or(TimeSpan::seconds(300)) }
+        }
+        None => {
+            let count = fleet.node_count();
+            let width = count.to_string().len();
+            let named = |n: u32| NodeSpec::named(format!("node-{n:0width$}"));
+            // No more than are refused: a slip of many zeros must not fill the memory first.
+            let nodes = if fleet.node.is_empty() {
+                (1..=count.min(MOST_WORKERS + 1)).map(named).collect()
+            } else {
+                fleet.node.clone()
+            };
+            Placement::Processes { nodes, workers_per_node: fleet.workers_per_node }
+        }
+    };
+    let spec = FleetSpec::new(placement);
+    match fleet.listen {
+        Some(listen) => FleetSpec { listen, ..spec },
+        None => spec,
+    }
+}
+
+/// Whether a load can be put on a disk of this size; `source` is where the size comes from.
+pub(crate) fn fits(point: &Point, disk: ByteSize, source: &str) -> Result<(), StudyError> {
+    let (profile, label) = (&point.profile, &point.label);
+    let usage = |message: String| Err(StudyError::usage(format!("profile {label}: {message}")));
+    let begin = profile.base_offset;
+    let Some(room) = disk.0.checked_sub(begin.0).filter(|room| *room > 0) else {
+        return usage(format!(
+            "its base_offset of {begin} lies beyond the end of a disk of {disk} ({source}): make it smaller"
+        ));
+    };
+    if let Some(Extent::Bytes(working_set)) = profile.working_set
+        && working_set.0 > room
+    {
+        return usage(format!(
+            "its working set of {working_set} is larger than what a disk of {disk} has from {begin} on \
+             ({source}): make it smaller, or the disk larger"
+        ));
+    }
+    let used = used(profile, disk).0 - begin.0;
+    if profile.block_size.0 > used {
+        return usage(format!(
+            "its block_size of {} does not fit into the {} that it uses of a disk of {disk} ({source}): make the \
+             blocks smaller, or the working set or disk larger",
+            profile.block_size,
+            ByteSize(used)
+        ));
+    }
+    Ok(())
+}
+
+/// Where on a disk of this size a load's working set ends.
+pub(crate) fn used(profile: &Profile, disk: ByteSize) -> ByteSize {
+    let room = disk.0.saturating_sub(profile.base_offset.0);
+    let length = match profile.working_set {
+        None => room,
+        Some(Extent::Bytes(size)) => size.0.min(room),
+        // A percentage of the whole disk, as far as the disk goes.
+        Some(Extent::Percent(percent)) => ((disk.0 as f64 * percent / 100.0) as u64).min(room),
+    };
+    ByteSize(profile.base_offset.0.saturating_add(length).min(disk.0))
+}
+
+/// Every point once, then every point again: a drift of the storage reaches all of them alike.
+fn interleave(points: &[Point], repeats: u32) -> Result<Vec<Step>, StudyError> {
+    let count = points.len() as u64 * u64::from(repeats);
+    if count > u64::from(MOST_STEPS) {
+        return Err(StudyError::usage(format!(
+            "{} loads × {repeats} repeats are {count} steps, more than the {MOST_STEPS} of one study",
+            points.len()
+        )));
+    }
+    let rounds = (1..=repeats).flat_map(|repeat| points.iter().map(move |point| (repeat, point)));
+    Ok(rounds
+        .zip(1..)
+        .map(|((repeat, point), number)| Step {
+            number,
+            label: point.label.clone(),
+            repeat,
+            folder: folder_name(number, &point.label, repeat),
+            profile: point.profile.clone(),
+        })
+        .collect())
+}
+
+/// `001-B4-T1-O8-W0-PR-r1`. Labels may be long, names in a file system at most 255 bytes.
+fn folder_name(number: u32, label: &str, repeat: u32) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let label: String = label.chars().take(100).map(safe).collect();
+    format!("{number:03}-{label}-r{repeat}")
+}
+
+/// The seed of one worker in one step: the same study measures the same I/Os again, and no two workers or steps
+/// draw the same ones.
+pub fn seed_of(study_seed: u64, step: u32, worker: u32) -> u64 {
+    // SplitMix64's finaliser, twice: neighbours become unrelated.
+    let mix = |z: u64| {
+        let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    mix(mix(study_seed) ^ (u64::from(step) << 32 | u64::from(worker)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::parse;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn plan(text: &str) -> Result<Plan, StudyError> {
+        Plan::of(&parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap())
+    }
+
+    const TWO: &str = "profiles = [\"B4-T1-O8-W0-PR\", \"B64-T1-O4-W100-PS\"]\n";
+
+    #[test]
+    fn repeats_are_interleaved_and_not_back_to_back() {
+        let plan = plan(&format!("{TWO}[run]\nrepeats = 2")).unwrap();
+        let order: Vec<(&str, u32)> = plan.steps.iter().map(|s| (s.label.as_str(), s.repeat)).collect();
+        assert_eq!(
+            order,
+            [
+                ("B4-T1-O8-W0-PR", 1),
+                ("B64-T1-O4-W100-PS", 1),
+                ("B4-T1-O8-W0-PR", 2),
+                ("B64-T1-O4-W100-PS", 2)
+            ]
+        );
+        assert_eq!(plan.steps[2].folder, "003-B4-T1-O8-W0-PR-r2");
+    }
+
+    #[test]
+    fn length_and_space_are_known_before_anything_is_done() {
+        let text = format!(
+            "{TWO}[fleet]\nnodes = 2\nworkers_per_node = 3\ndisks_per_worker = 2\ndisk_size = \"64MiB\"\n\
+             [phases]\nwarm_up = \"2s\"\nmeasure = \"10s\"\ncool_down = \"1s\"\n[run]\nrepeats = 3"
+        );
+        let plan = plan(&text).unwrap();
+        assert_eq!(plan.length(), Duration::from_secs(6 * 13));
+        assert_eq!(plan.file_space(), ByteSize(12 * (64 << 20)));
+        assert!(plan.fill && plan.writes());
+    }
+
+    #[test]
+    fn devices_are_not_filled_unless_it_is_asked_for() {
+        let text = "[target]\ndevices = [\"/dev/sdx\"]";
+        let plain = plan(&format!("profiles = [\"B4-T1-O8-W0-PR\"]\n{text}")).unwrap();
+        assert!(!plain.fill && !plain.writes() && plain.file_space() == ByteSize(0));
+        let filled = plan(&format!("profiles = [\"B4-T1-O8-W0-PR\"]\n{text}\n[phases]\nfill = true")).unwrap();
+        assert!(filled.fill && filled.writes());
+    }
+
+    #[test]
+    fn what_does_not_fit_the_disk_is_refused() {
+        let small = "[fleet]\ndisk_size = \"1MiB\"";
+        for (profile, part) in [
+            ("block_size = \"2MiB\"", "block_size of 2MiB does not fit"),
+            ("working_set = \"2MiB\"", "working set of 2MiB is larger"),
+            ("working_set = \"10%\"\nblock_size = \"256K\"", "does not fit into"),
+            ("base_offset = \"1MiB\"", "beyond the end"),
+            ("base_offset = \"512K\"\nworking_set = \"600K\"", "is larger"),
+        ] {
+            let message = plan(&format!("{small}\n[[profile]]\n{profile}")).unwrap_err().message;
+            assert!(message.contains(part) && message.contains("disk_size"), "{message}");
+        }
+    }
+
+    #[test]
+    fn contradictions_and_slips_are_refused() {
+        for (text, part) in [
+            ("[fleet]\nnodes = 2\njoin = 2", "both nodes and join"),
+            ("[fleet]\nwait = \"5m\"", "without join"),
+            ("[fleet]\nnodes = 0", "0 workers"),
+            ("[fleet]\nnodes = 4000000000\nworkers_per_node = 4000000000", "workers: give at least 1"),
+            ("[target]\nfolder = \"/x\"\ndevices = [\"/dev/x\"]", "not both"),
+            ("[target]\ndevices = [\"/dev/x\", \"/dev/y\"]", "names 2 devices"),
+            ("[target]\ndevices = [\"/dev/x\"]\n[fleet]\ndisk_size = \"1GiB\"", "remove it"),
+            ("[phases]\nmeasure = \"500ms\"", "whole seconds"),
+            ("[phases]\nmeasure = \"0s\"", "at least 1"),
+            ("[run]\nrepeats = 0", "0 repeats"),
+            ("[[fleet.node]]\nname = \"a\"\n[[fleet.node]]\nname = \"a\"", "two nodes named a"),
+        ] {
+            let message = plan(&format!("{TWO}{text}")).unwrap_err().message;
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_plan_has_every_load_in_every_round_once(
+            blocks in prop::collection::btree_set(1u32..64, 1..6),
+            depths in prop::collection::btree_set(1u32..64, 1..6),
+            repeats in 1u32..5,
+        ) {
+            let sizes: Vec<String> = blocks.iter().map(|kib| format!("\"{kib}K\"")).collect();
+            let depths: Vec<u32> = depths.into_iter().collect();
+            let text = format!(
+                "[matrix]\nblock_size = [{}]\noutstanding = {depths:?}\n[run]\nrepeats = {repeats}",
+                sizes.join(", ")
+            );
+            let plan = plan(&text).unwrap();
+            let loads = blocks.len() * depths.len();
+            prop_assert_eq!(plan.steps.len(), loads * repeats as usize);
+            let folders: BTreeSet<&str> = plan.steps.iter().map(|s| s.folder.as_str()).collect();
+            prop_assert_eq!(folders.len(), plan.steps.len());
+            for round in plan.steps.chunks(loads) {
+                let labels: BTreeSet<&str> = round.iter().map(|s| s.label.as_str()).collect();
+                prop_assert_eq!(labels.len(), loads);
+                prop_assert!(round.iter().all(|s| s.repeat == round[0].repeat));
+            }
+        }
+
+        #[test]
+        fn no_two_workers_or_steps_share_a_seed(seed: u64, step in 1u32..100_000, worker in 0u32..1024) {
+            prop_assert_ne!(seed_of(seed, step, worker), seed_of(seed, step, worker + 1));
+            prop_assert_ne!(seed_of(seed, step, worker), seed_of(seed, step + 1, worker));
+        }
+    }
+}

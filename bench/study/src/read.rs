@@ -1,0 +1,188 @@
+//! A study file's text into a [`Study`], or one message: what, where, and what was probably meant.
+
+use std::ops::Range;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::StudyError;
+use crate::file::Study;
+use crate::nearest::nearest;
+use crate::schema;
+
+/// A study is written by people; a file beyond this is something else.
+const LONGEST_FILE: u64 = 1 << 20;
+
+/// Reads the study file at `path`. Returns its text too: a run keeps it word for word.
+pub fn read(path: &Path) -> Result<(Study, String), StudyError> {
+    let fault = |what: String| StudyError::usage(format!("study {}: {what}", path.display()));
+    let metadata = std::fs::metadata(path)
+        .map_err(|e| fault(format!("cannot be read ({e}); give the path of a study file")))?;
+    if !metadata.is_file() {
+        return Err(fault("is not a file; give the path of a study file".into()));
+    }
+    if metadata.len() > LONGEST_FILE {
+        return Err(fault(format!("{} bytes are too many for a study; is it the right file?", metadata.len())));
+    }
+    let bytes = std::fs::read(path).map_err(|e| fault(format!("cannot be read ({e})")))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|e| fault(format!("is not text from byte {} on; save it as UTF-8", e.utf8_error().valid_up_to())))?;
+    let study = parse(&path.display().to_string(), &text)?;
+    Ok((study, text))
+}
+
+/// Reads a study from text; `origin` is what messages call the file.
+pub fn parse(origin: &str, text: &str) -> Result<Study, StudyError> {
+    let error = match toml::from_str(text) {
+        Ok(study) => return Ok(study),
+        Err(error) => error,
+    };
+    let message = explain(error.message());
+    Err(StudyError::usage(match error.span() {
+        Some(span) => {
+            let (line, column, shown) = locate(text, &span);
+            format!("{origin}:{line}:{column}: {message}\n{shown}")
+        }
+        None => format!("{origin}: {message}"),
+    }))
+}
+
+/// Line and column (both from 1) of a span's beginning, and its line with the place underlined.
+fn locate(text: &str, span: &Range<usize>) -> (usize, usize, String) {
+    let mut start = span.start.min(text.len());
+    while !text.is_char_boundary(start) {
+        start -= 1;
+    }
+    let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+    let line = text[..line_start].matches('\n').count() + 1;
+    let full = text[line_start..].lines().next().unwrap_or_default();
+    let column = text[line_start..start].chars().count() + 1;
+    let end = span.end.clamp(start, line_start + full.len());
+    let marks = text.get(start..end).map_or(1, |marked| marked.chars().count().max(1));
+    let gutter = " ".repeat(line.to_string().len());
+    let shown = format!("{gutter} |\n{line} | {full}\n{gutter} | {}{}", " ".repeat(column - 1), "^".repeat(marks));
+    (line, column, shown)
+}
+
+/// serde's words for a key or value that does not exist, with the nearest one that does.
+fn explain(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let Some((wrong, right)) = quoted.split_first() else { return message.to_string() };
+    let meant = |known: &[&str]| nearest(wrong, known.iter().copied()).map(|word| format!("; did you mean \"{word}\"?"));
+    let listed = |known: &[&str]| format!(" ({})", known.join(", "));
+    if message.starts_with("unknown field") {
+        let advice = match (meant(right), section_of(wrong)) {
+            (Some(meant), _) => meant,
+            (None, Some(section)) => format!("; it belongs in {section}"),
+            (None, None) => String::new(),
+        };
+        format!("there is no key \"{wrong}\" here{advice}{}", listed(right))
+    } else if message.starts_with("unknown variant") {
+        format!("\"{wrong}\" is not known here{}{}", meant(right).unwrap_or_default(), listed(right))
+    } else if message.starts_with("missing field") {
+        format!("the key \"{wrong}\" is missing")
+    } else {
+        message.to_string()
+    }
+}
+
+/// The section in which a key exists, as it is written: `[run]`, `[[profile]]`, or the top.
+fn section_of(key: &str) -> Option<String> {
+    let schema = schema::study();
+    let has = |object: &Value| object.pointer("/properties").is_some_and(|p| p.get(key).is_some());
+    if has(&schema) {
+        return Some("the top of the file, before the first [section]".into());
+    }
+    for (section, type_name) in [
+        ("[run]", "RunSection"),
+        ("[phases]", "Phases"),
+        ("[fleet]", "FleetSection"),
+        ("[[fleet.node]]", "NodeSpec"),
+        ("[target]", "TargetSection"),
+        ("[[profile]]", "ProfileEntry"),
+    ] {
+        if schema.pointer(&format!("/$defs/{type_name}")).is_some_and(has) {
+            return Some(section.into());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> String {
+        parse("study.toml", text).unwrap_err().message
+    }
+
+    #[test]
+    fn a_wrong_key_is_named_with_its_line_and_the_nearest_right_one() {
+        let message = message("name = \"s\"\n\n[run]\nrepeat = 3\n");
+        assert!(
+            message.starts_with("study.toml:4:1: there is no key \"repeat\" here; did you mean \"repeats\"?"),
+            "{message}"
+        );
+        assert!(message.ends_with("  |\n4 | repeat = 3\n  | ^^^^^^"), "{message}");
+    }
+
+    #[test]
+    fn a_key_in_the_wrong_section_is_sent_to_the_right_one() {
+        for (text, section) in [
+            ("name = \"s\"\n[phases]\nrepeats = 3", "[run]"),
+            ("name = \"s\"\n[run]\nworkers_per_node = 3", "[fleet]"),
+            ("name = \"s\"\nwarm_up = \"3s\"", "[phases]"),
+            ("name = \"s\"\n[run]\nprofiles = []", "the top of the file"),
+        ] {
+            let message = message(text);
+            assert!(message.contains(&format!("; it belongs in {section}")), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_line() {
+        for (text, start, part) in [
+            ("name = \"s\"\n[phases]\nmeasure = \"30\"", "study.toml:3:11: ", "a span of time: write"),
+            ("name = \"s\"\n[fleet]\ndisk_size = \"64Q\"", "study.toml:3:13: ", "a size: write"),
+            ("name = \"s\"\nprofiles = [\"B4-T1\"]", "study.toml:2:13: ", "'O' is missing"),
+            ("name = \"s\"\n[run]\nengine = \"iouring\"", "study.toml:3:10: ", "did you mean \"io_uring\"?"),
+            ("name = \"s\"\n[run]\nlimits = [\"p98 <= 1s\"]", "study.toml:3:11: ", "there is no figure"),
+            ("name = \"s\"\n[fleet]\nnodes = -1", "study.toml:3:9: ", "-1"),
+            ("name = \"a/b\"", "study.toml:1:8: ", "is not a name"),
+            ("name = \"s\"\nname = \"t\"", "study.toml:2:1: ", "duplicate"),
+            ("name = ", "study.toml:1:", ""),
+            ("[run]\nrepeats = 1", "study.toml:1:1: ", "the key \"name\" is missing"),
+        ] {
+            let message = message(text);
+            assert!(message.starts_with(start) && message.contains(part), "{text:?} gives {message}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_found_behind_letters_of_several_bytes() {
+        let message = message("name = \"s\"\ndescription = \"größer → schneller\"\nprofils = []");
+        assert!(message.starts_with("study.toml:3:1: "), "{message}");
+        let message = self::message("name = \"s\" # größer\nx = \"→\" y");
+        assert!(message.starts_with("study.toml:2:"), "{message}");
+    }
+
+    #[test]
+    fn what_is_no_study_file_at_all_has_its_own_message() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, part) in [(folder.path().join("none.toml"), "cannot be read"), (folder.path().into(), "not a file")]
+        {
+            let message = read(&path).unwrap_err().message;
+            assert!(message.contains(part), "{message}");
+        }
+        let binary = folder.path().join("x.toml");
+        std::fs::write(&binary, b"name = \"\xff\"").unwrap();
+        assert!(read(&binary).unwrap_err().message.contains("not text from byte 8"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics_the_reader(text in "(name|profiles|\\[run\\]|=|\"|\\n|[a-zä→0-9 ]){0,20}") {
+            let _ = parse("study.toml", &text);
+        }
+    }
+}
