@@ -117,7 +117,7 @@ impl<E: Engine> Issuer<E> {
             if now >= timetable.end && self.free.len() == self.slots.len() && !self.owes() {
                 break;
             }
-            now = self.issue(now, BATCH.max(self.setting.collect))?;
+            now = self.issue_all(now)?;
             let limit = self.next_wake(now, give_up);
             let want = self.setting.collect.min(self.slots.len() - self.free.len()).max(1);
             self.engine.wait(want, limit)?;
@@ -150,11 +150,25 @@ impl<E: Engine> Issuer<E> {
         self.setting.schedule.as_ref().is_some_and(|s| s.peek() < self.setting.timetable.close)
     }
 
-    /// Issues what is due, at most `most` I/Os. Returns the time.
+    /// Issues everything that is due, a few at a time; the last few are handed over by the wait that follows.
     #[inline]
-    fn issue(&mut self, mut now: Nanos, most: usize) -> io::Result<Nanos> {
+    fn issue_all(&mut self, mut now: Nanos) -> io::Result<Nanos> {
+        loop {
+            let before = self.free.len();
+            now = self.issue(now)?;
+            if before - self.free.len() < BATCH || self.free.is_empty() {
+                return Ok(now);
+            }
+            self.engine.submit()?;
+            now = Nanos::now();
+        }
+    }
+
+    /// Issues what is due, at most [`BATCH`] I/Os. Returns the time.
+    #[inline]
+    fn issue(&mut self, mut now: Nanos) -> io::Result<Nanos> {
         let timetable = self.setting.timetable;
-        for count in 0..most {
+        for _ in 0..BATCH {
             let Some(&slot) = self.free.front() else { break };
             let intended = match &self.setting.schedule {
                 // After the end, only what the window still owes is issued.
@@ -188,10 +202,6 @@ impl<E: Engine> Issuer<E> {
             self.begin(slot, kind, offset, intended, now)?;
             if let Some(schedule) = &mut self.setting.schedule {
                 schedule.advance();
-                // A long backlog is issued over many microseconds: keep the clock at most that old.
-                if count % BATCH == BATCH - 1 {
-                    now = Nanos::now();
-                }
             }
         }
         Ok(now)
@@ -250,7 +260,7 @@ impl<E: Engine> Issuer<E> {
         for _ in 0..self.slots.len() {
             let Some((slot, result)) = self.engine.reap() else { break };
             if batch == BATCH {
-                now = self.issue(now, BATCH)?;
+                now = self.issue(now)?;
                 self.engine.submit()?;
                 now = Nanos::now().max(now);
                 batch = 0;

@@ -3,6 +3,8 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`job`] | what one worker is asked to do; it travels to the worker as it is |
+//! | [`result`] | what one bench came to, as programs read it |
+//! | [`host`] | what the host is, and what it was doing |
 //! | [`target`] | what a disk is, and opening it without ever harming what is not ours |
 //! | [`brake`] | limits that end a load before it hurts |
 //! | [`error`] | what can go wrong, and which exit code that is |
@@ -10,7 +12,9 @@
 
 pub mod brake;
 pub mod error;
+pub mod host;
 pub mod job;
+pub mod result;
 pub mod run;
 pub mod target;
 

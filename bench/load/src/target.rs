@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use loadline_base::units::ByteSize;
 use loadline_profile::Profile;
@@ -23,6 +24,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::LoadError;
 use crate::in_use;
 use crate::job::{Disk, WritePermission};
+
+/// A process that has just ended may hold its files a moment longer: the kernel takes io_uring apart afterwards.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -243,10 +247,14 @@ fn open_file(
         _ => LoadError::failed(format!("{name} cannot be opened: {}", e.desc())),
     })?;
     let lock = if write { libc::LOCK_EX } else { libc::LOCK_SH };
+    let patience = Instant::now() + LOCK_PATIENCE;
     // SAFETY: flock takes an open descriptor and touches no memory. (nix ties the lock to a wrapper that would
     // have to be taken apart again; this one lives as long as the descriptor.)
-    if unsafe { libc::flock(file.as_raw_fd(), lock | libc::LOCK_NB) } != 0 {
-        return Err(in_use_error(name, "another Loadline, or another program, has locked it"));
+    while unsafe { libc::flock(file.as_raw_fd(), lock | libc::LOCK_NB) } != 0 {
+        if Instant::now() > patience {
+            return Err(in_use_error(name, "another Loadline, or another program, has locked it"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
     Ok((file, direct))
 }

@@ -152,6 +152,9 @@ fn toml_profile(text: &str) -> Result<Profile, ProfileError> {
         toml::from_str(text)
     };
     let profile = profile.map_err(fault)?;
-    profile.validate()?;
+    profile.validate().map_err(|error| {
+        let place = format!("TOML profile, {}", error.place);
+        ProfileError { place, ..error }
+    })?;
     Ok(profile)
 }

@@ -18,11 +18,12 @@ pub struct Profile {
     pub threads: u32,
     /// I/Os that each thread keeps outstanding, 1 to 65536. With a rate it is the most that it lets be outstanding.
     pub outstanding: u32,
-    /// Percent of the I/Os that are writes, 0 to 100; the others are reads.
+    /// Percent of the I/Os that are writes, 0 to 100; the others are reads. It is decided for each I/O anew.
     pub write_percent: u8,
     /// Where one I/O goes after another.
     pub pattern: Pattern,
-    /// Random offsets are multiples of it, and sequential ones advance by it. Not given, it is the block size.
+    /// Counted from the base offset, random offsets are multiples of it, and sequential ones advance by it. Not
+    /// given, it is the block size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alignment: Option<ByteSize>,
     /// How much of the disk is used, from the base offset on. Not given, it is all the rest of the disk.

@@ -89,6 +89,8 @@ fn sizes_may_count_in_blocks_and_f_counts_from_the_beginning() {
     assert_eq!(load.alignment, Some(ByteSize::kib(16)));
     assert_eq!(load.base_offset, ByteSize(1 << 20));
     assert_eq!(load.working_set, Some(Extent::Bytes(ByteSize((1 << 30) - (1 << 20)))));
+    let newer = parse("-b8K -r -B1G:2G file").unwrap().profile;
+    assert_eq!(newer, parse("-b8K -r -B1G -f3G file").unwrap().profile);
 }
 
 #[test]
@@ -176,9 +178,34 @@ fn a_line_that_is_wrong_says_what_and_where() {
         ("–b8K f", "a dash that is not a hyphen"),
         ("/b4K f", "a flag written with a slash"),
         ("-s0 f", "a step of 0"),
+        ("-B1G:2G -f3G f", "-f with a length in -B"),
+        ("-Sq f", "-S has no mode 'q'"),
         ("- f", "a hyphen without a flag"),
     ] {
         assert!(error(line).contains(says), "{line}: {}", error(line));
+    }
+}
+
+#[test]
+fn flags_that_change_only_how_diskspd_works_are_accepted_and_said() {
+    for flag in [
+        "-bsn",
+        "-oc4",
+        "-v",
+        "-n",
+        "-ag0,1",
+        "-l",
+        "-x",
+        "-P100",
+        "-eDISK_IO",
+        "-Rxml",
+        "-fr",
+        "-D100",
+        "-z",
+    ] {
+        let read = parse(&format!("-b4K {flag} f")).expect(flag);
+        assert_eq!(read.profile, load("-b4K f"), "{flag}");
+        assert!(read.notes.len() == 1 && read.notes[0].starts_with(flag), "{flag}: {:?}", read.notes);
     }
 }
 

@@ -392,7 +392,6 @@ proptest! {
 /// The other half of the truth: that fio understands what is printed. Run with `--ignored` where fio 3.33 or
 /// later is installed.
 #[test]
-#[ignore = "needs fio"]
 fn fio_itself_accepts_what_is_printed() {
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(50));
     runner

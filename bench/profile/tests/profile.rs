@@ -45,6 +45,8 @@ fn a_misspelt_field_is_named_with_its_line() {
     assert!(error.starts_with("TOML profile, line 2: unknown field `thread`"), "{error}");
     let error = read("block_size = \"4Q\"\n").unwrap_err().to_string();
     assert!(error.contains("line 1: \"4Q\" is not a size"), "{error}");
+    let error = read("threads = 0\n").unwrap_err().to_string();
+    assert_eq!(error, "TOML profile, threads: 0 threads on a disk; give 1 to 1024");
     let error = read("working_set = \"lots\"\n").unwrap_err().to_string();
     assert!(error.contains("\"lots\" is neither a percentage nor a size; write 10% or 4GiB"), "{error}");
 }

@@ -10,7 +10,7 @@
 //! | `-w` | percent of writes, 0 unless said |
 //! | `-r`, `-rs`, `-rd` | random with its alignment; percent of random among sequential; distribution |
 //! | `-s`, `-si` | sequential stride of each thread; of all threads of a target together |
-//! | `-B`, `-f` | first byte used; end of what is used, counted from the target's beginning |
+//! | `-B`, `-f` | first byte used, and after a colon how many; end of what is used, counted from the beginning |
 //! | `-g` | most bytes a millisecond, or with `i` IOPS, for each thread and target |
 //! | `-S` | `u` no page cache, `w` write through, `h` both, `b` page cache; the cache is used unless said |
 //! | `-Z` | zeros; `-Zr` random in each I/O; `-Z<size>` from a random buffer; counting bytes unless said |
@@ -27,3 +27,7 @@ mod words;
 pub use print::print;
 pub use read::parse;
 pub(crate) use words::is_program;
+
+/// Where DISKSPD's mix of random and sequential I/O differs from ours.
+const RUNS: &str =
+    "under -rs DISKSPD makes each sequential run all reads or all writes; Loadline decides for each I/O";

@@ -17,6 +17,9 @@ pub fn print(invocation: &Invocation) -> Result<Printed, ProfileError> {
     ];
     let mut notes = Vec::new();
     pattern(profile, &mut flags);
+    if matches!(profile.pattern, Pattern::Mixed { .. }) && !matches!(profile.write_percent, 0 | 100) {
+        notes.push(super::RUNS.into());
+    }
     hot_spots(profile, &mut flags, &mut notes);
     region(invocation, &mut flags, &mut notes);
     rate(invocation, &mut flags, &mut notes);

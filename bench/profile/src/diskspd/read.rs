@@ -51,7 +51,8 @@ fn not_a_disguised_flag(word: &Word) -> Result<(), ProfileError> {
 
 /// The block size comes first, since other flags may count in blocks.
 fn block_size(flags: &[Word]) -> Result<ByteSize, ProfileError> {
-    match flags.iter().find(|flag| flag.text.starts_with("-b")) {
+    let is_size = |flag: &&Word| flag.text.starts_with("-b") && !flag.text.starts_with("-bs");
+    match flags.iter().find(is_size) {
         None => Ok(ByteSize::kib(64)),
         Some(flag) => {
             flag.size(&flag.text[2..], ByteSize(0)).ok().filter(|size| size.bytes() > 0).ok_or_else(|| {
@@ -68,7 +69,7 @@ fn block_size(flags: &[Word]) -> Result<ByteSize, ProfileError> {
 struct Line {
     profile: Profile,
     seen: Vec<String>,
-    /// `-t` or `-F`, whichever was there.
+    /// The word with `-F`, if it was there.
     fixed_threads: Option<Word>,
     stride: Option<Word>,
     random: bool,
@@ -116,11 +117,20 @@ impl Line {
         let block = self.profile.block_size;
         self.once(word, letter, value)?;
         match letter {
+            'b' if matches!(value, "sn" | "sp") => {
+                self.note(word, "is how DISKSPD lays out its buffers; Loadline has its own way");
+            }
             'b' => {}
             't' => self.profile.threads = word.number(value, "a number of threads")?,
             'F' => {
                 self.profile.threads = word.number(value, "a number of threads")?;
                 self.fixed_threads = Some(word.clone());
+            }
+            'o' if value.starts_with('c') => {
+                self.note(
+                    word,
+                    "is how many completions DISKSPD takes at once; Loadline takes all there are",
+                );
             }
             'o' => self.profile.outstanding = word.number(value, "a number of outstanding I/Os")?,
             'w' => self.profile.write_percent = percent(word, value)?,
@@ -134,7 +144,14 @@ impl Line {
                 self.stride = Some(word.clone());
                 self.align(word, stride)?;
             }
-            'B' => self.profile.base_offset = word.size(value, block)?,
+            'B' => {
+                let (base, length) = match value.split_once(':') {
+                    Some((base, length)) => (base, Some(word.size(length, block)?)),
+                    None => (value, None),
+                };
+                self.profile.base_offset = word.size(base, block)?;
+                self.profile.working_set = length.map(Extent::Bytes);
+            }
             'f' if value.starts_with(|c: char| c.is_ascii_digit()) => {
                 self.end = Some((word.size(value, block)?, word.clone()));
             }
@@ -188,7 +205,9 @@ impl Line {
     fn once(&mut self, word: &Word, letter: char, value: &str) -> Result<(), ProfileError> {
         let kind = match (letter, value.chars().next()) {
             ('r', Some(second @ ('s' | 'd'))) => format!("-r{second}"),
-            ('f', Some('r' | 's' | 't')) | ('e' | 'a', _) => return Ok(()),
+            ('f', Some('r' | 's' | 't')) | ('b', Some('s')) | ('o', Some('c')) | ('e' | 'a', _) => {
+                return Ok(());
+            }
             // Cache modes build up over several flags and are checked where they are read.
             ('S' | 'h', _) => return Ok(()),
             _ => format!("-{letter}"),
@@ -268,9 +287,9 @@ impl Line {
                 'u' => &["cache u"],
                 'w' => &["through"],
                 'h' => &["cache u", "through"],
-                'm' | 'r' => {
+                'm' | 'r' | 'y' | 'Y' => {
                     return Err(word.unsupported(
-                        format!("-S{mode} is memory-mapped or remote-file I/O of Windows"),
+                        format!("-S{mode} is a way of Windows to reach files"),
                         "use -Su to bypass the page cache, or -Sb to use it",
                     ));
                 }
@@ -335,6 +354,9 @@ impl Line {
             None => {}
         }
         if let Some((end, word)) = &self.end {
+            if self.profile.working_set.is_some() {
+                return Err(word.syntax("-f with a length in -B", "give one of them: -B1G -f3G is -B1G:2G"));
+            }
             let from = self.profile.base_offset;
             let left = end.bytes().checked_sub(from.bytes()).filter(|left| *left > 0).ok_or_else(|| {
                 word.syntax(
@@ -353,6 +375,11 @@ impl Line {
                 "has each thread serve every target; Loadline gives each target as many threads of its own, \
                               with the same number outstanding on it",
             );
+        }
+        if matches!(self.profile.pattern, Pattern::Mixed { .. })
+            && !matches!(self.profile.write_percent, 0 | 100)
+        {
+            self.invocation.notes.push(super::RUNS.into());
         }
         self.invocation.profile = self.profile;
         if let Some(each) = self.each {
@@ -413,6 +440,7 @@ fn distribution_of(word: &Word, text: &str, block: ByteSize) -> Result<Vec<HotSp
 
 fn unknown(word: &Word, letter: char) -> ProfileError {
     let advice = match letter {
+        'u' => "leave it out; Loadline always uses io_uring",
         'T' => "threads that start apart have no counterpart; use -si, where they share one offset",
         'O' => "use -t and -o, which count for each target",
         'i' | 'j' => "bursts have no counterpart; use -g for a steady rate",

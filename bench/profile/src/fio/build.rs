@@ -165,7 +165,7 @@ fn outstanding(section: &Section, options: &mut Options) -> Result<u32, ProfileE
         _ => Err(ProfileError::unsupported(
             section.place.clone(),
             format!("{depth} outstanding I/Os shared among {} files", options.files.len()),
-            "make iodepth a multiple of the number of files, or write a job for each file",
+            "write a job for each file, or use ioengine=io_uring with an iodepth that is a multiple of their number",
         )),
     }
 }

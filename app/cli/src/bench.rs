@@ -1,0 +1,395 @@
+//! `loadline bench`: one process puts a load on disks.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use loadline_base::clock::Nanos;
+use loadline_base::histogram::LatencyHistogram;
+use loadline_base::units::{ByteSize, TimeSpan};
+use loadline_load::error::ErrorKind;
+use loadline_load::host::{HostSampler, Inventory};
+use loadline_load::result::{BenchResult, Circumstances, wall_clock};
+use loadline_load::{
+    Disk, Engine, FileIdentity, Job, LoadError, Prepared, StopIf, Target, Verify, WritePermission,
+};
+use loadline_measure::interval::Interval;
+use loadline_measure::window::OperationFigures;
+use loadline_profile::{OfferedRate, Profile};
+
+use crate::exit::{Exit, complain};
+use crate::{interrupt, profile, text};
+
+/// The threads get so long to be ready before the load begins.
+const LEAD: Nanos = Nanos(100_000_000);
+
+/// Put a load on disks and print what they did with it.
+///
+/// A disk is a file, a block device, or null:SIZE, which completes at once and measures the generator itself.
+/// I/O is direct (past the page cache) and by io_uring, unless that is refused.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    loadline bench --create 1GiB /data/test.img --profile B4-T2-O32-W30-PR\n  \
+    loadline bench /dev/nvme1n1 --profile B4-T1-O1-W0-PR --for 60s --json result.json\n  \
+    loadline bench /dev/sdb --destroy-data --fill --profile B64-T1-O8-W100-PS --rate 100MB/s\n  \
+    loadline bench /dev/sdb --profile B8-T2-O16-W0-PR --rate 2000iops --stop-if 'p99>50ms'\n\n\
+    Profile names: B<block in KiB>-T<threads per disk>-O<outstanding per thread>-W<write percent>-P<R random, \
+    S sequential, SI sequential interleaved>. See also: loadline profile show NAME.")]
+pub(crate) struct Args {
+    /// Files, block devices, or null:SIZE.
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<Target>,
+    /// A name such as B4-T2-O32-W30-PR, or a file with a TOML profile, a fio job or a DISKSPD command line.
+    #[arg(long, short, default_value = "B4-T1-O32-W0-PR", value_name = "NAME|FILE")]
+    profile: String,
+    /// Load before the measured window.
+    #[arg(long, default_value = "5s", value_name = "TIME")]
+    warm_up: TimeSpan,
+    /// The measured window.
+    #[arg(long = "for", default_value = "30s", value_name = "TIME")]
+    measure: TimeSpan,
+    /// Offer so much, whatever the disks do: the total over all targets. "2000iops poisson" arrives at random.
+    #[arg(long, value_name = "2000iops|100MB/s")]
+    rate: Option<OfferedRate>,
+    /// Write the result as JSON to this file, or to standard output with "-".
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<String>,
+    /// Make each target as a file of this size where nothing is yet, fill it, and remove it at the end.
+    #[arg(long, value_name = "SIZE")]
+    create: Option<ByteSize>,
+    /// Write the whole working set once before the load.
+    #[arg(long)]
+    fill: bool,
+    /// What is on the targets may be lost: needed to write to a device, or to a file that Loadline did not make.
+    #[arg(long)]
+    destroy_data: bool,
+    /// Where the random numbers begin; by default another place each time. The result says which.
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// End the load when a second is worse than this: a brake for storage in production. Exit code 99.
+    #[arg(long, value_name = "p99>50ms|max>2s|errors>0")]
+    stop_if: Vec<StopIf>,
+    /// Tag every block written, check every block read, and scan all of them afterwards.
+    #[arg(long)]
+    verify: bool,
+    /// Where --verify keeps what was acknowledged, one file for each target; they outlive this process, so that
+    /// `loadline verify` can judge it. [default: files beside the targets' names in the temporary folder, removed
+    /// at the end]
+    #[arg(long, requires = "verify", value_name = "FILE")]
+    journal: Vec<PathBuf>,
+    /// Who hands I/Os to the kernel.
+    #[arg(long, default_value = "auto", value_name = "auto|io_uring|threads", value_parser = parse_engine)]
+    engine: Engine,
+    /// Spin instead of sleeping: the lowest latency, for a whole CPU for each thread.
+    #[arg(long)]
+    poll: bool,
+    /// How long to wait, after the load, for I/Os that have not come back.
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    drain: TimeSpan,
+}
+
+pub(crate) fn parse_engine(text: &str) -> Result<Engine, String> {
+    match text {
+        "auto" => Ok(Engine::Auto),
+        "io_uring" => Ok(Engine::IoUring),
+        "threads" => Ok(Engine::Threads),
+        _ => Err("write auto, io_uring or threads".into()),
+    }
+}
+
+/// How an error of the load generator ends the program.
+pub(crate) fn exit_of(error: &LoadError) -> Exit {
+    match error.kind {
+        ErrorKind::Usage => Exit::Usage,
+        ErrorKind::Failed => Exit::Failed,
+        ErrorKind::Limit => Exit::Missed,
+        ErrorKind::Interrupted => Exit::Interrupted,
+    }
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let stop = interrupt::flag();
+    let profile = match profile::one(&args.profile) {
+        Ok(profile) => profile,
+        Err(message) => return complain(Exit::Usage, &message),
+    };
+    let mut made = Made::default();
+    let result = measure(&args, profile, &stop, &mut made);
+    let result = result.and_then(|result| {
+        write_json(&args, &result)?;
+        Ok(result)
+    });
+    match result {
+        Err(error) => complain(exit_of(&error), &error.message),
+        Ok(result) => {
+            if args.json.as_deref() != Some("-") {
+                print(&result);
+            }
+            conclude(&result)
+        }
+    }
+}
+
+/// The exit code of a result: failed, missed, findings, in this order.
+fn conclude(result: &BenchResult) -> Exit {
+    if let Some(verify) = result.verify.as_ref().filter(|v| v.bad() > 0) {
+        return complain(
+            Exit::Failed,
+            &format!("{} blocks are not what was written to them: this storage loses data", verify.bad()),
+        );
+    }
+    if result.figures.total.iops == 0.0 {
+        return complain(Exit::Failed, "nothing completed in the window");
+    }
+    if let Some(why) = &result.stopped {
+        return complain(Exit::Missed, &format!("stopped: {why}"));
+    }
+    if result.is_doubtful() { Exit::Findings } else { Exit::Done }
+}
+
+/// Files made for this command: they go when it ends, however it ends.
+#[derive(Default)]
+struct Made {
+    disks: Vec<(PathBuf, FileIdentity)>,
+    journals: Vec<PathBuf>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for (path, identity) in &self.disks {
+            if let Err(error) = loadline_load::target::remove_file(path, *identity) {
+                eprintln!("loadline: {error}");
+            }
+        }
+        for path in &self.journals {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn measure(
+    args: &Args,
+    mut profile: Profile,
+    stop: &AtomicBool,
+    made: &mut Made,
+) -> Result<BenchResult, LoadError> {
+    if args.rate.is_some() {
+        profile.rate = args.rate;
+    }
+    let mut disks = Vec::new();
+    for target in &args.targets {
+        let writes = match (target, args.create) {
+            (Target::Path(path), Some(size)) => {
+                let identity = loadline_load::target::make_file(path, size)?;
+                made.disks.push((path.clone(), identity));
+                WritePermission::Made(identity)
+            }
+            _ if args.destroy_data => WritePermission::Destroy,
+            _ => WritePermission::Refused,
+        };
+        disks.push(Disk { target: target.clone(), writes });
+    }
+    let mut job = Job::new(disks, profile);
+    job.warm_up = args.warm_up;
+    job.measure = args.measure;
+    job.drain = args.drain;
+    job.seed = args.seed.unwrap_or_else(|| wall_clock(Nanos::now()).to_bits() >> 8);
+    job.engine = args.engine;
+    job.poll = args.poll;
+    job.stop_if = args.stop_if.clone();
+    job.verify = journals(args, made)?;
+    let bar = Bar::new(&job);
+    if args.fill || args.create.is_some() {
+        let mut prepared = loadline_load::prepare_to_fill(&job)?;
+        prepared.fill(stop, &mut |done, total| bar.bytes("filling", done, total))?;
+    }
+    let prepared = loadline_load::prepare(&job)?;
+    let mut result = load(&job, prepared, stop, &bar)?;
+    if job.verify.is_some() {
+        let report = loadline_load::prepare_to_scan(&job)?
+            .scan(stop, &mut |done, total| bar.bytes("checking every block", done, total))?;
+        result.verify.get_or_insert_default().merge(report);
+    }
+    bar.clear();
+    Ok(result)
+}
+
+/// One journal for each target: those named, or temporary ones.
+fn journals(args: &Args, made: &mut Made) -> Result<Option<Verify>, LoadError> {
+    if !args.verify {
+        return Ok(None);
+    }
+    let mut journals = args.journal.clone();
+    if journals.is_empty() {
+        for index in 0..args.targets.len() {
+            let name = format!("loadline-{}-{index}.journal", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            made.journals.push(path.clone());
+            journals.push(path);
+        }
+    }
+    if journals.len() != args.targets.len() {
+        return Err(LoadError::usage(format!(
+            "{} targets need as many --journal, and {} are given",
+            args.targets.len(),
+            journals.len()
+        )));
+    }
+    Ok(Some(Verify { journals }))
+}
+
+fn load(job: &Job, prepared: Prepared, stop: &AtomicBool, bar: &Bar) -> Result<BenchResult, LoadError> {
+    let inventory = Inventory::collect(&job.disks.iter().map(|d| d.target.clone()).collect::<Vec<_>>());
+    let mut sampler = HostSampler::new(&inventory);
+    let (mut seconds, mut host) = (Vec::new(), Vec::new());
+    let start = Nanos::now() + LEAD;
+    let open = start + Nanos::from(job.warm_up.0);
+    let started_unix_s = wall_clock(open);
+    let mut sink = |records: Vec<Interval>| {
+        if let Some(second) = records.iter().map(|i| i.second).max() {
+            host.push(sampler.sample(second));
+            bar.second(second, &records);
+        }
+        seconds.extend(records.iter().map(Interval::encode));
+    };
+    let outcome = prepared.run(start, stop, &mut sink)?;
+    Ok(BenchResult::new(job, outcome, Circumstances { started_unix_s, seconds, host, inventory }))
+}
+
+/// Progress on standard error: a bar on a terminal, nothing elsewhere.
+struct Bar {
+    bar: ProgressBar,
+    warm_up: i64,
+    measure: i64,
+}
+
+impl Bar {
+    fn new(job: &Job) -> Bar {
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let style = ProgressStyle::with_template("{bar:24} {msg}").expect("a valid template");
+        bar.set_style(style.progress_chars("=> "));
+        Bar { bar, warm_up: job.warm_up.0.as_secs() as i64, measure: job.measure.0.as_secs() as i64 }
+    }
+
+    fn bytes(&self, what: &str, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.bar.set_message(format!("{what}: {} of {} MiB", done >> 20, total >> 20));
+    }
+
+    fn second(&self, second: i64, records: &[Interval]) {
+        let mut all = LatencyHistogram::new();
+        records.iter().for_each(|i| {
+            all.merge(&i.read.response);
+            all.merge(&i.write.response);
+        });
+        let (phase, left) = if second < 0 {
+            ("warming up", -second - 1)
+        } else {
+            ("measuring", (self.measure - second - 1).max(0))
+        };
+        self.bar.set_length((self.warm_up + self.measure) as u64);
+        self.bar.set_position((second + self.warm_up + 1).clamp(0, self.warm_up + self.measure) as u64);
+        self.bar.set_message(format!(
+            "{phase}, {left} s left  {} IOPS  p99 {}",
+            text::count(all.count() as f64),
+            text::latency(all.quantile(0.99).map(Nanos::as_micros))
+        ));
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn write_json(args: &Args, result: &BenchResult) -> Result<(), LoadError> {
+    let Some(place) = &args.json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(result).map_err(|e| LoadError::failed(e.to_string()))? + "\n";
+    let written = match place.as_str() {
+        "-" => std::io::stdout().write_all(text.as_bytes()),
+        path => std::fs::write(Path::new(path), text),
+    };
+    written.map_err(|e| LoadError::failed(format!("the result cannot be written to {place}: {e}")))
+}
+
+fn print(result: &BenchResult) {
+    let figures = &result.figures;
+    println!(
+        "{}  {}  {} s by {}  seed {}",
+        result.profile.label(),
+        result.targets.join(" "),
+        figures.window_s,
+        result.engine,
+        result.seed
+    );
+    println!(
+        "{:<6} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10} {:>18} {:>10}",
+        "", "IOPS", "throughput", "mean", "p50", "p99", "p99.9", "deepest", "max"
+    );
+    let row = |name: &str, f: &OperationFigures| {
+        let latency = &f.latency_us;
+        let deepest = latency
+            .deepest_value()
+            .map_or("-".into(), |(name, us)| format!("{name} {}", text::latency(Some(us))));
+        println!(
+            "{name:<6} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10} {deepest:>18} {:>10}",
+            text::count(f.iops),
+            text::megabytes(f.bytes_per_s),
+            text::latency(latency.mean),
+            text::latency(latency.p50),
+            text::latency(latency.p99),
+            text::latency(latency.p99_9),
+            text::latency(latency.max),
+        );
+    };
+    let both = figures.read.iops > 0.0 && figures.write.iops > 0.0;
+    if both || figures.write.iops == 0.0 {
+        row("read", &figures.read);
+    }
+    if figures.write.iops > 0.0 {
+        row("write", &figures.write);
+    }
+    if both {
+        row("total", &figures.total);
+    }
+    let cpu = result.cpu.user_s + result.cpu.system_s;
+    let ios = figures.total.iops * figures.window_s;
+    println!(
+        "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O); longest stall {} ms; {} errors",
+        result.cpu.user_s,
+        result.cpu.system_s,
+        if ios > 0.0 { cpu * 1e6 / ios } else { 0.0 },
+        figures.longest_stall_ms,
+        figures.errors
+    );
+    if let (Some(service), Some(lateness)) = (&figures.service_us, &figures.lateness_us) {
+        println!(
+            "response = completed - intended; service (completed - issued): mean {}, p99 {}; generator's lateness: \
+             mean {}, p99 {}",
+            text::latency(service.mean),
+            text::latency(service.p99),
+            text::latency(lateness.mean),
+            text::latency(lateness.p99)
+        );
+    }
+    if let Some(verify) = &result.verify {
+        println!(
+            "verified: {} blocks checked, {} lost, {} corrupt, {} foreign, {} not judged (a write was in flight)",
+            verify.checked, verify.lost, verify.corrupt, verify.foreign, verify.unjudged
+        );
+        verify.examples.iter().for_each(|e| println!("  {e}"));
+    }
+    result.findings.iter().for_each(|finding| println!("{finding}"));
+}

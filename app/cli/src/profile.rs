@@ -1,0 +1,111 @@
+//! `loadline profile`: explains a load, in words and in other tools' notation.
+
+use std::path::Path;
+
+use loadline_profile::{Invocation, Profile, Reading, diskspd, fio};
+
+use crate::exit::{Exit, complain};
+
+/// A profile file is a few lines; what is larger is something else.
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// Explain a load profile.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Explain a profile in words, and print the same load as DISKSPD and fio invocations.
+    #[command(after_help = "Examples:\n  \
+        loadline profile show B4-T2-O32-W30-PR\n  \
+        loadline profile show database.fio\n  \
+        loadline profile show '-b8K -t2 -o16 -w30 -r -Sh -d60 disk.img'")]
+    Show {
+        /// A name, a DISKSPD or fio command line, or a file with a TOML profile, a fio job or a command line.
+        #[arg(value_name = "NAME|FILE", allow_hyphen_values = true)]
+        profile: String,
+        /// Print the profile as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What an argument says: a file's content if there is such a file, else the argument itself.
+pub(crate) fn read(argument: &str) -> Result<Reading, String> {
+    let path = Path::new(argument);
+    let text = match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {
+            if metadata.len() > LARGEST_FILE {
+                return Err(format!("{argument} has {} bytes: that is no profile", metadata.len()));
+            }
+            std::fs::read_to_string(path).map_err(|e| format!("{argument} cannot be read: {e}"))?
+        }
+        Ok(_) => return Err(format!("{argument} is not a file: name a profile, or a file with one")),
+        Err(_) if argument.contains('/') && !argument.contains(' ') => {
+            return Err(format!("{argument} does not exist: name a profile, or a file with one"));
+        }
+        Err(_) => argument.to_string(),
+    };
+    let place = if path.is_file() { format!("{argument}: ") } else { String::new() };
+    loadline_profile::read(&text).map_err(|e| format!("{place}{e}"))
+}
+
+/// The one profile that an argument says.
+pub(crate) fn one(argument: &str) -> Result<Profile, String> {
+    let mut reading = read(argument)?;
+    for note in reading.invocations.iter().flat_map(|i| &i.notes) {
+        eprintln!("loadline: {argument}: {note}");
+    }
+    match reading.invocations.len() {
+        1 => Ok(reading.invocations.remove(0).profile),
+        n => Err(format!(
+            "{argument} holds {n} jobs, and one is needed: keep one of them in a file of its own"
+        )),
+    }
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let Command::Show { profile, json } = args.command;
+    let reading = match read(&profile) {
+        Ok(reading) => reading,
+        Err(message) => return complain(Exit::Usage, &message),
+    };
+    if json {
+        let profiles: Vec<&Profile> = reading.invocations.iter().map(|i| &i.profile).collect();
+        return match serde_json::to_string_pretty(&profiles) {
+            Ok(text) => {
+                println!("{text}");
+                Exit::Done
+            }
+            Err(error) => complain(Exit::Failed, &error.to_string()),
+        };
+    }
+    for (index, invocation) in reading.invocations.iter().enumerate() {
+        if index > 0 {
+            println!();
+        }
+        show(invocation);
+    }
+    Exit::Done
+}
+
+fn show(invocation: &Invocation) {
+    let profile = &invocation.profile;
+    println!("{}", invocation.name.clone().unwrap_or_else(|| profile.label()));
+    println!();
+    println!("{}", profile.explain().trim_end());
+    for note in &invocation.notes {
+        println!("Note: {note}");
+    }
+    for (tool, printed) in [("DISKSPD", diskspd::print(invocation)), ("fio", fio::print_command(invocation))]
+    {
+        println!();
+        match printed {
+            Ok(printed) => println!("{tool}:\n  {}", printed.to_string().replace('\n', "\n  ")),
+            Err(error) => println!("{tool}: cannot say it: {error}"),
+        }
+    }
+}

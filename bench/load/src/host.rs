@@ -1,0 +1,339 @@
+//! What the host is, and what it was doing: the circumstances without which a figure means little.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::target::Target;
+
+/// What the host is. What could not be found out is `null`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Inventory {
+    /// Its name.
+    pub host: Option<String>,
+    /// The kernel's release.
+    pub kernel: Option<String>,
+    /// The CPU's model.
+    pub cpu: Option<String>,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// How the first CPU's frequency is governed.
+    pub governor: Option<String>,
+    /// Memory, bytes.
+    pub memory: Option<u64>,
+    /// What is below each target, in their order.
+    pub disks: Vec<DiskInventory>,
+}
+
+/// What is below a target.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskInventory {
+    /// The target, as it was named.
+    pub target: String,
+    /// `file`, `block device` or `null`.
+    pub kind: String,
+    /// The file system that holds it, and its mount options.
+    pub file_system: Option<String>,
+    /// The block device's name.
+    pub device: Option<String>,
+    /// The device's settings in the kernel: model, scheduler, rotational, nr_requests, write_cache, block sizes.
+    pub settings: BTreeMap<String, String>,
+}
+
+const QUEUE_SETTINGS: [&str; 8] = [
+    "scheduler",
+    "rotational",
+    "nr_requests",
+    "write_cache",
+    "fua",
+    "logical_block_size",
+    "physical_block_size",
+    "max_sectors_kb",
+];
+
+impl Inventory {
+    /// This host, with these targets.
+    pub fn collect(targets: &[Target]) -> Inventory {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
+        Inventory {
+            host: line("/proc/sys/kernel/hostname"),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            cpu: model.map(|(_, name)| name.trim().to_string()),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            memory: memory.and_then(|kib| kib.trim().parse::<u64>().ok()).map(|kib| kib * 1024),
+            disks: targets.iter().map(DiskInventory::collect).collect(),
+        }
+    }
+}
+
+impl DiskInventory {
+    fn collect(target: &Target) -> DiskInventory {
+        let mut found = DiskInventory { target: target.to_string(), ..DiskInventory::default() };
+        let Target::Path(path) = target else {
+            found.kind = "null".into();
+            return found;
+        };
+        let Ok(metadata) = fs::metadata(path) else { return found };
+        let number = if metadata.file_type().is_block_device() {
+            found.kind = "block device".into();
+            metadata.rdev()
+        } else {
+            found.kind = "file".into();
+            found.file_system = file_system(metadata.dev());
+            metadata.dev()
+        };
+        if let Some(folder) = device_folder(number) {
+            found.device = folder.file_name().map(|n| n.to_string_lossy().into_owned());
+            for name in QUEUE_SETTINGS {
+                if let Some(value) = line(folder.join("queue").join(name)) {
+                    found.settings.insert(name.into(), value);
+                }
+            }
+            if let Some(model) = line(folder.join("device/model")) {
+                found.settings.insert("model".into(), model);
+            }
+        }
+        found
+    }
+}
+
+/// The whole disk's folder in sysfs; a partition's settings are its disk's.
+fn device_folder(number: u64) -> Option<PathBuf> {
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    if folder.join("partition").exists() { folder.parent().map(Path::to_path_buf) } else { Some(folder) }
+}
+
+fn file_system(number: u64) -> Option<String> {
+    let number = format!("{}:{}", libc::major(number), libc::minor(number));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let (mount, rest) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(2);
+        if fields.next()? != number {
+            return None;
+        }
+        let options = fields.nth(2)?;
+        Some(format!("{} ({options})", rest.split(' ').next()?))
+    })
+}
+
+fn line(path: impl AsRef<Path>) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_string())
+}
+
+/// What the whole host did in one second.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostSecond {
+    /// The second, counted from the beginning of the measured window; negative in warm-up.
+    pub second: i64,
+    /// Shares of all CPU time, 0 to 1.
+    pub cpu: CpuShares,
+    /// Shares of the second in which tasks waited (pressure stall information), 0 to 1; `null` where the kernel
+    /// keeps none.
+    pub pressure: Option<Pressure>,
+    /// What each block device below the targets did.
+    pub disks: BTreeMap<String, DiskSecond>,
+}
+
+/// Where the host's CPU time went, as shares of all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CpuShares {
+    /// User space.
+    pub user: f64,
+    /// The kernel, interrupts included.
+    pub system: f64,
+    /// Idle while I/O was outstanding.
+    pub iowait: f64,
+    /// Given to other virtual machines by the hypervisor.
+    pub steal: f64,
+    /// Idle.
+    pub idle: f64,
+}
+
+/// Pressure stall information of one second.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pressure {
+    /// Some task waited for a CPU.
+    pub cpu_some: f64,
+    /// Some task waited for I/O.
+    pub io_some: f64,
+    /// All tasks waited for I/O.
+    pub io_full: f64,
+    /// Some task waited for memory.
+    pub memory_some: f64,
+}
+
+/// What a block device did in one second, whoever asked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSecond {
+    /// Reads completed.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// I/Os in flight at the second's end.
+    pub in_flight: u64,
+    /// Share of the second in which it had I/O, 0 to 1.
+    pub busy: f64,
+}
+
+/// Raw counters of `/proc`, as they stand.
+#[derive(Debug, Clone, Default)]
+struct Counters {
+    /// user, nice, system, idle, iowait, irq, softirq, steal: clock ticks.
+    cpu: Vec<u64>,
+    /// cpu some, io some, io full, memory some: microseconds.
+    pressure: Option<[u64; 4]>,
+    /// By name: the fields of `/proc/diskstats` after the name.
+    disks: BTreeMap<String, Vec<u64>>,
+}
+
+/// Takes the host's counters each second and tells the difference.
+#[derive(Debug)]
+pub struct HostSampler {
+    devices: Vec<String>,
+    last: Counters,
+    last_at: std::time::Instant,
+}
+
+impl HostSampler {
+    /// Watches the host and the devices below these targets, from now on.
+    pub fn new(inventory: &Inventory) -> HostSampler {
+        let mut devices: Vec<String> = inventory.disks.iter().filter_map(|d| d.device.clone()).collect();
+        devices.sort();
+        devices.dedup();
+        let last = Counters::read(&devices);
+        HostSampler { devices, last, last_at: std::time::Instant::now() }
+    }
+
+    /// What happened since the last call.
+    pub fn sample(&mut self, second: i64) -> HostSecond {
+        let (now, at) = (Counters::read(&self.devices), std::time::Instant::now());
+        let elapsed = at.duration_since(self.last_at).as_secs_f64().max(1e-3);
+        let result = now.since(&self.last, second, elapsed);
+        (self.last, self.last_at) = (now, at);
+        result
+    }
+}
+
+impl Counters {
+    fn read(devices: &[String]) -> Counters {
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let numbers =
+            |text: &str| text.split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<u64>>();
+        let diskstats = fs::read_to_string("/proc/diskstats").unwrap_or_default();
+        let disks = diskstats
+            .lines()
+            .filter_map(|line| {
+                let name = line.split_whitespace().nth(2)?;
+                let rest = line.split_whitespace().skip(3).filter_map(|n| n.parse().ok()).collect();
+                devices.iter().any(|d| d == name).then(|| (name.to_string(), rest))
+            })
+            .collect();
+        Counters { cpu: stat.lines().next().map(numbers).unwrap_or_default(), pressure: pressure(), disks }
+    }
+
+    fn since(&self, before: &Counters, second: i64, elapsed: f64) -> HostSecond {
+        let ticks = |i: usize| {
+            let (now, then) = (self.cpu.get(i).copied(), before.cpu.get(i).copied());
+            now.unwrap_or(0).saturating_sub(then.unwrap_or(0)) as f64
+        };
+        let all: f64 = (0..8).map(ticks).sum::<f64>().max(1.0);
+        let cpu = CpuShares {
+            user: (ticks(0) + ticks(1)) / all,
+            system: (ticks(2) + ticks(5) + ticks(6)) / all,
+            iowait: ticks(4) / all,
+            steal: ticks(7) / all,
+            idle: ticks(3) / all,
+        };
+        let pressure = self.pressure.zip(before.pressure).map(|(now, then)| {
+            let share = |i: usize| (now[i].saturating_sub(then[i]) as f64 / 1e6 / elapsed).min(1.0);
+            Pressure { cpu_some: share(0), io_some: share(1), io_full: share(2), memory_some: share(3) }
+        });
+        let disks = self
+            .disks
+            .iter()
+            .map(|(name, now)| {
+                let then = before.disks.get(name);
+                let at = |i: usize| now.get(i).copied().unwrap_or(0);
+                let gone = |i: usize| at(i).saturating_sub(then.and_then(|t| t.get(i).copied()).unwrap_or(0));
+                // Fields of /proc/diskstats; sectors there have 512 bytes whatever the device's.
+                let did = DiskSecond {
+                    reads: gone(0),
+                    read_bytes: gone(2) * 512,
+                    writes: gone(4),
+                    written_bytes: gone(6) * 512,
+                    in_flight: at(8),
+                    busy: (gone(9) as f64 / 1e3 / elapsed).min(1.0),
+                };
+                (name.clone(), did)
+            })
+            .collect();
+        HostSecond { second, cpu, pressure, disks }
+    }
+}
+
+fn pressure() -> Option<[u64; 4]> {
+    let total = |file: &str, kind: &str| {
+        let text = fs::read_to_string(format!("/proc/pressure/{file}")).ok()?;
+        let line = text.lines().find(|l| l.starts_with(kind))?;
+        line.rsplit_once("total=")?.1.trim().parse().ok()
+    };
+    Some([total("cpu", "some")?, total("io", "some")?, total("io", "full")?, total("memory", "some")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_known() {
+        let inventory =
+            Inventory::collect(&["/proc/self/exe".parse().unwrap(), "null:1GiB".parse().unwrap()]);
+        assert!(inventory.kernel.is_some() && inventory.cpus > 0);
+        assert_eq!(inventory.disks[0].kind, "file");
+        assert!(inventory.disks[0].file_system.is_some() || inventory.disks[0].device.is_some());
+        assert_eq!(inventory.disks[1].kind, "null");
+    }
+
+    #[test]
+    fn a_second_is_the_difference_of_two_readings() {
+        let before = Counters {
+            cpu: vec![100, 0, 50, 1000, 10, 0, 0, 5],
+            pressure: Some([0, 1_000_000, 0, 0]),
+            disks: [("sda".to_string(), vec![10, 0, 80, 0, 20, 0, 160, 0, 3, 500])].into(),
+        };
+        let after = Counters {
+            cpu: vec![150, 0, 75, 1100, 15, 0, 0, 25],
+            pressure: Some([0, 1_500_000, 0, 0]),
+            disks: [("sda".to_string(), vec![110, 0, 880, 0, 20, 0, 160, 0, 7, 1400])].into(),
+        };
+        let second = after.since(&before, 3, 1.0);
+        assert_eq!(second.cpu, CpuShares { user: 0.25, system: 0.125, iowait: 0.025, steal: 0.1, idle: 0.5 });
+        assert_eq!(second.pressure.unwrap().io_some, 0.5);
+        let disk = second.disks["sda"];
+        assert_eq!((disk.reads, disk.read_bytes, disk.writes, disk.in_flight), (100, 800 * 512, 0, 7));
+        assert!((disk.busy - 0.9).abs() < 1e-9);
+    }
+}
