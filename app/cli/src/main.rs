@@ -4,8 +4,12 @@ mod bench;
 mod exit;
 mod interrupt;
 mod profile;
+mod report;
+mod run;
+mod schema;
 mod text;
 mod verify;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -28,6 +32,10 @@ struct Cli {
 enum Command {
     Bench(Box<bench::Args>),
     Verify(verify::Args),
+    Run(run::Args),
+    Report(report::Args),
+    Schema(schema::Args),
+    Worker(worker::Args),
     Profile(profile::Args),
 }
 
@@ -36,6 +44,10 @@ fn main() -> ExitCode {
     let exit = match Cli::parse().command {
         Command::Bench(args) => bench::run(*args),
         Command::Verify(args) => verify::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Schema(args) => schema::run(args),
+        Command::Worker(args) => worker::run(args),
         Command::Profile(args) => profile::run(args),
     };
     exit.into()

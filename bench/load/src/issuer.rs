@@ -28,6 +28,10 @@ const REDRAWS: usize = 16;
 /// The longest sleep: a stop is noticed after this.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
+/// A sleep ends late by what the timer and the scheduler take. It is ended early by what they took lately, at the
+/// most this, and the rest is spun: so a paced load is on time, for at most this much CPU an I/O.
+const MOST_EARLY: Nanos = Nanos(50_000);
+
 /// What one thread needs to know.
 pub(crate) struct Setting {
     pub(crate) disk: u32,
@@ -79,6 +83,8 @@ pub(crate) struct Issuer<E: Engine> {
     known: Vec<Vec<u64>>,
     writes_since_flush: u32,
     flush_due: bool,
+    /// By how much sleeps ended late, lately.
+    overslept: Nanos,
     report: IssuerReport,
 }
 
@@ -101,6 +107,7 @@ impl<E: Engine> Issuer<E> {
             known: vec![Vec::new(); if setting.verifier.is_some() { setting.slots } else { 0 }],
             writes_since_flush: 0,
             flush_due: false,
+            overslept: Nanos(0),
             report: IssuerReport::default(),
             engine,
             setting,
@@ -121,8 +128,9 @@ impl<E: Engine> Issuer<E> {
             let limit = self.next_wake(now, give_up);
             let want = self.setting.collect.min(self.slots.len() - self.free.len()).max(1);
             self.engine.wait(want, limit)?;
-            now = Nanos::now();
-            now = self.complete(now)?;
+            let woken = Nanos::now();
+            self.learn_to_wake(now, limit, woken);
+            now = self.complete(woken)?;
             if self.recorder.roll(now) {
                 self.watch_oldest();
             }
@@ -329,9 +337,19 @@ impl<E: Engine> Issuer<E> {
         if let Some(schedule) = &self.setting.schedule
             && !self.free.is_empty()
         {
-            wake = wake.min(schedule.peek());
+            wake = wake.min(schedule.peek().since(self.overslept));
         }
         Duration::from(wake.since(now)).min(LONGEST_WAIT)
+    }
+
+    /// Takes down by how much a sleep ended late: a moving average over about eight.
+    #[inline]
+    fn learn_to_wake(&mut self, slept_at: Nanos, limit: Duration, woken: Nanos) {
+        let planned = slept_at + Nanos::from(limit);
+        if self.setting.schedule.is_some() && !limit.is_zero() && woken > planned {
+            let late = woken.since(planned).min(MOST_EARLY);
+            self.overslept = Nanos((self.overslept.0 * 7 + late.0) / 8);
+        }
     }
 
     /// Counts what was intended in the window and never completed, with its age: a lower bound.

@@ -77,6 +77,10 @@ impl BenchResult {
             .then(|| in_window.iter().map(|h| h.cpu.steal).sum::<f64>() / in_window.len() as f64);
         let mut asked = asked(job, f64::from(around.inventory.cpus));
         asked.steal = steal;
+        if outcome.engine == "null" {
+            // Nothing is outstanding where everything completes at once.
+            asked.outstanding = None;
+        }
         if let Some((used, _)) = &mut asked.generator_cpu {
             *used = outcome.cpu.user_s + outcome.cpu.system_s;
         }

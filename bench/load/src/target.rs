@@ -26,7 +26,8 @@ use crate::in_use;
 use crate::job::{Disk, WritePermission};
 
 /// A process that has just ended may hold its files a moment longer: the kernel takes io_uring apart afterwards.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_millis(20);
 
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -227,7 +228,15 @@ fn open_file(
     if profile.write_through {
         flags |= OFlag::O_DSYNC;
     }
-    let open = |flags| fcntl::open(path, flags, Mode::empty());
+    let patience = Instant::now() + PATIENCE;
+    let open = |flags| {
+        loop {
+            match fcntl::open(path, flags, Mode::empty()) {
+                Err(Errno::EBUSY) if Instant::now() < patience => std::thread::sleep(RETRY),
+                other => break other,
+            }
+        }
+    };
     let (file, direct) = if profile.direct {
         match open(flags | OFlag::O_DIRECT) {
             // The file system cannot do direct I/O: the finding says so.
@@ -247,14 +256,13 @@ fn open_file(
         _ => LoadError::failed(format!("{name} cannot be opened: {}", e.desc())),
     })?;
     let lock = if write { libc::LOCK_EX } else { libc::LOCK_SH };
-    let patience = Instant::now() + LOCK_PATIENCE;
     // SAFETY: flock takes an open descriptor and touches no memory. (nix ties the lock to a wrapper that would
     // have to be taken apart again; this one lives as long as the descriptor.)
     while unsafe { libc::flock(file.as_raw_fd(), lock | libc::LOCK_NB) } != 0 {
-        if Instant::now() > patience {
+        if Instant::now() >= patience {
             return Err(in_use_error(name, "another Loadline, or another program, has locked it"));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(RETRY);
     }
     Ok((file, direct))
 }

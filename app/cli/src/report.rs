@@ -1,0 +1,64 @@
+//! `loadline report`: a run's folder, finished or not, as a table and as files.
+
+use std::path::PathBuf;
+
+use loadline_report::{Report, findings, json, table, write};
+use loadline_study::RunFolder;
+
+use crate::exit::{Exit, complain};
+use crate::run::exit_of;
+
+/// Print what a run measured, and write it as CSV, JSON and Markdown.
+///
+/// The files go to `report/` in the run's folder: `steps.csv`, `report.json` and `report.md`. A run that is not
+/// finished is reported as far as it is, with what is missing. Exit code 0, whatever the run's was; 2 if the folder
+/// cannot be read.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  loadline report runs/files-20260131-120000")]
+pub(crate) struct Args {
+    /// The run's folder.
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Print the report as JSON, for programs, in place of the table.
+    #[arg(long)]
+    json: bool,
+    /// Write no files: only print.
+    #[arg(long)]
+    no_files: bool,
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let outcome = RunFolder::open(&args.folder).and_then(|folder| {
+        let report = Report::of(&folder)?;
+        let files = if args.no_files { Vec::new() } else { write::files(&report, folder.path())? };
+        Ok((report, files))
+    });
+    let (report, files) = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => return complain(exit_of(&error), &error.message),
+    };
+    if args.json {
+        print!("{}", json::document(&report));
+        return Exit::Done;
+    }
+    print(&report);
+    if !files.is_empty() {
+        println!();
+    }
+    files.iter().for_each(|path| println!("wrote {}", path.display()));
+    Exit::Done
+}
+
+/// Prints the tables and the findings on standard output.
+pub(crate) fn print(report: &Report) {
+    print!("{}", table::steps(report));
+    let loads = table::loads(report);
+    if !loads.is_empty() {
+        print!("\n{loads}");
+    }
+    let sentences = findings::sentences(report);
+    if !sentences.is_empty() {
+        println!();
+    }
+    sentences.iter().for_each(|sentence| println!("{sentence}"));
+}

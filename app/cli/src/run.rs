@@ -1,0 +1,273 @@
+//! `loadline run`: a study, planned, run, resumed.
+
+mod plan;
+mod progress;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use loadline_load::error::ErrorKind;
+use loadline_report::{Report, json, write};
+use loadline_study::check::{Found, Place, check};
+use loadline_study::folder::manifest::{Manifest, State};
+use loadline_study::folder::{OwnedFolder, default_path};
+use loadline_study::run::Verdict;
+use loadline_study::when::When;
+use loadline_study::{Plan, RunFolder, StudyError, read};
+use tokio::sync::watch;
+
+use crate::exit::{Exit, complain};
+use crate::interrupt;
+use crate::report;
+
+/// How often it is looked whether Ctrl-C was pressed.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Run a study: a fleet of workers measures every load of a file, as often as it says.
+///
+/// The run's folder is complete after every step. Ctrl-C ends a run so that `--resume` goes on with it; so does a
+/// crash. Files that the run made are removed when it is done, and kept while it can be resumed.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    loadline run studies/files.toml --plan      what it would do, how long, how much space\n  \
+    loadline run studies/files.toml\n  \
+    loadline run --resume runs/files-20260131-120000\n\n\
+    Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make\n\
+    a figure doubtful; 99 a limit of the study was missed; 130 after Ctrl-C. The first that applies\n\
+    of 2, 1, 99, 3.")]
+pub(crate) struct Args {
+    /// The study file. `loadline schema study` describes it.
+    #[arg(value_name = "STUDY.toml", required_unless_present = "resume")]
+    study: Option<PathBuf>,
+    /// Print every step, its length, the space it needs and the total, and do nothing.
+    #[arg(long)]
+    plan: bool,
+    /// The run's folder, which is new or empty. Not given, runs/NAME-DATE-TIME.
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    out: Option<PathBuf>,
+    /// Go on with the run in this folder: steps that are complete stay, others are measured anew.
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+    /// Keep the files that the run makes when it is done.
+    #[arg(long)]
+    keep: bool,
+    /// Everything on the study's devices may be lost: lets profiles write to them.
+    #[arg(long)]
+    destroy_data: bool,
+    /// What workers that join must show. Not given, a random one, which is printed.
+    #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Print the result as JSON, for programs, in place of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let stop = interrupt::flag();
+    match prepared(&args) {
+        Ok(None) => Exit::Done,
+        Ok(Some(owned)) => carry_out(&args, owned, &stop),
+        Err(error) => complain(exit_of(&error), &error.message),
+    }
+}
+
+/// The exit code of an error.
+pub(crate) fn exit_of(error: &StudyError) -> Exit {
+    match error.kind {
+        ErrorKind::Usage => Exit::Usage,
+        ErrorKind::Failed => Exit::Failed,
+        ErrorKind::Limit => Exit::Missed,
+        ErrorKind::Interrupted => Exit::Interrupted,
+    }
+}
+
+/// The folder to work in; `None` if there is nothing to be done but what was printed.
+fn prepared(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
+    match &args.resume {
+        Some(folder) => resumed(args, folder),
+        None => begun(args),
+    }
+}
+
+fn begun(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
+    let Some(path) = &args.study else {
+        return Err(StudyError::usage("name a study file, or a run's folder with --resume"));
+    };
+    let (study, text) = read::read(path)?;
+    let named = |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
+    let plan = Plan::of(&study).map_err(named)?;
+    let absolute = std::path::absolute(path).map_err(|e| StudyError::failed(format!("no current folder: {e}")))?;
+    let study_folder = absolute.parent().unwrap_or(Path::new("/"));
+    let out = args.out.clone().unwrap_or_else(|| default_path(study.name.as_str(), &When::now()));
+    let place = Place { study_folder, run: &out, destroy_data: args.destroy_data, made: &[] };
+    let found = check(&study, &plan, &place);
+    if args.plan {
+        plan::print(&study, &plan, &found, &out, &[]);
+        found.accept()?;
+        return Ok(None);
+    }
+    found.accept()?;
+    let mut manifest = Manifest::new(study, text, study_folder.to_path_buf())?;
+    (manifest.destroy_data, manifest.keep_files) = (args.destroy_data, args.keep);
+    OwnedFolder::create(&out, manifest).map(Some)
+}
+
+fn resumed(args: &Args, folder: &Path) -> Result<Option<OwnedFolder>, StudyError> {
+    let again = |run: &RunFolder| -> Result<Found, StudyError> {
+        let manifest = &run.manifest;
+        let place = Place {
+            study_folder: &manifest.study_folder,
+            run: run.path(),
+            destroy_data: args.destroy_data,
+            made: &manifest.files,
+        };
+        if manifest.state == State::Finished {
+            return Ok(Found::default());
+        }
+        Ok(check(&manifest.study, &run.plan, &place))
+    };
+    if args.plan {
+        let run = RunFolder::open(folder)?;
+        same_study(args, &run)?;
+        let complete: Vec<u32> =
+            run.results()?.iter().filter(|(_, result)| result.is_some()).map(|(step, _)| step.number).collect();
+        let found = again(&run)?;
+        plan::print(&run.manifest.study, &run.plan, &found, run.path(), &complete);
+        found.accept()?;
+        return Ok(None);
+    }
+    let mut owned = OwnedFolder::resume(folder)?;
+    same_study(args, &owned.folder)?;
+    again(&owned.folder)?.accept()?;
+    if owned.folder.manifest.state == State::Begun {
+        // A device may have another name today: that its data may be lost is said each time.
+        owned.folder.manifest.destroy_data = args.destroy_data;
+        owned.folder.manifest.keep_files |= args.keep;
+        owned.save()?;
+    }
+    Ok(Some(owned))
+}
+
+/// A study named beside `--resume` must be the one that the run began with.
+fn same_study(args: &Args, run: &RunFolder) -> Result<(), StudyError> {
+    let Some(path) = &args.study else { return Ok(()) };
+    let (study, _) = read::read(path)?;
+    if study == run.manifest.study {
+        return Ok(());
+    }
+    Err(StudyError::usage(format!(
+        "{} is not the study that the run in {} began with, and steps of two studies do not belong in one run. \
+         Leave it out to go on with the run, or run it anew without --resume",
+        path.display(),
+        run.path().display()
+    )))
+}
+
+fn carry_out(args: &Args, owned: OwnedFolder, stop: &Arc<AtomicBool>) -> Exit {
+    let path = owned.folder.path().to_path_buf();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => return complain(Exit::Failed, &format!("cannot start: {e}")),
+    };
+    let shown = progress::on_stderr();
+    let token = args.token.clone();
+    let outcome = runtime.block_on(async {
+        let stopped = watched(Arc::clone(stop));
+        loadline_study::run::run(owned, shown, token, stopped).await
+    });
+    match outcome {
+        Ok(folder) => finished(args, &folder),
+        Err(error) => {
+            let exit = exit_of(&error);
+            let what = match exit {
+                Exit::Interrupted => "stopped".to_string(),
+                _ => error.message,
+            };
+            // Where nothing was begun, nothing is left to go on with.
+            match path.join(loadline_study::folder::manifest::FILE).exists() {
+                true => complain(exit, &format!("{what}\nto go on: {}", resume_line(args, &path))),
+                false => complain(exit, &what),
+            }
+        }
+    }
+}
+
+/// Turns true when the flag does.
+fn watched(stop: Arc<AtomicBool>) -> watch::Receiver<bool> {
+    let (sender, receiver) = watch::channel(false);
+    tokio::spawn(async move {
+        while !stop.load(Ordering::Relaxed) {
+            tokio::time::sleep(TICK).await;
+        }
+        let _ = sender.send(true);
+    });
+    receiver
+}
+
+/// What a person types to go on.
+fn resume_line(args: &Args, path: &Path) -> String {
+    let destroy = if args.destroy_data { " --destroy-data" } else { "" };
+    format!("loadline run --resume {}{destroy}", quoted(path))
+}
+
+/// A path as a shell reads it.
+pub(crate) fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+fn finished(args: &Args, folder: &RunFolder) -> Exit {
+    let outcome = Report::of(folder).and_then(|report| {
+        write::files(&report, folder.path())?;
+        Ok((report, Verdict::of(folder)?))
+    });
+    let (report, verdict) = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => return complain(exit_of(&error), &error.message),
+    };
+    if args.json {
+        print!("{}", json::document(&report));
+    } else {
+        report::print(&report);
+        println!("\nresults: {}", folder.path().display());
+        println!("again:   loadline report {}", quoted(folder.path()));
+    }
+    exit_of_run(&verdict)
+}
+
+/// The exit code of a run that is done.
+fn exit_of_run(verdict: &Verdict) -> Exit {
+    if verdict.bad_blocks > 0 {
+        let what = format!("the storage failed: {} blocks are not what was written", verdict.bad_blocks);
+        return complain(Exit::Failed, &what);
+    }
+    if !verdict.missed.is_empty() {
+        return Exit::Missed;
+    }
+    if verdict.doubts > 0 { Exit::Findings } else { Exit::Done }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_exit_code_that_applies_wins() {
+        let clean = Verdict { complete: 1, planned: 1, ..Verdict::default() };
+        assert_eq!(exit_of_run(&clean), Exit::Done);
+        let doubtful = Verdict { doubts: 2, ..clean };
+        assert_eq!(exit_of_run(&doubtful), Exit::Findings);
+        let missed = Verdict { missed: vec!["p99".into()], ..doubtful };
+        assert_eq!(exit_of_run(&missed), Exit::Missed);
+        assert_eq!(exit_of_run(&Verdict { bad_blocks: 1, ..missed }), Exit::Failed);
+    }
+
+    #[test]
+    fn a_path_is_printed_so_that_a_shell_reads_it() {
+        assert_eq!(quoted(Path::new("runs/a-1")), "runs/a-1");
+        assert_eq!(quoted(Path::new("my runs/it's")), "'my runs/it'\\''s'");
+    }
+}

@@ -1,0 +1,114 @@
+//! What `--plan` prints: every step, its length, the space, the total.
+
+use std::path::Path;
+use std::time::Duration;
+
+use loadline_base::units::TimeSpan;
+use loadline_study::check::{Found, human};
+use loadline_study::{Plan, Study};
+
+/// Prints the plan on standard output. `complete` are the numbers of steps that need not be measured any more.
+pub(super) fn print(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32]) {
+    print!("{}", text(study, plan, found, out, complete));
+}
+
+fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32]) -> String {
+    let phases = &study.phases;
+    let (loads, repeats) = (plan.loads().count(), study.run.repeats);
+    let mut text = format!(
+        "study {}: {} × {} = {}, in {}\n",
+        study.name,
+        counted(loads as u64, "load"),
+        counted(repeats.into(), "repeat"),
+        counted(plan.steps.len() as u64, "step"),
+        out.display()
+    );
+    let each = counted(plan.disks_per_worker.into(), "disk");
+    let fleet = match study.fleet.join {
+        Some(workers) => format!("{} that join, {each} each", counted(workers.into(), "worker")),
+        None => format!(
+            "{} × {}, {each} each",
+            counted(study.fleet.node_count().into(), "node"),
+            counted(study.fleet.workers_per_node.into(), "worker")
+        ),
+    };
+    let disks = match plan.disk_size {
+        Some(size) => format!("files of {}", human(size)),
+        None if found.devices.is_empty() => "existing devices".into(),
+        None => {
+            let named = found.devices.iter().map(|d| format!("{} ({})", d.target, human(d.size)));
+            named.collect::<Vec<_>>().join(", ")
+        }
+    };
+    text.push_str(&format!("fleet: {fleet}: {disks}\n"));
+    text.push_str(&format!(
+        "each step: warm up {}, measure {}, cool down {}\n\n",
+        phases.warm_up, phases.measure, phases.cool_down
+    ));
+    let width = plan.steps.iter().map(|step| step.label.chars().count()).max().unwrap_or(0).max(7);
+    let numbers = plan.steps.len().to_string().len().max(4);
+    text.push_str(&format!("{:>numbers$}  {:<width$}  repeat  length\n", "step", "profile"));
+    for step in &plan.steps {
+        let length = if complete.contains(&step.number) { "complete".into() } else { span(plan.step_length) };
+        let line = format!("{:>numbers$}  {:<width$}  {:>6}  {length}\n", step.number, step.label, step.repeat);
+        text.push_str(&line);
+    }
+    text.push('\n');
+    for space in &found.space {
+        text.push_str(&format!(
+            "space: {} need {} in {}, {} are free\n",
+            space.purpose,
+            human(space.needed),
+            space.folder.display(),
+            human(space.free)
+        ));
+    }
+    let left = plan.steps.len().saturating_sub(complete.len());
+    let total = plan.step_length.saturating_mul(u32::try_from(left).unwrap_or(u32::MAX));
+    let fill = if plan.fill && left > 0 {
+        let size = plan.disk_size.map_or("the devices".into(), |_| human(plan.file_space()));
+        format!(", and before them up to {size} written once, at the storage's speed")
+    } else {
+        String::new()
+    };
+    text.push_str(&format!("total: {} of steps{fill}\n", span(total)));
+    text
+}
+
+fn counted(number: u64, what: &str) -> String {
+    if number == 1 { format!("{number} {what}") } else { format!("{number} {what}s") }
+}
+
+fn span(length: Duration) -> String {
+    TimeSpan(length).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_study::read::parse;
+
+    #[test]
+    fn a_plan_names_every_step_its_length_and_the_total() {
+        let study = parse(
+            "s.toml",
+            "name = \"files\"\nprofiles = [\"B4-T1-O8-W0-PR\", \"B64-T1-O8-W100-PS\"]\n[fleet]\nnodes = 2\n\
+             disk_size = \"64MiB\"\n[phases]\nwarm_up = \"1s\"\nmeasure = \"3s\"\ncool_down = \"0s\"\n[run]\nrepeats = 2",
+        )
+        .unwrap();
+        let plan = Plan::of(&study).unwrap();
+        let text = text(&study, &plan, &Found::default(), Path::new("runs/x"), &[1]);
+        assert_eq!(
+            text,
+            "study files: 2 loads × 2 repeats = 4 steps, in runs/x\n\
+             fleet: 2 nodes × 1 worker, 1 disk each: files of 64 MiB\n\
+             each step: warm up 1s, measure 3s, cool down 0s\n\n\
+             step  profile            repeat  length\n   \
+             1  B4-T1-O8-W0-PR          1  complete\n   \
+             2  B64-T1-O8-W100-PS       1  4s\n   \
+             3  B4-T1-O8-W0-PR          2  4s\n   \
+             4  B64-T1-O8-W100-PS       2  4s\n\n\
+             total: 12s of steps, and before them up to 128 MiB written once, at the storage's speed\n"
+        );
+    }
+}

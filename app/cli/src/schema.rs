@@ -1,0 +1,45 @@
+//! `loadline schema`: JSON Schemas of what is written and read.
+
+use std::io::Write;
+
+use crate::exit::{Exit, complain};
+
+/// Print the JSON Schema of a file.
+///
+/// An editor completes and checks a study with it: put `#:schema PATH` into the study's first line.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  loadline schema study > study.schema.json")]
+pub(crate) struct Args {
+    /// Of which file.
+    #[arg(value_enum)]
+    what: What,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum What {
+    /// A study file (TOML).
+    Study,
+    /// `run.json` of a run's folder.
+    Run,
+    /// `result.json` of a step.
+    Step,
+    /// A line of a step's `seconds.jsonl`.
+    Second,
+    /// `report.json`, which is also what `loadline run --json` prints.
+    Report,
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let schema = match args.what {
+        What::Study => loadline_study::schema::study(),
+        What::Run => loadline_study::schema::run(),
+        What::Step => loadline_study::schema::step(),
+        What::Second => loadline_study::schema::second(),
+        What::Report => loadline_report::json::schema(),
+    };
+    let text = loadline_study::schema::text(&schema);
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => Exit::Done,
+        Err(e) => complain(Exit::Failed, &format!("cannot print the schema: {e}")),
+    }
+}

@@ -1,0 +1,82 @@
+//! Loadline side by side with fio, on the same file, in turn, in one run: what `./dev bench` runs.
+//!
+//! Machines are noisy and drift, so single figures mean little. Each pair is run back to back and gives one ratio;
+//! what is printed is the median of the ratios, and their range. CPU is the whole process's as the kernel accounts
+//! it, io_uring's kernel workers included (fio's own figure leaves them out).
+
+mod fleet;
+mod pair;
+mod program;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Measure Loadline beside fio and print the ratios.
+#[derive(Parser)]
+#[command(max_term_width = 100)]
+struct Args {
+    /// Only what contains one of these words: memory, disk, latency, null, fleet. [default: all]
+    names: Vec<String>,
+    /// How many pairs of each.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pairs: u32,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Size of the files, MiB.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..))]
+    size: u64,
+    /// A folder in memory.
+    #[arg(long, default_value = "/dev/shm")]
+    memory: PathBuf,
+    /// A folder on a disk.
+    #[arg(long, default_value = "/var/tmp")]
+    disk: PathBuf,
+    /// The program to measure. [default: loadline beside this one]
+    #[arg(long)]
+    program: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("compare: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), String> {
+    let wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|n| name.contains(n.as_str()));
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().map_err(|e| e.to_string())?.with_file_name("loadline"),
+    };
+    if !program.exists() {
+        return Err(format!("{} does not exist: build it first (./dev build --release)", program.display()));
+    }
+    let context = pair::Context { program, pairs: args.pairs, seconds: args.seconds };
+    println!("{} pairs of {} s each; ratios are Loadline / fio, median (range)\n", args.pairs, args.seconds);
+    println!("{:<44} {:>12} {:>12}  {:<20} wanted", "", "loadline", "fio", "ratio");
+    for (kind, folder) in [("memory", &args.memory), ("disk", &args.disk)] {
+        let scenarios: Vec<_> = pair::SCENARIOS.iter().filter(|s| s.on == kind && wanted(s.name)).collect();
+        if scenarios.is_empty() {
+            continue;
+        }
+        let file = program::random_file(folder, args.size)?;
+        for scenario in scenarios {
+            scenario.measure(&context, file.path())?;
+        }
+    }
+    if wanted("null") {
+        pair::null_target(&context)?;
+    }
+    if wanted("fleet") {
+        println!();
+        fleet::measure(&context.program, &args.disk)?;
+    }
+    Ok(())
+}
