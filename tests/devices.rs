@@ -12,12 +12,17 @@ struct Loop(PathBuf);
 
 impl Loop {
     fn over(file: &Path) -> Option<Loop> {
+        Loop::with_blocks(file, "512")
+    }
+
+    fn with_blocks(file: &Path, bytes: &str) -> Option<Loop> {
         let id = Command::new("id").arg("-u").output().expect("id runs");
         if id.stdout != b"0\n" {
             eprintln!("block devices need root: not tested");
             return None;
         }
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().expect("losetup runs");
+        let words = ["--find", "--show", "--sector-size", bytes];
+        let output = Command::new("losetup").args(words).arg(file).output().expect("losetup runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Some(Loop(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())))
     }
@@ -90,15 +95,6 @@ fn the_file_behind_a_loop_device_is_refused() {
 fn a_block_size_that_does_not_fit_the_device_is_refused() {
     let folder = folder();
     let file = precious_file(folder.path(), 8);
-    let Some(device) = Loop::over(&file) else { return };
-    let set = Command::new("blockdev").args(["--setbsz", "4096"]).arg(device.text()).status();
-    assert!(set.expect("blockdev runs").success());
-    drop(device);
-    let output = Command::new("losetup")
-        .args(["--find", "--show", "--sector-size", "4096"])
-        .arg(&file)
-        .output()
-        .expect("losetup runs");
-    let device = Loop(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    let Some(device) = Loop::with_blocks(&file, "4096") else { return };
     run(["bench", device.text(), "-p", "B0.5-T1-O1-W0-PR", "--for", "1s"]).refused(2, &["512", "4KiB"]);
 }

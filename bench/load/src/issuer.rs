@@ -15,9 +15,9 @@ use crate::address::{Addresses, below};
 use crate::brake::Watch;
 use crate::data::Stamp;
 use crate::engine::{Engine, Io, Kind};
+use crate::outcome::VerifyReport;
 use crate::pace::Schedule;
 use crate::record::{Recorder, Sample, Timetable};
-use crate::run::VerifyReport;
 use crate::verify::Verifier;
 
 /// At most this many I/Os are handed over at once: on a disk, handing over whole batches settles into lockstep

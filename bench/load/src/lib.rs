@@ -8,28 +8,33 @@
 //! | [`target`] | what a disk is, and opening it without ever harming what is not ours |
 //! | [`brake`] | limits that end a load before it hurts |
 //! | [`error`] | what can go wrong, and which exit code that is |
-//! | [`run`] | a job, prepared and run: threads, phases, the stream of intervals, the outcome |
+//! | [`prepare`] | a job made ready, and run: phases, the stream of intervals |
+//! | [`outcome`] | what it comes to |
 
 pub mod brake;
 pub mod error;
 pub mod host;
 pub mod job;
+pub mod outcome;
+pub mod prepare;
 pub mod result;
-pub mod run;
 pub mod target;
 
 mod address;
+mod collect;
 mod data;
 mod engine;
 mod in_use;
 mod issuer;
 mod pace;
 mod record;
+mod run;
 mod sweep;
 mod verify;
 
 pub use brake::StopIf;
 pub use error::LoadError;
 pub use job::{Disk, Engine, Job, Verify, WritePermission};
-pub use run::{Outcome, Prepared, prepare, prepare_to_fill, prepare_to_scan};
+pub use outcome::{CpuTime, Outcome, VerifyReport};
+pub use prepare::{Prepared, prepare, prepare_to_fill, prepare_to_scan};
 pub use target::{FileIdentity, Target};

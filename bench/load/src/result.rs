@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::{HostSecond, Inventory};
 use crate::job::Job;
-use crate::run::{CpuTime, Outcome, VerifyReport};
+use crate::outcome::{CpuTime, Outcome, VerifyReport};
 
 /// The version of the result's form. Readers refuse what they do not know.
 pub const FORMAT: u32 = 1;

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use crate::data::{self, Stamp};
 use crate::engine::{Engine, Io, Kind};
 use crate::error::LoadError;
-use crate::run::VerifyReport;
+use crate::outcome::VerifyReport;
 use crate::verify::Verifier;
 
 /// Bytes of one I/O of a sweep, at the most.

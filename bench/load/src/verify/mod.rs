@@ -20,7 +20,7 @@ pub(crate) use journal::Journal;
 
 use std::sync::atomic::Ordering;
 
-use crate::run::{MOST_EXAMPLES, VerifyReport};
+use crate::outcome::{MOST_EXAMPLES, VerifyReport};
 use journal::Entry;
 use tag::{Tag, TagError};
 
