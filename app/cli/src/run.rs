@@ -96,9 +96,11 @@ fn begun(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
         return Err(StudyError::usage("name a study file, or a run's folder with --resume"));
     };
     let (study, text) = read::read(path)?;
-    let named = |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
+    let named =
+        |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
     let plan = Plan::of(&study).map_err(named)?;
-    let absolute = std::path::absolute(path).map_err(|e| StudyError::failed(format!("no current folder: {e}")))?;
+    let absolute =
+        std::path::absolute(path).map_err(|e| StudyError::failed(format!("no current folder: {e}")))?;
     let study_folder = absolute.parent().unwrap_or(Path::new("/"));
     let out = args.out.clone().unwrap_or_else(|| default_path(study.name.as_str(), &When::now()));
     let place = Place { study_folder, run: &out, destroy_data: args.destroy_data, made: &[] };
@@ -131,8 +133,12 @@ fn resumed(args: &Args, folder: &Path) -> Result<Option<OwnedFolder>, StudyError
     if args.plan {
         let run = RunFolder::open(folder)?;
         same_study(args, &run)?;
-        let complete: Vec<u32> =
-            run.results()?.iter().filter(|(_, result)| result.is_some()).map(|(step, _)| step.number).collect();
+        let complete: Vec<u32> = run
+            .results()?
+            .iter()
+            .filter(|(_, result)| result.is_some())
+            .map(|(step, _)| step.number)
+            .collect();
         let found = again(&run)?;
         plan::print(&run.manifest.study, &run.plan, &found, run.path(), &complete);
         found.accept()?;
@@ -171,6 +177,7 @@ fn carry_out(args: &Args, owned: OwnedFolder, stop: &Arc<AtomicBool>) -> Exit {
         Ok(runtime) => runtime,
         Err(e) => return complain(Exit::Failed, &format!("cannot start: {e}")),
     };
+    eprintln!("run folder: {}", path.display());
     let shown = progress::on_stderr();
     let token = args.token.clone();
     let outcome = runtime.block_on(async {
@@ -216,7 +223,11 @@ fn resume_line(args: &Args, path: &Path) -> String {
 pub(crate) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+    if !text.is_empty() && text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 fn finished(args: &Args, folder: &RunFolder) -> Exit {
@@ -241,7 +252,8 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
 /// The exit code of a run that is done.
 fn exit_of_run(verdict: &Verdict) -> Exit {
     if verdict.bad_blocks > 0 {
-        let what = format!("the storage failed: {} blocks are not what was written", verdict.bad_blocks);
+        let bad = verdict.bad_blocks;
+        let what = format!("the storage failed: {bad} checks found a block that is not what was written");
         return complain(Exit::Failed, &what);
     }
     if !verdict.missed.is_empty() {

@@ -1,5 +1,6 @@
 //! A list of CPUs, as people write it (`0-3,6`), and keeping a process to it.
 
+use std::fmt;
 use std::str::FromStr;
 
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -24,7 +25,11 @@ impl FromStr for CpuList {
         let number = |s: &str| {
             let s = s.trim();
             let digits = !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
-            digits.then(|| s.parse::<usize>().ok()).flatten().filter(|n| *n < CpuSet::count()).ok_or_else(error)
+            digits
+                .then(|| s.parse::<usize>().ok())
+                .flatten()
+                .filter(|n| *n < CpuSet::count())
+                .ok_or_else(error)
         };
         let mut cpus = Vec::new();
         for part in text.split(',') {
@@ -38,6 +43,14 @@ impl FromStr for CpuList {
         cpus.sort_unstable();
         cpus.dedup();
         Ok(CpuList(cpus))
+    }
+}
+
+impl fmt::Display for CpuList {
+    /// Every CPU by its number: `0,1,2,6`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        f.pad(&numbers.join(","))
     }
 }
 
@@ -58,7 +71,8 @@ mod tests {
     #[test]
     fn a_list_is_read_as_people_write_it() {
         for (text, cpus) in [("0", vec![0]), ("0-3,6", vec![0, 1, 2, 3, 6]), (" 5 , 1-2,2 ", vec![1, 2, 5])] {
-            assert_eq!(text.parse(), Ok(CpuList(cpus)), "{text}");
+            let list: CpuList = text.parse().unwrap();
+            assert_eq!(list.to_string().parse(), Ok(CpuList(cpus)), "{text}");
         }
         for text in ["", ",", "3-1", "a", "-1", "1-", "0-99999999999", "+3", "1,,2"] {
             assert!(text.parse::<CpuList>().is_err(), "{text}");

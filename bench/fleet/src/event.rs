@@ -25,6 +25,8 @@ pub enum LossReason {
     Refused,
     /// Its job failed. The worker itself goes on.
     Failed,
+    /// A stated limit (`stop_if`) ended its load before its time. The worker itself goes on.
+    Braked,
     /// It was not there when the operation began, and did not come back in time.
     Absent,
     /// It sent what cannot be read.
@@ -80,6 +82,11 @@ pub struct LiveSecond {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum FleetEvent {
+    /// The controller listens; workers can join from now on.
+    Listening {
+        /// Where: what a worker is given with `--join`, unless it reaches this host by another address.
+        address: std::net::SocketAddr,
+    },
     /// A worker joined for the first time.
     Joined {
         /// Who.

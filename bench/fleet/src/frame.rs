@@ -34,7 +34,10 @@ fn take_frame(buffer: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, F
     let Some(header) = buffer.first_chunk::<HEADER>() else { return Ok(None) };
     let len = u32::from_be_bytes(*header) as usize;
     if len == 0 || len > longest {
-        return Err(FrameError::Garbage(format!("it does not speak Loadline's protocol ({})", looks_like(header))));
+        return Err(FrameError::Garbage(format!(
+            "it does not speak Loadline's protocol ({})",
+            looks_like(header)
+        )));
     }
     if buffer.len() < HEADER + len {
         return Ok(None);
@@ -48,7 +51,9 @@ fn take_frame(buffer: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, F
 /// What the first bytes of a stranger tell.
 fn looks_like(header: &[u8; HEADER]) -> String {
     match header {
-        b"GET " | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"CONN" | b"PRI " => "it looks like HTTP".to_string(),
+        b"GET " | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"CONN" | b"PRI " => {
+            "it looks like HTTP".to_string()
+        }
         b"SSH-" => "it looks like SSH".to_string(),
         [0x16, 3, ..] => "it looks like TLS".to_string(),
         other => format!("a length of {} bytes is out of bounds", u32::from_be_bytes(*other)),
@@ -91,7 +96,9 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return match self.buffer.len() {
                     0 => Ok(None),
-                    n => Err(FrameError::Garbage(format!("the connection ended within a message, after {n} bytes"))),
+                    n => Err(FrameError::Garbage(format!(
+                        "the connection ended within a message, after {n} bytes"
+                    ))),
                 };
             }
         }
@@ -99,7 +106,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 }
 
 /// Sends one message, as a whole or not at all within a limit.
-pub(crate) async fn send<W: AsyncWrite + Unpin>(stream: &mut W, message: &impl Serialize) -> Result<(), FrameError> {
+pub(crate) async fn send<W: AsyncWrite + Unpin>(
+    stream: &mut W,
+    message: &impl Serialize,
+) -> Result<(), FrameError> {
     let mut bytes = vec![0; HEADER];
     serde_json::to_writer(&mut bytes, message)
         .map_err(|e| FrameError::Garbage(format!("a message cannot be written as JSON: {e}")))?;
@@ -108,7 +118,8 @@ pub(crate) async fn send<W: AsyncWrite + Unpin>(stream: &mut W, message: &impl S
         return Err(FrameError::Garbage(format!("a message of {len} bytes is longer than {LONGEST_FRAME}")));
     }
     bytes[..HEADER].copy_from_slice(&(len as u32).to_be_bytes());
-    let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, format!("nothing is taken for {WRITE_LIMIT:?}"));
+    let late =
+        || std::io::Error::new(std::io::ErrorKind::TimedOut, format!("nothing is taken for {WRITE_LIMIT:?}"));
     timeout(WRITE_LIMIT, stream.write_all(&bytes)).await.map_err(|_| late())??;
     Ok(())
 }

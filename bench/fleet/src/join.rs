@@ -60,7 +60,9 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
     let mut told = false;
     loop {
         let attempt = timeout(ATTEMPT_LIMIT, attempt(address, &hello)).await;
-        let why = match attempt.unwrap_or_else(|_| Err(Failure::Again(format!("no answer in {ATTEMPT_LIMIT:?}")))) {
+        let why = match attempt
+            .unwrap_or_else(|_| Err(Failure::Again(format!("no answer in {ATTEMPT_LIMIT:?}"))))
+        {
             Ok(joined) => return Ok(joined),
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Again(why)) => why,
@@ -81,7 +83,8 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
 }
 
 fn hello(options: &WorkerOptions) -> ToController {
-    let host = nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |h| h.to_string_lossy().into_owned());
+    let host =
+        nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |h| h.to_string_lossy().into_owned());
     let pid = std::process::id();
     ToController::Hello(Hello {
         protocol: PROTOCOL,

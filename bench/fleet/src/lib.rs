@@ -16,25 +16,34 @@
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
 
+mod cgroup;
 mod clock_offset;
+mod connection;
+mod controller;
 pub mod cpus;
 pub mod error;
 pub mod event;
+mod event_queue;
 pub mod fleet;
 mod frame;
 mod host_cpu;
 mod join;
+mod live;
 mod load_thread;
+mod operation;
 pub mod outcome;
+pub mod process;
 pub mod spec;
+mod step;
 pub mod token;
 pub mod wire;
 pub mod worker;
 
 pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
-pub use fleet::Fleet;
+pub use fleet::{Fleet, MadeFiles};
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
+pub use process::TOKEN_VARIABLE;
 pub use spec::{FleetSpec, NodeSpec, Placement, WorkerId, WorkerInfo};
 pub use token::random_token;
 pub use worker::{WorkerOptions, run_worker};

@@ -4,14 +4,14 @@
 //! the thread.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as std_mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use loadline_base::clock::Nanos;
 use loadline_load::target::{make_file, remove_file};
-use loadline_load::{FileIdentity, Job, LoadError, Prepared, prepare};
+use loadline_load::{FileIdentity, Job, LoadError, Prepared, prepare, prepare_to_fill, prepare_to_scan};
 use loadline_measure::interval::Interval;
 use tokio::sync::mpsc;
 
@@ -27,6 +27,9 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Records in one message: far below [`crate::wire::LONGEST_FRAME`], at some 40 KiB for the largest.
 const INTERVALS_AT_ONCE: usize = 32;
 
+/// Records are never kept back longer than this after the end of their second.
+const LONGEST_HOLD_BACK: Nanos = Nanos::SECOND;
+
 /// What the thread is told.
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -36,10 +39,13 @@ pub(crate) enum Work {
     Discard,
 }
 
+/// An order's number, the order, and what is set to leave it off.
+type Given = (u64, Work, Arc<AtomicBool>);
+
 /// The connection's end of the thread.
 #[derive(Debug)]
 pub(crate) struct LoadThread {
-    pub(crate) work: std_mpsc::SyncSender<(u64, Work, Arc<AtomicBool>)>,
+    pub(crate) work: std_mpsc::SyncSender<Given>,
     /// What it replies, with the number of the order. Ends when the thread has ended.
     pub(crate) replies: mpsc::Receiver<(u64, Reply)>,
 }
@@ -47,7 +53,7 @@ pub(crate) struct LoadThread {
 impl LoadThread {
     /// Starts it.
     pub(crate) fn start() -> std::io::Result<LoadThread> {
-        let (work, orders) = std_mpsc::sync_channel(ORDERS_WAITING);
+        let (work, orders) = std_mpsc::sync_channel::<Given>(ORDERS_WAITING);
         let (reply, replies) = mpsc::channel(REPLIES_WAITING);
         thread::Builder::new().name("load".into()).spawn(move || {
             let mut state = State { prepared: None, reply };
@@ -66,7 +72,8 @@ impl LoadThread {
 
 /// What the thread keeps between orders.
 struct State {
-    prepared: Option<Prepared>,
+    /// With the length of its warm-up.
+    prepared: Option<(Prepared, Nanos)>,
     reply: mpsc::Sender<(u64, Reply)>,
 }
 
@@ -81,7 +88,7 @@ impl State {
             Work::Do(Order::RemoveFiles(files)) => remove_files(&files).map(|()| Reply::FilesRemoved),
             Work::Do(Order::Fill(job)) => self.fill(task, &job, stop),
             Work::Do(Order::Prepare(job)) => self.prepare(&job),
-            Work::Do(Order::Run { start }) => self.run(task, start, stop),
+            Work::Do(Order::Run { start, hold_back }) => self.run(task, start, hold_back, stop),
             Work::Do(Order::Scan(job)) => self.scan(task, &job, stop),
         };
         // If nobody listens any more, the process is about to end.
@@ -91,7 +98,7 @@ impl State {
     fn prepare(&mut self, job: &Job) -> Result<Reply, LoadError> {
         // What was prepared before goes first: it may hold the same disks.
         self.prepared = None;
-        self.prepared = Some(prepare(job)?);
+        self.prepared = Some((prepare(job)?, Nanos::from(job.warm_up.0)));
         // The connection adds what it knows of the clock.
         Ok(Reply::Prepared { clock_error_ns: 0 })
     }
@@ -99,22 +106,32 @@ impl State {
     fn fill(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {
         self.prepared = None;
         let mut progress = self.progress(task);
-        prepare(job)?.fill(stop, &mut progress)?;
+        prepare_to_fill(job)?.fill(stop, &mut progress)?;
         Ok(Reply::Filled)
     }
 
     fn scan(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {
         self.prepared = None;
         let mut progress = self.progress(task);
-        prepare(job)?.scan(stop, &mut progress).map(Reply::Scanned)
+        prepare_to_scan(job)?.scan(stop, &mut progress).map(Reply::Scanned)
     }
 
-    fn run(&mut self, task: u64, start: Nanos, stop: &AtomicBool) -> Result<Reply, LoadError> {
-        let Some(prepared) = self.prepared.take() else {
+    fn run(
+        &mut self,
+        task: u64,
+        start: Nanos,
+        hold_back: Nanos,
+        stop: &AtomicBool,
+    ) -> Result<Reply, LoadError> {
+        let Some((prepared, warm_up)) = self.prepared.take() else {
             return Err(LoadError::failed("told to run, with nothing prepared"));
         };
         let reply = self.reply.clone();
+        let window = Nanos(start.0.saturating_add(warm_up.0));
         let mut sink = |intervals: Vec<Interval>| {
+            if let Some(newest) = intervals.iter().map(|i| i.second).max() {
+                wait_turn(window, newest, hold_back, stop);
+            }
             let mut left = intervals.iter().filter(|i| !i.is_empty()).map(Interval::encode).peekable();
             while left.peek().is_some() {
                 let part = left.by_ref().take(INTERVALS_AT_ONCE).collect();
@@ -130,6 +147,7 @@ impl State {
             verify: outcome.verify,
             completed: outcome.window.completed(),
             errors: outcome.window.errors(),
+            braked: outcome.braked,
         })))
     }
 
@@ -143,6 +161,17 @@ impl State {
                 let _ = reply.try_send((task, Reply::Progress { done, total }));
             }
         }
+    }
+}
+
+/// Waits until records of a second have their turn to be sent. Those that are late anyway go at once.
+fn wait_turn(window: Nanos, second: i64, hold_back: Nanos, stop: &AtomicBool) {
+    let ended = i128::from(window.0) + (i128::from(second) + 1) * i128::from(Nanos::SECOND.0);
+    let turn = ended + i128::from(hold_back.min(LONGEST_HOLD_BACK).0);
+    let wait = turn - i128::from(Nanos::now().0);
+    // A second that has not ended yet is no second to be waited for.
+    if (1..=i128::from(LONGEST_HOLD_BACK.0)).contains(&wait) && !stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_nanos(wait as u64));
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use loadline_load::run::{CpuTime, VerifyReport};
+use loadline_base::clock::Nanos;
+use loadline_load::{CpuTime, VerifyReport};
 use loadline_measure::audit::Finding;
 use loadline_measure::window::Window;
 use schemars::JsonSchema;
@@ -30,6 +31,9 @@ pub struct WorkerOutcome {
     pub worker: WorkerInfo,
     /// What arrived of its measured window, all its disks merged; of a lost worker, what came before it was lost.
     pub window: Window,
+    /// How far its start may have been from the agreed instant, by the uncertainty of clocks; `None` of a worker that
+    /// could not begin.
+    pub clock_error: Option<Nanos>,
     /// CPU time of its process in the window; `None` of a lost worker.
     pub cpu: Option<CpuTime>,
     /// Its host's CPUs in the window; `None` of a lost worker, or where the host does not tell.

@@ -13,9 +13,9 @@ const RANDOM_BYTES: usize = 16;
 /// A token that nobody can guess.
 pub fn random_token() -> Result<String, FleetError> {
     let mut bytes = [0; RANDOM_BYTES];
-    File::open("/dev/urandom")
-        .and_then(|mut source| source.read_exact(&mut bytes))
-        .map_err(|e| FleetError::failed(format!("cannot read /dev/urandom for a token: {e}; give one with --token")))?;
+    File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).map_err(|e| {
+        FleetError::failed(format!("cannot read /dev/urandom for a token: {e}; give one with --token"))
+    })?;
     let mut token = String::new();
     for byte in bytes {
         write!(token, "{byte:02x}").expect("writing to memory");

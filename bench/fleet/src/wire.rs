@@ -20,7 +20,7 @@ use std::time::Duration;
 use loadline_base::clock::Nanos;
 use loadline_base::units::ByteSize;
 use loadline_load::error::ErrorKind;
-use loadline_load::run::{CpuTime, VerifyReport};
+use loadline_load::{CpuTime, VerifyReport};
 use loadline_load::{FileIdentity, Job, LoadError};
 use loadline_measure::audit::Finding;
 use loadline_measure::interval::EncodedInterval;
@@ -111,6 +111,10 @@ pub enum Order {
         /// When warm-up begins, on the controller's monotonic clock, nanoseconds.
         #[schemars(with = "u64")]
         start: Nanos,
+        /// How long after a second's end the worker keeps its records back, nanoseconds: if all workers of a host
+        /// packed and sent theirs at one moment, they would take the CPU from the load.
+        #[schemars(with = "u64")]
+        hold_back: Nanos,
     },
     /// Read and check every block. Ends with `scanned`.
     Scan(Box<Job>),
@@ -253,6 +257,8 @@ pub struct Measured {
     pub completed: u64,
     /// I/Os intended inside the window that failed: the intervals must come to the same.
     pub errors: u64,
+    /// Why its brake (`stop_if`) ended it before its time, if it did; then the two counts are those until then.
+    pub braked: Option<String>,
 }
 
 /// [`ErrorKind`] as it travels.
@@ -263,6 +269,8 @@ pub enum FailureKind {
     Usage,
     /// It was begun and failed.
     Failed,
+    /// A stated limit was passed before anything was measured.
+    Limit,
     /// It was told to stop.
     Interrupted,
 }
@@ -272,6 +280,7 @@ impl From<LoadError> for Reply {
         let kind = match error.kind {
             ErrorKind::Usage => FailureKind::Usage,
             ErrorKind::Failed => FailureKind::Failed,
+            ErrorKind::Limit => FailureKind::Limit,
             ErrorKind::Interrupted => FailureKind::Interrupted,
         };
         Reply::Failed { kind, message: error.message }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use tokio::io::WriteHalf;
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -78,20 +78,26 @@ pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<
 
 /// Takes on the limits of the worker's node, before there is anything that they would not reach.
 fn confine(options: &WorkerOptions) -> Result<(), FleetError> {
+    // A child inherits what its controller's threads have blocked, and Ctrl-C is often among it.
+    SigSet::all()
+        .thread_unblock()
+        .map_err(|e| FleetError::failed(format!("cannot unblock this worker's signals: {e}")))?;
     if options.child {
         // With kill -9 on the controller, a worker that is stopped (SIGSTOP) could not see the connection end.
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
-            .map_err(|e| FleetError::failed(format!("cannot bind this worker's life to its controller's: {e}")))?;
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| {
+            FleetError::failed(format!("cannot bind this worker's life to its controller's: {e}"))
+        })?;
     }
     for group in &options.cgroups {
         let procs = group.join("cgroup.procs");
         // 0 stands for whoever writes it.
-        std::fs::write(&procs, "0")
-            .map_err(|e| FleetError::usage(format!("cannot move into the control group {}: {e}", procs.display())))?;
+        std::fs::write(&procs, "0").map_err(|e| {
+            FleetError::usage(format!("cannot move into the control group {}: {e}", procs.display()))
+        })?;
     }
     if let Some(cpus) = &options.cpus {
         cpus.apply().map_err(|e| {
-            FleetError::usage(format!("cannot run on the CPUs {cpus:?}: {e}; see which there are with nproc"))
+            FleetError::usage(format!("cannot run on the CPUs {cpus}: {e}; see which there are with nproc"))
         })?;
     }
     Ok(())
@@ -105,7 +111,8 @@ struct Interruption {
 
 impl Interruption {
     fn watch() -> Result<Interruption, FleetError> {
-        let watch = |kind| signal(kind).map_err(|e| FleetError::failed(format!("cannot watch for signals: {e}")));
+        let watch =
+            |kind| signal(kind).map_err(|e| FleetError::failed(format!("cannot watch for signals: {e}")));
         Ok(Interruption { int: watch(SignalKind::interrupt())?, term: watch(SignalKind::terminate())? })
     }
 
@@ -236,17 +243,19 @@ impl Session {
                 self.say(&ToController::Ping { sent: Nanos::now() }).await?;
                 Order::Prepare(job)
             }
-            Order::Run { start } => {
+            Order::Run { start, hold_back } => {
                 let now = Nanos::now();
                 match self.offset.and_then(|offset| offset.to_local(start)) {
                     Some(start) if start > now => {
-                        let begin = start + self.phases.0;
-                        self.host = Some(HostCpuWatch::new(begin, begin + self.phases.1));
-                        Order::Run { start }
+                        let begin = Nanos(start.0.saturating_add(self.phases.0.0));
+                        let end = Nanos(begin.0.saturating_add(self.phases.1.0));
+                        self.host = Some(HostCpuWatch::new(begin, end));
+                        Order::Run { start, hold_back }
                     }
                     late => {
                         let late = late.map_or(0.0, |start| now.since(start).as_millis());
-                        let message = format!("the word to start came {late:.0} ms after the instant of start");
+                        let message =
+                            format!("the word to start came {late:.0} ms after the instant of start");
                         let failed = Reply::Failed { kind: FailureKind::Failed, message };
                         return self.say(&ToController::Reply { task, reply: failed }).await;
                     }
@@ -276,7 +285,11 @@ impl Session {
             }
             Reply::Prepared { .. } => return self.say_prepared(task).await,
             Reply::Measured(measured) => {
-                measured.host_cpu = self.host.take().and_then(|host| host.result());
+                measured.host_cpu = self.host.take().and_then(|mut host| {
+                    // The end of the window and of the load are often one.
+                    host.look(Nanos::now());
+                    host.result()
+                });
             }
             _ => {}
         }
@@ -286,9 +299,10 @@ impl Session {
     async fn say_prepared(&mut self, task: u64) -> Result<(), FleetError> {
         let reply = match self.offset {
             Some(offset) => Reply::Prepared { clock_error_ns: offset.error.0 },
-            None => {
-                Reply::Failed { kind: FailureKind::Failed, message: "the controller's clock makes no sense".into() }
-            }
+            None => Reply::Failed {
+                kind: FailureKind::Failed,
+                message: "the controller's clock makes no sense".into(),
+            },
         };
         self.say(&ToController::Reply { task, reply }).await
     }

@@ -2,7 +2,7 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`file`] | the study file, as it is written |
+//! | [`mod@file`] | the study file, as it is written |
 //! | [`read`] | its text, read with messages that say line, column and what was probably meant |
 //! | [`profiles`] | which loads it measures: names, tables, a matrix over them |
 //! | [`limit`] | stated limits, and how a step did against them |
@@ -18,6 +18,7 @@ pub mod check;
 pub mod error;
 pub mod file;
 pub mod folder;
+mod jobs;
 pub mod limit;
 pub mod name;
 mod nearest;
@@ -25,8 +26,14 @@ pub mod plan;
 pub mod profiles;
 pub mod progress;
 pub mod read;
+mod record;
 pub mod run;
+mod runner;
+#[cfg(test)]
+mod runner_tests;
 pub mod schema;
+#[cfg(test)]
+mod stand_in;
 mod step;
 pub mod when;
 mod workers;

@@ -138,7 +138,8 @@ impl Limit {
             (_, None) => "too few I/Os completed to tell".to_string(),
             (Metric::Iops | Metric::Errors, Some(n)) => format!("{n:.0}"),
             (Metric::Throughput, Some(n)) => format!("{:.1} MB/s", n / 1e6),
-            (_, Some(us)) => format!("{:.3} ms", us / 1e3),
+            (_, Some(us)) if us < 1e3 => format!("{us:.1} us"),
+            (_, Some(us)) => format!("{:.2} ms", us / 1e3),
         };
         Verdict { limit: self.text.clone(), held, found }
     }
@@ -181,8 +182,15 @@ mod tests {
 
     #[test]
     fn what_is_no_limit_is_refused_and_says_what_is() {
-        for text in ["", "p99 20ms", "p98 <= 20ms", "iops >= many", "p99 <= 20", "throughput >= 5iops", "errors <= -1"]
-        {
+        for text in [
+            "",
+            "p99 20ms",
+            "p98 <= 20ms",
+            "iops >= many",
+            "p99 <= 20",
+            "throughput >= 5iops",
+            "errors <= -1",
+        ] {
             assert!(text.parse::<Limit>().is_err(), "{text}");
         }
         let message = "p98 <= 20ms".parse::<Limit>().unwrap_err().to_string();

@@ -33,7 +33,8 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Name, NameError> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if text.is_empty() || text.len() > LONGEST || text.starts_with(['.', '-']) || !text.chars().all(fits) {
+        if text.is_empty() || text.len() > LONGEST || text.starts_with(['.', '-']) || !text.chars().all(fits)
+        {
             return Err(NameError(text.chars().take(LONGEST).collect()));
         }
         Ok(Name(text.to_string()))

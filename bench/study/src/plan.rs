@@ -72,12 +72,16 @@ impl Plan {
         }
         let steps = interleave(&points, study.run.repeats)?;
         let phases = &study.phases;
+        let fill = phases.fill.unwrap_or(files);
+        if study.run.verify {
+            verifiable(&points, fill)?;
+        }
         Ok(Plan {
             steps,
             workers: fleet.workers(),
             disks_per_worker: fleet.disks_per_worker,
             disk_size: files.then(|| fleet.file_size()),
-            fill: phases.fill.unwrap_or(files),
+            fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
         })
     }
@@ -128,7 +132,9 @@ fn bounds(study: &Study) -> Result<(), StudyError> {
         return usage("[fleet] says listen or wait without join: say how many workers join".into());
     }
     if target.folder.is_some() && !target.devices.is_empty() {
-        return usage("[target] says folder and devices: files are created, or devices exist, not both".into());
+        return usage(
+            "[target] says folder and devices: files are created, or devices exist, not both".into(),
+        );
     }
     for (what, number, most) in [
         ("workers", fleet.workers(), MOST_WORKERS),
@@ -151,7 +157,9 @@ fn bounds(study: &Study) -> Result<(), StudyError> {
         ));
     }
     if !target.devices.is_empty() && fleet.disk_size.is_some() {
-        return usage("[fleet] says disk_size, but existing devices have the size they have: remove it".into());
+        return usage(
+            "[fleet] says disk_size, but existing devices have the size they have: remove it".into(),
+        );
     }
     for (name, span, least) in
         [("warm_up", phases.warm_up, 0), ("measure", phases.measure, 1), ("cool_down", phases.cool_down, 0)]
@@ -173,9 +181,7 @@ fn bounds(study: &Study) -> Result<(), StudyError> {
 pub fn fleet_spec(study: &Study) -> FleetSpec {
     let fleet = &study.fleet;
     let placement = match fleet.join {
-        Some(workers) => {
-            Placement::Joined { workers, wait: fleet.wait.unwrap_or(TimeSpan::seconds(300)) }
-        }
+        Some(workers) => Placement::Joined { workers, wait: fleet.wait.unwrap_or(TimeSpan::seconds(300)) },
         None => {
             let count = fleet.node_count();
             let width = count.to_string().len();
@@ -226,14 +232,34 @@ pub(crate) fn fits(point: &Point, disk: ByteSize, source: &str) -> Result<(), St
     Ok(())
 }
 
+/// The largest unit, up to 4 KiB, of which everything that a load writes or reads is a multiple: what is verified.
+pub(crate) fn verified_unit(profile: &Profile) -> u64 {
+    let parts = [profile.block_size.0, profile.alignment.map_or(0, |a| a.0), profile.base_offset.0, 4096];
+    1 << parts.into_iter().filter(|part| *part > 0).map(u64::trailing_zeros).min().unwrap_or(12)
+}
+
+/// What a run verifies it verifies in one unit from its first write to its last.
+fn verifiable(points: &[Point], fill: bool) -> Result<(), StudyError> {
+    let unit = |point: &Point| verified_unit(&point.profile);
+    let (Some(first), Some(least)) = (points.first().map(unit), points.iter().map(unit).min()) else {
+        return Ok(());
+    };
+    if !fill && first != least {
+        return Err(StudyError::usage(format!(
+            "[run] verify: the first profile is verified in units of {first} bytes, and another needs {least}: put \
+             the one with the smaller blocks first, or say fill = true in [phases]"
+        )));
+    }
+    Ok(())
+}
+
 /// Where on a disk of this size a load's working set ends.
 pub(crate) fn used(profile: &Profile, disk: ByteSize) -> ByteSize {
     let room = disk.0.saturating_sub(profile.base_offset.0);
     let length = match profile.working_set {
         None => room,
         Some(Extent::Bytes(size)) => size.0.min(room),
-        // A percentage of the whole disk, as far as the disk goes.
-        Some(Extent::Percent(percent)) => ((disk.0 as f64 * percent / 100.0) as u64).min(room),
+        Some(Extent::Percent(percent)) => ((room as f64 * percent / 100.0) as u64).min(room),
     };
     ByteSize(profile.base_offset.0.saturating_add(length).min(disk.0))
 }
@@ -326,7 +352,8 @@ mod tests {
         let text = "[target]\ndevices = [\"/dev/sdx\"]";
         let plain = plan(&format!("profiles = [\"B4-T1-O8-W0-PR\"]\n{text}")).unwrap();
         assert!(!plain.fill && !plain.writes() && plain.file_space() == ByteSize(0));
-        let filled = plan(&format!("profiles = [\"B4-T1-O8-W0-PR\"]\n{text}\n[phases]\nfill = true")).unwrap();
+        let filled =
+            plan(&format!("profiles = [\"B4-T1-O8-W0-PR\"]\n{text}\n[phases]\nfill = true")).unwrap();
         assert!(filled.fill && filled.writes());
     }
 

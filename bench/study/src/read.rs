@@ -22,11 +22,15 @@ pub fn read(path: &Path) -> Result<(Study, String), StudyError> {
         return Err(fault("is not a file; give the path of a study file".into()));
     }
     if metadata.len() > LONGEST_FILE {
-        return Err(fault(format!("{} bytes are too many for a study; is it the right file?", metadata.len())));
+        return Err(fault(format!(
+            "{} bytes are too many for a study; is it the right file?",
+            metadata.len()
+        )));
     }
     let bytes = std::fs::read(path).map_err(|e| fault(format!("cannot be read ({e})")))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|e| fault(format!("is not text from byte {} on; save it as UTF-8", e.utf8_error().valid_up_to())))?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        fault(format!("is not text from byte {} on; save it as UTF-8", e.utf8_error().valid_up_to()))
+    })?;
     let study = parse(&path.display().to_string(), &text)?;
     Ok((study, text))
 }
@@ -60,7 +64,8 @@ fn locate(text: &str, span: &Range<usize>) -> (usize, usize, String) {
     let end = span.end.clamp(start, line_start + full.len());
     let marks = text.get(start..end).map_or(1, |marked| marked.chars().count().max(1));
     let gutter = " ".repeat(line.to_string().len());
-    let shown = format!("{gutter} |\n{line} | {full}\n{gutter} | {}{}", " ".repeat(column - 1), "^".repeat(marks));
+    let shown =
+        format!("{gutter} |\n{line} | {full}\n{gutter} | {}{}", " ".repeat(column - 1), "^".repeat(marks));
     (line, column, shown)
 }
 
@@ -68,7 +73,9 @@ fn locate(text: &str, span: &Range<usize>) -> (usize, usize, String) {
 fn explain(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let Some((wrong, right)) = quoted.split_first() else { return message.to_string() };
-    let meant = |known: &[&str]| nearest(wrong, known.iter().copied()).map(|word| format!("; did you mean \"{word}\"?"));
+    let meant = |known: &[&str]| {
+        nearest(wrong, known.iter().copied()).map(|word| format!("; did you mean \"{word}\"?"))
+    };
     let listed = |known: &[&str]| format!(" ({})", known.join(", "));
     if message.starts_with("unknown field") {
         let advice = match (meant(right), section_of(wrong)) {
@@ -101,7 +108,7 @@ fn section_of(key: &str) -> Option<String> {
         ("[target]", "TargetSection"),
         ("[[profile]]", "ProfileEntry"),
     ] {
-        if schema.pointer(&format!("/$defs/{type_name}")).is_some_and(has) {
+        if schema.pointer(&format!("/definitions/{type_name}")).is_some_and(has) {
             return Some(section.into());
         }
     }
@@ -144,9 +151,9 @@ mod tests {
         for (text, start, part) in [
             ("name = \"s\"\n[phases]\nmeasure = \"30\"", "study.toml:3:11: ", "a span of time: write"),
             ("name = \"s\"\n[fleet]\ndisk_size = \"64Q\"", "study.toml:3:13: ", "a size: write"),
-            ("name = \"s\"\nprofiles = [\"B4-T1\"]", "study.toml:2:13: ", "'O' is missing"),
+            ("name = \"s\"\nprofiles = [\"B4-T1\"]", "study.toml:2:12: ", "'O' is missing"),
             ("name = \"s\"\n[run]\nengine = \"iouring\"", "study.toml:3:10: ", "did you mean \"io_uring\"?"),
-            ("name = \"s\"\n[run]\nlimits = [\"p98 <= 1s\"]", "study.toml:3:11: ", "there is no figure"),
+            ("name = \"s\"\n[run]\nlimits = [\"p98 <= 1s\"]", "study.toml:3:10: ", "there is no figure"),
             ("name = \"s\"\n[fleet]\nnodes = -1", "study.toml:3:9: ", "-1"),
             ("name = \"a/b\"", "study.toml:1:8: ", "is not a name"),
             ("name = \"s\"\nname = \"t\"", "study.toml:2:1: ", "duplicate"),
@@ -169,7 +176,8 @@ mod tests {
     #[test]
     fn what_is_no_study_file_at_all_has_its_own_message() {
         let folder = tempfile::tempdir().unwrap();
-        for (path, part) in [(folder.path().join("none.toml"), "cannot be read"), (folder.path().into(), "not a file")]
+        for (path, part) in
+            [(folder.path().join("none.toml"), "cannot be read"), (folder.path().into(), "not a file")]
         {
             let message = read(&path).unwrap_err().message;
             assert!(message.contains(part), "{message}");

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::file::Study;
 use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
+use crate::folder::series::SecondLine;
 
 /// The schema of a study file.
 pub fn study() -> Value {
@@ -23,7 +24,44 @@ pub fn step() -> Value {
     of::<StepResult>()
 }
 
+/// The schema of a line of a step's `seconds.jsonl`.
+pub fn second() -> Value {
+    of::<SecondLine>()
+}
+
+/// A schema as it is printed and published.
+pub fn text(schema: &Value) -> String {
+    format!("{schema:#}\n")
+}
+
 /// The schema of a type of this project.
 pub fn of<T: JsonSchema>() -> Value {
     SchemaGenerator::new(SchemaSettings::draft07()).into_root_schema_for::<T>().to_value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_schema_of_a_study_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/study.schema.json");
+        let published = std::fs::read_to_string(path).unwrap();
+        assert_eq!(
+            published,
+            text(&study()),
+            "run: loadline schema study > docs/reference/study.schema.json"
+        );
+    }
+
+    #[test]
+    fn every_key_of_a_study_has_a_description_for_the_editor() {
+        let schema = study();
+        let objects = schema["definitions"].as_object().unwrap().values().chain([&schema]);
+        for object in objects {
+            for (key, value) in object["properties"].as_object().into_iter().flatten() {
+                assert!(value["description"].is_string(), "{key} has none");
+            }
+        }
+    }
 }

@@ -50,15 +50,16 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
     text.push_str(&format!("{:>numbers$}  {:<width$}  repeat  length\n", "step", "profile"));
     for step in &plan.steps {
         let length = if complete.contains(&step.number) { "complete".into() } else { span(plan.step_length) };
-        let line = format!("{:>numbers$}  {:<width$}  {:>6}  {length}\n", step.number, step.label, step.repeat);
+        let line =
+            format!("{:>numbers$}  {:<width$}  {:>6}  {length}\n", step.number, step.label, step.repeat);
         text.push_str(&line);
     }
     text.push('\n');
     for space in &found.space {
         text.push_str(&format!(
-            "space: {} need {} in {}, {} are free\n",
-            space.purpose,
+            "space: {} for {} in {}, {} are free\n",
             human(space.needed),
+            space.purpose,
             space.folder.display(),
             human(space.free)
         ));

@@ -1,11 +1,11 @@
 //! What is to be seen of a run, on standard error: one bar on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use loadline_base::units::TimeSpan;
-use loadline_fleet::{FleetEvent, LiveSecond};
+use loadline_fleet::{FleetEvent, LiveSecond, LossReason};
 use loadline_measure::interval::Phase;
 use loadline_study::folder::result::StepResult;
 use loadline_study::plan::Plan;
@@ -27,6 +27,21 @@ pub(super) fn on_stderr() -> Box<dyn Progress> {
     Box::new(Shown::new(Screen::Bar(bar)))
 }
 
+/// How long steps take beyond their phases.
+#[derive(Default)]
+struct Beside {
+    /// When the step that runs was begun.
+    since: Option<Instant>,
+    total: Duration,
+    steps: u32,
+}
+
+impl Beside {
+    fn each(&self) -> Duration {
+        self.total.checked_div(self.steps).unwrap_or_default()
+    }
+}
+
 enum Screen {
     Bar(ProgressBar),
     Lines { last: Instant },
@@ -42,8 +57,10 @@ struct Shown {
     /// The step that runs, in words.
     step: String,
     phase: Phase,
-    /// When the step's warm-up began.
+    /// When the step's warm-up began, or is to begin.
     began: Option<Instant>,
+    /// What the complete steps of this process took beyond their phases: starting, waiting, writing down.
+    beside: Beside,
     live: String,
     joined: usize,
 }
@@ -57,6 +74,7 @@ impl Shown {
             step: String::new(),
             phase: Phase::WarmUp,
             began: None,
+            beside: Beside::default(),
             live: String::new(),
             joined: 0,
         }
@@ -102,7 +120,9 @@ impl Shown {
 
     fn left(&self) -> String {
         let (done, total) = self.seconds();
-        format!("{} left", TimeSpan::seconds(total.saturating_sub(done)))
+        let steps = u32::try_from(self.steps.1 - self.steps.0).unwrap_or(u32::MAX);
+        let beside = self.beside.each().saturating_mul(steps).as_secs();
+        format!("{} left", TimeSpan::seconds(total.saturating_sub(done) + beside))
     }
 
     fn second(&mut self, second: &LiveSecond) {
@@ -128,9 +148,6 @@ impl Shown {
 
     fn phase(&mut self, phase: Phase) {
         self.phase = phase;
-        if self.began.is_none() {
-            self.began = Some(Instant::now());
-        }
         let [warm_up, measure, cool_down] = self.phases;
         let length = match phase {
             Phase::WarmUp => warm_up,
@@ -153,15 +170,26 @@ impl Shown {
                 let text = format!("worker {} of {} joined ({} so far)", worker.id, worker.host, self.joined);
                 self.passing(0, 1, &text);
             }
+            FleetEvent::Starting { unix_ms, .. } => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                self.began = Some(Instant::now() + Duration::from_millis(*unix_ms).saturating_sub(now));
+            }
             FleetEvent::Restarted { worker } => self.line(&format!("worker {} is back", worker.id)),
             FleetEvent::Rejected { from, why, count } => {
                 self.line(&format!("turned away {from}: {why} ({count} so far)"));
             }
             FleetEvent::Lost { worker, loss } => {
-                self.line(&format!("lost worker {}: {}", worker.id, loss.message));
+                let what = match loss.reason {
+                    LossReason::Refused => "refuses",
+                    LossReason::Failed => "failed",
+                    _ => "is lost",
+                };
+                self.line(&format!("worker {} {what}: {}", worker.id, loss.message));
             }
             FleetEvent::Dropped { events } => {
-                self.line(&format!("the run's folder is too slow: {events} records are missing in the series"));
+                self.line(&format!(
+                    "the run's folder is too slow: {events} records are missing in the series"
+                ));
             }
             _ => {}
         }
@@ -169,6 +197,10 @@ impl Shown {
 
     fn complete(&mut self, result: &StepResult) {
         self.steps.0 += 1;
+        if let Some(since) = self.beside.since.take() {
+            self.beside.total += since.elapsed().saturating_sub(Duration::from_secs(self.step_seconds()));
+            self.beside.steps += 1;
+        }
         (self.began, self.live) = (None, String::new());
         let total = &result.figures.total;
         let latency = &total.latency_us;
@@ -225,6 +257,7 @@ impl Progress for Shown {
                 if step.repeat > 1 {
                     self.step.push_str(&format!(" (repeat {})", step.repeat));
                 }
+                self.beside.since = Some(Instant::now());
                 (self.began, self.live, self.phase) = (None, String::new(), Phase::WarmUp);
             }
             Update::Phase(phase) => self.phase(phase),

@@ -94,7 +94,8 @@ impl EventLog {
     pub(super) fn open(path: &Path) -> Result<EventLog, StudyError> {
         let failed = |e: std::io::Error| StudyError::io("open", path, &e);
         let mut options = OpenOptions::new();
-        let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
+        let mut file =
+            options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         let from = length.saturating_sub(LONGEST_LINE);
         let mut tail = Vec::new();

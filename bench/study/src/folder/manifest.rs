@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use loadline_base::units::ByteSize;
 use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::FileIdentity;
+use loadline_load::host::Inventory;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,8 @@ pub struct Manifest {
     pub keep_files: bool,
     /// The workers, as they introduced themselves when the run began.
     pub workers: Vec<WorkerInfo>,
+    /// The controller's host, and what is below the targets there, as it was before the first step; `null` before.
+    pub host: Option<Inventory>,
     /// Files that this run made.
     pub files: Vec<MadeFile>,
     /// Whether all that the profiles use was written once.
@@ -101,6 +104,7 @@ impl Manifest {
             destroy_data: false,
             keep_files: false,
             workers: Vec::new(),
+            host: None,
             files: Vec::new(),
             filled: false,
         })

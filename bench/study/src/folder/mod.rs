@@ -35,7 +35,6 @@ use crate::folder::events::EventLog;
 use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
 use crate::plan::{Plan, Step};
-use crate::read;
 
 const STUDY: &str = "study.toml";
 const EVENTS: &str = "events.jsonl";
@@ -113,7 +112,10 @@ impl RunFolder {
         let shorter = |(name, bytes): (&String, &u64)| {
             let found = fs::metadata(folder.join(name)).map_or(0, |m| m.len());
             (found != *bytes).then(|| {
-                format!("{} has {found} of {bytes} bytes: it was cut off or changed", folder.join(name).display())
+                format!(
+                    "{} has {found} of {bytes} bytes: it was cut off or changed",
+                    folder.join(name).display()
+                )
             })
         };
         result.series.iter().filter_map(shorter).collect()
@@ -127,6 +129,8 @@ pub struct OwnedFolder {
     pub folder: RunFolder,
     /// What happens is written here.
     pub events: EventLog,
+    /// Whether this process made it: then nobody else relies on it yet.
+    fresh: bool,
     _lock: Flock<File>,
 }
 
@@ -141,8 +145,11 @@ impl OwnedFolder {
             ))
         };
         match fs::read_dir(path) {
-            Ok(mut entries) if entries.next().is_some() => return Err(occupied("is not empty")),
-            Ok(_) => {}
+            Ok(mut entries) => {
+                if entries.next().is_some() {
+                    return Err(occupied("is not empty"));
+                }
+            }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 fs::create_dir_all(path).map_err(|e| StudyError::io("make the run's folder", path, &e))?;
             }
@@ -158,7 +165,7 @@ impl OwnedFolder {
         let events = EventLog::open(&path.join(EVENTS))?;
         // Last: a folder without it is no run yet.
         manifest.write(&path)?;
-        Ok(OwnedFolder { folder: RunFolder { path, manifest, plan }, events, _lock: lock })
+        Ok(OwnedFolder { folder: RunFolder { path, manifest, plan }, events, fresh: true, _lock: lock })
     }
 
     /// Takes a run's folder over, to go on in it.
@@ -197,7 +204,30 @@ impl OwnedFolder {
         // Every complete step must be readable before anything is added to the run.
         folder.results()?;
         let events = EventLog::open(&folder.path.join(EVENTS))?;
-        Ok(OwnedFolder { folder, events, _lock: lock })
+        Ok(OwnedFolder { folder, events, fresh: false, _lock: lock })
+    }
+
+    /// Whether this process made it.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Takes the folder away again, if this process made it and no step is complete: nothing was begun.
+    pub(crate) fn abandon(self) -> Result<(), StudyError> {
+        let complete = self.folder.results()?.iter().any(|(_, result)| result.is_some());
+        if !self.fresh || complete || self.folder.manifest.files.iter().any(|file| file.identity.is_some()) {
+            return Ok(());
+        }
+        let path = &self.folder.path;
+        for name in [STEPS, "verify", "workers", "disks"] {
+            let _ = fs::remove_dir_all(path.join(name));
+        }
+        for name in [manifest::FILE, STUDY, EVENTS, LOCK] {
+            let _ = fs::remove_file(path.join(name));
+        }
+        // Whatever else is in it is not ours, and then the folder stays.
+        let _ = fs::remove_dir(path);
+        Ok(())
     }
 
     /// Writes the manifest as it is now.
@@ -242,20 +272,22 @@ fn lock(folder: &Path) -> Result<Flock<File>, StudyError> {
         .truncate(false)
         .open(&path)
         .map_err(|e| StudyError::io("open", &path, &e))?;
-    let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(mut file, errno)| match errno {
-        Errno::EWOULDBLOCK => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            StudyError::usage(format!(
-                "another loadline works in {} (process {}): wait for it, or end it",
-                folder.display(),
-                holder.trim()
-            ))
-        }
-        errno => StudyError::io("lock", &path, &errno.into()),
-    })?;
+    let mut lock =
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(mut file, errno)| match errno {
+            Errno::EWOULDBLOCK => {
+                let mut holder = String::new();
+                let _ = file.read_to_string(&mut holder);
+                StudyError::usage(format!(
+                    "another loadline works in {} (process {}): wait for it, or end it",
+                    folder.display(),
+                    holder.trim()
+                ))
+            }
+            errno => StudyError::io("lock", &path, &errno.into()),
+        })?;
     // For the message above only; the lock itself is the kernel's.
-    let _ = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    let _ =
+        lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
     Ok(lock)
 }
 

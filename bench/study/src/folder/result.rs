@@ -5,7 +5,7 @@ use std::path::Path;
 
 use loadline_fleet::outcome::HostCpu;
 use loadline_fleet::{Loss, WorkerInfo};
-use loadline_load::run::{CpuTime, VerifyReport};
+use loadline_load::{CpuTime, VerifyReport};
 use loadline_measure::audit::Finding;
 use loadline_measure::window::{Figures, Histograms};
 use schemars::JsonSchema;
@@ -27,6 +27,9 @@ pub struct WorkerResult {
     pub worker: WorkerInfo,
     /// Its figures; of a lost worker, of what it measured before.
     pub figures: Figures,
+    /// How far its start may have been from the agreed instant, by the uncertainty of clocks, nanoseconds; `null` if
+    /// it could not begin.
+    pub clock_error_ns: Option<u64>,
     /// CPU time of its process in the window; `null` of a lost worker.
     pub cpu: Option<CpuTime>,
     /// Its host's CPUs in the window, by everything that ran there.

@@ -137,6 +137,9 @@ mod tests {
         let path = folder.path().join("x.json");
         write(&path, &json!({ "format": "loadline-test", "version": 4 })).unwrap();
         let message = reading(&path).unwrap_err().message;
-        assert!(message.contains("has version 4 of its format") && message.contains("reads version 3"), "{message}");
+        assert!(
+            message.contains("has version 4 of its format") && message.contains("reads version 3"),
+            "{message}"
+        );
     }
 }

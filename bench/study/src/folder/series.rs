@@ -105,6 +105,11 @@ impl SeriesWriter {
         })
     }
 
+    /// How many seconds lie before second 0.
+    pub fn warm_up_s(&self) -> i64 {
+        self.warm_up_s
+    }
+
     /// Says when warm-up begins, in milliseconds since 1970: the moment that the log counts from.
     pub fn begin(&mut self, unix_ms: u64) -> Result<(), StudyError> {
         if std::mem::replace(&mut self.headed, true) {
@@ -121,7 +126,8 @@ impl SeriesWriter {
 
     /// Adds a record of one worker's disk.
     pub fn add(&mut self, worker: &WorkerId, interval: &EncodedInterval) -> Result<(), StudyError> {
-        let response = |operations: &Option<EncodedOperations>| operations.as_ref().and_then(|o| o.response.clone());
+        let response =
+            |operations: &Option<EncodedOperations>| operations.as_ref().and_then(|o| o.response.clone());
         for (operation, histogram) in [
             ("read", response(&interval.read)),
             ("write", response(&interval.write)),
@@ -182,7 +188,8 @@ impl SeriesWriter {
         self.flush()?;
         let mut lengths = BTreeMap::new();
         for (name, file) in [(INTERVALS, self.intervals.get_ref()), (SECONDS, self.seconds.get_ref())] {
-            let length = file.sync_all().and_then(|()| file.metadata()).map_err(|e| self.failed(name, e))?.len();
+            let length =
+                file.sync_all().and_then(|()| file.metadata()).map_err(|e| self.failed(name, e))?.len();
             lengths.insert(name.to_string(), length);
         }
         sync_folder(&self.folder)?;
@@ -201,8 +208,8 @@ impl SeriesWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
     use hdrhistogram::serialization::Deserializer;
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
     use loadline_base::clock::Nanos;
     use loadline_measure::interval::Interval;
     use std::time::Duration;
@@ -211,7 +218,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut series = SeriesWriter::create(folder.path(), 2).unwrap();
         series.begin(1_700_000_000_123).unwrap();
-        for (second, phase) in [(-2, Phase::WarmUp), (-1, Phase::WarmUp), (0, Phase::Measure), (1, Phase::Measure)] {
+        for (second, phase) in
+            [(-2, Phase::WarmUp), (-1, Phase::WarmUp), (0, Phase::Measure), (1, Phase::Measure)]
+        {
             let mut interval = Interval::new(second, phase, 1);
             for i in 0..100 {
                 interval.read.response.record(Nanos(1_000_000 + i));
@@ -270,7 +279,8 @@ mod tests {
     #[test]
     fn seconds_carry_what_a_histogram_log_cannot() {
         let (_, seconds) = written();
-        let lines: Vec<SecondLine> = seconds.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<SecondLine> =
+            seconds.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.iter().map(|line| line.second).collect::<Vec<_>>(), [-2, -1, 0, 1]);
         let read = lines[2].read.unwrap();
         assert_eq!((read.operations, read.censored, read.bytes), (99, 1, 409_600));

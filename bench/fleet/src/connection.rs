@@ -1,0 +1,270 @@
+//! The controller's end of the connections: strangers are checked, workers are kept.
+//!
+//! Every connection is a task of its own, which answers questions about the time at once and sends heartbeats
+//! whatever the controller is busy with. What matters reaches the controller through one bounded queue: a worker
+//! that says too much waits. What the controller says waits in a bounded queue of the connection: a worker that
+//! does not listen is given up.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadline_base::clock::Nanos;
+use tokio::io::{AsyncWriteExt, WriteHalf, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use crate::event::LossReason;
+use crate::frame::{self, FrameError, FrameReader, parse};
+use crate::spec::WorkerId;
+use crate::token::is_same;
+use crate::wire::{
+    AnyHello, HEARTBEAT, Hello, LONGEST_FRAME, LONGEST_HELLO, PROTOCOL, Reply, SILENCE_LIMIT, ToController,
+    ToWorker,
+};
+
+/// How long somebody who connected may take to introduce itself.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// Connections that have not introduced themselves yet. One more is closed at once; a worker tries again.
+const STRANGERS: usize = 256;
+/// How long a refusal may take to be sent.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
+/// Words for one worker that wait to be sent. The controller gives few orders at a time.
+const WORDS_WAITING: usize = 64;
+/// Messages of all workers that wait for the controller; then the workers wait.
+pub(crate) const MESSAGES_WAITING: usize = 256;
+/// The pause after a connection could not be accepted: usually there are too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Which connection, counted from the controller's start.
+pub(crate) type LinkNumber = u64;
+
+/// What connections tell the controller.
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    /// Somebody with the right token and protocol wants to join.
+    Knock {
+        link: LinkNumber,
+        hello: Hello,
+        words: mpsc::Sender<ToWorker>,
+        answer: oneshot::Sender<Result<WorkerId, Refusal>>,
+    },
+    /// Somebody was turned away.
+    Rejected { from: SocketAddr, why: String },
+    /// A worker replied to an order.
+    Reply { link: LinkNumber, task: u64, reply: Reply },
+    /// A connection is over.
+    Gone { link: LinkNumber, reason: LossReason, why: String },
+}
+
+/// Why a worker is not let in.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    pub(crate) retry: bool,
+}
+
+/// The controller's side of a worker's connection. Dropping it closes the connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) number: LinkNumber,
+    pub(crate) words: mpsc::Sender<ToWorker>,
+}
+
+/// Accepts connections for as long as the controller listens to `inbox`.
+pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::Sender<Inbound>) {
+    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let mut link: LinkNumber = 0;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = inbox.closed() => return,
+        };
+        let Ok((stream, from)) = accepted else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Ok(permit) = strangers.clone().try_acquire_owned() else {
+            let why = format!("{STRANGERS} others are still introducing themselves");
+            let _ = inbox.send(Inbound::Rejected { from, why }).await;
+            continue;
+        };
+        link += 1;
+        let (token, inbox) = (token.clone(), inbox.clone());
+        tokio::spawn(async move {
+            match greet(link, stream, &token, &inbox).await {
+                Ok(Some(connection)) => {
+                    drop(permit);
+                    connection.keep().await;
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    let _ = inbox.send(Inbound::Rejected { from, why }).await;
+                }
+            }
+        });
+    }
+}
+
+/// Lets a stranger in, or says why not. `None`: the controller is ending.
+async fn greet(
+    link: LinkNumber,
+    stream: TcpStream,
+    token: &str,
+    inbox: &mpsc::Sender<Inbound>,
+) -> Result<Option<Connection>, String> {
+    let _ = stream.set_nodelay(true);
+    let (reader, mut writer) = split(stream);
+    let mut reader = FrameReader::new(reader, LONGEST_HELLO);
+    let hello = match timeout(HELLO_LIMIT, reader.next()).await {
+        Err(_) => return Err(format!("it did not introduce itself within {HELLO_LIMIT:?}")),
+        Ok(Err(e)) => return Err(e.to_string()),
+        Ok(Ok(None)) => return Err("it connected and left without a word".into()),
+        Ok(Ok(Some(frame))) => match check(&frame, token) {
+            Ok(hello) => hello,
+            Err(why) => {
+                refuse(&mut writer, Refusal { why: why.clone(), retry: false }).await;
+                return Err(why);
+            }
+        },
+    };
+    let (words, to_send) = mpsc::channel(WORDS_WAITING);
+    let (answer, answered) = oneshot::channel();
+    let knock = Inbound::Knock { link, hello, words, answer };
+    if inbox.send(knock).await.is_err() {
+        return Ok(None);
+    }
+    match answered.await {
+        Err(_) => Ok(None),
+        Ok(Err(refusal)) => {
+            let why = refusal.why.clone();
+            refuse(&mut writer, refusal).await;
+            Err(why)
+        }
+        Ok(Ok(worker)) => {
+            reader.allow(LONGEST_FRAME);
+            let mut connection = Connection { link, reader, writer, to_send, inbox: inbox.clone() };
+            // If this fails, keeping the connection fails next, and tells the controller.
+            let _ = frame::send(&mut connection.writer, &ToWorker::Welcome { worker }).await;
+            Ok(Some(connection))
+        }
+    }
+}
+
+/// The hello in a stranger's first frame, if it may come in.
+fn check(frame: &[u8], token: &str) -> Result<Hello, String> {
+    let any: AnyHello = parse(frame).map_err(|_| "its first message is not a worker's hello".to_string())?;
+    if !is_same(&any.hello.token, token) {
+        return Err(
+            "its token is not this fleet's: give the worker the --token that the controller has".into()
+        );
+    }
+    if any.hello.protocol != PROTOCOL {
+        return Err(format!(
+            "it speaks version {} of the protocol, and this controller version {PROTOCOL}: use the same version of \
+             loadline for both",
+            any.hello.protocol
+        ));
+    }
+    match parse(frame) {
+        Ok(ToController::Hello(hello)) => Ok(hello),
+        Ok(_) => Err("its first message is not a worker's hello".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+async fn refuse(writer: &mut WriteHalf<TcpStream>, refusal: Refusal) {
+    let Refusal { why, retry } = refusal;
+    let refused = ToWorker::Refused { protocol: PROTOCOL, why, retry };
+    // It is a courtesy: a stranger that does not listen changes nothing.
+    let _ = timeout(REFUSAL_LIMIT, async {
+        frame::send(writer, &refused).await?;
+        writer.shutdown().await.map_err(FrameError::from)
+    })
+    .await;
+}
+
+/// A worker's connection.
+struct Connection {
+    link: LinkNumber,
+    reader: FrameReader<tokio::io::ReadHalf<TcpStream>>,
+    writer: WriteHalf<TcpStream>,
+    to_send: mpsc::Receiver<ToWorker>,
+    inbox: mpsc::Sender<Inbound>,
+}
+
+impl Connection {
+    /// Carries messages until the connection is over, and says why it is.
+    async fn keep(mut self) {
+        let (reason, why) = self.carry().await;
+        let _ = self.inbox.send(Inbound::Gone { link: self.link, reason, why }).await;
+        let _ = timeout(REFUSAL_LIMIT, self.writer.shutdown()).await;
+    }
+
+    async fn carry(&mut self) -> (LossReason, String) {
+        let mut tick = interval(HEARTBEAT);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Ticks, and not a span of time: if it was the controller that stood still, what the worker said meanwhile
+        // is read before the ticks are counted far.
+        let mut silent_ticks = 0;
+        loop {
+            tokio::select! {
+                read = self.reader.next() => {
+                    silent_ticks = 0;
+                    match read {
+                        Ok(Some(frame)) => {
+                            if let Err(end) = self.hear(&frame).await {
+                                return end;
+                            }
+                        }
+                        Ok(None) => return (LossReason::Died, "its connection ended".into()),
+                        Err(FrameError::Broken(e)) => {
+                            return (LossReason::Died, format!("its connection broke: {e}"));
+                        }
+                        Err(e) => return (LossReason::Garbled, e.to_string()),
+                    }
+                }
+                word = self.to_send.recv() => match word {
+                    // The controller has dropped the link: it knows why.
+                    None => return (LossReason::Died, "the controller closed its connection".into()),
+                    Some(word) => if let Err(end) = self.say(&word).await {
+                        return end;
+                    }
+                },
+                _ = tick.tick() => {
+                    silent_ticks += 1;
+                    if silent_ticks > SILENCE_LIMIT.as_secs() / HEARTBEAT.as_secs() {
+                        return (LossReason::Hung, format!("nothing was heard from it for {SILENCE_LIMIT:?}"));
+                    }
+                    if let Err(end) = self.say(&ToWorker::Heartbeat).await {
+                        return end;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn hear(&mut self, frame: &[u8]) -> Result<(), (LossReason, String)> {
+        match parse(frame).map_err(|e| (LossReason::Garbled, e.to_string()))? {
+            ToController::Heartbeat => Ok(()),
+            ToController::Ping { sent } => self.say(&ToWorker::Pong { sent, at: Nanos::now() }).await,
+            ToController::Reply { task, reply } => {
+                // An error means that the controller is ending, which ends this task too.
+                let _ = self.inbox.send(Inbound::Reply { link: self.link, task, reply }).await;
+                Ok(())
+            }
+            ToController::Leaving { why } => Err((LossReason::Died, why)),
+            ToController::Hello(_) => Err((LossReason::Garbled, "it introduced itself twice".into())),
+        }
+    }
+
+    async fn say(&mut self, word: &ToWorker) -> Result<(), (LossReason, String)> {
+        frame::send(&mut self.writer, word).await.map_err(|e| match e {
+            FrameError::Broken(e) if e.kind() == std::io::ErrorKind::TimedOut => {
+                (LossReason::Hung, format!("it takes no messages: {e}"))
+            }
+            e => (LossReason::Died, e.to_string()),
+        })
+    }
+}

@@ -1,0 +1,546 @@
+//! The controller: who belongs to the fleet, who is there, and what happens next.
+//!
+//! It lives on a thread of its own and does one thing after another. Operations ([`crate::operation`],
+//! [`crate::step`]) are written as what they are, a sequence, and ask [`Controller::next`] for the next thing that
+//! happens; whatever concerns the fleet as a whole (someone knocks, a connection ends) is dealt with there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use loadline_base::clock::Nanos;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use crate::cgroup::NodeGroups;
+use crate::connection::{Inbound, Link, LinkNumber, MESSAGES_WAITING, Refusal, accept};
+use crate::error::FleetError;
+use crate::event::{FleetEvent, Loss, LossReason};
+use crate::event_queue::EventQueue;
+use crate::process::{Launch, LocalWorker, REAP_LIMIT};
+use crate::spec::{FleetSpec, Placement, WorkerId, WorkerInfo, is_name};
+use crate::token::random_token;
+use crate::wire::{Hello, Order, Reply, ToWorker};
+
+/// How long a process that was started may take to join: 64 at once on two cores take a second or two.
+const LOCAL_JOIN_LIMIT: Duration = Duration::from_secs(30);
+/// How long a joined worker that was lost is waited for, once for each loss.
+const REJOIN_LIMIT: Duration = Duration::from_secs(15);
+/// How long workers may take to leave when told to: longer than they wait for their I/O.
+const LEAVE_LIMIT: Duration = Duration::from_secs(4);
+/// How often processes that have not joined yet are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// So many strangers are reported one by one; then each time their number has doubled.
+const STRANGERS_REPORTED: u64 = 20;
+
+/// Where a worker comes from, if it is a process of ours.
+struct Local {
+    launch: Launch,
+    process: Option<LocalWorker>,
+}
+
+/// A worker of the fleet, there or not.
+struct Member {
+    info: WorkerInfo,
+    link: Option<Link>,
+    local: Option<Local>,
+    /// Whether it has ever been there.
+    known: bool,
+    /// Whether it was waited for since it was lost.
+    waited: bool,
+    /// Why it is not there.
+    absent: String,
+    /// Whether that is because what was asked of it cannot be.
+    misasked: bool,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// A worker replied to an order.
+    Reply { id: WorkerId, task: u64, reply: Reply },
+    /// A worker is there.
+    Joined(WorkerId),
+    /// A worker is gone; the event was told.
+    Lost(WorkerId, Loss),
+    /// The time that was asked for is there.
+    Tick,
+    /// Nobody waits for the operation any more.
+    Cancelled,
+}
+
+/// See the module.
+pub(crate) struct Controller {
+    address: SocketAddr,
+    token: Arc<str>,
+    placement: Placement,
+    members: BTreeMap<WorkerId, Member>,
+    links: HashMap<LinkNumber, WorkerId>,
+    groups: Vec<NodeGroups>,
+    /// For the handle: who belongs to the fleet.
+    roster: Arc<Mutex<Vec<WorkerInfo>>>,
+    inbox: mpsc::Receiver<Inbound>,
+    pub(crate) events: EventQueue,
+    /// Ends when nobody waits for the operation any more.
+    alive: Option<oneshot::Receiver<()>>,
+    /// The agreed instant of start of the step that runs.
+    pub(crate) zero: Option<Nanos>,
+    last_task: u64,
+    strangers: u64,
+    leaving: bool,
+}
+
+impl Controller {
+    /// Listens. Nobody is there yet.
+    pub(crate) async fn listen(
+        spec: &FleetSpec,
+        mut events: EventQueue,
+        roster: Arc<Mutex<Vec<WorkerInfo>>>,
+    ) -> Result<Controller, FleetError> {
+        let listener = TcpListener::bind(spec.listen).await.map_err(|e| {
+            FleetError::usage(format!(
+                "the controller cannot listen on {}: {e}; give another address, or port 0 for a free one",
+                spec.listen
+            ))
+        })?;
+        let address = listener
+            .local_addr()
+            .map_err(|e| FleetError::failed(format!("the controller's address on {}: {e}", spec.listen)))?;
+        let token: Arc<str> = match &spec.token {
+            Some(token) => token.as_str().into(),
+            None => random_token()?.into(),
+        };
+        let (to_inbox, inbox) = mpsc::channel(MESSAGES_WAITING);
+        tokio::spawn(accept(listener, token.clone(), to_inbox));
+        events.emit(FleetEvent::Listening { address });
+        Ok(Controller {
+            address,
+            token,
+            placement: spec.placement.clone(),
+            members: BTreeMap::new(),
+            links: HashMap::new(),
+            groups: Vec::new(),
+            roster,
+            inbox,
+            events,
+            alive: None,
+            zero: None,
+            last_task: 0,
+            strangers: 0,
+            leaving: false,
+        })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// What ends when nobody waits for the operation any more.
+    pub(crate) fn begin(&mut self, alive: oneshot::Receiver<()>) {
+        (self.alive, self.zero) = (Some(alive), None);
+    }
+
+    /// Starts local workers or waits for others, until all are there.
+    pub(crate) async fn gather(&mut self, spec: &FleetSpec) -> Result<(), FleetError> {
+        match &spec.placement {
+            Placement::Processes { nodes, workers_per_node } => {
+                let prefix = format!("loadline-{}-{}", std::process::id(), &random_token()?[..8]);
+                for node in nodes {
+                    let groups = NodeGroups::make(node, &prefix)?;
+                    for i in 0..*workers_per_node {
+                        let id = WorkerId(format!("{}/{i}", node.name));
+                        let launch = Launch {
+                            program: spec.program.clone(),
+                            id: id.clone(),
+                            node: node.clone(),
+                            cgroups: groups.folders().to_vec(),
+                            controller: self.address,
+                            token: self.token.clone(),
+                            log_dir: spec.worker_log_dir.clone(),
+                        };
+                        let local = Some(Local { launch, process: None });
+                        self.add_member(id, node.name.clone(), local);
+                    }
+                    self.groups.push(groups);
+                }
+                let all: BTreeSet<WorkerId> = self.members.keys().cloned().collect();
+                self.bring_back(&all).await?;
+                match self.members.values().find(|m| m.link.is_none()) {
+                    None => Ok(()),
+                    Some(missing) => {
+                        let id = &missing.info.id;
+                        let message = format!("worker {id} could not be started: {}", missing.absent);
+                        Err(match missing.misasked {
+                            true => FleetError::usage(message),
+                            false => FleetError::failed(message),
+                        })
+                    }
+                }
+            }
+            Placement::Joined { workers, wait } => {
+                let deadline = Instant::now() + wait.0;
+                loop {
+                    let here = self.members.values().filter(|m| m.link.is_some()).count();
+                    if here == *workers as usize {
+                        return Ok(());
+                    }
+                    match self.next(deadline).await {
+                        Happening::Cancelled => return Err(FleetError::interrupted()),
+                        // Nothing was given to it yet, so another may take its place.
+                        Happening::Lost(id, _) => drop(self.members.remove(&id)),
+                        Happening::Tick => {
+                            return Err(FleetError::failed(format!(
+                                "{here} of {workers} workers joined within {wait}; start the others, where the \
+                                 storage is used, with: loadline worker --join {} --token TOKEN",
+                                self.address
+                            )));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn add_member(&mut self, id: WorkerId, node: String, local: Option<Local>) {
+        let info = WorkerInfo { id: id.clone(), node, host: String::new(), pid: 0, version: String::new() };
+        let absent = "it has not joined yet".into();
+        self.members.insert(
+            id,
+            Member { info, link: None, local, known: false, waited: false, absent, misasked: false },
+        );
+    }
+
+    /// Waits for the next thing that happens, until a moment.
+    pub(crate) async fn next(&mut self, until: Instant) -> Happening {
+        loop {
+            // Only the waiting is in the select: what has been received is dealt with as a whole.
+            let inbound = tokio::select! {
+                Some(inbound) = self.inbox.recv() => inbound,
+                () = sleep_until(until) => return Happening::Tick,
+                () = gone(&mut self.alive) => {
+                    self.alive = None;
+                    return Happening::Cancelled;
+                }
+            };
+            if let Some(happening) = self.take(inbound).await {
+                return happening;
+            }
+        }
+    }
+
+    /// Between operations: deals with one thing that happens.
+    pub(crate) async fn idle(&mut self, inbound: Inbound) {
+        self.take(inbound).await;
+    }
+
+    /// The next message of a connection, of whatever kind.
+    pub(crate) async fn receive(&mut self) -> Option<Inbound> {
+        self.inbox.recv().await
+    }
+
+    async fn take(&mut self, inbound: Inbound) -> Option<Happening> {
+        match inbound {
+            Inbound::Knock { link, hello, words, answer } => {
+                let joined = self.admit(&hello);
+                let told = answer.send(joined.clone()).is_ok();
+                let id = joined.ok()?;
+                if !told {
+                    // The connection has ended meanwhile: it never joined, and takes no place.
+                    self.forget_unknown(&id);
+                    return None;
+                }
+                self.settle_in(&id, hello, Link { number: link, words });
+                Some(Happening::Joined(id))
+            }
+            Inbound::Rejected { from, why } => {
+                self.strangers += 1;
+                let count = self.strangers;
+                if count <= STRANGERS_REPORTED || count.is_power_of_two() {
+                    self.events.emit(FleetEvent::Rejected { from: from.to_string(), why, count });
+                }
+                None
+            }
+            Inbound::Reply { link, task, reply } => {
+                let id = self.links.get(&link)?.clone();
+                Some(Happening::Reply { id, task, reply })
+            }
+            Inbound::Gone { link, reason, why } => {
+                let id = self.links.get(&link)?.clone();
+                let loss = self.lose(&id, reason, why).await;
+                Some(Happening::Lost(id, loss))
+            }
+        }
+    }
+
+    /// Gives the place of a joined worker free that was never there.
+    fn forget_unknown(&mut self, id: &WorkerId) {
+        if self.members.get(id).is_some_and(|m| !m.known && m.local.is_none()) {
+            self.members.remove(id);
+        }
+    }
+
+    /// Whether this worker may come in, and under which name.
+    fn admit(&mut self, hello: &Hello) -> Result<WorkerId, Refusal> {
+        let id = WorkerId(hello.name.clone());
+        let refusal = |why: String, retry| Err(Refusal { why, retry });
+        if self.leaving {
+            return refusal("the fleet is over".into(), false);
+        }
+        match (&self.placement, self.members.get(&id)) {
+            (_, Some(member)) if member.link.is_some() => {
+                refusal(format!("a worker named {id} is there already; give another --name"), true)
+            }
+            (_, Some(_)) => Ok(id),
+            (Placement::Processes { .. }, None) => {
+                refusal("this fleet starts its own workers and takes no others".into(), false)
+            }
+            (Placement::Joined { workers, .. }, None) => {
+                if !id.0.split('/').all(is_name)
+                    || id.0.len() > crate::spec::LONGEST_NAME
+                    || !is_name(&hello.node)
+                {
+                    let why = "its name or its node's is none: use letters, digits, '-', '_' and '.'";
+                    refusal(why.into(), false)
+                } else if self.members.len() >= *workers as usize {
+                    refusal(format!("all {workers} workers of this fleet have joined"), false)
+                } else {
+                    self.add_member(id.clone(), hello.node.clone(), None);
+                    Ok(id)
+                }
+            }
+        }
+    }
+
+    fn settle_in(&mut self, id: &WorkerId, hello: Hello, link: Link) {
+        let Some(member) = self.members.get_mut(id) else { return };
+        self.links.insert(link.number, id.clone());
+        member.link = Some(link);
+        member.waited = false;
+        let Hello { host, pid, version, .. } = hello;
+        member.info = WorkerInfo { host, pid, version, ..member.info.clone() };
+        let worker = member.info.clone();
+        let again = std::mem::replace(&mut member.known, true);
+        self.events.emit(if again {
+            FleetEvent::Restarted { worker }
+        } else {
+            FleetEvent::Joined { worker }
+        });
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let roster =
+            self.members.values().filter(|m| m.known || m.local.is_some()).map(|m| m.info.clone()).collect();
+        *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = roster;
+    }
+
+    /// Takes note that a worker is gone.
+    async fn lose(&mut self, id: &WorkerId, reason: LossReason, why: String) -> Loss {
+        let leaving = self.leaving;
+        let mut message = why;
+        if let Some(member) = self.members.get_mut(id) {
+            if let Some(link) = member.link.take() {
+                self.links.remove(&link.number);
+            }
+            if reason == LossReason::Died
+                && !leaving
+                && let Some(Local { process: Some(process), launch }) = &mut member.local
+                && let Some(obituary) = process.ends_now().await
+            {
+                message = obituary.message;
+                if launch.node.memory_limit.is_some() && message.contains("signal: 9") {
+                    message.push_str("; perhaps the memory_limit of its node killed it");
+                }
+            }
+            member.absent = format!("it was lost: {message}");
+        }
+        self.tell_loss(id, reason, message)
+    }
+
+    /// Tells that a worker did not do its part.
+    pub(crate) fn tell_loss(&mut self, id: &WorkerId, reason: LossReason, message: String) -> Loss {
+        let after_s = self.zero.map(|zero| (Nanos::now().0 as f64 - zero.0 as f64) / 1e9);
+        let loss = Loss { reason, message, unix_ms: unix_ms(), after_s };
+        if !self.leaving {
+            self.events.emit(FleetEvent::Lost { worker: self.info(id), loss: loss.clone() });
+        }
+        loss
+    }
+
+    /// A worker of the fleet, there or not.
+    pub(crate) fn info(&self, id: &WorkerId) -> WorkerInfo {
+        self.members.get(id).map_or_else(
+            || WorkerInfo {
+                id: id.clone(),
+                node: String::new(),
+                host: String::new(),
+                pid: 0,
+                version: String::new(),
+            },
+            |m| m.info.clone(),
+        )
+    }
+
+    /// Whether this worker belongs to the fleet.
+    pub(crate) fn has(&self, id: &WorkerId) -> bool {
+        self.members.contains_key(id)
+    }
+
+    /// Why a worker is not there; `None` if it is.
+    pub(crate) fn absent(&self, id: &WorkerId) -> Option<String> {
+        match self.members.get(id) {
+            Some(member) => member.link.is_none().then(|| member.absent.clone()),
+            None => Some("it does not belong to the fleet".into()),
+        }
+    }
+
+    /// All workers of the fleet.
+    pub(crate) fn ids(&self) -> BTreeSet<WorkerId> {
+        self.members.keys().cloned().collect()
+    }
+
+    /// Sends an order. `None`: the worker is not there, or does not listen; then its loss follows.
+    pub(crate) fn order(&mut self, id: &WorkerId, order: Order) -> Option<u64> {
+        let task = self.new_task();
+        self.say(id, ToWorker::Do { task, order }).then_some(task)
+    }
+
+    /// Tells a worker to leave off what it does; it replies `Stopped` with this number.
+    pub(crate) fn tell_to_stop(&mut self, id: &WorkerId) -> Option<u64> {
+        let task = self.new_task();
+        self.say(id, ToWorker::Stop { task }).then_some(task)
+    }
+
+    fn new_task(&mut self) -> u64 {
+        self.last_task += 1;
+        self.last_task
+    }
+
+    fn say(&mut self, id: &WorkerId, word: ToWorker) -> bool {
+        let link = self.members.get(id).and_then(|m| m.link.as_ref());
+        link.is_some_and(|link| link.words.try_send(word).is_ok())
+    }
+
+    /// Ends a worker that is of no more use: its connection, and its process if it is ours.
+    pub(crate) async fn retire(&mut self, id: &WorkerId) {
+        let Some(member) = self.members.get_mut(id) else { return };
+        if let Some(link) = member.link.take() {
+            self.links.remove(&link.number);
+            member.absent = "it was given up".into();
+        }
+        if let Some(process) = member.local.as_mut().and_then(|local| local.process.take()) {
+            let mut process = process;
+            process.end().await;
+        }
+    }
+
+    /// Brings back those of these workers that are not there: local ones are started anew, others are waited for.
+    /// Who is still not there has a reason in [`Controller::absent`].
+    pub(crate) async fn bring_back(&mut self, wanted: &BTreeSet<WorkerId>) -> Result<(), FleetError> {
+        let mut waiting = BTreeSet::new();
+        let mut limit = Duration::ZERO;
+        for id in wanted {
+            let Some(member) = self.members.get_mut(id).filter(|m| m.link.is_none()) else { continue };
+            match &mut member.local {
+                Some(local) => {
+                    if let Some(mut old) = local.process.take() {
+                        old.end().await;
+                    }
+                    match local.launch.start() {
+                        Ok(process) => {
+                            local.process = Some(process);
+                            waiting.insert(id.clone());
+                            limit = limit.max(LOCAL_JOIN_LIMIT);
+                        }
+                        Err(error) => member.absent = error.message,
+                    }
+                }
+                None if !member.waited => {
+                    member.waited = true;
+                    waiting.insert(id.clone());
+                    limit = limit.max(REJOIN_LIMIT);
+                }
+                None => {}
+            }
+        }
+        let deadline = Instant::now() + limit;
+        while !waiting.is_empty() && Instant::now() < deadline {
+            match self.next(deadline.min(Instant::now() + LOOK_EVERY)).await {
+                Happening::Joined(id) => drop(waiting.remove(&id)),
+                Happening::Cancelled => return Err(FleetError::interrupted()),
+                Happening::Tick => {
+                    for id in waiting.clone() {
+                        if self.note_early_end(&id).await {
+                            waiting.remove(&id);
+                        }
+                    }
+                }
+                Happening::Reply { .. } | Happening::Lost(..) => {}
+            }
+        }
+        for id in waiting {
+            if let Some(member) = self.members.get_mut(&id).filter(|m| m.local.is_some()) {
+                member.absent = format!("it did not join within {LOCAL_JOIN_LIMIT:?} of its start");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a process has ended before it joined; then that is why it is not there.
+    async fn note_early_end(&mut self, id: &WorkerId) -> bool {
+        let Some(member) = self.members.get_mut(id) else { return true };
+        let Some(process) = member.local.as_mut().and_then(|l| l.process.as_mut()) else { return false };
+        let Some(obituary) = process.ended().await else { return false };
+        (member.absent, member.misasked) = (obituary.message, obituary.usage);
+        true
+    }
+
+    /// Says goodbye, waits, kills what is left, removes the control groups.
+    pub(crate) async fn shut_down(&mut self) {
+        (self.leaving, self.alive) = (true, None);
+        let deadline = Instant::now() + LEAVE_LIMIT;
+        for id in self.ids() {
+            self.say(&id, ToWorker::Bye);
+        }
+        // Connections are served until they end: a worker that still has much to say must be heard to hear us.
+        while !self.links.is_empty() && Instant::now() < deadline {
+            self.next(deadline).await;
+        }
+        let members = self.members.values_mut();
+        let mut processes: Vec<LocalWorker> =
+            members.filter_map(|m| m.local.as_mut().and_then(|l| l.process.take())).collect();
+        for process in &mut processes {
+            process.wait(deadline.duration_since(Instant::now())).await;
+        }
+        processes.iter_mut().for_each(LocalWorker::kill);
+        let deadline = Instant::now() + REAP_LIMIT;
+        for process in &mut processes {
+            process.wait(deadline.duration_since(Instant::now())).await;
+        }
+        for groups in self.groups.drain(..) {
+            groups.remove().await;
+        }
+        self.events.flush().await;
+    }
+}
+
+/// Waits until nobody waits for the operation any more; for ever if there is none.
+async fn gone(alive: &mut Option<oneshot::Receiver<()>>) {
+    match alive {
+        // It carries nothing: either way the other end is gone.
+        Some(alive) => drop(alive.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Milliseconds since 1970 (UTC).
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}

@@ -1,0 +1,266 @@
+//! A worker that is a process of this program on this machine.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::error::FleetError;
+use crate::spec::{NodeSpec, WorkerId};
+
+/// How much of what a worker printed last is kept for the message about its death.
+const LAST_WORDS: usize = 2 << 10;
+/// How long a killed process may take to be gone: one whose I/O hangs in the kernel is left to the kernel.
+pub(crate) const REAP_LIMIT: Duration = Duration::from_secs(2);
+/// How long a process whose connection ended may take to be dead, so that its death is named and not the
+/// connection's end.
+const DEATH_LIMIT: Duration = Duration::from_millis(300);
+
+/// The exit code with which a worker says that it was asked for what cannot be.
+const USAGE: i32 = 2;
+
+/// The environment variable in which a token travels to a child: a command line is for everybody to read.
+pub const TOKEN_VARIABLE: &str = "LOADLINE_TOKEN";
+
+/// How a local worker is started, each time anew.
+#[derive(Debug, Clone)]
+pub(crate) struct Launch {
+    pub(crate) program: PathBuf,
+    pub(crate) id: WorkerId,
+    pub(crate) node: NodeSpec,
+    pub(crate) cgroups: Vec<PathBuf>,
+    pub(crate) controller: SocketAddr,
+    pub(crate) token: Arc<str>,
+    pub(crate) log_dir: Option<PathBuf>,
+}
+
+/// Where a worker's last words are.
+#[derive(Debug)]
+enum Words {
+    /// Here; the task ends with what it reads.
+    Kept(Arc<Mutex<Vec<u8>>>, JoinHandle<()>),
+    /// At the end of this file.
+    Logged(PathBuf),
+}
+
+/// How a worker ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Obituary {
+    /// In words, its own last ones included.
+    pub(crate) message: String,
+    /// Whether it was asked for what cannot be.
+    pub(crate) usage: bool,
+}
+
+/// A running worker process. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct LocalWorker {
+    child: Child,
+    words: Words,
+}
+
+impl Launch {
+    /// Starts the process.
+    pub(crate) fn start(&self) -> Result<LocalWorker, FleetError> {
+        let mut command = Command::new(&self.program);
+        command
+            .arg0("loadline")
+            .args(["worker", "--child", "--join", &reachable(self.controller).to_string()])
+            .args(["--name", &self.id.0, "--node", &self.node.name])
+            .args(self.node.cpus.iter().flat_map(|cpus| ["--cpus", cpus]))
+            .env(TOKEN_VARIABLE, &*self.token)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // Ctrl-C on the terminal is for the controller, which tells the workers.
+            .process_group(0)
+            .kill_on_drop(true);
+        for group in &self.cgroups {
+            command.arg("--cgroup").arg(group);
+        }
+        let log =
+            self.log_dir.as_ref().map(|folder| folder.join(format!("{}.log", self.id.0.replace('/', "-"))));
+        match &log {
+            Some(path) => {
+                let file = OpenOptions::new().create(true).append(true).open(path).map_err(|e| {
+                    FleetError::failed(format!(
+                        "cannot write the log of worker {}, {}: {e}",
+                        self.id,
+                        path.display()
+                    ))
+                })?;
+                command.stderr(file)
+            }
+            None => command.stderr(Stdio::piped()),
+        };
+        let mut child = command.spawn().map_err(|e| {
+            FleetError::failed(format!("cannot start worker {} ({}): {e}", self.id, self.program.display()))
+        })?;
+        let words = match (log, child.stderr.take()) {
+            (Some(path), _) => Words::Logged(path),
+            (None, stderr) => {
+                let kept = Arc::default();
+                let task = tokio::spawn(keep_last_words(stderr, Arc::clone(&kept)));
+                Words::Kept(kept, task)
+            }
+        };
+        Ok(LocalWorker { child, words })
+    }
+}
+
+/// The address at which a process of this machine reaches a listener.
+pub(crate) fn reachable(listener: SocketAddr) -> SocketAddr {
+    let ip = match listener.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listener.port())
+}
+
+async fn keep_last_words(stderr: Option<ChildStderr>, kept: Arc<Mutex<Vec<u8>>>) {
+    let Some(mut stderr) = stderr else { return };
+    let mut bytes = [0; 1024];
+    while let Ok(n @ 1..) = stderr.read(&mut bytes).await {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(&bytes[..n]);
+        let surplus = kept.len().saturating_sub(LAST_WORDS);
+        kept.drain(..surplus);
+    }
+}
+
+fn end_of_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(LAST_WORDS as u64)))?;
+    let mut bytes = Vec::new();
+    file.take(LAST_WORDS as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl LocalWorker {
+    /// How it ended, if it has.
+    pub(crate) async fn ended(&mut self) -> Option<Obituary> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(self.obituary(status).await)
+    }
+
+    /// How it ended, if it does so at once: its connection has.
+    pub(crate) async fn ends_now(&mut self) -> Option<Obituary> {
+        let status = timeout(DEATH_LIMIT, self.child.wait()).await.ok()?.ok()?;
+        Some(self.obituary(status).await)
+    }
+
+    /// Waits until it has ended by itself. `false`: it has not within `limit`.
+    pub(crate) async fn wait(&mut self, limit: Duration) -> bool {
+        timeout(limit, self.child.wait()).await.is_ok()
+    }
+
+    /// Kills it, without waiting.
+    pub(crate) fn kill(&mut self) {
+        // An error means that it has ended.
+        let _ = self.child.start_kill();
+    }
+
+    /// Kills it and waits until it is gone, up to [`REAP_LIMIT`].
+    pub(crate) async fn end(&mut self) {
+        self.kill();
+        self.wait(REAP_LIMIT).await;
+    }
+
+    async fn obituary(&mut self, status: ExitStatus) -> Obituary {
+        let words = match &mut self.words {
+            Words::Kept(kept, task) => {
+                // What it said may still be in the pipe.
+                if !task.is_finished() {
+                    let _ = timeout(DEATH_LIMIT, task).await;
+                }
+                kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            }
+            Words::Logged(path) => end_of_file(path).unwrap_or_default(),
+        };
+        let words = String::from_utf8_lossy(&words);
+        let last: Vec<&str> = words.lines().rev().filter(|l| !l.trim().is_empty()).take(3).collect();
+        let last = last.into_iter().rev().collect::<Vec<_>>().join(" | ");
+        let message = match last.is_empty() {
+            true => format!("its process ended ({status})"),
+            false => format!("its process ended ({status}), after it said: {last}"),
+        };
+        Obituary { message, usage: status.code() == Some(USAGE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(program: &str) -> Launch {
+        Launch {
+            program: program.into(),
+            id: WorkerId("a/0".into()),
+            node: NodeSpec::named("a"),
+            cgroups: Vec::new(),
+            controller: SocketAddr::from(([0, 0, 0, 0], 7)),
+            token: "secret-token".into(),
+            log_dir: None,
+        }
+    }
+
+    fn script(folder: &Path, text: &str) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.join("program");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().into()
+    }
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn the_token_travels_in_the_environment_and_never_in_the_arguments() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = script(folder.path(), "echo \"args: $*; env: $LOADLINE_TOKEN\" >&2; exit 3");
+        let obituary = run(async { launch(&program).start().unwrap().ends_now().await }).unwrap().message;
+        assert!(obituary.contains("env: secret-token") && obituary.contains("exit status: 3"), "{obituary}");
+        assert!(obituary.contains("--child --join 127.0.0.1:7 --name a/0 --node a;"), "{obituary}");
+    }
+
+    #[test]
+    fn what_a_worker_said_last_is_in_its_log_and_in_its_obituary() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = script(folder.path(), "seq 1 5000 >&2; echo 'out of ideas' >&2; kill -9 $$");
+        let launch = Launch { log_dir: Some(folder.path().into()), ..launch(&program) };
+        let obituary = run(async { launch.start().unwrap().ends_now().await }).unwrap().message;
+        assert!(obituary.contains("signal: 9") && obituary.ends_with("5000 | out of ideas"), "{obituary}");
+        assert!(std::fs::read_to_string(folder.path().join("a-0.log")).unwrap().starts_with("1\n2\n"));
+    }
+
+    #[test]
+    fn a_worker_that_does_not_end_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = script(folder.path(), "trap '' TERM INT; while :; do sleep 0.1; done");
+        let ended = run(async {
+            let mut worker = launch(&program).start().unwrap();
+            assert_eq!(worker.ended().await, None);
+            assert!(!worker.wait(Duration::from_millis(50)).await);
+            worker.end().await;
+            worker.ended().await
+        });
+        assert!(ended.unwrap().message.contains("signal: 9"));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let error = run(async { launch("/no/such/loadline").start().unwrap_err() });
+        assert!(error.message.contains("/no/such/loadline") && error.message.contains("a/0"), "{error}");
+    }
+}

@@ -1,0 +1,343 @@
+//! A measurement: everybody ready, one instant, a stream of records, the end of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use loadline_base::clock::Nanos;
+use loadline_base::units::TimeSpan;
+use loadline_load::Job;
+use loadline_measure::audit::{Finding, FindingKind};
+use loadline_measure::interval::EncodedInterval;
+use loadline_measure::window::Window;
+use tokio::time::Instant;
+
+use crate::controller::{Controller, Happening, unix_ms};
+use crate::error::FleetError;
+use crate::event::{FleetEvent, Loss, LossReason};
+use crate::live::Live;
+use crate::operation::{SHORT_ORDER, all_lost, failure};
+use crate::outcome::{StepOutcome, WorkerOutcome};
+use crate::spec::WorkerId;
+use crate::wire::{Measured, Order, Reply};
+
+/// From the word to start until the start: it must reach every worker meanwhile, on busy CPUs.
+const START_LEAD: Nanos = Nanos::SECOND;
+/// Records that come later than this after the end of their second have fallen behind.
+const BEHIND_LIMIT: Nanos = Nanos(5_000_000_000);
+/// How long after the load, and after waiting for its last I/Os, a worker may take to say that it has ended.
+const DONE_LIMIT: Nanos = Nanos(10_000_000_000);
+/// A second's records are ready in every worker this long after its end; then the workers take turns in sending
+/// them, so that they do not all at one moment take the CPU from the load.
+const FIRST_TURN: Nanos = Nanos(200_000_000);
+/// From the first worker's turn until the last one's.
+const TURNS: Nanos = Nanos(700_000_000);
+/// How often there is a look at limits and at seconds to be shown.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The instants of a step, on the controller's clock.
+struct Schedule {
+    /// When the measured window begins.
+    window: Nanos,
+    /// When the last load is offered.
+    load_ends: Nanos,
+    /// When the last worker must have said that it has ended.
+    over: Nanos,
+}
+
+impl Schedule {
+    fn new(start: Nanos, jobs: &BTreeMap<WorkerId, Job>) -> Option<Schedule> {
+        let job = jobs.values().next()?;
+        let drain = jobs.values().map(|j| j.drain).max()?;
+        let window = start + Nanos::from(job.warm_up.0);
+        let load_ends = window + Nanos::from(job.measure.0) + Nanos::from(job.cool_down.0);
+        Some(Schedule { window, load_ends, over: load_ends + Nanos::from(drain.0) + DONE_LIMIT })
+    }
+
+    /// Whether a record of this second has fallen behind. Once the load has ended, what is waited for may come
+    /// when it comes.
+    fn is_behind(&self, second: i64, now: Nanos) -> bool {
+        let ends = i128::from(self.window.0) + (i128::from(second) + 1) * i128::from(Nanos::SECOND.0);
+        now < self.load_ends && i128::from(now.0) > ends + i128::from(BEHIND_LIMIT.0)
+    }
+}
+
+/// Checks the jobs of one step.
+fn validate(jobs: &BTreeMap<WorkerId, Job>) -> Result<(), FleetError> {
+    let Some((first, one)) = jobs.iter().next() else {
+        return Err(FleetError::usage("there is nothing to measure: no worker has a job"));
+    };
+    for (id, job) in jobs {
+        job.validate().map_err(|e| FleetError { message: format!("worker {id}: {e}"), kind: e.kind })?;
+        if (job.warm_up, job.measure, job.cool_down) != (one.warm_up, one.measure, one.cool_down) {
+            return Err(FleetError::usage(format!(
+                "workers {first} and {id} would not measure at the same time: give both the same warm-up, window and \
+                 cool-down"
+            )));
+        }
+        // Far beyond any use, and far from overflowing an instant.
+        if job.drain > TimeSpan::seconds(100 * 86_400) {
+            return Err(FleetError::usage(format!("worker {id}: nobody waits {} for I/Os", job.drain)));
+        }
+    }
+    Ok(())
+}
+
+/// A running step.
+struct Step<'a> {
+    jobs: &'a BTreeMap<WorkerId, Job>,
+    schedule: Schedule,
+    outcomes: BTreeMap<WorkerId, WorkerOutcome>,
+    /// Workers that have not ended, and the numbers of their orders.
+    running: BTreeMap<WorkerId, u64>,
+    /// Workers that have done their part: what befalls them later is not of this step.
+    ended: BTreeSet<WorkerId>,
+    /// Workers that are to be given up at the end of the step.
+    useless: BTreeSet<WorkerId>,
+    live: Live,
+}
+
+impl Controller {
+    /// Runs the jobs, all from one agreed instant.
+    pub(crate) async fn measure(
+        &mut self,
+        jobs: &BTreeMap<WorkerId, Job>,
+    ) -> Result<StepOutcome, FleetError> {
+        validate(jobs)?;
+        let orders =
+            jobs.iter().map(|(id, job)| (id.clone(), Order::Prepare(Box::new(job.clone())))).collect();
+        let prepared = self
+            .carry_out(orders, SHORT_ORDER, None, |reply| match reply {
+                Reply::Prepared { clock_error_ns } => Some(clock_error_ns),
+                _ => None,
+            })
+            .await?;
+        let ready = prepared.values().filter(|r| r.is_ok()).count();
+        if ready == 0 {
+            let losses = prepared.iter().filter_map(|(id, r)| Some((id, r.as_ref().err()?)));
+            return Err(all_lost("begin", losses));
+        }
+
+        let start = Nanos::now() + START_LEAD;
+        let start_unix_ms = unix_ms() + START_LEAD.0 / Nanos::MILLISECOND.0;
+        let schedule = Schedule::new(start, jobs).ok_or_else(|| FleetError::usage("no worker has a job"))?;
+        self.zero = Some(start);
+        let workers = ready as u32;
+        self.events.emit(FleetEvent::Starting { workers, unix_ms: start_unix_ms });
+
+        let one = &jobs.values().next().ok_or_else(|| FleetError::usage("no worker has a job"))?;
+        let (warm_up, measure, cool_down) =
+            (one.warm_up.0.as_secs(), one.measure.0.as_secs(), one.cool_down.0.as_secs());
+        let mut step = Step {
+            jobs,
+            live: Live::new(schedule.window, warm_up, measure, cool_down),
+            schedule,
+            outcomes: BTreeMap::new(),
+            running: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            useless: BTreeSet::new(),
+        };
+        for (rank, (id, prepared)) in (0..).zip(prepared) {
+            let mut outcome = WorkerOutcome {
+                worker: self.info(&id),
+                window: Window::new(Nanos::from(one.measure.0)),
+                clock_error: None,
+                cpu: None,
+                host_cpu: None,
+                findings: Vec::new(),
+                engine: None,
+                verify: None,
+                lost: None,
+            };
+            match prepared {
+                Err(loss) => outcome.lost = Some(loss),
+                Ok(error) => outcome.clock_error = Some(Nanos(error)),
+            }
+            let ready = outcome.lost.is_none();
+            step.outcomes.insert(id.clone(), outcome);
+            if ready {
+                let hold_back = FIRST_TURN + Nanos(TURNS.0 * rank / jobs.len() as u64);
+                match self.order(&id, Order::Run { start, hold_back }) {
+                    Some(task) => drop(step.running.insert(id, task)),
+                    // It was lost between the two orders; who it was and why is told when its connection ends.
+                    None => {
+                        let why = self.absent(&id).unwrap_or_else(|| "it does not take orders".into());
+                        let loss = self.tell_loss(&id, LossReason::Hung, why);
+                        step.lose(&id, loss, true);
+                    }
+                }
+            }
+        }
+        self.follow(&mut step).await?;
+        Ok(StepOutcome { start_unix_ms, workers: step.outcomes })
+    }
+
+    /// Takes what the workers report until all have ended or are lost.
+    async fn follow(&mut self, step: &mut Step<'_>) -> Result<(), FleetError> {
+        while !step.running.is_empty() {
+            let happening = self.next(Instant::now() + LOOK_EVERY).await;
+            let now = Nanos::now();
+            match happening {
+                Happening::Reply { id, task, reply } if step.running.get(&id) == Some(&task) => {
+                    self.hear(step, id, reply, now);
+                }
+                Happening::Reply { .. } | Happening::Joined(_) | Happening::Tick => {}
+                Happening::Lost(id, loss) => step.lose(&id, loss, true),
+                Happening::Cancelled => {
+                    let busy = std::mem::take(&mut step.running).into_keys().collect();
+                    self.stop_work(busy).await;
+                    return Err(FleetError::interrupted());
+                }
+            }
+            for second in step.live.due(now) {
+                self.events.emit(FleetEvent::Second(second));
+            }
+            if now > step.schedule.over {
+                for id in step.running.keys().cloned().collect::<Vec<_>>() {
+                    let why = "it did not end in time after its load".to_string();
+                    let loss = self.tell_loss(&id, LossReason::Hung, why);
+                    step.lose(&id, loss, true);
+                }
+            }
+        }
+        for second in step.live.due(step.schedule.over) {
+            self.events.emit(FleetEvent::Second(second));
+        }
+        for id in std::mem::take(&mut step.useless) {
+            self.retire(&id).await;
+        }
+        Ok(())
+    }
+
+    /// Takes one reply of a worker that runs.
+    fn hear(&mut self, step: &mut Step<'_>, id: WorkerId, reply: Reply, now: Nanos) {
+        let lost = match reply {
+            Reply::Intervals(intervals) => {
+                let mut result = Ok(());
+                for interval in intervals {
+                    result = result.and(step.count(&id, &interval, now));
+                    if result.is_ok() {
+                        let worker = id.clone();
+                        self.events.emit(FleetEvent::Interval { worker, interval: Box::new(interval) });
+                    }
+                }
+                result.map_err(|(reason, why)| (reason, why, true))
+            }
+            Reply::Measured(measured) => match step.end(&id, *measured) {
+                None => Ok(()),
+                Some(why) => Err((LossReason::Braked, why, false)),
+            },
+            Reply::Failed { kind, message } => {
+                let (reason, why) = failure(kind, message);
+                Err((reason, why, false))
+            }
+            Reply::Progress { .. } => Ok(()),
+            _ => Err((LossReason::Garbled, "it replied to something else than its order".to_string(), true)),
+        };
+        if let Err((reason, why, useless)) = lost {
+            let loss = self.tell_loss(&id, reason, why);
+            if useless {
+                // It still loads the storage that the others are measured on.
+                self.tell_to_stop(&id);
+            }
+            step.lose(&id, loss, useless);
+        }
+    }
+}
+
+impl Step<'_> {
+    /// Adds a record to its worker's window.
+    fn count(
+        &mut self,
+        id: &WorkerId,
+        encoded: &EncodedInterval,
+        now: Nanos,
+    ) -> Result<(), (LossReason, String)> {
+        let garbled = |why: String| (LossReason::Garbled, format!("what it measured cannot be read: {why}"));
+        if self.schedule.is_behind(encoded.second, now) {
+            let seconds = BEHIND_LIMIT.as_secs();
+            let why = format!(
+                "its records of second {} came more than {seconds} s late: its host or its network is overloaded",
+                encoded.second
+            );
+            return Err((LossReason::FellBehind, why));
+        }
+        if self.jobs.get(id).is_none_or(|job| encoded.disk as usize >= job.disks.len()) {
+            return Err(garbled(format!("it has no disk {}", encoded.disk)));
+        }
+        let interval = encoded.decode().map_err(|e| garbled(e.to_string()))?;
+        if let Some(outcome) = self.outcomes.get_mut(id) {
+            outcome.window.add(&interval);
+        }
+        self.live.add(id, &interval);
+        Ok(())
+    }
+
+    /// Takes what a worker says at its end; says why it ended before its time, if it did.
+    fn end(&mut self, id: &WorkerId, measured: Measured) -> Option<String> {
+        self.running.remove(id);
+        let outcome = self.outcomes.get_mut(id)?;
+        let Measured { cpu, host_cpu, findings, engine, verify, completed, errors, braked } = measured;
+        (outcome.cpu, outcome.host_cpu, outcome.verify) = (Some(cpu), host_cpu, verify);
+        (outcome.findings, outcome.engine) = (findings, Some(engine));
+        let arrived = (outcome.window.completed(), outcome.window.errors());
+        if braked.is_none() && arrived != (completed, errors) {
+            outcome.findings.push(Finding::doubt(
+                FindingKind::MissingIntervals,
+                format!("the {completed} I/Os and {errors} errors that worker {id} counted in the window"),
+                format!("{} I/Os and {} errors in the records that it sent", arrived.0, arrived.1),
+                "Records were lost on the way: this is a mistake of Loadline.",
+            ));
+        }
+        if braked.is_none() {
+            self.ended.insert(id.clone());
+        }
+        braked
+    }
+
+    fn lose(&mut self, id: &WorkerId, loss: Loss, useless: bool) {
+        if useless {
+            self.useless.insert(id.clone());
+        }
+        if let Some(outcome) = self.outcomes.get_mut(id)
+            && !self.ended.contains(id)
+            && outcome.lost.is_none()
+        {
+            outcome.lost = Some(loss);
+        }
+        self.running.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_base::units::ByteSize;
+    use loadline_load::{Disk, Target, WritePermission};
+    use loadline_profile::Profile;
+
+    fn jobs() -> BTreeMap<WorkerId, Job> {
+        let disk = Disk { target: Target::Null(ByteSize::GIB), writes: WritePermission::Refused };
+        let job = Job::new(vec![disk], Profile::default());
+        ["a", "b"].map(|id| (WorkerId(id.into()), job.clone())).into()
+    }
+
+    #[test]
+    fn all_workers_must_measure_at_the_same_time() {
+        let mut jobs = jobs();
+        assert_eq!(validate(&jobs), Ok(()));
+        jobs.values_mut().next().unwrap().measure = TimeSpan::seconds(7);
+        assert!(validate(&jobs).unwrap_err().message.contains("same warm-up"));
+        assert!(validate(&BTreeMap::new()).is_err());
+    }
+
+    #[test]
+    fn records_five_seconds_late_are_behind_and_what_is_waited_for_after_the_load_is_not() {
+        let schedule = Schedule::new(Nanos(0), &jobs()).unwrap();
+        let at = |s: u64| Nanos(s * 1_000_000_000);
+        assert_eq!((schedule.window, schedule.load_ends), (at(5), at(35)));
+        assert!(!schedule.is_behind(0, at(11)), "it ended at 6 s");
+        assert!(schedule.is_behind(0, Nanos(at(11).0 + 1)));
+        assert!(!schedule.is_behind(0, at(36)));
+        assert!(schedule.is_behind(i64::MIN, at(1)) && !schedule.is_behind(i64::MAX, at(1)));
+    }
+}

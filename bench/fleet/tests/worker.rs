@@ -1,0 +1,169 @@
+//! The worker itself: it measures what it is told, and does not outlive its controller.
+
+mod common;
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Events, TOKEN, Wire, job, joined, run};
+use loadline_base::units::{ByteSize, TimeSpan};
+use loadline_fleet::wire::{Order, Reply, ToController, ToWorker};
+use loadline_fleet::{ErrorKind, Fleet, FleetError, WorkerId, WorkerOptions, run_worker};
+
+fn options(join: String, name: &str) -> WorkerOptions {
+    WorkerOptions {
+        join,
+        token: TOKEN.into(),
+        name: Some(name.into()),
+        node: None,
+        cpus: None,
+        cgroups: Vec::new(),
+        child: false,
+    }
+}
+
+fn work(join: String, name: &'static str) -> thread::JoinHandle<Result<(), FleetError>> {
+    thread::spawn(move || run_worker(options(join, name), &mut |_| {}))
+}
+
+#[test]
+fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let events = Events::default();
+    run(async {
+        let here = events.clone();
+        let workers = thread::spawn(move || {
+            let address = here.address().to_string();
+            ["a", "b"].map(|name| work(address.clone(), name))
+        });
+        let mut fleet = Fleet::start(joined(2, TimeSpan::seconds(10)), events.sink()).await.unwrap();
+        let ids: Vec<WorkerId> = fleet.workers().into_iter().map(|w| w.id).collect();
+
+        let file = |id: &WorkerId| folder.path().join(&id.0);
+        let wanted = ids.iter().map(|id| (id.clone(), vec![(file(id), ByteSize(1 << 20))])).collect();
+        let made = fleet.make_files(&wanted).await.unwrap();
+        let again = fleet.make_files(&wanted).await.unwrap_err();
+        assert!(again.message.contains(file(&ids[0]).to_str().unwrap()), "{again}");
+
+        let jobs = ids.iter().map(|id| {
+            let mut job = job(2);
+            job.disks[0].target = loadline_load::Target::Path(file(id));
+            job.disks[0].writes = loadline_load::WritePermission::Made(made[id][0]);
+            job.profile.write_percent = 50;
+            job.profile.outstanding = 4;
+            (id.clone(), job)
+        });
+        let jobs = jobs.collect();
+        let filled = fleet.fill(&jobs).await.unwrap();
+        assert!(filled.values().all(Result::is_ok), "{filled:?}");
+        let outcome = fleet.measure(&jobs).await.unwrap();
+        assert_eq!(outcome.lost().count(), 0);
+        for worker in outcome.workers.values() {
+            let completed = worker.window.completed();
+            assert!((1900..=2100).contains(&completed), "1000 a second for 2 s came to {completed}");
+            assert!(worker.cpu.is_some() && worker.host_cpu.is_some() && worker.clock_error.is_some());
+        }
+
+        let remove = ids.iter().map(|id| (id.clone(), vec![(file(id), made[id][0])])).collect();
+        let removed = fleet.remove_files(&remove).await.unwrap();
+        assert!(removed.values().all(Result::is_ok) && !file(&ids[0]).exists());
+        fleet.stop().await;
+        for worker in workers.join().unwrap() {
+            assert_eq!(worker.join().unwrap(), Ok(()), "after a goodbye a worker ends well");
+        }
+    });
+}
+
+/// A controller that lets one worker in, hands it a job, and then does what the test says.
+fn controller(listener: TcpListener, order: Option<Order>) -> Wire {
+    let (stream, _) = listener.accept().unwrap();
+    let mut wire = Wire::new(stream);
+    let hello: Option<ToController> = wire.receive(Duration::from_secs(5)).unwrap();
+    assert!(matches!(hello, Some(ToController::Hello(hello)) if hello.token == TOKEN));
+    wire.send(&ToWorker::Welcome { worker: WorkerId("a".into()) }).unwrap();
+    if let Some(order) = order {
+        wire.send(&ToWorker::Do { task: 1, order }).unwrap();
+    }
+    wire
+}
+
+#[test]
+fn a_worker_whose_controller_closes_the_connection_ends_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let worker = work(listener.local_addr().unwrap().to_string(), "a");
+    drop(controller(listener, None));
+    let begun = Instant::now();
+    let error = worker.join().unwrap().unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert_eq!(error.kind, ErrorKind::Failed);
+    assert!(error.message.contains("is gone"), "{error}");
+}
+
+#[test]
+fn a_worker_whose_controller_is_silent_stops_its_load_within_seconds() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let worker = work(listener.local_addr().unwrap().to_string(), "a");
+    let mut wire = controller(listener, Some(Order::Prepare(Box::new(job(60)))));
+    // It asks for the time until it knows it, and then it is ready.
+    loop {
+        match wire.receive(Duration::from_secs(5)).unwrap() {
+            Some(ToController::Ping { sent }) => {
+                let at = loadline_base::clock::Nanos::now();
+                wire.send(&ToWorker::Pong { sent, at }).unwrap();
+            }
+            Some(ToController::Reply { reply: Reply::Prepared { .. }, .. }) => break,
+            Some(ToController::Heartbeat) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let start = loadline_base::clock::Nanos(loadline_base::clock::Nanos::now().0 + 500_000_000);
+    let order = Order::Run { start, hold_back: loadline_base::clock::Nanos(0) };
+    wire.send(&ToWorker::Do { task: 2, order }).unwrap();
+    let begun = Instant::now();
+    let error = worker.join().unwrap().unwrap_err();
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(4)..Duration::from_secs(10)).contains(&took), "{took:?}");
+    assert!(error.message.contains("nothing was heard"), "{error}");
+}
+
+#[test]
+fn a_word_to_start_that_comes_too_late_is_a_failure_and_not_a_late_start() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let worker = work(listener.local_addr().unwrap().to_string(), "a");
+    let order =
+        Order::Run { start: loadline_base::clock::Nanos(1), hold_back: loadline_base::clock::Nanos(0) };
+    let mut wire = controller(listener, Some(order));
+    loop {
+        match wire.receive(Duration::from_secs(5)).unwrap() {
+            Some(ToController::Reply { task: 1, reply: Reply::Failed { message, .. } }) => {
+                assert!(message.contains("after the instant of start"), "{message}");
+                break;
+            }
+            Some(ToController::Heartbeat) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    wire.send(&ToWorker::Bye).unwrap();
+    assert_eq!(worker.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn an_address_that_is_none_is_refused_at_once() {
+    for address in ["", "host", "host:", ":80", "host:port", "host:99999"] {
+        let error = run_worker(options(address.into(), "a"), &mut |_| {}).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Usage, "{address}");
+    }
+}
+
+#[test]
+fn a_listener_that_is_no_controller_is_given_up_with_its_name() {
+    use std::io::Write;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let worker = work(address.clone(), "a");
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(&[&6u32.to_be_bytes()[..], b"\"what\""].concat()).unwrap();
+    let error = worker.join().unwrap().unwrap_err();
+    assert!(error.message.contains(&address) && error.message.contains("no controller"), "{error}");
+}

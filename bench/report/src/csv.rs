@@ -1,0 +1,67 @@
+//! `steps.csv`: one line for each complete step (RFC 4180), raw units in the names of the columns.
+
+use loadline_measure::audit::Severity;
+use loadline_measure::summary::PERCENTILES;
+
+use crate::report::Report;
+
+/// The complete steps. An empty field is a figure that there honestly is not.
+pub fn steps(report: &Report) -> String {
+    let mut titles: Vec<String> = [
+        "step",
+        "profile",
+        "repeat",
+        "workers",
+        "iops",
+        "bytes_per_s",
+        "cpu_cores",
+        "mean_us",
+        "min_us",
+        "max_us",
+    ]
+    .map(String::from)
+    .to_vec();
+    titles.extend(PERCENTILES.iter().map(|(name, _)| format!("{name}_us")));
+    titles.extend(
+        ["deepest", "deepest_us", "longest_stall_ms", "errors", "lost_workers", "doubts", "limits_missed"]
+            .map(String::from),
+    );
+    let mut text = line(&titles);
+    for step in &report.steps {
+        let latency = &step.latency_us;
+        let figure = |value: Option<f64>| value.map(|v| v.to_string()).unwrap_or_default();
+        let doubts = step.findings.iter().filter(|finding| finding.severity == Severity::Doubt).count();
+        let mut fields = vec![
+            step.step.to_string(),
+            step.label.clone(),
+            step.repeat.to_string(),
+            step.workers.to_string(),
+            step.iops.to_string(),
+            step.bytes_per_s.to_string(),
+            step.cpu_cores.to_string(),
+            figure(latency.mean),
+            figure(latency.min),
+            figure(latency.max),
+        ];
+        fields.extend(PERCENTILES.iter().map(|(name, _)| figure(latency.percentile(name))));
+        fields.extend([
+            latency.deepest.clone().unwrap_or_default(),
+            figure(latency.deepest_value().map(|(_, value)| value)),
+            step.longest_stall_ms.to_string(),
+            step.errors.to_string(),
+            step.lost_workers.to_string(),
+            doubts.to_string(),
+            step.verdicts.iter().filter(|verdict| !verdict.held).count().to_string(),
+        ]);
+        text.push_str(&line(&fields));
+    }
+    text
+}
+
+fn line(fields: &[String]) -> String {
+    let quoted = |field: &String| match field.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.clone(),
+    };
+    format!("{}\r\n", fields.iter().map(quoted).collect::<Vec<_>>().join(","))
+}

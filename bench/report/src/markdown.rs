@@ -1,0 +1,77 @@
+//! `report.md`: the tables and the findings, to paste into a page or a ticket.
+
+use crate::findings::sentences;
+use crate::report::Report;
+use crate::table::{Unit, level, load_cells, load_titles, step_cells};
+
+/// The whole report.
+pub fn page(report: &Report) -> String {
+    let unit = Unit::of(report);
+    let name = unit.name();
+    let mut page = format!("# {}\n\n", report.study);
+    if let Some(description) = &report.description {
+        page.push_str(&format!("{}\n\n", escaped(description)));
+    }
+    page.push_str(&format!(
+        "Measured with Loadline {}, begun {}, {}. {} of {} steps are complete.\n\n## Steps\n\n",
+        report.loadline,
+        report.begun.as_str(),
+        report.finished.as_ref().map_or("not finished".into(), |when| format!("finished {}", when.as_str())),
+        report.complete,
+        report.planned
+    ));
+    let titles = [
+        "step".to_string(),
+        "profile".into(),
+        "repeat".into(),
+        "IOPS".into(),
+        "MB/s".into(),
+        "CPU cores".into(),
+        format!("mean {name}"),
+        format!("p50 {name}"),
+        format!("p99 {name}"),
+        format!("deepest {name}"),
+        "longest stall ms".into(),
+        "errors".into(),
+        "lost workers".into(),
+    ];
+    let rows: Vec<Vec<String>> = report.steps.iter().map(|step| step_cells(step, unit)).collect();
+    page.push_str(&table(&titles, &rows, 1));
+    if report.has_repeats() {
+        let rows: Vec<Vec<String>> = report.loads.iter().map(|load| load_cells(load, unit)).collect();
+        page.push_str(&format!("\n## Loads\n\n{}\n\n{}", level(report), table(&load_titles(unit), &rows, 0)));
+    }
+    let sentences = sentences(report);
+    if !sentences.is_empty() {
+        page.push_str("\n## Findings\n\n");
+        sentences.iter().for_each(|sentence| page.push_str(&format!("- {}\n", escaped(sentence))));
+    }
+    page.push_str(
+        "\nIOPS and MB/s (10^6 bytes) count what completed inside the measured window; latencies are response times \
+         of the I/Os intended inside it, from merged histograms. A percentile is printed if at least 100 I/Os lie \
+         beyond it; `deepest` is the deepest such one.\n",
+    );
+    page
+}
+
+fn table(titles: &[String], rows: &[Vec<String>], text: usize) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let rule: Vec<&str> = (0..titles.len()).map(|i| if i == text { "---" } else { "---:" }).collect();
+    let rows: String = rows.iter().map(|row| line(row)).collect();
+    format!("{}| {} |\n{rows}", line(titles), rule.join(" | "))
+}
+
+/// What Markdown would take for its own.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '|' | '*' | '<' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(if c == '\n' { ' ' } else { c });
+    }
+    escaped
+}

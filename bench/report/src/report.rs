@@ -1,0 +1,205 @@
+//! What a run's folder says, as one value: a row for each step, one for each load, and what is missing.
+
+use std::collections::BTreeMap;
+
+use loadline_load::VerifyReport;
+use loadline_measure::audit::Finding;
+use loadline_measure::summary::LatencySummary;
+use loadline_profile::Profile;
+use loadline_study::folder::manifest::State;
+use loadline_study::folder::result::StepResult;
+use loadline_study::limit::Verdict;
+use loadline_study::when::When;
+use loadline_study::{RunFolder, StudyError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spread::Spread;
+
+/// What a run came to. Every key is always there; `null` where there is no honest figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// `loadline-report`.
+    pub format: String,
+    /// Version of this format.
+    pub version: u64,
+    /// The study's name.
+    pub study: String,
+    /// What the study is for, in words.
+    pub description: Option<String>,
+    /// The run's id.
+    pub run_id: String,
+    /// The version of the Loadline that measured.
+    pub loadline: String,
+    /// When the run began.
+    pub begun: When,
+    /// When it was finished; `null` if it is not.
+    pub finished: Option<When>,
+    /// Steps that are complete.
+    pub complete: usize,
+    /// Steps in all.
+    pub planned: usize,
+    /// Every complete step, in the order in which they were measured.
+    pub steps: Vec<StepRow>,
+    /// Every load, over its complete repeats.
+    pub loads: Vec<LoadRow>,
+    /// Steps that are not complete: their number, load and repeat, in words.
+    pub missing: Vec<String>,
+    /// What is wrong with files that no figure comes from.
+    pub notices: Vec<String>,
+}
+
+/// One complete step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepRow {
+    /// Its number.
+    pub step: u32,
+    /// Its load.
+    pub label: String,
+    /// Which repeat.
+    pub repeat: u32,
+    /// The load on each disk.
+    pub profile: Profile,
+    /// Workers that took part, the lost ones included.
+    pub workers: usize,
+    /// I/Os a second of the whole fleet.
+    pub iops: f64,
+    /// Bytes a second.
+    pub bytes_per_s: f64,
+    /// CPU cores that all workers used together.
+    pub cpu_cores: f64,
+    /// Response times of the whole fleet, microseconds.
+    pub latency_us: LatencySummary,
+    /// The longest time in which no worker completed anything, milliseconds.
+    pub longest_stall_ms: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// Workers that did not finish.
+    pub lost_workers: usize,
+    /// What a reader of these figures should know.
+    pub findings: Vec<Finding>,
+    /// What the checks of blocks found; `null` if not verifying.
+    pub verify: Option<VerifyReport>,
+    /// How it did against the study's limits.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// One load, over its complete repeats.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LoadRow {
+    /// The load.
+    pub label: String,
+    /// Complete repeats.
+    pub repeats: usize,
+    /// I/Os a second.
+    pub iops: Option<Spread>,
+    /// Bytes a second.
+    pub bytes_per_s: Option<Spread>,
+    /// Mean response time of each repeat, microseconds.
+    pub mean_us: Option<Spread>,
+    /// 99th percentile of each repeat, microseconds; `null` if a repeat has too few I/Os for one.
+    pub p99_us: Option<Spread>,
+}
+
+/// The format of a report.
+pub const FORMAT: &str = "loadline-report";
+/// Its version.
+pub const VERSION: u64 = 1;
+
+impl Report {
+    /// Reads what there is to report.
+    pub fn of(folder: &RunFolder) -> Result<Report, StudyError> {
+        let manifest = &folder.manifest;
+        let results = folder.results()?;
+        let mut report = Report {
+            format: FORMAT.into(),
+            version: VERSION,
+            study: manifest.study.name.to_string(),
+            description: manifest.study.description.clone(),
+            run_id: manifest.run_id.clone(),
+            loadline: manifest.loadline.clone(),
+            begun: manifest.begun.clone(),
+            finished: manifest.finished.clone().filter(|_| manifest.state == State::Finished),
+            complete: 0,
+            planned: results.len(),
+            steps: Vec::new(),
+            loads: Vec::new(),
+            missing: Vec::new(),
+            notices: Vec::new(),
+        };
+        for (step, result) in results {
+            match result {
+                Some(result) => {
+                    report.notices.extend(folder.damaged_series(&step, &result));
+                    report.steps.push(StepRow::of(result));
+                }
+                None => {
+                    report.missing.push(format!("{} ({}, repeat {})", step.number, step.label, step.repeat))
+                }
+            }
+        }
+        report.complete = report.steps.len();
+        report.loads = loads(&report.steps);
+        Ok(report)
+    }
+
+    /// Whether any load was measured more than once.
+    pub fn has_repeats(&self) -> bool {
+        self.loads.iter().any(|load| load.repeats > 1)
+    }
+}
+
+impl StepRow {
+    fn of(result: StepResult) -> StepRow {
+        StepRow {
+            step: result.step.number,
+            repeat: result.step.repeat,
+            workers: result.workers.len(),
+            iops: result.figures.total.iops,
+            bytes_per_s: result.figures.total.bytes_per_s,
+            cpu_cores: result.cores(),
+            longest_stall_ms: result.figures.longest_stall_ms,
+            errors: result.figures.errors,
+            lost_workers: result.lost(),
+            latency_us: result.figures.total.latency_us,
+            label: result.step.label,
+            profile: result.step.profile,
+            findings: result.findings,
+            verify: result.verify,
+            verdicts: result.verdicts,
+        }
+    }
+}
+
+/// One row for each load, in the order in which they were first measured.
+fn loads(steps: &[StepRow]) -> Vec<LoadRow> {
+    let mut order: Vec<&str> = Vec::new();
+    let mut by_label: BTreeMap<&str, Vec<&StepRow>> = BTreeMap::new();
+    for step in steps {
+        let repeats = by_label.entry(&step.label).or_default();
+        if repeats.is_empty() {
+            order.push(&step.label);
+        }
+        repeats.push(step);
+    }
+    let row = |label: &str| {
+        let repeats = &by_label[label];
+        // Of all repeats or of none: a spread over some of them would be of the lucky ones.
+        let over = |figure: &dyn Fn(&StepRow) -> Option<f64>| {
+            let figures: Option<Vec<f64>> = repeats.iter().map(|step| figure(step)).collect();
+            figures.and_then(|figures| Spread::of(&figures))
+        };
+        LoadRow {
+            label: label.to_string(),
+            repeats: repeats.len(),
+            iops: over(&|step| Some(step.iops)),
+            bytes_per_s: over(&|step| Some(step.bytes_per_s)),
+            mean_us: over(&|step| step.latency_us.mean),
+            p99_us: over(&|step| step.latency_us.p99),
+        }
+    };
+    order.into_iter().map(row).collect()
+}

@@ -1,0 +1,207 @@
+//! As aligned text, for a terminal of 120 columns where labels allow it.
+
+use crate::report::{LoadRow, Report, StepRow};
+use crate::spread::Spread;
+
+/// What latencies are printed in: one unit for a whole table, so that rows can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Microseconds.
+    Micro,
+    /// Milliseconds.
+    Milli,
+}
+
+impl Unit {
+    /// Milliseconds as soon as one of them would take five digits in microseconds.
+    pub fn of(report: &Report) -> Unit {
+        let figures = |step: &StepRow| {
+            let latency = &step.latency_us;
+            [latency.mean, latency.p99, latency.deepest_value().map(|(_, value)| value)]
+        };
+        let largest = report.steps.iter().flat_map(figures).flatten().fold(0.0, f64::max);
+        if largest < 10_000.0 { Unit::Micro } else { Unit::Milli }
+    }
+
+    /// `us` or `ms`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Micro => "us",
+            Unit::Milli => "ms",
+        }
+    }
+
+    /// A latency of so many microseconds, in this unit; `-` if there is none.
+    pub fn show(self, micros: Option<f64>) -> String {
+        match (self, micros) {
+            (_, None) => "-".into(),
+            (Unit::Micro, Some(us)) if us < 100.0 => format!("{us:.1}"),
+            (Unit::Micro, Some(us)) => format!("{us:.0}"),
+            (Unit::Milli, Some(us)) if us < 100_000.0 => format!("{:.2}", us / 1e3),
+            (Unit::Milli, Some(us)) => format!("{:.0}", us / 1e3),
+        }
+    }
+}
+
+/// `12,345`.
+pub fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let first = match digits.len() % 3 {
+        0 => 3,
+        n => n,
+    };
+    if digits.len() <= 3 {
+        // Rates below a thousand keep a decimal if they have one worth keeping.
+        return if number < 100.0 && number.fract() != 0.0 { format!("{number:.1}") } else { digits };
+    }
+    let (head, rest) = digits.split_at(first);
+    let groups: Vec<&str> =
+        rest.as_bytes().chunks(3).map(|c| std::str::from_utf8(c).unwrap_or_default()).collect();
+    format!("{head},{}", groups.join(","))
+}
+
+/// Megabytes a second: decimal, as networks and drives are labelled.
+pub fn megabytes(bytes_per_s: f64) -> String {
+    let mb = bytes_per_s / 1e6;
+    if mb < 100.0 { format!("{mb:.1}") } else { thousands(mb) }
+}
+
+/// The table of all complete steps.
+pub fn steps(report: &Report) -> String {
+    let unit = Unit::of(report);
+    let latency = |name: &str| format!("{name} {}", unit.name());
+    let mut rows = vec![vec![
+        "step".into(),
+        "profile".into(),
+        "rep".into(),
+        "IOPS".into(),
+        "MB/s".into(),
+        "CPU".into(),
+        latency("mean"),
+        latency("p50"),
+        latency("p99"),
+        latency("deepest"),
+        "stall ms".into(),
+        "errors".into(),
+        "lost".into(),
+    ]];
+    rows.extend(report.steps.iter().map(|step| step_cells(step, unit)));
+    align(&rows, 1)
+}
+
+/// The cells of one step, in the order of the table's columns.
+pub fn step_cells(step: &StepRow, unit: Unit) -> Vec<String> {
+    let latency = &step.latency_us;
+    let deepest = latency
+        .deepest_value()
+        .map_or("-".into(), |(name, value)| format!("{name} {}", unit.show(Some(value))));
+    vec![
+        step.step.to_string(),
+        step.label.clone(),
+        step.repeat.to_string(),
+        thousands(step.iops),
+        megabytes(step.bytes_per_s),
+        format!("{:.2}", step.cpu_cores),
+        unit.show(latency.mean),
+        unit.show(latency.p50),
+        unit.show(latency.p99),
+        deepest,
+        thousands(step.longest_stall_ms as f64),
+        thousands(step.errors as f64),
+        step.lost_workers.to_string(),
+    ]
+}
+
+/// The table of all loads over their repeats; empty if nothing was repeated.
+pub fn loads(report: &Report) -> String {
+    if !report.has_repeats() {
+        return String::new();
+    }
+    let unit = Unit::of(report);
+    let mut rows = vec![load_titles(unit)];
+    rows.extend(report.loads.iter().map(|load| load_cells(load, unit)));
+    format!("{}{}\n", align(&rows, 0), level(report))
+}
+
+/// The titles of the table of loads.
+pub fn load_titles(unit: Unit) -> Vec<String> {
+    vec![
+        "profile".into(),
+        "n".into(),
+        "IOPS".into(),
+        "MB/s".into(),
+        format!("mean {}", unit.name()),
+        format!("p99 {}", unit.name()),
+    ]
+}
+
+/// The cells of one load.
+pub fn load_cells(load: &LoadRow, unit: Unit) -> Vec<String> {
+    let spread = |spread: Option<Spread>, show: &dyn Fn(f64) -> String| match spread {
+        None => "-".to_string(),
+        Some(Spread { median, .. }) if load.repeats == 1 => show(median),
+        Some(Spread { median, low, high, .. }) => format!("{} [{}..{}]", show(median), show(low), show(high)),
+    };
+    let latency = |figure| spread(figure, &|us| unit.show(Some(us)));
+    vec![
+        load.label.clone(),
+        load.repeats.to_string(),
+        spread(load.iops, &thousands),
+        spread(load.bytes_per_s, &megabytes),
+        latency(load.mean_us),
+        latency(load.p99_us),
+    ]
+}
+
+/// What the brackets in the table of loads are.
+pub fn level(report: &Report) -> &'static str {
+    let with_level = |load: &LoadRow| load.iops.is_some_and(|iops| iops.level.is_some());
+    match (report.loads.iter().any(with_level), report.loads.iter().all(with_level)) {
+        (_, true) => "Median of the repeats, and its 95 % confidence interval.",
+        (false, _) => "Median of the repeats, and their range: fewer than six carry no confidence level.",
+        _ => {
+            "Median of the repeats; in brackets its 95 % confidence interval from six repeats on, else their range, \
+             which carries no confidence level."
+        }
+    }
+}
+
+/// Columns as wide as their widest cell: the column `text` to the left, numbers to the right.
+fn align(rows: &[Vec<String>], text: usize) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(
+                |(i, (cell, width))| {
+                    if i == text { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                },
+            )
+            .collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short_and_exact_enough() {
+        assert_eq!(
+            [0.2, 7.0, 99.94, 523.7, 12_345.0, 1_234_567.0].map(thousands),
+            ["0.2", "7", "99.9", "524", "12,345", "1,234,567"]
+        );
+        assert_eq!([512.0, 2.5e7, 1.5e9].map(megabytes), ["0.0", "25.0", "1,500"]);
+        assert_eq!(Unit::Micro.show(Some(83.25)), "83.2");
+        assert_eq!(Unit::Milli.show(Some(83.25)), "0.08");
+        assert_eq!(Unit::Milli.show(None), "-");
+    }
+}

@@ -1,0 +1,270 @@
+//! Reports on a run folder that was put together by hand: what they look like, and that no damage to the folder makes
+//! one of them lie.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use loadline_base::clock::Nanos;
+use loadline_fleet::{Loss, LossReason, WorkerId, WorkerInfo};
+use loadline_load::CpuTime;
+use loadline_measure::audit::{Finding, FindingKind};
+use loadline_measure::interval::{Interval, Phase};
+use loadline_measure::window::Window;
+use loadline_report::{Report, csv, findings, json, markdown, table, write};
+use loadline_study::folder::events::RunEvent;
+use loadline_study::folder::manifest::Manifest;
+use loadline_study::folder::result::{StepResult, WorkerResult};
+use loadline_study::folder::series::SeriesWriter;
+use loadline_study::folder::{OwnedFolder, RunFolder};
+use loadline_study::limit::Limit;
+use loadline_study::when::When;
+use loadline_study::{Study, read};
+
+const STUDY: &str = r#"
+name = "golden"
+description = "What a report | looks like"
+profiles = ["B4-T1-O8-W0-PR", "B64-T1-O8-W100-PS"]
+[fleet]
+workers_per_node = 2
+disk_size = "64MiB"
+[phases]
+measure = "2s"
+[run]
+repeats = 2
+limits = ["p99 <= 500us"]
+"#;
+
+fn study() -> Study {
+    read::parse("golden.toml", STUDY).unwrap()
+}
+
+/// What one worker did: `count` I/Os a second of `micros` and a little more.
+fn window(count: u64, micros: u64, block: u64, writes: bool) -> Window {
+    let mut window = Window::new(Nanos(2 * Nanos::SECOND.0));
+    for second in 0..2 {
+        let mut interval = Interval::new(second, Phase::Measure, 0);
+        let operations = if writes { &mut interval.write } else { &mut interval.read };
+        for i in 0..count {
+            operations.response.record(Nanos(micros * 1_000 + i % 100 * 1_000));
+            operations.bytes += block;
+        }
+        (0..1000).for_each(|ms| interval.completions.set(Nanos(ms * 1_000_000)));
+        window.add(&interval);
+    }
+    window
+}
+
+fn worker(name: &str) -> WorkerInfo {
+    WorkerInfo {
+        id: WorkerId(name.into()),
+        node: "node-1".into(),
+        host: "host".into(),
+        pid: 1,
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+/// A run of four steps of which the last is missing; in the third a worker was lost.
+fn synthetic(path: &Path) -> PathBuf {
+    let manifest = Manifest::new(study(), STUDY.into(), path.into()).unwrap();
+    let mut owned = OwnedFolder::create(&path.join("run"), manifest).unwrap();
+    owned.events.run(&RunEvent::FillDone).unwrap();
+    for step in &owned.folder.plan.steps.clone()[..3] {
+        let folder = owned.begin_step(step).unwrap();
+        let mut series = SeriesWriter::create(&folder, 0).unwrap();
+        series.begin(1_700_000_000_000).unwrap();
+        series.add(&WorkerId("node-1/0".into()), &Interval::new(0, Phase::Measure, 0).encode()).unwrap();
+        let writes = step.profile.write_percent > 0;
+        let (count, micros) =
+            if writes { (1_000, 7_000) } else { (20_000, 200 + u64::from(step.repeat) * 100) };
+        let one = window(count, micros, step.profile.block_size.0, writes);
+        let mut all = one.clone();
+        all.merge(&one);
+        let mut result = StepResult::empty(&owned.folder.manifest.run_id, step, When::now());
+        result.figures = all.figures();
+        result.histograms = all.histograms();
+        result.cpu = CpuTime { user_s: 1.0, system_s: 2.0 };
+        let lost = (step.number == 3).then(|| Loss {
+            reason: LossReason::Died,
+            message: "its process ended".into(),
+            unix_ms: 1,
+            after_s: Some(1.0),
+        });
+        for (name, lost) in [("node-1/0", None), ("node-1/1", lost)] {
+            result.workers.push(WorkerResult {
+                worker: worker(name),
+                figures: one.figures(),
+                clock_error_ns: Some(0),
+                cpu: None,
+                host_cpu: None,
+                engine: Some("io_uring".into()),
+                findings: Vec::new(),
+                lost,
+            });
+        }
+        let limit: Limit = "p99 <= 500us".parse().unwrap();
+        result.verdicts = vec![limit.judge(&result.figures)];
+        if step.number > 1 {
+            result.findings.push(Finding::note(
+                FindingKind::Fallback,
+                "io_uring",
+                format!("threads, in step {}", step.number),
+                "The kernel refused it.",
+            ));
+        }
+        result.series = series.finish().unwrap();
+        owned.complete_step(step, &result).unwrap();
+    }
+    owned.folder.path().to_path_buf()
+}
+
+fn report(run: &Path) -> Report {
+    Report::of(&RunFolder::open(run).unwrap()).unwrap()
+}
+
+#[test]
+fn the_table_of_steps_and_of_loads_in_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = report(&synthetic(folder.path()));
+    assert_eq!(
+        table::steps(&report),
+        "\
+step  profile            rep    IOPS  MB/s   CPU  mean us  p50 us  p99 us  deepest us  stall ms  errors  lost
+   1  B4-T1-O8-W0-PR       1  40,000   164  1.50      350     350     399     p99 399         0       0     0
+   2  B64-T1-O8-W100-PS    1   2,000   131  1.50     7050    7078       -    p95 7099         0       0     0
+   3  B4-T1-O8-W0-PR       2  40,000   164  1.50      450     451     499     p99 499         0       0     1
+"
+    );
+    assert_eq!(
+        table::loads(&report),
+        "\
+profile            n                     IOPS            MB/s         mean us          p99 us
+B4-T1-O8-W0-PR     2  40,000 [40,000..40,000]  164 [164..164]  400 [350..450]  449 [399..499]
+B64-T1-O8-W100-PS  1                    2,000             131            7050               -
+Median of the repeats, and their range: fewer than six carry no confidence level.
+"
+    );
+}
+
+#[test]
+fn findings_limits_and_what_is_missing_are_sentences() {
+    let folder = tempfile::tempdir().unwrap();
+    let sentences = findings::sentences(&report(&synthetic(folder.path())));
+    assert_eq!(
+        sentences,
+        [
+            "unfinished: 3 of 4 steps are complete; missing: 4 (B64-T1-O8-W100-PS, repeat 2)",
+            "limit missed: step 2 (B64-T1-O8-W100-PS): p99 <= 500us, found too few I/Os completed to tell",
+            "note: steps 2, 3: expected io_uring; found threads, in step 2 (in the first of them). The kernel refused \
+             it.",
+        ]
+    );
+}
+
+#[test]
+fn files_for_programs_and_people_are_written_beside_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = synthetic(folder.path());
+    let report = report(&run);
+    let files = write::files(&report, &run).unwrap();
+    assert_eq!(files.len(), 3);
+    let lines: Vec<String> = csv::steps(&report).lines().map(str::to_string).collect();
+    assert_eq!(lines.len(), 4);
+    assert!(
+        lines[0].starts_with("step,profile,repeat,workers,iops,bytes_per_s,cpu_cores,mean_us"),
+        "{}",
+        lines[0]
+    );
+    assert!(lines[3].starts_with("3,B4-T1-O8-W0-PR,2,2,40000,163840000,1.5,449.5,"), "{}", lines[3]);
+    assert_eq!(lines.iter().map(|line| line.split(',').count()).max(), Some(24));
+    let back: Report = serde_json::from_str(&json::document(&report)).unwrap();
+    assert_eq!((back.steps.len(), &back.missing), (3, &report.missing));
+    let page = markdown::page(&report);
+    assert!(
+        page.contains("What a report \\| looks like") && page.contains("| 3 | B4-T1-O8-W0-PR | 2 |"),
+        "{page}"
+    );
+}
+
+/// Cuts the file off at every byte, and asks each time. The last byte of a sealed file is the line feed after it.
+fn at_every_byte(file: &Path, mut ask: impl FnMut(usize, usize)) {
+    let bytes = fs::read(file).unwrap();
+    for length in 0..bytes.len() {
+        fs::write(file, &bytes[..length]).unwrap();
+        ask(length, bytes.len());
+    }
+    fs::write(file, &bytes).unwrap();
+}
+
+#[test]
+fn a_run_or_step_file_cut_off_at_any_byte_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = synthetic(folder.path());
+    let manifest = run.join("run.json");
+    at_every_byte(&manifest, |length, whole| match RunFolder::open(&run) {
+        Ok(_) => assert_eq!(length + 1, whole),
+        Err(error) => assert!(error.message.contains(manifest.to_str().unwrap()), "{error}"),
+    });
+    let opened = RunFolder::open(&run).unwrap();
+    for step in &opened.plan.steps[..3] {
+        let file = opened.step_path(step).join("result.json");
+        at_every_byte(&file, |length, whole| match opened.result(step) {
+            Ok(result) => {
+                assert!(result.is_some() && length + 1 == whole, "cut to {length}, it was never measured")
+            }
+            Err(error) => assert!(error.message.contains(file.to_str().unwrap()), "{error}"),
+        });
+        // To resume is no less careful.
+        fs::write(&file, "{").unwrap();
+        assert!(OwnedFolder::resume(&run).unwrap_err().message.contains(file.to_str().unwrap()));
+        fs::write(&file, "").unwrap();
+        assert!(OwnedFolder::resume(&run).is_err());
+        fs::remove_dir_all(file.parent().unwrap()).unwrap();
+        OwnedFolder::resume(&run).expect("as the message advises, the step's folder was removed");
+    }
+}
+
+#[test]
+fn any_other_file_cut_off_at_any_byte_changes_no_figure() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = synthetic(folder.path());
+    let whole = table::steps(&report(&run));
+    let opened = RunFolder::open(&run).unwrap();
+    let step = opened.step_path(&opened.plan.steps[0]);
+    let mut files = ["study.toml", "events.jsonl"].map(|name| run.join(name)).to_vec();
+    files.extend(["intervals.hlog", "seconds.jsonl"].map(|name| step.join(name)));
+    for file in files {
+        at_every_byte(&file, |_, _| {
+            assert_eq!(table::steps(&report(&run)), whole);
+            if let Ok(owned) = OwnedFolder::resume(&run) {
+                assert_eq!(owned.folder.results().unwrap().iter().flat_map(|(_, result)| result).count(), 3);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_series_that_was_cut_off_is_said_and_is_in_no_figure() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = synthetic(folder.path());
+    let opened = RunFolder::open(&run).unwrap();
+    let seconds = opened.step_path(&opened.plan.steps[0]).join("seconds.jsonl");
+    fs::write(&seconds, "").unwrap();
+    let report = report(&run);
+    assert!(
+        report.notices.len() == 1 && report.notices[0].contains("seconds.jsonl has 0 of"),
+        "{:?}",
+        report.notices
+    );
+}
+
+#[test]
+fn what_is_no_run_at_all_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, part) in
+        [(folder.path().to_path_buf(), "it has no run.json"), (folder.path().join("x"), "no run in")]
+    {
+        let message = RunFolder::open(&path).unwrap_err().message;
+        assert!(message.contains(part), "{message}");
+    }
+}

@@ -1,0 +1,327 @@
+//! The plan against what is there: space, devices, folders. Nothing is changed. The workers check again, at the
+//! moment they open what is theirs; this is so that a study of a night does not fail at its second hour.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use loadline_base::units::ByteSize;
+use loadline_load::Target;
+use loadline_load::target::free_space;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use crate::error::StudyError;
+use crate::file::Study;
+use crate::folder::manifest::MadeFile;
+use crate::plan::{Plan, fits};
+use crate::profiles::Point;
+
+/// Space that is needed on one file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Space {
+    /// A folder on it: the one that exists and is nearest to where the space is needed.
+    pub folder: PathBuf,
+    /// What for, in words.
+    pub purpose: String,
+    /// How much.
+    pub needed: ByteSize,
+    /// How much is free for this user.
+    pub free: ByteSize,
+}
+
+/// An existing device or file that is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Where it is.
+    pub target: Target,
+    /// Its size.
+    pub size: ByteSize,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// Each file system on which space is needed.
+    pub space: Vec<Space>,
+    /// The devices that are measured, in the study's order.
+    pub devices: Vec<Device>,
+    /// What stands in the way; empty if nothing does.
+    pub problems: Vec<StudyError>,
+}
+
+impl Found {
+    /// Itself, or the first problem.
+    pub fn accept(self) -> Result<Found, StudyError> {
+        match self.problems.first() {
+            Some(problem) => Err(problem.clone()),
+            None => Ok(self),
+        }
+    }
+}
+
+/// Where a run will work.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The folder of the study file.
+    pub study_folder: &'a Path,
+    /// The run's folder. It may not exist yet.
+    pub run: &'a Path,
+    /// Whether the targets are given up to be written on.
+    pub destroy_data: bool,
+    /// Files that the run has made before: what they hold already needs no more space.
+    pub made: &'a [MadeFile],
+}
+
+/// Where a study's device is: a relative path is relative to the study file.
+pub(crate) fn located(target: &Target, study_folder: &Path) -> Target {
+    match target {
+        Target::Path(path) => Target::Path(study_folder.join(path)),
+        Target::Null(size) => Target::Null(*size),
+    }
+}
+
+/// Looks at everything that the plan needs.
+pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
+    let mut found = Found::default();
+    // Workers that join see their own hosts' disks; they refuse what does not fit when they make or open it.
+    let elsewhere = study.fleet.join.is_some();
+    let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
+    if plan.disk_size.is_some() && !elsewhere {
+        let folder = match &study.target.folder {
+            Some(folder) => place.study_folder.join(folder),
+            None => place.run.join("disks"),
+        };
+        if study.target.folder.is_some() && !folder.is_dir() {
+            found.problems.push(StudyError::usage(format!(
+                "[target] folder {} is not a folder: make it, or name another one",
+                folder.display()
+            )));
+        }
+        let held: u64 = place
+            .made
+            .iter()
+            .filter_map(|file| fs::metadata(&file.path).ok())
+            .map(|m| m.blocks() * 512)
+            .sum();
+        needs.push((folder, "the files", ByteSize(plan.file_space().0.saturating_sub(held))));
+    }
+    match space(&needs) {
+        Ok(space) => found.space = space,
+        Err(problem) => found.problems.push(problem),
+    }
+    for space in found.space.iter().filter(|space| space.needed > space.free) {
+        found.problems.push(StudyError::usage(format!(
+            "too little space in {}: for {}, {} are needed, and {} are free. Make room, name another place ([target] folder, \
+             or --out), or lower disk_size or the number of disks",
+            space.folder.display(),
+            space.purpose,
+            human(space.needed),
+            human(space.free)
+        )));
+    }
+    if !elsewhere {
+        devices(study, plan, place, &mut found);
+    }
+    found
+}
+
+/// Adds up what is needed on each file system.
+fn space(needs: &[(PathBuf, &str, ByteSize)]) -> Result<Vec<Space>, StudyError> {
+    let mut systems: BTreeMap<u64, Space> = BTreeMap::new();
+    for (path, purpose, needed) in needs {
+        let folder = nearest_folder(path);
+        let failed = |e: std::io::Error| StudyError::io("look at", &folder, &e);
+        let device = fs::metadata(&folder).map_err(failed)?.dev();
+        let free = free_space(&folder)?;
+        match systems.get_mut(&device) {
+            Some(space) => {
+                space.needed = ByteSize(space.needed.0.saturating_add(needed.0));
+                space.purpose = format!("{} and {purpose}", space.purpose);
+            }
+            None => {
+                let space = Space { folder, purpose: (*purpose).to_string(), needed: *needed, free };
+                systems.insert(device, space);
+            }
+        }
+    }
+    Ok(systems.into_values().collect())
+}
+
+/// The folder itself, or the nearest one above it that exists.
+fn nearest_folder(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    absolute.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
+}
+
+/// Looks at every device that the study names.
+fn devices(study: &Study, plan: &Plan, place: &Place<'_>, found: &mut Found) {
+    let mut seen: BTreeMap<(u64, u64), Target> = BTreeMap::new();
+    for target in &study.target.devices {
+        let target = located(target, place.study_folder);
+        match device(&target, plan, place.destroy_data) {
+            Ok((device, identity)) => {
+                let twice = identity.and_then(|identity| seen.insert(identity, target.clone()));
+                if let Some(other) = twice {
+                    found.problems.push(StudyError::usage(format!(
+                        "[target] devices: {target} and {other} are the same disk: two workers would disturb each \
+                         other; name each disk once"
+                    )));
+                }
+                found.devices.push(device);
+            }
+            Err(problem) => found.problems.push(problem),
+        }
+    }
+}
+
+/// A device, and which one it is if it can be told.
+fn device(
+    target: &Target,
+    plan: &Plan,
+    destroy_data: bool,
+) -> Result<(Device, Option<(u64, u64)>), StudyError> {
+    let usage = |what: String| StudyError::usage(format!("target {target}: {what}"));
+    let (size, identity, sector) = match target {
+        Target::Null(size) => (*size, None, 1),
+        Target::Path(path) => {
+            let metadata = fs::metadata(path).map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => usage(
+                    "there is nothing; check the path, or leave devices out to have files created".into(),
+                ),
+                _ => usage(format!("cannot be looked at: {e}")),
+            })?;
+            let kind = metadata.file_type();
+            if kind.is_dir() {
+                return Err(usage(
+                    "is a folder; name a block device or a file, or say folder = ... to have files created in it"
+                        .into(),
+                ));
+            }
+            if !kind.is_file() && !kind.is_block_device() {
+                return Err(usage("is neither a block device nor a file".into()));
+            }
+            // Of a block device O_EXCL says whether anything uses it: a mount, swap, an array, another program.
+            let flags = if kind.is_block_device() { OFlag::O_EXCL } else { OFlag::empty() };
+            let mut file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(|e| {
+                if e.raw_os_error() == Some(Errno::EBUSY as i32) {
+                    usage("is in use (mounted, swap, or part of another device): it is never measured; name another".into())
+                } else {
+                    usage(format!("cannot be opened: {e}"))
+                }
+            })?;
+            let size = file.seek(SeekFrom::End(0)).map_err(|e| usage(format!("has no size: {e}")))?;
+            if kind.is_block_device() {
+                (ByteSize(size), Some((0, metadata.rdev())), sector_of(metadata.rdev()))
+            } else {
+                (ByteSize(size), Some((metadata.dev(), metadata.ino())), 1)
+            }
+        }
+    };
+    for step in plan.loads() {
+        let (label, profile) = (&step.label, &step.profile);
+        fits(&Point { label: label.clone(), profile: profile.clone() }, size, &target.to_string())?;
+        let unit = profile.alignment.unwrap_or(profile.block_size);
+        if profile.direct && !(profile.block_size.0.is_multiple_of(sector) && unit.0.is_multiple_of(sector)) {
+            return Err(usage(format!(
+                "its sectors have {sector} bytes, and profile {label} asks for blocks of {}: give a multiple, or \
+                 direct = false",
+                profile.block_size
+            )));
+        }
+    }
+    if plan.writes() && !destroy_data && matches!(target, Target::Path(_)) {
+        let writer = plan.loads().find(|step| step.profile.write_percent > 0);
+        return Err(usage(format!(
+            "{} to it, and it is not a file that Loadline made. If everything on it may be lost, add --destroy-data",
+            writer.map_or("filling writes".into(), |step| format!("profile {} writes", step.label))
+        )));
+    }
+    Ok((Device { target: target.clone(), size }, identity))
+}
+
+/// The logical sector of a block device, bytes; 512 if the system does not tell.
+fn sector_of(rdev: u64) -> u64 {
+    let device = format!("/sys/dev/block/{}:{}", nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
+    // A partition has its disk's queue.
+    let read = |path: String| fs::read_to_string(path).ok()?.trim().parse().ok().filter(|n| *n > 0);
+    read(format!("{device}/queue/logical_block_size"))
+        .or_else(|| read(format!("{device}/../queue/logical_block_size")))
+        .unwrap_or(512)
+}
+
+/// A size for people: at most one decimal.
+pub fn human(size: ByteSize) -> String {
+    for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        let value = size.0 as f64 / (1u64 << shift) as f64;
+        if value >= 1.0 {
+            let text = format!("{value:.1}");
+            return format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text));
+        }
+    }
+    format!("{} bytes", size.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::parse;
+
+    fn problems(text: &str, folder: &Path, destroy_data: bool) -> Vec<String> {
+        let study = parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap();
+        let plan = Plan::of(&study).unwrap();
+        let place = Place { study_folder: folder, run: &folder.join("runs/x"), destroy_data, made: &[] };
+        check(&study, &plan, &place).problems.into_iter().map(|p| p.message).collect()
+    }
+
+    const READ: &str = "profiles = [\"B4-T1-O8-W0-PR\"]\n";
+    const WRITE: &str = "profiles = [\"B4-T1-O8-W100-PR\"]\n";
+
+    fn device_of(profiles: &str, path: &str) -> String {
+        format!("{profiles}[target]\ndevices = [\"{path}\"]\n")
+    }
+
+    #[test]
+    fn space_of_all_files_together_is_checked_before_anything_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(problems(&format!("{READ}[fleet]\ndisk_size = \"1MiB\""), folder.path(), false), [""; 0]);
+        let huge = format!("{READ}[fleet]\ndisk_size = \"1000TiB\"\nworkers_per_node = 8");
+        let problems = problems(&huge, folder.path(), false);
+        assert!(problems[0].contains("too little space") && problems[0].contains("8000"), "{problems:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+    }
+
+    #[test]
+    fn a_target_that_cannot_be_measured_is_refused_with_its_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("disk.img"), vec![0; 8192]).unwrap();
+        fs::create_dir(folder.path().join("sub")).unwrap();
+        for (text, part) in [
+            (device_of(READ, "none.img"), "there is nothing"),
+            (device_of(READ, "sub"), "is a folder"),
+            (device_of(READ, "/dev/null"), "neither a block device nor a file"),
+            (device_of(WRITE, "disk.img"), "add --destroy-data"),
+            (device_of("[[profile]]\nblock_size = \"16K\"\n", "disk.img"), "does not fit"),
+            (device_of("[[profile]]\nworking_set = \"1M\"\n", "disk.img"), "larger than"),
+            (format!("{READ}[target]\nfolder = \"disk.img\""), "is not a folder"),
+        ] {
+            let problems = problems(&text, folder.path(), false);
+            assert!(problems.len() == 1 && problems[0].contains(part), "{problems:?}");
+        }
+        assert_eq!(problems(&device_of(READ, "disk.img"), folder.path(), false), [""; 0]);
+        assert_eq!(problems(&device_of(WRITE, "disk.img"), folder.path(), true), [""; 0]);
+        assert_eq!(problems(&device_of(WRITE, "null:1GiB"), folder.path(), false), [""; 0]);
+    }
+
+    #[test]
+    fn one_disk_under_two_names_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a"), vec![0; 8192]).unwrap();
+        fs::hard_link(folder.path().join("a"), folder.path().join("b")).unwrap();
+        let text = format!("{READ}[fleet]\nworkers_per_node = 2\n[target]\ndevices = [\"a\", \"b\"]");
+        let problems = problems(&text, folder.path(), false);
+        assert!(problems.len() == 1 && problems[0].contains("the same disk"), "{problems:?}");
+    }
+}

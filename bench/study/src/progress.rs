@@ -1,0 +1,68 @@
+//! What is to be seen while a study runs.
+
+use std::net::SocketAddr;
+
+use loadline_fleet::{FleetEvent, LiveSecond};
+use loadline_measure::interval::Phase;
+
+use crate::file::Phases;
+use crate::folder::result::StepResult;
+use crate::plan::{Plan, Step};
+
+/// Something to show.
+#[derive(Debug)]
+pub enum Update<'a> {
+    /// The run begins, or goes on with so many steps complete.
+    Begin {
+        /// What it comes to.
+        plan: &'a Plan,
+        /// How long each part of a step is.
+        phases: &'a Phases,
+        /// Steps that are complete.
+        complete: usize,
+    },
+    /// Workers must join before anything goes on.
+    Waiting {
+        /// Where.
+        listen: SocketAddr,
+        /// What they show to be let in.
+        token: &'a str,
+        /// How many.
+        workers: u32,
+    },
+    /// Workers came, were lost, are back.
+    Fleet(&'a FleetEvent),
+    /// Disks are written once: bytes done, and in all.
+    Fill(u64, u64),
+    /// Disks are read and checked: bytes done, and in all.
+    Scan(u64, u64),
+    /// A step begins.
+    StepBegan {
+        /// Which.
+        step: &'a Step,
+        /// Of how many.
+        of: usize,
+    },
+    /// A phase of the step begins.
+    Phase(Phase),
+    /// A second of the fleet.
+    Second(&'a LiveSecond),
+    /// A step is complete.
+    StepComplete(&'a StepResult),
+    /// Something that a person should know, in one sentence.
+    Notice(&'a str),
+}
+
+/// Shows it. Called from several threads, one at a time.
+pub trait Progress: Send {
+    /// Shows what is new.
+    fn update(&mut self, update: Update<'_>);
+}
+
+/// Shows nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn update(&mut self, _: Update<'_>) {}
+}

@@ -1,0 +1,164 @@
+//! Takes what the fleet reports: into the run's folder, and to whoever watches.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use loadline_fleet::{EventSink, FleetEvent, Operation, WorkerId};
+use loadline_measure::interval::Phase;
+
+use crate::error::StudyError;
+use crate::folder::events::EventLog;
+use crate::folder::series::SeriesWriter;
+use crate::progress::{Progress, Update};
+
+/// The recorder, shared between the run and the thread that the fleet's events come on.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<Mutex<Recorder>>);
+
+impl Shared {
+    pub(crate) fn new(events: EventLog, progress: Box<dyn Progress>) -> Shared {
+        let recorder = Recorder {
+            progress,
+            events,
+            series: None,
+            measure_s: 0,
+            phase: None,
+            swept: BTreeMap::new(),
+            dropped: 0,
+            error: None,
+            awaited: None,
+        };
+        Shared(Arc::new(Mutex::new(recorder)))
+    }
+
+    /// The recorder itself, for this thread alone.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Recorder> {
+        // A panic elsewhere leaves it as whole as a crash would.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// What the fleet reports to.
+    pub(crate) fn sink(&self) -> EventSink {
+        let shared = self.clone();
+        Box::new(move |event| shared.lock().take(event))
+    }
+}
+
+/// Takes what the fleet reports.
+pub(crate) struct Recorder {
+    progress: Box<dyn Progress>,
+    pub(crate) events: EventLog,
+    series: Option<SeriesWriter>,
+    measure_s: i64,
+    phase: Option<Phase>,
+    /// Bytes done and in all, of each worker that fills or scans.
+    swept: BTreeMap<WorkerId, (u64, u64)>,
+    dropped: u64,
+    error: Option<StudyError>,
+    /// The token and the number of workers that are to join.
+    awaited: Option<(String, u32)>,
+}
+
+impl Recorder {
+    /// Workers are to join: as soon as the fleet listens, somebody must be told.
+    pub(crate) fn await_workers(&mut self, token: String, workers: u32) {
+        self.awaited = Some((token, workers));
+    }
+
+    /// A step begins: its series go here. `measure_s` is the window's length.
+    pub(crate) fn begin_step(&mut self, series: SeriesWriter, measure_s: i64) {
+        (self.series, self.measure_s) = (Some(series), measure_s);
+        (self.phase, self.dropped) = (None, 0);
+    }
+
+    /// The step was measured: its series, and how many events are missing in them.
+    pub(crate) fn end_step(&mut self) -> Result<(Option<SeriesWriter>, u64), StudyError> {
+        self.check()?;
+        Ok((self.series.take(), self.dropped))
+    }
+
+    /// The step was interrupted: what was recorded stays in its folder.
+    pub(crate) fn drop_step(&mut self) {
+        self.series = None;
+    }
+
+    /// A fill or a scan begins.
+    pub(crate) fn begin_sweep(&mut self) {
+        self.swept.clear();
+    }
+
+    /// The first error in recording since the last check, if there was one.
+    pub(crate) fn check(&mut self) -> Result<(), StudyError> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Shows something.
+    pub(crate) fn show(&mut self, update: Update<'_>) {
+        self.progress.update(update);
+    }
+
+    fn take(&mut self, event: FleetEvent) {
+        if let Err(error) = self.record(&event) {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn record(&mut self, event: &FleetEvent) -> Result<(), StudyError> {
+        match event {
+            FleetEvent::Interval { worker, interval } => {
+                if let Some(series) = &mut self.series {
+                    series.add(worker, interval)?;
+                }
+                return Ok(());
+            }
+            FleetEvent::Second(second) => {
+                self.progress.update(Update::Second(second));
+                // A second is shown when it is over: the next one runs.
+                self.reach(second.second.saturating_add(1));
+                return self.series.as_mut().map_or(Ok(()), SeriesWriter::flush);
+            }
+            FleetEvent::Progress { worker, operation, done, total } => {
+                self.swept.insert(worker.clone(), (*done, *total));
+                let add =
+                    |(a, b): (u64, u64), (c, d): &(u64, u64)| (a.saturating_add(*c), b.saturating_add(*d));
+                let (done, total) = self.swept.values().fold((0, 0), add);
+                self.progress.update(match operation {
+                    Operation::Fill => Update::Fill(done, total),
+                    Operation::Scan => Update::Scan(done, total),
+                });
+                return Ok(());
+            }
+            FleetEvent::Starting { unix_ms, .. } => {
+                self.progress.update(Update::Fleet(event));
+                if let Some(series) = &mut self.series {
+                    series.begin(*unix_ms)?;
+                    let warm_up = series.warm_up_s();
+                    self.reach(-warm_up);
+                }
+                return self.events.fleet(event);
+            }
+            FleetEvent::Listening { address } => {
+                if let Some((token, workers)) = self.awaited.take() {
+                    self.progress.update(Update::Waiting { listen: *address, token: &token, workers });
+                }
+            }
+            FleetEvent::Dropped { events } => self.dropped = self.dropped.saturating_add(*events),
+            _ => {}
+        }
+        self.progress.update(Update::Fleet(event));
+        self.events.fleet(event)
+    }
+
+    /// Shows the phase in which `second` lies, if it is a new one.
+    fn reach(&mut self, second: i64) {
+        let phase = match second {
+            s if s < 0 => Phase::WarmUp,
+            s if s < self.measure_s => Phase::Measure,
+            _ => Phase::CoolDown,
+        };
+        if self.phase.is_none_or(|known| known < phase) {
+            self.phase = Some(phase);
+            self.progress.update(Update::Phase(phase));
+        }
+    }
+}

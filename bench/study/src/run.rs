@@ -1,0 +1,161 @@
+//! A study, run or resumed: files, fill, steps, scans. After each step the run's folder is complete as far as it
+//! goes; a crash or Ctrl-C costs the step that was being measured, and nothing else.
+
+use std::future::{Future, pending};
+
+use loadline_fleet::{Fleet, FleetSpec, Placement};
+use loadline_load::error::ErrorKind;
+use tokio::sync::watch;
+
+use crate::error::StudyError;
+use crate::folder::events::RunEvent;
+use crate::folder::manifest::State;
+use crate::folder::{OwnedFolder, RunFolder};
+use crate::plan::fleet_spec;
+use crate::progress::{Progress, Update};
+use crate::record::Shared;
+use crate::runner::Runner;
+
+/// What a run came to, in figures that an exit code follows from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verdict {
+    /// Steps that are complete.
+    pub complete: usize,
+    /// Steps in all.
+    pub planned: usize,
+    /// Checks that found a block that was not what it should be, in all steps.
+    pub bad_blocks: u64,
+    /// Limits that were missed, in sentences.
+    pub missed: Vec<String>,
+    /// Findings that make a figure doubtful.
+    pub doubts: usize,
+}
+
+impl Verdict {
+    /// What the complete steps of a run came to.
+    pub fn of(folder: &RunFolder) -> Result<Verdict, StudyError> {
+        let mut verdict = Verdict { planned: folder.plan.steps.len(), ..Verdict::default() };
+        for (step, result) in folder.results()? {
+            let Some(result) = result else { continue };
+            verdict.complete += 1;
+            verdict.bad_blocks += result.verify.as_ref().map_or(0, |report| report.bad());
+            verdict.doubts += result
+                .findings
+                .iter()
+                .filter(|finding| finding.severity == loadline_measure::audit::Severity::Doubt)
+                .count();
+            let missed = result.verdicts.iter().filter(|verdict| !verdict.held);
+            verdict.missed.extend(missed.map(|missed| {
+                format!(
+                    "step {} ({}): {} was found, and the limit is {}",
+                    step.number, step.label, missed.found, missed.limit
+                )
+            }));
+        }
+        Ok(verdict)
+    }
+}
+
+/// Runs what a run's folder still lacks. `stop` turning true ends it within seconds, with an error of kind
+/// `Interrupted`; the folder can then be resumed. `token` is what joining workers show (a random one if not given).
+pub async fn run(
+    mut owned: OwnedFolder,
+    progress: Box<dyn Progress>,
+    token: Option<String>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<RunFolder, StudyError> {
+    let shared = Shared::new(owned.events.try_clone()?, progress);
+    let complete = owned.folder.results()?.iter().filter(|(_, result)| result.is_some()).count();
+    let RunFolder { plan, manifest, .. } = &owned.folder;
+    shared.lock().show(Update::Begin { plan, phases: &manifest.study.phases, complete });
+    if owned.folder.manifest.state == State::Finished {
+        return Ok(owned.folder);
+    }
+    let manifest = &owned.folder.manifest;
+    let began = if complete == 0 && manifest.workers.is_empty() {
+        RunEvent::RunBegan { run_id: manifest.run_id.clone(), loadline: manifest.loadline.clone() }
+    } else {
+        RunEvent::RunResumed { complete: u32::try_from(complete).unwrap_or(u32::MAX) }
+    };
+    owned.events.run(&began)?;
+    match attempt(&mut owned, &shared, token, &mut stop).await {
+        Ok(()) => Ok(owned.folder),
+        Err(error) => {
+            // That it could not even be noted must not hide why it ended.
+            let _ = owned.events.run(&RunEvent::RunStopped { why: error.message.clone() });
+            if error.kind == ErrorKind::Usage {
+                owned.abandon()?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Starts the fleet, does everything with it, and stops it, however it went.
+async fn attempt(
+    owned: &mut OwnedFolder,
+    shared: &Shared,
+    token: Option<String>,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<(), StudyError> {
+    let spec = spec(owned, token)?;
+    if let (Placement::Joined { workers, .. }, Some(token)) = (&spec.placement, &spec.token) {
+        shared.lock().await_workers(token.clone(), *workers);
+    }
+    let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
+    let mut runner = Runner { owned, workers: fleet, shared: shared.clone(), stop: stop.clone() };
+    let outcome = runner.all().await;
+    let outcome = match outcome {
+        Err(error) if error.kind == ErrorKind::Usage => runner.undo().await.map_or_else(Err, |()| Err(error)),
+        other => other,
+    };
+    runner.workers.stop().await;
+    outcome
+}
+
+/// The fleet that the study asks for, as this run starts it.
+fn spec(owned: &OwnedFolder, token: Option<String>) -> Result<FleetSpec, StudyError> {
+    let study = &owned.folder.manifest.study;
+    let mut spec = fleet_spec(study);
+    spec.worker_log_dir = Some(owned.folder.path().join("workers"));
+    if study.fleet.join.is_some() {
+        // Whoever starts the workers must know both beforehand.
+        if study.fleet.listen.is_none() {
+            spec.listen.set_port(DEFAULT_PORT);
+        }
+        spec.token = Some(token.map_or_else(random_token, Ok)?);
+    } else if token.is_some() {
+        spec.token = token;
+    }
+    Ok(spec)
+}
+
+/// Where workers join if the study does not say.
+const DEFAULT_PORT: u16 = 7400;
+
+fn random_token() -> Result<String, StudyError> {
+    use std::io::Read;
+    let mut bytes = [0u8; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut bytes))
+        .map_err(|e| StudyError::io("read", std::path::Path::new("/dev/urandom"), &e))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// What `work` comes to, unless `stop` turns true first: then it is dropped.
+pub(crate) async fn or_stop<T>(
+    stop: &mut watch::Receiver<bool>,
+    work: impl Future<Output = T>,
+) -> Result<T, StudyError> {
+    let stopped = async {
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            // Nobody is left who could stop it.
+            pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = stopped => Err(StudyError::interrupted()),
+        done = work => Ok(done),
+    }
+}

@@ -1,0 +1,363 @@
+//! What a run still lacks, done with a fleet that is there: files, fill, steps, scans, and the end.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use loadline_fleet::{LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo};
+use loadline_load::VerifyReport;
+use loadline_load::host::Inventory;
+use loadline_load::target::remove_file;
+use loadline_load::{FileIdentity, Job};
+use loadline_measure::audit::{Finding, FindingKind};
+use tokio::sync::watch;
+
+use crate::error::StudyError;
+use crate::folder::OwnedFolder;
+use crate::folder::events::RunEvent;
+use crate::folder::manifest::State;
+use crate::folder::result::StepResult;
+use crate::folder::series::SeriesWriter;
+use crate::jobs::{Jobs, in_order};
+use crate::plan::Step;
+use crate::progress::Update;
+use crate::record::Shared;
+use crate::run::or_stop;
+use crate::step::{collect, integrity};
+use crate::when::When;
+use crate::workers::Workers;
+
+/// A run's folder, and workers to go on with it.
+pub(crate) struct Runner<'a, W> {
+    pub(crate) owned: &'a mut OwnedFolder,
+    pub(crate) workers: W,
+    pub(crate) shared: Shared,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+impl<W: Workers> Runner<'_, W> {
+    /// Everything that is still to be done.
+    pub(crate) async fn all(&mut self) -> Result<(), StudyError> {
+        self.adopt()?;
+        self.make_files().await?;
+        if self.owned.folder.manifest.host.is_none() {
+            self.owned.folder.manifest.host = Some(Inventory::collect(&self.jobs().targets()));
+            self.owned.save()?;
+        }
+        self.fill().await?;
+        for (step, result) in self.owned.folder.results()? {
+            if result.is_none()
+                && let Err(error) = self.step(&step).await
+            {
+                self.shared.lock().drop_step();
+                return Err(error);
+            }
+        }
+        self.finish().await
+    }
+
+    /// Takes back what was made for a run in which nothing was begun. Only files that this run made.
+    pub(crate) async fn undo(&mut self) -> Result<(), StudyError> {
+        let begun = self.owned.folder.results()?.iter().any(|(_, result)| result.is_some());
+        if begun || !self.owned.is_fresh() { Ok(()) } else { self.remove_files().await }
+    }
+
+    fn jobs(&self) -> Jobs<'_> {
+        let folder = &self.owned.folder;
+        Jobs { manifest: &folder.manifest, plan: &folder.plan, run: folder.path() }
+    }
+
+    /// The workers of the run are those that it began with: files and journals are theirs.
+    fn adopt(&mut self) -> Result<(), StudyError> {
+        let found = in_order(self.workers.workers());
+        let manifest = &mut self.owned.folder.manifest;
+        if manifest.workers.is_empty() {
+            manifest.workers = found;
+            if manifest.study.run.verify && manifest.workers.iter().any(|worker| !is_here(worker)) {
+                return Err(StudyError::usage(
+                    "[run] verify: journals are kept in the run's folder, so every worker must be on this machine; \
+                     say verify = false, or start the workers here",
+                ));
+            }
+            return self.owned.save();
+        }
+        let names =
+            |workers: &[WorkerInfo]| workers.iter().map(|worker| worker.id.0.clone()).collect::<Vec<_>>();
+        let (before, now) = (names(&manifest.workers), names(&found));
+        if before != now {
+            return Err(StudyError::usage(format!(
+                "the run began with the workers {}, and now there are {}: start them under the same names \
+                 (`loadline worker --name`)",
+                before.join(", "),
+                now.join(", ")
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes the files that are not there yet. Which they will be is written down before, and which they are after:
+    /// whenever the process ends, no file of the run is forgotten, and no other is taken for one.
+    async fn make_files(&mut self) -> Result<(), StudyError> {
+        if self.owned.folder.plan.disk_size.is_none() {
+            return Ok(());
+        }
+        if self.owned.folder.manifest.files.is_empty() {
+            self.owned.folder.manifest.files = self.jobs().files();
+            self.owned.save()?;
+        }
+        if self.owned.folder.manifest.study.target.folder.is_none() {
+            let folder = self.owned.folder.path().join("disks");
+            fs::create_dir_all(&folder).map_err(|e| StudyError::io("make", &folder, &e))?;
+        }
+        let lacking = self.lacking_files()?;
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let files = &self.owned.folder.manifest.files;
+        let mut wanted: BTreeMap<WorkerId, Vec<_>> = BTreeMap::new();
+        for index in &lacking {
+            let file = &files[*index];
+            wanted.entry(file.worker.clone()).or_default().push((file.path.clone(), file.size));
+        }
+        let mut made = or_stop(&mut self.stop, self.workers.make_files(&wanted)).await??;
+        // Behind the last file of each worker first, as they were asked for from the first on.
+        for index in lacking.iter().rev() {
+            let file = &mut self.owned.folder.manifest.files[*index];
+            file.identity = made.get_mut(&file.worker).and_then(Vec::pop);
+        }
+        self.owned.folder.manifest.filled = false;
+        self.owned.save()?;
+        self.owned
+            .events
+            .run(&RunEvent::FilesMade { files: u32::try_from(lacking.len()).unwrap_or(u32::MAX) })
+    }
+
+    /// Which files must be made, by their place in the manifest: those that were never made, or are gone.
+    fn lacking_files(&mut self) -> Result<Vec<usize>, StudyError> {
+        let folder = &self.owned.folder;
+        let mut lacking = Vec::new();
+        for (index, file) in folder.manifest.files.iter().enumerate() {
+            let here =
+                folder.manifest.workers.iter().any(|worker| worker.id == file.worker && is_here(worker));
+            let metadata = fs::symlink_metadata(&file.path).ok();
+            // A file system gives an inode's number away again: another file may carry it, hardly of the same size.
+            let whole = metadata.as_ref().is_some_and(|m| m.is_file() && m.len() == file.size.0);
+            let found = metadata.map(|m| FileIdentity { device: m.dev(), inode: m.ino() });
+            match (file.identity, found) {
+                // Another host's: the worker looks when it opens it.
+                (Some(_), _) if !here => continue,
+                (Some(made), Some(found)) if made == found && whole => continue,
+                (Some(_), Some(_)) => {
+                    return Err(StudyError::usage(format!(
+                        "{} is not the file that this run made: move it away, and resume again",
+                        file.path.display()
+                    )));
+                }
+                // Made, and the process ended before it could write down which: the run's id in its name says so.
+                (None, Some(found)) if here => remove_file(&file.path, found)?,
+                (_, _) => {}
+            }
+            // What a journal says of a file that is gone would be said of the new one.
+            if let Some(journal) = self.jobs().journal_of(file) {
+                let _ = fs::remove_file(journal);
+            }
+            lacking.push(index);
+        }
+        Ok(lacking)
+    }
+
+    /// Writes once all that the profiles use, unless that was done.
+    async fn fill(&mut self) -> Result<(), StudyError> {
+        if !self.owned.folder.plan.fill || self.owned.folder.manifest.filled {
+            return Ok(());
+        }
+        // Nothing is left to be measured, so nothing needs to be filled.
+        if self.owned.folder.results()?.iter().all(|(_, result)| result.is_some()) {
+            return Ok(());
+        }
+        self.owned.events.run(&RunEvent::FillBegan)?;
+        self.shared.lock().begin_sweep();
+        let jobs = self.jobs().fill()?;
+        let done = or_stop(&mut self.stop, self.workers.fill(&jobs)).await??;
+        self.shared.lock().check()?;
+        refusals(&done)?;
+        self.owned.folder.manifest.filled = true;
+        self.owned.save()?;
+        self.owned.events.run(&RunEvent::FillDone)
+    }
+
+    /// Measures one step and completes it.
+    async fn step(&mut self, step: &Step) -> Result<(), StudyError> {
+        let folder = self.owned.begin_step(step)?;
+        let study = self.owned.folder.manifest.study.clone();
+        let seconds =
+            |span: loadline_base::units::TimeSpan| i64::try_from(span.0.as_secs()).unwrap_or(i64::MAX);
+        let series = SeriesWriter::create(&folder, seconds(study.phases.warm_up))?;
+        let event = RunEvent::StepBegan { step: step.number, label: step.label.clone(), repeat: step.repeat };
+        self.owned.events.run(&event)?;
+        {
+            let mut recorder = self.shared.lock();
+            recorder.begin_step(series, seconds(study.phases.measure));
+            recorder.show(Update::StepBegan { step, of: self.owned.folder.plan.steps.len() });
+        }
+        let began = When::now();
+        let jobs = self.jobs().of_step(step)?;
+        let outcome = or_stop(&mut self.stop, self.workers.measure(&jobs)).await??;
+        let (series, dropped) = self.shared.lock().end_step()?;
+        measured(step, &outcome)?;
+
+        let mut result = StepResult::empty(&self.owned.folder.manifest.run_id, step, began);
+        if let Some(job) = jobs.values().next() {
+            collect(&mut result, &study, outcome, &self.owned.folder.manifest.workers, job);
+        }
+        if dropped > 0 {
+            result.findings.push(Finding::note(
+                FindingKind::MissingIntervals,
+                "every second of every disk in the series",
+                format!("{dropped} records are missing in it"),
+                "The run's folder was too slow to write to. No figure of this table comes from the series.",
+            ));
+        }
+        if study.run.verify && step.profile.write_percent > 0 {
+            self.scan(&jobs, &mut result).await?;
+        }
+        result.findings.extend(result.verify.as_ref().and_then(integrity));
+        if let Some(series) = series {
+            result.series = series.finish()?;
+        }
+        result.ended = When::now();
+        self.owned.complete_step(step, &result)?;
+        self.shared.lock().show(Update::StepComplete(&result));
+        self.owned.events.run(&RunEvent::StepComplete {
+            step: step.number,
+            iops: result.figures.total.iops,
+            errors: result.figures.errors,
+            lost: u32::try_from(result.lost()).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// Reads and checks every block that was ever written, those of a lost worker by whoever can.
+    async fn scan(
+        &mut self,
+        jobs: &BTreeMap<WorkerId, Job>,
+        result: &mut StepResult,
+    ) -> Result<(), StudyError> {
+        self.shared.lock().begin_sweep();
+        let scanned = or_stop(&mut self.stop, self.workers.scan(jobs)).await??;
+        let mut reports: Vec<VerifyReport> = Vec::new();
+        let mut left: Vec<WorkerId> = Vec::new();
+        let mut able: Option<WorkerId> = None;
+        for (worker, report) in scanned {
+            match report {
+                Ok(report) => {
+                    reports.push(report);
+                    able = Some(worker);
+                }
+                Err(_) => left.push(worker),
+            }
+        }
+        for worker in left {
+            // All workers of a verified run are on this machine, so any of them can open the lost one's disks.
+            let job = able
+                .as_ref()
+                .and_then(|able| Some(BTreeMap::from([(able.clone(), jobs.get(&worker)?.clone())])));
+            let second = match &job {
+                Some(job) => or_stop(&mut self.stop, self.workers.scan(job)).await?.ok(),
+                None => None,
+            };
+            match second.and_then(|report| report.into_values().next()) {
+                Some(Ok(report)) => reports.push(report),
+                _ => result.findings.push(Finding::doubt(
+                    FindingKind::Integrity,
+                    format!("the disks of {worker} to be scanned"),
+                    "no worker could read them",
+                    "Whether its acknowledged writes are there is not known. See workers/ in the run's folder.",
+                )),
+            }
+        }
+        let total = result.verify.get_or_insert_default();
+        reports.into_iter().for_each(|report| total.merge(report));
+        Ok(())
+    }
+
+    /// Every step is complete: removes what was made, and says so.
+    async fn finish(&mut self) -> Result<(), StudyError> {
+        if !self.owned.folder.manifest.keep_files {
+            self.remove_files().await?;
+        }
+        let manifest = &mut self.owned.folder.manifest;
+        manifest.state = State::Finished;
+        manifest.finished = Some(When::now());
+        self.owned.save()?;
+        self.owned.events.run(&RunEvent::RunFinished)
+    }
+
+    /// Removes the files that this run made, by their identity; what else is there stays.
+    async fn remove_files(&mut self) -> Result<(), StudyError> {
+        let manifest = &self.owned.folder.manifest;
+        let mut made: BTreeMap<WorkerId, Vec<(PathBuf, FileIdentity)>> = BTreeMap::new();
+        for file in &manifest.files {
+            if let Some(identity) = file.identity {
+                made.entry(file.worker.clone()).or_default().push((file.path.clone(), identity));
+            }
+        }
+        if made.is_empty() {
+            return Ok(());
+        }
+        let removed = self.workers.remove_files(&made).await?;
+        for (worker, outcome) in &removed {
+            if let Err(loss) = outcome {
+                let files: Vec<String> =
+                    made[worker].iter().map(|(path, _)| path.display().to_string()).collect();
+                let notice = format!("{worker} could not remove {}: {}", files.join(", "), loss.message);
+                self.shared.lock().show(Update::Notice(&notice));
+            }
+        }
+        let journals: Vec<PathBuf> =
+            self.owned.folder.manifest.files.iter().filter_map(|file| self.jobs().journal_of(file)).collect();
+        for journal in journals {
+            let _ = fs::remove_file(journal);
+        }
+        // Only if nothing else is in it.
+        let _ = fs::remove_dir(self.owned.folder.path().join("disks"));
+        let is_left = |worker: &WorkerId| removed.get(worker).is_none_or(Result::is_err);
+        self.owned.folder.manifest.files.retain(|file| is_left(&file.worker));
+        self.owned.folder.manifest.filled = false;
+        self.owned.save()
+    }
+}
+
+/// Whether a worker is on this machine.
+fn is_here(worker: &WorkerInfo) -> bool {
+    nix::unistd::gethostname().is_ok_and(|name| name.to_string_lossy() == worker.host)
+}
+
+/// An operation that every worker must do: the first that did not is the error.
+fn refusals<T>(outcomes: &PerWorker<T>) -> Result<(), StudyError> {
+    let lost = outcomes.iter().find_map(|(worker, outcome)| Some((worker, outcome.as_ref().err()?)));
+    match lost {
+        None => Ok(()),
+        Some((worker, loss)) => {
+            let message = format!("worker {worker}: {}", loss.message);
+            Err(match loss.reason {
+                LossReason::Refused => StudyError::usage(message),
+                _ => StudyError::failed(message),
+            })
+        }
+    }
+}
+
+/// A step that a worker refused as it was asked, or that no worker finished, is not a measurement.
+fn measured(step: &Step, outcome: &StepOutcome) -> Result<(), StudyError> {
+    let which = format!("step {} ({})", step.number, step.label);
+    if let Some((worker, loss)) = outcome.lost().find(|(_, loss)| loss.reason == LossReason::Refused) {
+        return Err(StudyError::usage(format!("{which}: worker {worker}: {}", loss.message)));
+    }
+    match outcome.lost().next() {
+        Some((worker, loss)) if outcome.lost().count() == outcome.workers.len() => Err(StudyError::failed(
+            format!("{which}: no worker finished; the first was {worker}: {}", loss.message),
+        )),
+        _ => Ok(()),
+    }
+}

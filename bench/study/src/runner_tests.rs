@@ -1,0 +1,283 @@
+//! Runs with a stand-in for the fleet: crashes, Ctrl-C, resumes, losses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use loadline_fleet::LossReason;
+use loadline_load::error::ErrorKind;
+use loadline_measure::audit::FindingKind;
+use tokio::sync::watch;
+
+use crate::error::StudyError;
+use crate::folder::manifest::{Manifest, State};
+use crate::folder::{OwnedFolder, RunFolder};
+use crate::progress::Silent;
+use crate::read::parse;
+use crate::record::Shared;
+use crate::run::Verdict;
+use crate::runner::Runner;
+use crate::stand_in::{Orders, Seen, StandIn};
+
+const STUDY: &str = r#"
+name = "s"
+profiles = ["B4-T1-O1-W0-PR", "B8-T1-O1-W50-PR"]
+[fleet]
+workers_per_node = 2
+disk_size = "64K"
+[phases]
+warm_up = "1s"
+measure = "2s"
+cool_down = "0s"
+[run]
+repeats = 2
+"#;
+
+struct Place {
+    _temporary: tempfile::TempDir,
+    path: PathBuf,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Place {
+    fn new(study: &str) -> Place {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("run");
+        let manifest =
+            Manifest::new(parse("s.toml", study).unwrap(), study.into(), temporary.path().into()).unwrap();
+        drop(OwnedFolder::create(&path, manifest).unwrap());
+        Place { path, _temporary: temporary, seen: Arc::default() }
+    }
+
+    /// Goes on with the run. With an order to hang, Ctrl-C is pressed while it does.
+    fn go_on(&self, orders: Orders) -> Result<(), StudyError> {
+        let mut owned = OwnedFolder::resume(&self.path)?;
+        let shared = Shared::new(owned.events.try_clone()?, Box::new(Silent));
+        let (sender, stop) = watch::channel(false);
+        let hang = orders.hang_at.is_some();
+        let sink = shared.sink();
+        let workers =
+            StandIn { names: vec!["node-1/0", "node-1/1"], orders, seen: Arc::clone(&self.seen), sink };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            if hang {
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    sender.send(true).unwrap();
+                });
+            }
+            Runner { owned: &mut owned, workers, shared, stop }.all().await
+        })
+    }
+
+    fn folder(&self) -> RunFolder {
+        RunFolder::open(&self.path).unwrap()
+    }
+
+    fn steps(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.path.join("steps"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn disks(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path.join("disks"));
+        let mut paths: Vec<PathBuf> =
+            entries.into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    }
+}
+
+fn results(folder: &RunFolder) -> Vec<Option<f64>> {
+    folder.results().unwrap().into_iter().map(|(_, result)| result.map(|r| r.figures.total.iops)).collect()
+}
+
+#[test]
+fn a_run_measures_every_load_in_every_round_and_leaves_only_results() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders::default()).unwrap();
+    let folder = place.folder();
+    assert_eq!(folder.manifest.state, State::Finished);
+    assert_eq!(results(&folder), [Some(2000.0); 4], "two workers of 1000 a second");
+    assert!(place.disks().is_empty() && folder.manifest.files.is_empty(), "what was made is removed");
+    let seen = place.seen.lock().unwrap();
+    assert_eq!((seen.fills, seen.measured.as_slice()), (1, [4096, 8192, 4096, 8192].as_slice()));
+    assert_eq!(seen.seeds.len(), 8, "every worker of every step draws its own numbers");
+    let verdict = Verdict::of(&folder).unwrap();
+    assert_eq!((verdict.complete, verdict.planned, verdict.bad_blocks), (4, 4, 0));
+}
+
+#[test]
+fn ctrl_c_in_any_step_costs_that_step_and_nothing_else() {
+    for interrupted in 0..4 {
+        let place = Place::new(STUDY);
+        let error = place.go_on(Orders { hang_at: Some(interrupted), ..Orders::default() }).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Interrupted);
+        let complete = results(&place.folder()).iter().flatten().count();
+        assert_eq!((complete, place.disks().len()), (interrupted, 2), "the files are kept to go on with");
+        place.go_on(Orders::default()).unwrap();
+        assert_eq!(results(&place.folder()), [Some(2000.0); 4]);
+        let seen = place.seen.lock().unwrap();
+        assert_eq!(seen.measured, [4096, 8192, 4096, 8192], "no step was measured to its end twice");
+        assert_eq!(seen.fills, 1, "what was filled is not filled again");
+        let aside: Vec<String> =
+            place.steps().into_iter().filter(|name| name.ends_with("-interrupted-1")).collect();
+        assert!(aside.len() == 1 && aside[0].starts_with(&format!("00{}", interrupted + 1)), "{aside:?}");
+    }
+}
+
+#[test]
+fn a_step_without_its_result_was_never_measured() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders { hang_at: Some(3), ..Orders::default() }).unwrap_err();
+    let second = place.path.join("steps").join(&place.folder().plan.steps[1].folder);
+    // The process ended after the temporary file was written and before it was renamed.
+    fs::rename(second.join("result.json"), second.join("result.new")).unwrap();
+    place.go_on(Orders::default()).unwrap();
+    assert_eq!(place.seen.lock().unwrap().measured, [4096, 8192, 4096, 8192, 8192]);
+    assert_eq!(results(&place.folder()), [Some(2000.0); 4]);
+}
+
+#[test]
+fn a_crash_after_files_were_made_and_before_that_was_written_down_leaves_none_behind() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders { hang_at: Some(0), ..Orders::default() }).unwrap_err();
+    let mut owned = OwnedFolder::resume(&place.path).unwrap();
+    owned.folder.manifest.files.iter_mut().for_each(|file| file.identity = None);
+    owned.save().unwrap();
+    drop(owned);
+    place.go_on(Orders::default()).unwrap();
+    assert_eq!(place.seen.lock().unwrap().fills, 2, "new files are filled");
+    assert!(place.disks().is_empty());
+}
+
+#[test]
+fn a_file_that_is_gone_is_made_and_filled_again_and_another_in_its_place_is_left_alone() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders { hang_at: Some(1), ..Orders::default() }).unwrap_err();
+    let disk = place.disks().remove(0);
+    fs::remove_file(&disk).unwrap();
+    fs::write(&disk, "somebody else's").unwrap();
+    let error = place.go_on(Orders::default()).unwrap_err();
+    assert!(
+        error.kind == ErrorKind::Usage && error.message.contains("not the file that this run made"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&disk).unwrap(), "somebody else's");
+    fs::remove_file(&disk).unwrap();
+    place.go_on(Orders::default()).unwrap();
+    assert_eq!(place.seen.lock().unwrap().fills, 2);
+}
+
+#[test]
+fn a_crash_before_the_files_are_removed_leaves_that_to_the_next_resume() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders { crash_at_the_end: true, ..Orders::default() }).unwrap_err();
+    assert_eq!((results(&place.folder()), place.disks().len()), (vec![Some(2000.0); 4], 2));
+    place.go_on(Orders::default()).unwrap();
+    assert!(place.disks().is_empty());
+    assert_eq!(place.seen.lock().unwrap().measured.len(), 4, "nothing was measured for it");
+}
+
+#[test]
+fn a_lost_worker_is_counted_and_its_run_goes_on() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders { lose: Some(("node-1/1".into(), LossReason::Died)), ..Orders::default() }).unwrap();
+    let (_, result) = place.folder().results().unwrap().remove(0);
+    let result = result.unwrap();
+    assert_eq!((result.lost(), result.workers.len()), (1, 2));
+    assert_eq!(result.findings[0].kind, FindingKind::LostWorkers);
+    assert!(result.findings[0].found.contains("node-1/1 (it was told to)"), "{}", result.findings[0]);
+    assert!(result.findings.iter().all(|f| f.kind != FindingKind::LittlesLaw), "that is explained already");
+    assert_eq!(Verdict::of(&place.folder()).unwrap().doubts, 4);
+}
+
+#[test]
+fn a_worker_that_refuses_its_job_ends_the_run_as_a_usage_error() {
+    let place = Place::new(STUDY);
+    let orders = Orders { lose: Some(("node-1/0".into(), LossReason::Refused)), ..Orders::default() };
+    let error = place.go_on(orders).unwrap_err();
+    assert!(error.kind == ErrorKind::Usage && error.message.contains("step 1 (B4-T1-O1-W0-PR)"), "{error}");
+    assert_eq!(results(&place.folder()), [None; 4]);
+}
+
+#[test]
+fn lost_writes_are_a_finding_and_every_step_is_recorded_all_the_same() {
+    let study = format!("{STUDY}verify = true");
+    let place = Place::new(&study);
+    place.go_on(Orders { bad_blocks: 3, ..Orders::default() }).unwrap();
+    let verdict = Verdict::of(&place.folder()).unwrap();
+    assert_eq!(
+        (verdict.complete, verdict.bad_blocks),
+        (4, 12),
+        "two steps write, two workers find three each"
+    );
+    let (_, result) = place.folder().results().unwrap().remove(1);
+    assert!(result.unwrap().findings.iter().any(|finding| finding.kind == FindingKind::Integrity));
+}
+
+#[test]
+fn the_disks_of_a_worker_that_does_not_come_back_are_scanned_by_another() {
+    let study = format!("{STUDY}verify = true");
+    let place = Place::new(&study);
+    place.go_on(Orders { cannot_scan: Some("node-1/0".into()), ..Orders::default() }).unwrap();
+    let scans = &place.seen.lock().unwrap().scans;
+    let journal = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(scans.iter().all(|(worker, _)| worker == "node-1/1"), "{scans:?}");
+    assert_eq!(scans.iter().filter(|(_, path)| journal(path) == "node-1-0-0.journal").count(), 2);
+}
+
+#[test]
+fn two_controllers_never_share_a_folder() {
+    let place = Place::new(STUDY);
+    let first = OwnedFolder::resume(&place.path).unwrap();
+    let error = OwnedFolder::resume(&place.path).unwrap_err();
+    assert!(error.message.contains(&format!("process {}", std::process::id())), "{error}");
+    drop(first);
+    OwnedFolder::resume(&place.path).unwrap();
+}
+
+#[test]
+fn a_run_of_another_study_or_version_is_not_gone_on_with() {
+    let place = Place::new(STUDY);
+    fs::write(place.path.join("study.toml"), STUDY.replace("repeats = 2", "repeats = 3")).unwrap();
+    let error = OwnedFolder::resume(&place.path).unwrap_err();
+    assert!(error.message.contains("no longer the study"), "{error}");
+    fs::remove_file(place.path.join("study.toml")).unwrap();
+    let mut owned = OwnedFolder::resume(&place.path).unwrap();
+    owned.folder.manifest.loadline = "0.0.1".into();
+    owned.save().unwrap();
+    drop(owned);
+    let error = OwnedFolder::resume(&place.path).unwrap_err();
+    assert!(error.message.contains("begun by loadline 0.0.1"), "{error}");
+    RunFolder::open(&place.path).expect("it can still be reported");
+}
+
+#[test]
+fn a_folder_that_holds_anything_is_not_taken_for_a_new_run() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("thesis.txt"), "mine").unwrap();
+    let manifest =
+        Manifest::new(parse("s.toml", STUDY).unwrap(), STUDY.into(), folder.path().into()).unwrap();
+    let error = OwnedFolder::create(folder.path(), manifest.clone()).unwrap_err();
+    assert!(error.kind == ErrorKind::Usage && error.message.contains("is not empty"), "{error}");
+    let owned = OwnedFolder::create(&folder.path().join("run"), manifest).unwrap();
+    owned.abandon().unwrap();
+    assert!(!folder.path().join("run").exists(), "a run in which nothing was begun leaves nothing");
+}
+
+#[test]
+fn another_step_s_result_is_not_taken_for_this_one_s() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders::default()).unwrap();
+    let folder = place.folder();
+    let path = |n: usize| folder.step_path(&folder.plan.steps[n]).join("result.json");
+    fs::copy(path(0), path(2)).unwrap();
+    let error = folder.results().unwrap_err();
+    assert!(error.message.contains("another run or step"), "{error}");
+}

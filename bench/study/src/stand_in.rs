@@ -1,0 +1,173 @@
+//! A stand-in for a fleet, in tests: it makes real files, measures made-up I/Os, and does wrong what it is told to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use loadline_base::clock::Nanos;
+use loadline_base::units::ByteSize;
+use loadline_fleet::{
+    EventSink, FleetError, FleetEvent, Loss, LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo,
+    WorkerOutcome,
+};
+use loadline_load::target::{make_file, remove_file};
+use loadline_load::{CpuTime, VerifyReport};
+use loadline_load::{FileIdentity, Job, WritePermission};
+use loadline_measure::interval::{Interval, Phase};
+use loadline_measure::window::Window;
+
+use crate::workers::Workers;
+
+/// What went on, for a test to look at.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) fills: usize,
+    /// The block size of each measurement that came to an end.
+    pub(crate) measured: Vec<u64>,
+    /// Seeds of all jobs that were measured.
+    pub(crate) seeds: BTreeSet<u64>,
+    /// Workers that scanned, and whose journals.
+    pub(crate) scans: Vec<(String, PathBuf)>,
+}
+
+/// What it does wrong.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Orders {
+    /// Never ends the measurement with this place, from 0 on.
+    pub(crate) hang_at: Option<usize>,
+    /// Loses this worker in every measurement, for this reason.
+    pub(crate) lose: Option<(String, LossReason)>,
+    /// Cannot scan its own disks.
+    pub(crate) cannot_scan: Option<String>,
+    /// Blocks that every scan finds lost.
+    pub(crate) bad_blocks: u64,
+    /// Does not remove files at the end: as if the process had ended before.
+    pub(crate) crash_at_the_end: bool,
+}
+
+pub(crate) struct StandIn {
+    pub(crate) names: Vec<&'static str>,
+    pub(crate) orders: Orders,
+    pub(crate) seen: Arc<Mutex<Seen>>,
+    pub(crate) sink: EventSink,
+}
+
+fn info(name: &str) -> WorkerInfo {
+    let host = nix::unistd::gethostname().unwrap().to_string_lossy().into_owned();
+    WorkerInfo { id: WorkerId(name.into()), node: "node-1".into(), host, pid: 7, version: "0.0.0".into() }
+}
+
+fn loss(reason: LossReason) -> Loss {
+    Loss { reason, message: "it was told to".into(), unix_ms: 1, after_s: Some(0.5) }
+}
+
+/// A second of a disk: 1000 reads of half a millisecond, evenly spread.
+fn second(number: i64, phase: Phase, disk: u32) -> Interval {
+    let mut interval = Interval::new(number, phase, disk);
+    for i in 0..1000 {
+        interval.read.response.record(Nanos(500_000 + i));
+        interval.read.bytes += 4096;
+        interval.completions.set(Nanos(i * 1_000_000));
+    }
+    interval
+}
+
+impl Workers for StandIn {
+    fn workers(&self) -> Vec<WorkerInfo> {
+        self.names.iter().map(|name| info(name)).collect()
+    }
+
+    async fn make_files(
+        &mut self,
+        files: &BTreeMap<WorkerId, Vec<(PathBuf, ByteSize)>>,
+    ) -> Result<BTreeMap<WorkerId, Vec<FileIdentity>>, FleetError> {
+        let make = |(path, size): &(PathBuf, ByteSize)| make_file(path, *size).map_err(FleetError::from);
+        files
+            .iter()
+            .map(|(id, files)| Ok((id.clone(), files.iter().map(make).collect::<Result<_, _>>()?)))
+            .collect()
+    }
+
+    async fn remove_files(
+        &mut self,
+        files: &BTreeMap<WorkerId, Vec<(PathBuf, FileIdentity)>>,
+    ) -> Result<PerWorker<()>, FleetError> {
+        if self.orders.crash_at_the_end {
+            return Err(FleetError::failed("as if the process had ended"));
+        }
+        for (path, identity) in files.values().flatten() {
+            remove_file(path, *identity)?;
+        }
+        Ok(files.keys().map(|id| (id.clone(), Ok(()))).collect())
+    }
+
+    async fn fill(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<()>, FleetError> {
+        self.seen.lock().unwrap().fills += 1;
+        Ok(jobs.keys().map(|id| (id.clone(), Ok(()))).collect())
+    }
+
+    async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError> {
+        (self.sink)(FleetEvent::Starting { workers: jobs.len() as u32, unix_ms: 1_700_000_000_000 });
+        let place = self.seen.lock().unwrap().measured.len();
+        let mut workers = BTreeMap::new();
+        for (id, job) in jobs {
+            for disk in &job.disks {
+                assert!(matches!(disk.writes, WritePermission::Made(_)), "only what was made is written to");
+            }
+            let mut window = Window::new(job.measure.0.into());
+            let warm_up = job.warm_up.0.as_secs() as i64;
+            for number in -warm_up..job.measure.0.as_secs() as i64 {
+                let phase = if number < 0 { Phase::WarmUp } else { Phase::Measure };
+                for disk in 0..job.disks.len() as u32 {
+                    let interval = second(number, phase, disk);
+                    window.add(&interval);
+                    (self.sink)(FleetEvent::Interval {
+                        worker: id.clone(),
+                        interval: Box::new(interval.encode()),
+                    });
+                }
+            }
+            let lost =
+                self.orders.lose.as_ref().filter(|(name, _)| *name == id.0).map(|(_, reason)| loss(*reason));
+            let alive = lost.is_none();
+            workers.insert(
+                id.clone(),
+                WorkerOutcome {
+                    worker: info(&id.0),
+                    window,
+                    clock_error: Some(Nanos(0)),
+                    cpu: alive.then_some(CpuTime { user_s: 0.25, system_s: 0.25 }),
+                    host_cpu: None,
+                    findings: Vec::new(),
+                    engine: alive.then(|| "io_uring".to_string()),
+                    verify: job
+                        .verify
+                        .as_ref()
+                        .map(|_| VerifyReport { checked: 10, ..VerifyReport::default() }),
+                    lost,
+                },
+            );
+        }
+        if self.orders.hang_at == Some(place) {
+            pending::<()>().await;
+        }
+        let mut seen = self.seen.lock().unwrap();
+        seen.seeds.extend(jobs.values().map(|job| job.seed));
+        seen.measured.extend(jobs.values().next().map(|job| job.profile.block_size.0));
+        Ok(StepOutcome { start_unix_ms: 1_700_000_000_000, workers })
+    }
+
+    async fn scan(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<VerifyReport>, FleetError> {
+        let scan = |(id, job): (&WorkerId, &Job)| {
+            if self.orders.cannot_scan.as_deref() == Some(id.0.as_str()) {
+                return (id.clone(), Err(loss(LossReason::Absent)));
+            }
+            let journals = &job.verify.as_ref().unwrap().journals;
+            self.seen.lock().unwrap().scans.push((id.0.clone(), journals[0].clone()));
+            let bad = self.orders.bad_blocks;
+            (id.clone(), Ok(VerifyReport { checked: 100, lost: bad, ..VerifyReport::default() }))
+        };
+        Ok(jobs.iter().map(scan).collect())
+    }
+}

@@ -1,0 +1,155 @@
+//! What the workers of a step came to, as one result: windows merged, CPU added, findings gathered, the audit.
+
+use std::collections::BTreeMap;
+
+use loadline_fleet::{Loss, StepOutcome, WorkerInfo};
+use loadline_load::Job;
+use loadline_load::VerifyReport;
+use loadline_measure::audit::{Asked, Finding, FindingKind, audit};
+use loadline_measure::window::Window;
+
+use crate::file::Study;
+use crate::folder::result::{StepResult, WorkerResult};
+
+/// The longest list of lost workers in one sentence.
+const MOST_NAMED: usize = 8;
+
+/// Fills a result with what the workers came to. `order` is the fleet's.
+pub(crate) fn collect(
+    result: &mut StepResult,
+    study: &Study,
+    outcome: StepOutcome,
+    order: &[WorkerInfo],
+    job: &Job,
+) {
+    let mut window = Window::new(study.phases.measure.0.into());
+    let mut findings = Vec::new();
+    let mut outcomes = outcome.workers;
+    for info in order {
+        let Some(worker) = outcomes.remove(&info.id) else { continue };
+        window.merge(&worker.window);
+        if let Some(cpu) = worker.cpu {
+            result.cpu.user_s += cpu.user_s;
+            result.cpu.system_s += cpu.system_s;
+        }
+        if let Some(report) = worker.verify {
+            result.verify.get_or_insert_default().merge(report);
+        }
+        findings.extend(worker.findings.iter().cloned());
+        result.workers.push(WorkerResult {
+            worker: worker.worker,
+            figures: worker.window.figures(),
+            clock_error_ns: worker.clock_error.map(|error| error.0),
+            cpu: worker.cpu,
+            host_cpu: worker.host_cpu,
+            engine: worker.engine,
+            findings: worker.findings,
+            lost: worker.lost,
+        });
+    }
+    result.figures = window.figures();
+    result.histograms = window.histograms();
+    result.findings = lost(&result.workers).into_iter().collect();
+    result.findings.extend(audit(&result.figures, &asked(study, result, job)));
+    result.findings.extend(gathered(findings));
+    result.verdicts = study.run.limits.iter().map(|limit| limit.judge(&result.figures)).collect();
+}
+
+/// What was asked of the fleet as a whole, given what one worker was asked.
+fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
+    let workers = result.workers.len() as f64;
+    let rate = job.profile.rate.map(|offered| offered.rate.iops(job.profile.block_size));
+    // Of a fleet that lost workers neither the one nor the other was offered for the whole window; that it lost
+    // them is a finding already.
+    let whole = result.lost() == 0;
+    Asked {
+        outstanding: (whole && rate.is_none()).then(|| job.outstanding() as f64 * workers),
+        rate_iops: rate.filter(|_| whole).map(|rate| rate * workers),
+        generator_cpu: cores_at_most(study, result, job)
+            .filter(|_| whole)
+            .map(|cores| (result.cpu.user_s + result.cpu.system_s, cores)),
+        steal: result.workers.iter().filter_map(|w| w.host_cpu.map(|cpu| cpu.steal)).reduce(f64::max),
+        study: true,
+    }
+}
+
+/// How many cores the workers could have used at the most: their threads, as far as their node's limits and their
+/// host's CPUs go. `None` if a host does not tell.
+fn cores_at_most(study: &Study, result: &StepResult, job: &Job) -> Option<f64> {
+    let mut hosts: BTreeMap<&str, (f64, BTreeMap<&str, f64>)> = BTreeMap::new();
+    for worker in &result.workers {
+        let cpus = f64::from(worker.host_cpu?.cpus);
+        let threads = match worker.engine.as_deref() {
+            Some("threads") => job.outstanding(),
+            _ => job.disks.len() as u64 * u64::from(job.profile.threads),
+        };
+        let (_, nodes) = hosts.entry(&worker.worker.host).or_insert((cpus, BTreeMap::new()));
+        *nodes.entry(&worker.worker.node).or_default() += threads as f64;
+    }
+    let limit = |node: &str| {
+        let spec = study.fleet.node.iter().find(|spec| spec.name == node);
+        spec.and_then(|spec| spec.cpu_limit).unwrap_or(f64::INFINITY)
+    };
+    let of_host = |(cpus, nodes): (f64, BTreeMap<&str, f64>)| {
+        nodes.into_iter().map(|(node, threads)| threads.min(limit(node))).sum::<f64>().min(cpus)
+    };
+    Some(hosts.into_values().map(of_host).sum())
+}
+
+/// That workers were lost. They are counted, never dropped.
+fn lost(workers: &[WorkerResult]) -> Option<Finding> {
+    let lost: Vec<(&WorkerInfo, &Loss)> =
+        workers.iter().filter_map(|w| Some((&w.worker, w.lost.as_ref()?))).collect();
+    if lost.is_empty() {
+        return None;
+    }
+    let named: Vec<String> =
+        lost.iter().take(MOST_NAMED).map(|(who, loss)| format!("{} ({})", who.id, loss.message)).collect();
+    let more = match lost.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(Finding::doubt(
+        FindingKind::LostWorkers,
+        format!("all {} workers to measure to the end", workers.len()),
+        format!("{} did not: {}{more}", lost.len(), named.join(", ")),
+        "What they measured before is in the figures, and then their load is missing: the storage had less to do.",
+    ))
+}
+
+/// The same finding of many workers is one finding.
+fn gathered(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut distinct: Vec<(Finding, usize)> = Vec::new();
+    for finding in findings {
+        match distinct.iter_mut().find(|(known, _)| *known == finding) {
+            Some((_, count)) => *count += 1,
+            None => distinct.push((finding, 1)),
+        }
+    }
+    let worded = |(finding, count): (Finding, usize)| match count {
+        1 => finding,
+        _ => Finding { found: format!("{} (by {count} workers)", finding.found), ..finding },
+    };
+    distinct.into_iter().map(worded).collect()
+}
+
+/// What the checks of blocks found, as a finding; `None` if every block that could be judged was as it should be.
+pub(crate) fn integrity(report: &VerifyReport) -> Option<Finding> {
+    (report.bad() > 0).then(|| {
+        Finding::doubt(
+            FindingKind::Integrity,
+            format!(
+                "all {} checks of blocks to find what was last written and acknowledged",
+                report.checked
+            ),
+            format!(
+                "{} older than acknowledged (writes lost), {} corrupt, {} from elsewhere: {}",
+                report.lost,
+                report.corrupt,
+                report.foreign,
+                report.examples.iter().take(3).cloned().collect::<Vec<_>>().join("; ")
+            ),
+            "The storage lost or damaged data, or something else wrote to the disks.",
+        )
+    })
+}
