@@ -27,7 +27,8 @@ fn a_result_has_every_key_that_programs_read() {
         for key in ["iops", "bytes_per_s", "latency_us", "errors"] {
             assert!(json[side].get(key).is_some(), "{side}.{key}");
         }
-        for key in ["mean", "min", "max", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "p99.999", "deepest"] {
+        for key in ["mean", "min", "max", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "p99.999", "deepest"]
+        {
             assert!(json[side]["latency_us"].get(key).is_some(), "{side}.latency_us.{key}");
         }
     }
@@ -73,7 +74,8 @@ fn a_strangers_file_is_read_and_never_written() {
 fn a_created_file_is_filled_measured_verified_and_removed() {
     let folder = folder();
     let file = folder.path().join("new.img");
-    let words = ["bench", text(&file), "--create", "16MiB", "-p", "B4-T2-O4-W50-PR", "--verify", "--json", "-"];
+    let words =
+        ["bench", text(&file), "--create", "16MiB", "-p", "B4-T2-O4-W50-PR", "--verify", "--json", "-"];
     let said = run(words.iter().chain(&QUICK));
     assert!(matches!(said.code, Some(0 | 3)), "{}", said.err);
     let json = said.json();
@@ -194,7 +196,8 @@ fn ctrl_c_cleans_up() {
 #[test]
 fn a_rate_holds_high_and_low() {
     for (rate, seconds, expected) in [("100kiops", "2s", 200_000.0), ("0.5iops", "6s", 3.0)] {
-        let words = ["bench", "null:1GiB", "--rate", rate, "--warm-up", "1s", "--for", seconds, "--json", "-"];
+        let words =
+            ["bench", "null:1GiB", "--rate", rate, "--warm-up", "1s", "--for", seconds, "--json", "-"];
         let json = run(words).json();
         let count = number(&json, "total/iops") * number(&json, "window_s");
         assert!((count - expected).abs() <= (expected * 0.01f64).max(1.0), "{count} of {expected} at {rate}");
@@ -243,7 +246,8 @@ fn bad_input_gets_one_clear_message() {
 fn an_open_loop_that_is_too_fast_is_said_to_be() {
     let folder = folder();
     let file = precious_file(folder.path(), 4);
-    let words = ["bench", text(&file), "-p", "B4-T1-O1-W0-PR", "--rate", "5miops", "--drain", "1s", "--json", "-"];
+    let words =
+        ["bench", text(&file), "-p", "B4-T1-O1-W0-PR", "--rate", "5miops", "--drain", "1s", "--json", "-"];
     let said = run(words.iter().chain(&["--warm-up", "0s", "--for", "2s"]));
     assert_eq!(said.code, Some(3), "{}", said.err);
     let json = said.json();

@@ -59,7 +59,8 @@ fn a_device_is_read_and_written_only_when_given_up() {
 fn a_device_in_use_is_refused_even_when_given_up() {
     let folder = folder();
     let Some(device) = Loop::over(&precious_file(folder.path(), 64)) else { return };
-    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(device.text()).status().expect("mkfs.ext4 runs");
+    let made =
+        Command::new("mkfs.ext4").args(["-q", "-F"]).arg(device.text()).status().expect("mkfs.ext4 runs");
     assert!(made.success());
     let place = folder.path().join("mounted");
     std::fs::create_dir(&place).unwrap();

@@ -65,10 +65,8 @@ pub(crate) fn finish(mut child: Child, limit: Duration) -> Said {
     let begin = Instant::now();
     // Drained meanwhile: a full pipe would stop the child.
     let mut readers = [None, None];
-    let pipes: [Option<Box<dyn std::io::Read + Send>>; 2] = [
-        child.stdout.take().map(|p| Box::new(p) as _),
-        child.stderr.take().map(|p| Box::new(p) as _),
-    ];
+    let pipes: [Option<Box<dyn std::io::Read + Send>>; 2] =
+        [child.stdout.take().map(|p| Box::new(p) as _), child.stderr.take().map(|p| Box::new(p) as _)];
     for (reader, pipe) in readers.iter_mut().zip(pipes) {
         *reader = pipe.map(|mut pipe| {
             std::thread::spawn(move || {

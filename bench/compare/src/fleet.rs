@@ -20,7 +20,7 @@ pub(crate) fn measure(program: &Path, folder: &Path) -> Result<(), String> {
     let text = format!(
         "name = \"fleet\"\n\n[target]\nfolder = {:?}\n\n[fleet]\nnodes = 4\nworkers_per_node = {}\ndisk_size = \
          \"8MiB\"\n\n[phases]\nwarm_up = \"3s\"\nmeasure = \"20s\"\n\n[[profile]]\nuse = \"B4-T1-O4-W30-PR\"\nrate = \
-         \"{IOPS_EACH}iops\"\n",
+         \"{IOPS_EACH}iops\"\n\n[run]\nrepeats = 1\n",
         place.path().join("disks"),
         WORKERS / 4
     );

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use loadline_base::clock::Nanos;
 use tokio::net::TcpListener;
@@ -19,41 +19,33 @@ use crate::connection::{Inbound, Link, LinkNumber, MESSAGES_WAITING, Refusal, ac
 use crate::error::FleetError;
 use crate::event::{FleetEvent, Loss, LossReason};
 use crate::event_queue::EventQueue;
-use crate::process::{Launch, LocalWorker, REAP_LIMIT};
+use crate::process::{Launch, LocalWorker};
 use crate::spec::{FleetSpec, Placement, WorkerId, WorkerInfo, is_name};
 use crate::token::random_token;
 use crate::wire::{Hello, Order, Reply, ToWorker};
 
-/// How long a process that was started may take to join: 64 at once on two cores take a second or two.
-const LOCAL_JOIN_LIMIT: Duration = Duration::from_secs(30);
-/// How long a joined worker that was lost is waited for, once for each loss.
-const REJOIN_LIMIT: Duration = Duration::from_secs(15);
-/// How long workers may take to leave when told to: longer than they wait for their I/O.
-const LEAVE_LIMIT: Duration = Duration::from_secs(4);
-/// How often processes that have not joined yet are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// So many strangers are reported one by one; then each time their number has doubled.
 const STRANGERS_REPORTED: u64 = 20;
 
 /// Where a worker comes from, if it is a process of ours.
-struct Local {
-    launch: Launch,
-    process: Option<LocalWorker>,
+pub(crate) struct Local {
+    pub(crate) launch: Launch,
+    pub(crate) process: Option<LocalWorker>,
 }
 
 /// A worker of the fleet, there or not.
-struct Member {
-    info: WorkerInfo,
-    link: Option<Link>,
-    local: Option<Local>,
+pub(crate) struct Member {
+    pub(crate) info: WorkerInfo,
+    pub(crate) link: Option<Link>,
+    pub(crate) local: Option<Local>,
     /// Whether it has ever been there.
-    known: bool,
+    pub(crate) known: bool,
     /// Whether it was waited for since it was lost.
-    waited: bool,
+    pub(crate) waited: bool,
     /// Why it is not there.
-    absent: String,
+    pub(crate) absent: String,
     /// Whether that is because what was asked of it cannot be.
-    misasked: bool,
+    pub(crate) misasked: bool,
 }
 
 /// What happened.
@@ -73,23 +65,23 @@ pub(crate) enum Happening {
 
 /// See the module.
 pub(crate) struct Controller {
-    address: SocketAddr,
-    token: Arc<str>,
+    pub(crate) address: SocketAddr,
+    pub(crate) token: Arc<str>,
     placement: Placement,
-    members: BTreeMap<WorkerId, Member>,
-    links: HashMap<LinkNumber, WorkerId>,
-    groups: Vec<NodeGroups>,
+    pub(crate) members: BTreeMap<WorkerId, Member>,
+    pub(crate) links: HashMap<LinkNumber, WorkerId>,
+    pub(crate) groups: Vec<NodeGroups>,
     /// For the handle: who belongs to the fleet.
     roster: Arc<Mutex<Vec<WorkerInfo>>>,
     inbox: mpsc::Receiver<Inbound>,
     pub(crate) events: EventQueue,
     /// Ends when nobody waits for the operation any more.
-    alive: Option<oneshot::Receiver<()>>,
+    pub(crate) alive: Option<oneshot::Receiver<()>>,
     /// The agreed instant of start of the step that runs.
     pub(crate) zero: Option<Nanos>,
     last_task: u64,
     strangers: u64,
-    leaving: bool,
+    pub(crate) leaving: bool,
 }
 
 impl Controller {
@@ -146,69 +138,7 @@ impl Controller {
         (self.alive, self.zero) = (Some(alive), None);
     }
 
-    /// Starts local workers or waits for others, until all are there.
-    pub(crate) async fn gather(&mut self, spec: &FleetSpec) -> Result<(), FleetError> {
-        match &spec.placement {
-            Placement::Processes { nodes, workers_per_node } => {
-                let prefix = format!("loadline-{}-{}", std::process::id(), &random_token()?[..8]);
-                for node in nodes {
-                    let groups = NodeGroups::make(node, &prefix)?;
-                    for i in 0..*workers_per_node {
-                        let id = WorkerId(format!("{}/{i}", node.name));
-                        let launch = Launch {
-                            program: spec.program.clone(),
-                            id: id.clone(),
-                            node: node.clone(),
-                            cgroups: groups.folders().to_vec(),
-                            controller: self.address,
-                            token: self.token.clone(),
-                            log_dir: spec.worker_log_dir.clone(),
-                        };
-                        let local = Some(Local { launch, process: None });
-                        self.add_member(id, node.name.clone(), local);
-                    }
-                    self.groups.push(groups);
-                }
-                let all: BTreeSet<WorkerId> = self.members.keys().cloned().collect();
-                self.bring_back(&all).await?;
-                match self.members.values().find(|m| m.link.is_none()) {
-                    None => Ok(()),
-                    Some(missing) => {
-                        let id = &missing.info.id;
-                        let message = format!("worker {id} could not be started: {}", missing.absent);
-                        Err(match missing.misasked {
-                            true => FleetError::usage(message),
-                            false => FleetError::failed(message),
-                        })
-                    }
-                }
-            }
-            Placement::Joined { workers, wait } => {
-                let deadline = Instant::now() + wait.0;
-                loop {
-                    let here = self.members.values().filter(|m| m.link.is_some()).count();
-                    if here == *workers as usize {
-                        return Ok(());
-                    }
-                    match self.next(deadline).await {
-                        Happening::Cancelled => return Err(FleetError::interrupted()),
-                        // Nothing was given to it yet, so another may take its place.
-                        Happening::Lost(id, _) => drop(self.members.remove(&id)),
-                        Happening::Tick => {
-                            return Err(FleetError::failed(format!(
-                                "{here} of {workers} workers joined within {wait}; start the others, where the \
-                                 storage is used, with: loadline worker --join {} --token TOKEN",
-                                self.address
-                            )));
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-
-    fn add_member(&mut self, id: WorkerId, node: String, local: Option<Local>) {
+    pub(crate) fn add_member(&mut self, id: WorkerId, node: String, local: Option<Local>) {
         let info = WorkerInfo { id: id.clone(), node, host: String::new(), pid: 0, version: String::new() };
         let absent = "it has not joined yet".into();
         self.members.insert(
@@ -423,111 +353,9 @@ impl Controller {
         self.last_task
     }
 
-    fn say(&mut self, id: &WorkerId, word: ToWorker) -> bool {
+    pub(crate) fn say(&mut self, id: &WorkerId, word: ToWorker) -> bool {
         let link = self.members.get(id).and_then(|m| m.link.as_ref());
         link.is_some_and(|link| link.words.try_send(word).is_ok())
-    }
-
-    /// Ends a worker that is of no more use: its connection, and its process if it is ours.
-    pub(crate) async fn retire(&mut self, id: &WorkerId) {
-        let Some(member) = self.members.get_mut(id) else { return };
-        if let Some(link) = member.link.take() {
-            self.links.remove(&link.number);
-            member.absent = "it was given up".into();
-        }
-        if let Some(process) = member.local.as_mut().and_then(|local| local.process.take()) {
-            let mut process = process;
-            process.end().await;
-        }
-    }
-
-    /// Brings back those of these workers that are not there: local ones are started anew, others are waited for.
-    /// Who is still not there has a reason in [`Controller::absent`].
-    pub(crate) async fn bring_back(&mut self, wanted: &BTreeSet<WorkerId>) -> Result<(), FleetError> {
-        let mut waiting = BTreeSet::new();
-        let mut limit = Duration::ZERO;
-        for id in wanted {
-            let Some(member) = self.members.get_mut(id).filter(|m| m.link.is_none()) else { continue };
-            match &mut member.local {
-                Some(local) => {
-                    if let Some(mut old) = local.process.take() {
-                        old.end().await;
-                    }
-                    match local.launch.start() {
-                        Ok(process) => {
-                            local.process = Some(process);
-                            waiting.insert(id.clone());
-                            limit = limit.max(LOCAL_JOIN_LIMIT);
-                        }
-                        Err(error) => member.absent = error.message,
-                    }
-                }
-                None if !member.waited => {
-                    member.waited = true;
-                    waiting.insert(id.clone());
-                    limit = limit.max(REJOIN_LIMIT);
-                }
-                None => {}
-            }
-        }
-        let deadline = Instant::now() + limit;
-        while !waiting.is_empty() && Instant::now() < deadline {
-            match self.next(deadline.min(Instant::now() + LOOK_EVERY)).await {
-                Happening::Joined(id) => drop(waiting.remove(&id)),
-                Happening::Cancelled => return Err(FleetError::interrupted()),
-                Happening::Tick => {
-                    for id in waiting.clone() {
-                        if self.note_early_end(&id).await {
-                            waiting.remove(&id);
-                        }
-                    }
-                }
-                Happening::Reply { .. } | Happening::Lost(..) => {}
-            }
-        }
-        for id in waiting {
-            if let Some(member) = self.members.get_mut(&id).filter(|m| m.local.is_some()) {
-                member.absent = format!("it did not join within {LOCAL_JOIN_LIMIT:?} of its start");
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a process has ended before it joined; then that is why it is not there.
-    async fn note_early_end(&mut self, id: &WorkerId) -> bool {
-        let Some(member) = self.members.get_mut(id) else { return true };
-        let Some(process) = member.local.as_mut().and_then(|l| l.process.as_mut()) else { return false };
-        let Some(obituary) = process.ended().await else { return false };
-        (member.absent, member.misasked) = (obituary.message, obituary.usage);
-        true
-    }
-
-    /// Says goodbye, waits, kills what is left, removes the control groups.
-    pub(crate) async fn shut_down(&mut self) {
-        (self.leaving, self.alive) = (true, None);
-        let deadline = Instant::now() + LEAVE_LIMIT;
-        for id in self.ids() {
-            self.say(&id, ToWorker::Bye);
-        }
-        // Connections are served until they end: a worker that still has much to say must be heard to hear us.
-        while !self.links.is_empty() && Instant::now() < deadline {
-            self.next(deadline).await;
-        }
-        let members = self.members.values_mut();
-        let mut processes: Vec<LocalWorker> =
-            members.filter_map(|m| m.local.as_mut().and_then(|l| l.process.take())).collect();
-        for process in &mut processes {
-            process.wait(deadline.duration_since(Instant::now())).await;
-        }
-        processes.iter_mut().for_each(LocalWorker::kill);
-        let deadline = Instant::now() + REAP_LIMIT;
-        for process in &mut processes {
-            process.wait(deadline.duration_since(Instant::now())).await;
-        }
-        for groups in self.groups.drain(..) {
-            groups.remove().await;
-        }
-        self.events.flush().await;
     }
 }
 

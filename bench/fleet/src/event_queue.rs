@@ -25,7 +25,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 enum Item {
-    Event(FleetEvent),
+    Event(Box<FleetEvent>),
     Flushed(oneshot::Sender<()>),
 }
 
@@ -48,7 +48,7 @@ impl EventQueue {
             while let Ok(item) = to_deliver.recv() {
                 match item {
                     Item::Event(event) => {
-                        sink(event);
+                        sink(*event);
                         counted.fetch_sub(1, Ordering::Relaxed);
                     }
                     Item::Flushed(done) => drop(done.send(())),
@@ -81,7 +81,7 @@ impl EventQueue {
             return;
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        if self.items.try_send(Item::Event(event)).is_err() {
+        if self.items.try_send(Item::Event(Box::new(event))).is_err() {
             // The sink's thread is gone: it panicked.
             self.dropped += 1;
             self.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -28,6 +28,7 @@ pub mod fleet;
 mod frame;
 mod host_cpu;
 mod join;
+mod lifecycle;
 mod live;
 mod load_thread;
 mod operation;

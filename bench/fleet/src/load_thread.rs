@@ -194,5 +194,9 @@ fn make_files(files: &[FileToMake]) -> Result<Vec<FileIdentity>, LoadError> {
 
 /// Removes all that can be removed; the first error is told.
 fn remove_files(files: &[FileToRemove]) -> Result<(), LoadError> {
-    files.iter().fold(Ok(()), |result, file| result.and(remove_file(&file.path, file.identity)))
+    let mut result = Ok(());
+    for file in files {
+        result = result.and(remove_file(&file.path, file.identity));
+    }
+    result
 }

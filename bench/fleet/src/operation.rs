@@ -134,9 +134,7 @@ impl Controller {
                 Happening::Joined(_) => {}
             }
         }
-        for id in useless {
-            self.retire(&id).await;
-        }
+        self.retire(&useless).await;
         Ok(results)
     }
 
@@ -165,8 +163,6 @@ impl Controller {
             }
         }
         useless.extend(stopping.into_keys());
-        for id in useless {
-            self.retire(&id).await;
-        }
+        self.retire(&useless).await;
     }
 }

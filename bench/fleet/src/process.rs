@@ -18,8 +18,6 @@ use crate::spec::{NodeSpec, WorkerId};
 
 /// How much of what a worker printed last is kept for the message about its death.
 const LAST_WORDS: usize = 2 << 10;
-/// How long a killed process may take to be gone: one whose I/O hangs in the kernel is left to the kernel.
-pub(crate) const REAP_LIMIT: Duration = Duration::from_secs(2);
 /// How long a process whose connection ended may take to be dead, so that its death is named and not the
 /// connection's end.
 const DEATH_LIMIT: Duration = Duration::from_millis(300);
@@ -169,12 +167,6 @@ impl LocalWorker {
         let _ = self.child.start_kill();
     }
 
-    /// Kills it and waits until it is gone, up to [`REAP_LIMIT`].
-    pub(crate) async fn end(&mut self) {
-        self.kill();
-        self.wait(REAP_LIMIT).await;
-    }
-
     async fn obituary(&mut self, status: ExitStatus) -> Obituary {
         let words = match &mut self.words {
             Words::Kept(kept, task) => {
@@ -252,7 +244,8 @@ mod tests {
             let mut worker = launch(&program).start().unwrap();
             assert_eq!(worker.ended().await, None);
             assert!(!worker.wait(Duration::from_millis(50)).await);
-            worker.end().await;
+            worker.kill();
+            assert!(worker.wait(Duration::from_secs(5)).await);
             worker.ended().await
         });
         assert!(ended.unwrap().message.contains("signal: 9"));

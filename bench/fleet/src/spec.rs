@@ -13,6 +13,8 @@ use crate::error::FleetError;
 
 /// More workers than this are refused: each costs the controller a connection and a process slot.
 pub const MOST_WORKERS: usize = 4096;
+/// The longest time that a fleet waits for its workers to join.
+pub const LONGEST_WAIT: TimeSpan = TimeSpan::seconds(7 * 86_400);
 /// The longest name of a worker or a node, in bytes.
 pub const LONGEST_NAME: usize = 100;
 
@@ -156,6 +158,11 @@ impl FleetSpec {
             return Err(FleetError::usage("a token has 8 to 512 bytes: leave it out for a random one"));
         }
         let workers = match &self.placement {
+            Placement::Joined { wait, .. } if *wait > LONGEST_WAIT => {
+                return Err(FleetError::usage(format!(
+                    "nobody waits {wait} for workers: at most {LONGEST_WAIT}"
+                )));
+            }
             Placement::Joined { workers, .. } => *workers as usize,
             Placement::Processes { nodes, workers_per_node } => {
                 for (i, node) in nodes.iter().enumerate() {
@@ -178,4 +185,46 @@ impl FleetSpec {
 pub(crate) fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn processes(nodes: Vec<NodeSpec>, workers_per_node: u32) -> FleetSpec {
+        FleetSpec::new(Placement::Processes { nodes, workers_per_node })
+    }
+
+    #[test]
+    fn a_fleet_listens_on_this_machine_only_unless_told_otherwise() {
+        let spec = processes(vec![NodeSpec::named("a")], 1);
+        assert!(spec.listen.ip().is_loopback());
+        assert_eq!(spec.validate(), Ok(()));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_name() {
+        let node = NodeSpec::named("node-a");
+        let bad = [
+            (processes(vec![], 1), "1 to 4096 workers"),
+            (processes(vec![node.clone()], 5000), "5000"),
+            (processes(vec![node.clone(), node.clone()], 1), "two nodes named node-a"),
+            (processes(vec![NodeSpec::named("a/b")], 1), "a/b"),
+            (processes(vec![NodeSpec { cpus: Some("3-1".into()), ..node.clone() }], 1), "3-1"),
+            (processes(vec![NodeSpec { cpu_limit: Some(f64::NAN), ..node.clone() }], 1), "cpu_limit"),
+            (
+                processes(vec![NodeSpec { memory_limit: Some(ByteSize::MIB), ..node.clone() }], 1),
+                "memory_limit",
+            ),
+            (FleetSpec { token: Some("short".into()), ..processes(vec![node.clone()], 1) }, "8 to 512 bytes"),
+            (
+                FleetSpec::new(Placement::Joined { workers: 1, wait: TimeSpan::seconds(u64::MAX / 2) }),
+                "nobody waits",
+            ),
+        ];
+        for (spec, word) in bad {
+            let error = spec.validate().unwrap_err();
+            assert!(error.message.contains(word), "{error}");
+        }
+    }
 }

@@ -202,9 +202,7 @@ impl Controller {
         for second in step.live.due(step.schedule.over) {
             self.events.emit(FleetEvent::Second(second));
         }
-        for id in std::mem::take(&mut step.useless) {
-            self.retire(&id).await;
-        }
+        self.retire(&step.useless).await;
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //! | [`table`] | as aligned text |
 //! | [`findings`] | what a reader should know, in sentences |
 //! | [`csv`], [`markdown`], [`json`] | as files |
-//! | [`write`] | all of them, into the run's folder |
+//! | [`mod@write`] | all of them, into the run's folder |
 
 pub mod csv;
 pub mod findings;

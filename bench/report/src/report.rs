@@ -6,7 +6,6 @@ use loadline_load::VerifyReport;
 use loadline_measure::audit::Finding;
 use loadline_measure::summary::LatencySummary;
 use loadline_profile::Profile;
-use loadline_study::folder::manifest::State;
 use loadline_study::folder::result::StepResult;
 use loadline_study::limit::Verdict;
 use loadline_study::when::When;
@@ -122,7 +121,7 @@ impl Report {
             run_id: manifest.run_id.clone(),
             loadline: manifest.loadline.clone(),
             begun: manifest.begun.clone(),
-            finished: manifest.finished.clone().filter(|_| manifest.state == State::Finished),
+            finished: manifest.finished.clone(),
             complete: 0,
             planned: results.len(),
             steps: Vec::new(),

@@ -317,6 +317,23 @@ mod tests {
         Plan::of(&parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap())
     }
 
+    #[test]
+    fn the_studies_that_come_with_loadline_can_be_planned_and_the_first_takes_less_than_a_minute() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../studies");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let (study, text) = crate::read::read(&path).unwrap();
+            assert!(text.starts_with("#:schema ../docs/reference/study.schema.json\n"), "{}", path.display());
+            let plan = Plan::of(&study).unwrap();
+            if study.name.as_str() == "files" {
+                assert!(
+                    plan.length() <= Duration::from_secs(40),
+                    "each step takes a second more, and it fills first"
+                );
+            }
+        }
+    }
+
     const TWO: &str = "profiles = [\"B4-T1-O8-W0-PR\", \"B64-T1-O4-W100-PS\"]\n";
 
     #[test]

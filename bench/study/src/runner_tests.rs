@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use loadline_fleet::LossReason;
+use loadline_load::WritePermission;
 use loadline_load::error::ErrorKind;
 use loadline_measure::audit::FindingKind;
 use tokio::sync::watch;
@@ -107,9 +108,35 @@ fn a_run_measures_every_load_in_every_round_and_leaves_only_results() {
     assert!(place.disks().is_empty() && folder.manifest.files.is_empty(), "what was made is removed");
     let seen = place.seen.lock().unwrap();
     assert_eq!((seen.fills, seen.measured.as_slice()), (1, [4096, 8192, 4096, 8192].as_slice()));
+    let made = |permission: &WritePermission| matches!(permission, WritePermission::Made(_));
+    assert!(
+        seen.permissions.len() == 8 && seen.permissions.iter().all(made),
+        "only what was made is written to"
+    );
     assert_eq!(seen.seeds.len(), 8, "every worker of every step draws its own numbers");
     let verdict = Verdict::of(&folder).unwrap();
     assert_eq!((verdict.complete, verdict.planned, verdict.bad_blocks), (4, 4, 0));
+}
+
+#[test]
+fn existing_devices_go_to_the_workers_in_order_and_are_written_to_only_if_they_are_given_up() {
+    let devices = "[target]\ndevices = [\"a.img\", \"/b.img\", \"c.img\", \"null:1MiB\"]\n[fleet]";
+    let study = STUDY.replace("[fleet]", devices).replace("disk_size = \"64K\"", "disks_per_worker = 2");
+    for given_up in [false, true] {
+        let place = Place::new(&study);
+        let mut owned = OwnedFolder::resume(&place.path).unwrap();
+        owned.folder.manifest.destroy_data = given_up;
+        owned.save().unwrap();
+        drop(owned);
+        place.go_on(Orders::default()).unwrap();
+        let seen = place.seen.lock().unwrap();
+        let beside_the_study = |name: &str| place.path.with_file_name(name).display().to_string();
+        assert_eq!(seen.disks["node-1/0"], [beside_the_study("a.img"), "/b.img".into()]);
+        assert_eq!(seen.disks["node-1/1"], [beside_the_study("c.img"), "null:1MiB".into()]);
+        let expected = if given_up { WritePermission::Destroy } else { WritePermission::Refused };
+        assert_eq!(seen.permissions[..3], [expected.clone(), expected.clone(), expected]);
+        assert_eq!((seen.fills, place.path.join("disks").exists()), (0, false));
+    }
 }
 
 #[test]

@@ -27,6 +27,10 @@ pub(crate) struct Seen {
     pub(crate) measured: Vec<u64>,
     /// Seeds of all jobs that were measured.
     pub(crate) seeds: BTreeSet<u64>,
+    /// The disks of each worker in the last measurement.
+    pub(crate) disks: BTreeMap<String, Vec<String>>,
+    /// What every disk that was measured may be written to for.
+    pub(crate) permissions: Vec<WritePermission>,
     /// Workers that scanned, and whose journals.
     pub(crate) scans: Vec<(String, PathBuf)>,
 }
@@ -112,9 +116,10 @@ impl Workers for StandIn {
         let place = self.seen.lock().unwrap().measured.len();
         let mut workers = BTreeMap::new();
         for (id, job) in jobs {
-            for disk in &job.disks {
-                assert!(matches!(disk.writes, WritePermission::Made(_)), "only what was made is written to");
-            }
+            let disks = job.disks.iter().map(|disk| disk.target.to_string()).collect();
+            self.seen.lock().unwrap().disks.insert(id.0.clone(), disks);
+            let permissions = job.disks.iter().map(|disk| disk.writes.clone());
+            self.seen.lock().unwrap().permissions.extend(permissions);
             let mut window = Window::new(job.measure.0.into());
             let warm_up = job.warm_up.0.as_secs() as i64;
             for number in -warm_up..job.measure.0.as_secs() as i64 {

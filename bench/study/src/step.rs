@@ -138,10 +138,7 @@ pub(crate) fn integrity(report: &VerifyReport) -> Option<Finding> {
     (report.bad() > 0).then(|| {
         Finding::doubt(
             FindingKind::Integrity,
-            format!(
-                "all {} checks of blocks to find what was last written and acknowledged",
-                report.checked
-            ),
+            format!("all {} checks of blocks to find what was last written and acknowledged", report.checked),
             format!(
                 "{} older than acknowledged (writes lost), {} corrupt, {} from elsewhere: {}",
                 report.lost,
@@ -152,4 +149,87 @@ pub(crate) fn integrity(report: &VerifyReport) -> Option<Finding> {
             "The storage lost or damaged data, or something else wrote to the disks.",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    use crate::plan::Plan;
+    use crate::read::parse;
+    use crate::when::When;
+    use loadline_base::clock::Nanos;
+    use loadline_fleet::{HostCpu, WorkerId, WorkerOutcome};
+    use loadline_load::CpuTime;
+    use loadline_load::{Disk, Target, WritePermission};
+    use loadline_measure::interval::{Interval, Phase};
+
+    /// Two workers of one disk each, 1000 reads a second of 1 ms in each: one outstanding.
+    fn result(profile: &str, host_cpu: HostCpu) -> (StepResult, Asked) {
+        let text = format!("name = \"s\"\n[[profile]]\n{profile}\n[phases]\nmeasure = \"2s\"");
+        let study = parse("s.toml", &text).unwrap();
+        let step = Plan::of(&study).unwrap().steps.remove(0);
+        let disk = Disk {
+            target: Target::Null(loadline_base::units::ByteSize::GIB),
+            writes: WritePermission::Refused,
+        };
+        let job = Job::new(vec![disk], step.profile.clone());
+        let mut window = Window::new(Nanos(2 * Nanos::SECOND.0));
+        for second in 0..2 {
+            let mut interval = Interval::new(second, Phase::Measure, 0);
+            (0..1000).for_each(|_| interval.read.response.record(Nanos::MILLISECOND));
+            window.add(&interval);
+        }
+        let note = Finding::note(FindingKind::Fallback, "io_uring", "threads", "The kernel refused it.");
+        let info = |name: &str| WorkerInfo {
+            id: WorkerId(name.into()),
+            node: "n".into(),
+            host: "h".into(),
+            pid: 1,
+            version: "0".into(),
+        };
+        let outcome = |name: &str| WorkerOutcome {
+            worker: info(name),
+            window: window.clone(),
+            clock_error: None,
+            cpu: Some(CpuTime { user_s: 0.5, system_s: 0.25 }),
+            host_cpu: Some(host_cpu),
+            findings: vec![note.clone()],
+            engine: Some("io_uring".into()),
+            verify: None,
+            lost: None,
+        };
+        let names = ["n/0", "n/1"];
+        let workers: BTreeMap<_, _> =
+            names.iter().map(|name| (WorkerId((*name).into()), outcome(name))).collect();
+        let mut result = StepResult::empty("run", &step, When::now());
+        let order: Vec<WorkerInfo> = names.iter().map(|name| info(name)).collect();
+        collect(&mut result, &study, StepOutcome { start_unix_ms: 0, workers }, &order, &job);
+        let asked = asked(&study, &result, &job);
+        (result, asked)
+    }
+
+    const CPUS: HostCpu = HostCpu { cpus: 8, busy: 0.5, steal: 0.02 };
+
+    #[test]
+    fn a_fleets_figures_are_the_sum_of_its_workers() {
+        let (result, asked) = result("outstanding = 1", CPUS);
+        assert_eq!(result.figures.total.iops, 2000.0);
+        assert_eq!(result.figures.total.latency_us.mean, Some(1000.0));
+        assert_eq!((result.cpu.user_s, result.cpu.system_s, result.cores()), (1.0, 0.5, 0.75));
+        assert_eq!((asked.outstanding, asked.rate_iops, asked.steal), (Some(2.0), None, Some(0.02)));
+        assert_eq!(asked.generator_cpu, Some((1.5, 2.0)), "one thread each");
+        let kinds: Vec<FindingKind> = result.findings.iter().map(|finding| finding.kind).collect();
+        assert_eq!(kinds, [FindingKind::Fallback], "Little's law holds, and the same finding is one finding");
+        assert_eq!(result.findings[0].found, "threads (by 2 workers)");
+    }
+
+    #[test]
+    fn a_rate_is_each_workers_own() {
+        let (result, asked) = result("rate = \"1500iops\"", HostCpu { cpus: 1, ..CPUS });
+        assert_eq!((asked.outstanding, asked.rate_iops), (None, Some(3000.0)));
+        assert_eq!(asked.generator_cpu, Some((1.5, 1.0)), "two threads share the one CPU of their host");
+        assert!(result.findings.iter().any(|finding| finding.kind == FindingKind::RateNotMet));
+    }
 }
