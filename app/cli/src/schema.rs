@@ -17,6 +17,8 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum What {
+    /// What `loadline bench --json` writes.
+    Bench,
     /// A study file (TOML).
     Study,
     /// `run.json` of a run's folder.
@@ -31,6 +33,7 @@ enum What {
 
 pub(crate) fn run(args: Args) -> Exit {
     let schema = match args.what {
+        What::Bench => loadline_load::result::schema(),
         What::Study => loadline_study::schema::study(),
         What::Run => loadline_study::schema::run(),
         What::Step => loadline_study::schema::step(),
@@ -41,5 +44,16 @@ pub(crate) fn run(args: Args) -> Exit {
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => Exit::Done,
         Err(e) => complain(Exit::Failed, &format!("cannot print the schema: {e}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// To bring it up to date: `loadline schema bench > docs/reference/bench-result.schema.json`.
+    #[test]
+    fn the_published_schema_of_a_bench_result_is_current() {
+        let published = include_str!("../../../docs/reference/bench-result.schema.json");
+        let current = loadline_study::schema::text(&loadline_load::result::schema());
+        assert!(published == current, "docs/reference/bench-result.schema.json is out of date");
     }
 }

@@ -63,6 +63,11 @@ impl Live {
         }
     }
 
+    /// The seconds that have ended by now: when no more records will come.
+    pub(crate) fn ended(&mut self, now: Nanos) -> Vec<LiveSecond> {
+        self.due(Nanos(now.0.saturating_add(SHOWN_AFTER.0)))
+    }
+
     /// The seconds that are to be shown by now. A second in which nothing completed is shown too.
     pub(crate) fn due(&mut self, now: Nanos) -> Vec<LiveSecond> {
         let passed = i128::from(now.0) - i128::from(self.begin.0) - i128::from(SHOWN_AFTER.0);
@@ -116,7 +121,8 @@ mod tests {
         assert_eq!((shown[1].workers, shown[1].iops, shown[1].bytes), (2, 510, 510 * 4096));
         assert!(shown[1].latency_us.p50.is_some() && shown[1].latency_us.p99.is_none());
         live.add(&WorkerId("a".into()), &record(0, 1));
-        let rest = live.due(Nanos(u64::MAX));
+        assert_eq!(live.ended(Nanos(begin.0 + 1_900_000_000)), [], "second 1 has not ended");
+        let rest = live.ended(Nanos(u64::MAX));
         assert_eq!(rest.iter().map(|s| s.phase).collect::<Vec<_>>(), [Phase::Measure, Phase::CoolDown]);
     }
 

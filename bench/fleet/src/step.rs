@@ -199,7 +199,7 @@ impl Controller {
                 }
             }
         }
-        for second in step.live.due(step.schedule.over) {
+        for second in step.live.ended(Nanos::now()) {
             self.events.emit(FleetEvent::Second(second));
         }
         self.retire(&step.useless).await;

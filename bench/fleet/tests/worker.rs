@@ -60,8 +60,9 @@ fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
         let outcome = fleet.measure(&jobs).await.unwrap();
         assert_eq!(outcome.lost().count(), 0);
         for worker in outcome.workers.values() {
-            let completed = worker.window.completed();
-            assert!((1900..=2100).contains(&completed), "1000 a second for 2 s came to {completed}");
+            // What was intended in the window, however busy this machine is.
+            let intended = worker.window.read.response.count() + worker.window.write.response.count();
+            assert!((1990..=2010).contains(&intended), "1000 a second for 2 s came to {intended}");
             assert!(worker.cpu.is_some() && worker.host_cpu.is_some() && worker.clock_error.is_some());
         }
 

@@ -9,29 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::brake::StopIf;
 use crate::error::LoadError;
-use crate::target::{FileIdentity, Target};
-
-/// Whether a disk may be written to, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WritePermission {
-    /// It may not: a job that writes is refused.
-    Refused,
-    /// It is a file that Loadline made for this run, with this identity; any other file in its place is refused.
-    Made(FileIdentity),
-    /// Its owner gave it up (`--destroy-data`). A device in use is refused all the same.
-    Destroy,
-}
-
-/// One disk of a worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Disk {
-    /// Where it is.
-    pub target: Target,
-    /// Whether it may be written to.
-    pub writes: WritePermission,
-}
+use crate::target::Disk;
 
 /// Who hands I/Os to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -34,7 +34,7 @@ mod verify;
 
 pub use brake::StopIf;
 pub use error::LoadError;
-pub use job::{Disk, Engine, Job, Verify, WritePermission};
+pub use job::{Engine, Job, Verify};
 pub use outcome::{CpuTime, Outcome, VerifyReport};
 pub use prepare::{Prepared, prepare, prepare_to_fill, prepare_to_scan};
-pub use target::{FileIdentity, Target};
+pub use target::{Disk, FileIdentity, Target, WritePermission};

@@ -61,6 +61,10 @@ pub fn prepare_to_scan(job: &Job) -> Result<Prepared, LoadError> {
     Prepared::open(job, false)
 }
 
+/// Sweeps one disk, by its index.
+type SweepOne<'a> =
+    dyn Fn(&Prepared, usize, &AtomicU64, &AtomicBool) -> Result<VerifyReport, LoadError> + Sync + 'a;
+
 impl Prepared {
     fn open(job: &Job, write: bool) -> Result<Prepared, LoadError> {
         job.validate()?;
@@ -169,7 +173,7 @@ impl Prepared {
         total: u64,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64, u64),
-        one: &(dyn Fn(&Prepared, usize, &AtomicU64, &AtomicBool) -> Result<VerifyReport, LoadError> + Sync),
+        one: &SweepOne<'_>,
     ) -> Result<VerifyReport, LoadError> {
         let done = AtomicU64::new(0);
         std::thread::scope(|scope| {

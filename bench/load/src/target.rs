@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
 use crate::in_use;
-use crate::job::{Disk, WritePermission};
 
 /// A process that has just ended may hold its files a moment longer: the kernel takes io_uring apart afterwards.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -38,6 +37,28 @@ pub enum Target {
     Path(PathBuf),
     /// A disk of this size that completes everything at once: it measures the generator itself.
     Null(ByteSize),
+}
+
+/// Whether a disk may be written to, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WritePermission {
+    /// It may not: a job that writes is refused.
+    Refused,
+    /// It is a file that Loadline made for this run, with this identity; any other file in its place is refused.
+    Made(FileIdentity),
+    /// Its owner gave it up (`--destroy-data`). A device in use is refused all the same.
+    Destroy,
+}
+
+/// One disk of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Where it is.
+    pub target: Target,
+    /// Whether it may be written to.
+    pub writes: WritePermission,
 }
 
 impl FromStr for Target {

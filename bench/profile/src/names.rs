@@ -136,7 +136,7 @@ impl Profile {
             add(format!("HS{io_percent}to{}", extent_label(*extent)));
         }
         if let Some(offered) = self.rate {
-            let arrival = if offered.arrival == Arrival::Poisson { "poisson" } else { "" };
+            let arrival = if offered.arrival == Arrival::Poisson { "-poisson" } else { "" };
             add(format!("{}{arrival}", offered.rate.to_string().replace('/', "p")));
         }
         match self.data {

@@ -91,7 +91,7 @@ fn what_a_name_cannot_say_has_no_name_but_a_label() {
         .."B8-T4-O16-W30-PR".parse().unwrap()
     };
     assert_eq!(profile.name(), None);
-    assert_eq!(profile.label(), "B8-T4-O16-W30-PR-WS10pct-100MBpspoisson-flush8");
+    assert_eq!(profile.label(), "B8-T4-O16-W30-PR-WS10pct-100MBps-poisson-flush8");
     let mixed = Profile { pattern: Pattern::Mixed { random_percent: 70 }, ..Profile::default() };
     assert_eq!((mixed.name(), mixed.label().as_str()), (None, "B4-T1-O32-W0-PM70"));
 }
