@@ -113,11 +113,6 @@ impl BenchResult {
     }
 }
 
-/// The JSON Schema of [`BenchResult`].
-pub fn schema() -> schemars::Schema {
-    schemars::schema_for!(BenchResult)
-}
-
 /// What a job asks of its figures. `cpus`: how many the host has.
 pub fn asked(job: &Job, cpus: f64) -> Asked {
     let profile = &job.profile;
