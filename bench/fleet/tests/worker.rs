@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Events, TOKEN, Wire, job, joined, run};
+use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::wire::{Order, Reply, ToController, ToWorker};
 use loadline_fleet::{ErrorKind, Fleet, FleetError, WorkerId, WorkerOptions, run_worker};
@@ -89,6 +90,22 @@ fn controller(listener: TcpListener, order: Option<Order>) -> Wire {
     wire
 }
 
+/// A controller that has let one worker prepare a job.
+fn prepared(listener: TcpListener) -> Wire {
+    let mut wire = controller(listener, Some(Order::Prepare(Box::new(job(60)))));
+    // It asks for the time until it knows it, and then it is ready.
+    loop {
+        match wire.receive(Duration::from_secs(5)).unwrap() {
+            Some(ToController::Ping { sent }) => {
+                wire.send(&ToWorker::Pong { sent, at: Nanos::now() }).unwrap()
+            }
+            Some(ToController::Reply { reply: Reply::Prepared { .. }, .. }) => return wire,
+            Some(ToController::Heartbeat) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_worker_whose_controller_closes_the_connection_ends_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -105,21 +122,9 @@ fn a_worker_whose_controller_closes_the_connection_ends_at_once() {
 fn a_worker_whose_controller_is_silent_stops_its_load_within_seconds() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let worker = work(listener.local_addr().unwrap().to_string(), "a");
-    let mut wire = controller(listener, Some(Order::Prepare(Box::new(job(60)))));
-    // It asks for the time until it knows it, and then it is ready.
-    loop {
-        match wire.receive(Duration::from_secs(5)).unwrap() {
-            Some(ToController::Ping { sent }) => {
-                let at = loadline_base::clock::Nanos::now();
-                wire.send(&ToWorker::Pong { sent, at }).unwrap();
-            }
-            Some(ToController::Reply { reply: Reply::Prepared { .. }, .. }) => break,
-            Some(ToController::Heartbeat) => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    let start = loadline_base::clock::Nanos(loadline_base::clock::Nanos::now().0 + 500_000_000);
-    let order = Order::Run { start, hold_back: loadline_base::clock::Nanos(0) };
+    let mut wire = prepared(listener);
+    let start = Nanos(Nanos::now().0 + 500_000_000);
+    let order = Order::Run { start, hold_back: Nanos(0) };
     wire.send(&ToWorker::Do { task: 2, order }).unwrap();
     let begun = Instant::now();
     let error = worker.join().unwrap().unwrap_err();
@@ -132,12 +137,12 @@ fn a_worker_whose_controller_is_silent_stops_its_load_within_seconds() {
 fn a_word_to_start_that_comes_too_late_is_a_failure_and_not_a_late_start() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let worker = work(listener.local_addr().unwrap().to_string(), "a");
-    let order =
-        Order::Run { start: loadline_base::clock::Nanos(1), hold_back: loadline_base::clock::Nanos(0) };
-    let mut wire = controller(listener, Some(order));
+    let mut wire = prepared(listener);
+    let start = Nanos(Nanos::now().0 - 20_000_000);
+    wire.send(&ToWorker::Do { task: 2, order: Order::Run { start, hold_back: Nanos(0) } }).unwrap();
     loop {
         match wire.receive(Duration::from_secs(5)).unwrap() {
-            Some(ToController::Reply { task: 1, reply: Reply::Failed { message, .. } }) => {
+            Some(ToController::Reply { task: 2, reply: Reply::Failed { message, .. } }) => {
                 assert!(message.contains("after the instant of start"), "{message}");
                 break;
             }
