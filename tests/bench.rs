@@ -180,6 +180,37 @@ fn a_brake_ends_the_load_with_its_own_exit_code() {
 }
 
 #[test]
+fn a_brake_leaves_healthy_storage_alone() {
+    let folder = folder();
+    let file = precious_file(folder.path(), 4);
+    // One I/O is always in flight, also at the end of each second.
+    let words = ["bench", text(&file), "-p", "B4-T1-O1-W0-PR", "--stop-if", "p50>100ms", "--json", "-"];
+    let said = run(words.iter().chain(&["--warm-up", "0s", "--for", "4s"]));
+    assert!(matches!(said.code, Some(0 | 3)), "{}", said.err);
+    assert_eq!(number(&said.json(), "window_s"), 4.0);
+}
+
+#[test]
+fn a_brake_judges_the_last_second_too() {
+    let folder = folder();
+    let file = precious_file(folder.path(), 4);
+    let words = ["bench", text(&file), "-p", "B4-T1-O4-W0-PR", "--stop-if", "p50>1us", "--for", "1s"];
+    run(words.iter().chain(&["--warm-up", "0s"])).refused(99, &["p50>1us"]);
+}
+
+#[test]
+fn a_rate_far_beyond_any_storage_is_a_finding_and_not_a_failure() {
+    let folder = folder();
+    let file = precious_file(folder.path(), 4);
+    let words = ["bench", text(&file), "-p", "B4-T1-O1-W50-PR", "--destroy-data", "--rate", "1e3miops"];
+    run(words).refused(2, &["rate"]);
+    let words = ["bench", text(&file), "-p", "B4-T1-O1-W50-PR", "--destroy-data", "--rate", "900miops"];
+    let said = run(words.iter().chain(&["--drain", "1s", "--warm-up", "0s", "--for", "3s", "--json", "-"]));
+    assert_eq!(said.code, Some(3), "{}", said.err);
+    assert!(number(&said.json(), "total/censored") > 1e9, "everything offered is counted");
+}
+
+#[test]
 fn ctrl_c_cleans_up() {
     let folder = folder();
     let file = folder.path().join("new.img");

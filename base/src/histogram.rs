@@ -56,6 +56,16 @@ impl LatencyHistogram {
         self.max = self.max.max(latency);
     }
 
+    /// Counts so many I/Os that took the same.
+    pub fn record_many(&mut self, latency: Nanos, count: u64) {
+        if count > 0 {
+            self.counts_mut().saturating_record_n(latency.0, count);
+            self.sum += u128::from(latency.0) * u128::from(count);
+            self.min = self.min.min(latency);
+            self.max = self.max.max(latency);
+        }
+    }
+
     /// Adds another histogram's counts: the result is the histogram of all samples of both.
     pub fn merge(&mut self, other: &LatencyHistogram) {
         let Some(theirs) = other.counts.as_ref().filter(|_| !other.is_empty()) else { return };

@@ -71,8 +71,11 @@ impl Ring {
         unsafe { self.ring.submission().push(request) }.is_ok()
     }
 
-    /// Hands queued requests to the kernel, without waiting.
-    pub fn submit(&self) -> io::Result<()> {
+    /// Hands queued requests to the kernel, without waiting. Does not enter the kernel if there are none.
+    pub fn submit(&mut self) -> io::Result<()> {
+        if self.ring.submission().is_empty() {
+            return Ok(());
+        }
         match self.ring.submit() {
             Ok(_) => Ok(()),
             Err(e) => passing(e),

@@ -194,7 +194,7 @@ fn measure(
     job.warm_up = args.warm_up;
     job.measure = args.measure;
     job.drain = args.drain;
-    job.seed = args.seed.unwrap_or_else(|| wall_clock(Nanos::now()).to_bits() >> 8);
+    job.seed = args.seed.unwrap_or_else(fresh_seed);
     job.engine = args.engine;
     job.poll = args.poll;
     job.stop_if = args.stop_if.clone();
@@ -213,6 +213,11 @@ fn measure(
     }
     bar.clear();
     Ok(result)
+}
+
+/// Another seed each time, small enough that programs which read JSON numbers as doubles keep all of it.
+fn fresh_seed() -> u64 {
+    (wall_clock(Nanos::now()) * 1e6) as u64 & ((1 << 53) - 1)
 }
 
 /// One journal for each target: those named, or temporary ones.
@@ -246,8 +251,8 @@ fn load(job: &Job, prepared: Prepared, stop: &AtomicBool, bar: &Bar) -> Result<B
     let start = Nanos::now() + LEAD;
     let open = start + Nanos::from(job.warm_up.0);
     let started_unix_s = wall_clock(open);
-    let mut sink = |records: Vec<Interval>| {
-        if let Some(second) = records.iter().map(|i| i.second).max() {
+    let mut sink = |second: Option<i64>, records: Vec<Interval>| {
+        if let Some(second) = second {
             host.push(sampler.sample(second));
             bar.second(second, &records);
         }

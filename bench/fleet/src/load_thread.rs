@@ -128,9 +128,9 @@ impl State {
         };
         let reply = self.reply.clone();
         let window = Nanos(start.0.saturating_add(warm_up.0));
-        let mut sink = |intervals: Vec<Interval>| {
-            if let Some(newest) = intervals.iter().map(|i| i.second).max() {
-                wait_turn(window, newest, hold_back, stop);
+        let mut sink = |second: Option<i64>, intervals: Vec<Interval>| {
+            if let Some(second) = second {
+                wait_turn(window, second, hold_back, stop);
             }
             let mut left = intervals.iter().filter(|i| !i.is_empty()).map(Interval::encode).peekable();
             while left.peek().is_some() {

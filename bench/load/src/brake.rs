@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use loadline_base::clock::Nanos;
 use loadline_base::histogram::LatencyHistogram;
@@ -76,31 +76,50 @@ impl From<StopIf> for String {
 /// Watches the limits while a load runs. The threads tell of I/Os that do not come back.
 pub(crate) struct Watch {
     limits: Vec<StopIf>,
-    /// The oldest I/O in flight at the end of the last second; `u64::MAX` if there was none.
-    oldest: AtomicU64,
+    /// How long the oldest I/O in flight had been out at the end of the last second, nanoseconds.
+    longest_out: AtomicU64,
     errors: AtomicU64,
+    tripped: AtomicBool,
 }
 
 impl Watch {
     pub(crate) fn new(limits: &[StopIf]) -> Watch {
-        Watch { limits: limits.to_vec(), oldest: AtomicU64::new(u64::MAX), errors: AtomicU64::new(0) }
+        Watch {
+            limits: limits.to_vec(),
+            longest_out: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            tripped: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn wanted(&self) -> bool {
         !self.limits.is_empty()
     }
 
-    /// A thread has an I/O in flight since then.
-    pub(crate) fn in_flight_since(&self, moment: Nanos) {
-        self.oldest.fetch_min(moment.0, Ordering::Relaxed);
+    /// At the end of a second, a thread has an I/O that has been out for so long.
+    pub(crate) fn still_out(&self, age: Nanos) {
+        self.longest_out.fetch_max(age.0, Ordering::Relaxed);
+    }
+
+    /// Whether a limit was passed: then what is in flight is counted with its age, not dropped.
+    pub(crate) fn tripped(&self) -> bool {
+        self.tripped.load(Ordering::Relaxed)
     }
 
     /// Which limit a second passed, in words.
-    pub(crate) fn judge(&self, second: &[Interval], now: Nanos) -> Option<String> {
+    pub(crate) fn judge(&self, second: &[Interval]) -> Option<String> {
+        let why = self.passed(second);
+        if why.is_some() {
+            self.tripped.store(true, Ordering::Relaxed);
+        }
+        why
+    }
+
+    fn passed(&self, second: &[Interval]) -> Option<String> {
         if !self.wanted() {
             return None;
         }
-        let oldest = Nanos(self.oldest.swap(u64::MAX, Ordering::Relaxed));
+        let age = Nanos(self.longest_out.swap(0, Ordering::Relaxed));
         let mut all = LatencyHistogram::new();
         let mut errors = 0;
         for interval in second {
@@ -113,7 +132,6 @@ impl Watch {
             StopIf::Errors(most) => (errors > most).then(|| format!("{limit}: there were {errors} errors")),
             StopIf::Latency(percent, most) => {
                 let most = Nanos::from(most.0);
-                let age = now.since(oldest);
                 if age > most {
                     return Some(format!("{limit}: an I/O has not come back for {:.1} s", age.as_secs()));
                 }
@@ -146,14 +164,15 @@ mod tests {
         for _ in 0..100 {
             second.read.response.record(Nanos(60 * Nanos::MILLISECOND.0));
         }
-        let now = Nanos(100 * Nanos::SECOND.0);
-        assert!(watch("p99>50ms").judge(std::slice::from_ref(&second), now).is_some());
-        assert!(watch("p99>70ms").judge(std::slice::from_ref(&second), now).is_none());
-        assert!(watch("errors>0").judge(std::slice::from_ref(&second), now).is_none());
+        assert!(watch("p99>50ms").judge(std::slice::from_ref(&second)).is_some());
+        assert!(watch("p99>70ms").judge(std::slice::from_ref(&second)).is_none());
+        assert!(watch("errors>0").judge(std::slice::from_ref(&second)).is_none());
         second.write.errors = 1;
-        assert!(watch("errors>0").judge(&[second], now).is_some());
+        assert!(watch("errors>0").judge(&[second]).is_some());
         let hung = watch("max>2s");
-        hung.in_flight_since(Nanos(97 * Nanos::SECOND.0));
-        assert!(hung.judge(&[], now).unwrap().contains("not come back"));
+        hung.still_out(Nanos(3 * Nanos::SECOND.0));
+        assert!(!hung.tripped());
+        assert!(hung.judge(&[]).unwrap().contains("not come back"));
+        assert!(hung.tripped() && hung.judge(&[]).is_none(), "each second is judged alone");
     }
 }

@@ -18,7 +18,10 @@ use crate::record::Timetable;
 /// Completions are recorded at most this long after their second ended; then a second's records are handed on.
 pub(crate) const GRACE: Nanos = Nanos(200_000_000);
 
-/// Gathers the threads' records while they run.
+/// Takes a second that has ended, and what was recorded up to its end; `None` for what came in after the last.
+pub type Sink<'a> = dyn FnMut(Option<i64>, Vec<Interval>) + 'a;
+
+/// Gathers the threads' records while they run. Each thread sends at most three records a second and disk.
 pub(crate) struct Collector<'a> {
     pub(crate) timetable: Timetable,
     pub(crate) window: Window,
@@ -28,7 +31,7 @@ pub(crate) struct Collector<'a> {
     pub(crate) marks: [Option<CpuTime>; 2],
     pub(crate) receive: Receiver<Interval>,
     pub(crate) watch: Arc<Watch>,
-    pub(crate) sink: &'a mut dyn FnMut(Vec<Interval>),
+    pub(crate) sink: &'a mut Sink<'a>,
 }
 
 impl Collector<'_> {
@@ -56,8 +59,9 @@ impl Collector<'_> {
                     / Nanos::SECOND.0 as i64
                     - 1;
                 second_over = second_over + Nanos::SECOND;
-                if let Some(why) = self.hand_on(second, now) {
+                if let Some(why) = self.hand_on(Some(second)) {
                     halt.store(true, Ordering::Relaxed);
+                    self.marks[1].get_or_insert_with(cpu_time);
                     let length = (self.window.length().0 / Nanos::SECOND.0) as i64;
                     return Some(((second + 1).clamp(0, length) as u64, why));
                 }
@@ -83,21 +87,25 @@ impl Collector<'_> {
             .merge(interval);
     }
 
-    /// Hands on what was recorded up to this second. Says why the load should end, if it should.
-    fn hand_on(&mut self, second: i64, now: Nanos) -> Option<String> {
-        let later = self.pending.split_off(&(second + 1, 0, Phase::WarmUp));
+    /// Hands on what was recorded up to this second, or all of it. Says why the load should end, if it should.
+    fn hand_on(&mut self, second: Option<i64>) -> Option<String> {
+        let later = match second {
+            Some(second) => self.pending.split_off(&(second + 1, 0, Phase::WarmUp)),
+            None => BTreeMap::new(),
+        };
         let over: Vec<Interval> = std::mem::replace(&mut self.pending, later).into_values().collect();
         over.iter().for_each(|i| self.window.add(i));
-        let why = self.watch.judge(&over, now);
-        (self.sink)(over);
+        let why = self.watch.judge(&over);
+        (self.sink)(second, over);
         why
     }
 
-    pub(crate) fn take_rest(&mut self) {
+    /// Takes what came in last. Says which limit it passed.
+    pub(crate) fn take_rest(&mut self) -> Option<String> {
         while let Ok(interval) = self.receive.try_recv() {
             self.take(&interval);
         }
-        self.hand_on(i64::MAX - 1, Nanos::now());
+        self.hand_on(None)
     }
 
     pub(crate) fn cpu(&self) -> CpuTime {

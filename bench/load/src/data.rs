@@ -7,16 +7,17 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 /// Storage that deduplicates or compresses does so in units of this size or larger.
 const UNIT: usize = 4096;
 
-/// Gives write buffers their first content.
-pub(crate) fn fill(buffer: &mut [u8], data: Data, seed: u64) {
+/// Gives the buffers of blocks of `block` bytes their first content.
+pub(crate) fn fill(buffer: &mut [u8], block: usize, data: Data, seed: u64) {
     match data {
         Data::Zeros => buffer.fill(0),
         Data::CountingBytes => buffer.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8),
         Data::Random => random(buffer, seed),
         Data::Compressible { ratio } => {
             // The first 1/ratio of each unit is random and the rest zero, so that every unit compresses alike.
-            let kept = ((UNIT as f64 / ratio) as usize).clamp(STAMP, UNIT);
-            for (i, unit) in buffer.chunks_mut(UNIT).enumerate() {
+            let size = UNIT.min(block);
+            let kept = ((size as f64 / ratio) as usize).clamp(STAMP, size);
+            for (i, unit) in buffer.chunks_mut(size).enumerate() {
                 let kept = kept.min(unit.len());
                 random(&mut unit[..kept], seed ^ i as u64);
                 unit[kept..].fill(0);
@@ -72,13 +73,15 @@ mod tests {
     #[test]
     fn random_data_have_no_long_runs_and_compressible_data_the_stated_ratio() {
         let mut block = vec![0; 64 << 10];
-        fill(&mut block, Data::Random, 3);
+        fill(&mut block, 4096, Data::Random, 3);
         assert!(share_of_zeros(&block) < 0.01);
-        fill(&mut block, Data::Compressible { ratio: 4.0 }, 3);
+        fill(&mut block, 4096, Data::Compressible { ratio: 4.0 }, 3);
         assert!((share_of_zeros(&block) - 0.75).abs() < 0.01);
-        fill(&mut block, Data::Zeros, 3);
+        fill(&mut block, 512, Data::Compressible { ratio: 4.0 }, 3);
+        assert!((share_of_zeros(&block[512..1024]) - 0.75).abs() < 0.02, "each small block compresses alike");
+        fill(&mut block, 4096, Data::Zeros, 3);
         assert_eq!(share_of_zeros(&block), 1.0);
-        fill(&mut block, Data::CountingBytes, 3);
+        fill(&mut block, 4096, Data::CountingBytes, 3);
         assert_eq!(&block[254..258], [254, 255, 0, 1]);
     }
 

@@ -32,6 +32,12 @@ const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// most this, and the rest is spun: so a paced load is on time, for at most this much CPU an I/O.
 const MOST_EARLY: Nanos = Nanos(50_000);
 
+/// A backlog that is never issued is counted in at most so many pieces.
+const MOST_PIECES: u64 = 1 << 20;
+
+/// From this size on, giving a block its content takes longer than a clock reading may be old.
+const LARGE_BLOCK: usize = 64 << 10;
+
 /// What one thread needs to know.
 pub(crate) struct Setting {
     pub(crate) disk: u32,
@@ -83,6 +89,8 @@ pub(crate) struct Issuer<E: Engine> {
     known: Vec<Vec<u64>>,
     writes_since_flush: u32,
     flush_due: bool,
+    /// Whether checking or stamping blocks takes so long that each needs a clock reading of its own.
+    works_on_blocks: bool,
     /// By how much sleeps ended late, lately.
     overslept: Nanos,
     report: IssuerReport,
@@ -107,6 +115,8 @@ impl<E: Engine> Issuer<E> {
             known: vec![Vec::new(); if setting.verifier.is_some() { setting.slots } else { 0 }],
             writes_since_flush: 0,
             flush_due: false,
+            works_on_blocks: setting.verifier.is_some()
+                || (setting.write_percent > 0 && setting.stamp.is_some() && setting.block >= LARGE_BLOCK),
             overslept: Nanos(0),
             report: IssuerReport::default(),
             engine,
@@ -131,11 +141,12 @@ impl<E: Engine> Issuer<E> {
             let woken = Nanos::now();
             self.learn_to_wake(now, limit, woken);
             now = self.complete(woken)?;
-            if self.recorder.roll(now) {
-                self.watch_oldest();
+            self.recorder.roll(now);
+            if self.recorder.second_ended() {
+                self.watch_oldest(now);
             }
         }
-        if !stop.load(Ordering::Relaxed) {
+        if !stop.load(Ordering::Relaxed) || self.setting.watch.tripped() {
             self.censor(now);
         }
         self.abandon();
@@ -144,11 +155,11 @@ impl<E: Engine> Issuer<E> {
     }
 
     /// Tells the brake of an I/O that does not come back: it is in no histogram.
-    fn watch_oldest(&self) {
+    fn watch_oldest(&self, now: Nanos) {
         if self.setting.watch.wanted() {
             let oldest = self.slots.iter().filter(|s| s.in_flight).map(|s| s.intended).min();
             if let Some(oldest) = oldest {
-                self.setting.watch.in_flight_since(oldest);
+                self.setting.watch.still_out(now.since(oldest));
             }
         }
     }
@@ -202,9 +213,9 @@ impl<E: Engine> Issuer<E> {
             let Some(offset) = self.draw(slot, kind) else { break };
             if kind == Kind::Write {
                 self.dress(slot, offset);
-                if self.setting.verifier.is_some() {
-                    now = Nanos::now();
-                }
+            }
+            if self.works_on_blocks {
+                now = Nanos::now();
             }
             let intended = if self.setting.schedule.is_some() { intended } else { now };
             self.begin(slot, kind, offset, intended, now)?;
@@ -356,14 +367,24 @@ impl<E: Engine> Issuer<E> {
     fn censor(&mut self, now: Nanos) {
         for slot in &self.slots {
             if slot.in_flight && slot.kind != Kind::Flush {
-                self.recorder.censored(slot.kind, slot.intended, now);
+                self.recorder.censored(slot.kind, slot.intended, now, 1);
             }
         }
-        while self.owes() {
-            let write = below(&mut self.setting.rng, 100) < u64::from(self.setting.write_percent);
-            let schedule = self.setting.schedule.as_mut().expect("only a schedule owes");
-            self.recorder.censored(if write { Kind::Write } else { Kind::Read }, schedule.peek(), now);
-            schedule.advance();
+        let close = self.setting.timetable.close.min(now);
+        let Some(schedule) = &mut self.setting.schedule else { return };
+        // A rate far beyond the storage leaves a backlog of any size: it is counted in at most so many pieces.
+        let step = schedule.left_before(close).div_ceil(MOST_PIECES).max(1);
+        while schedule.peek() < close {
+            let count = step.min(schedule.left_before(close)).max(1);
+            let writes = if count == 1 {
+                u64::from(below(&mut self.setting.rng, 100) < u64::from(self.setting.write_percent))
+            } else {
+                count * u64::from(self.setting.write_percent) / 100
+            };
+            let intended = schedule.peek();
+            self.recorder.censored(Kind::Write, intended, now, writes);
+            self.recorder.censored(Kind::Read, intended, now, count - writes);
+            schedule.skip(count);
         }
     }
 

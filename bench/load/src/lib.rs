@@ -21,7 +21,7 @@ pub mod result;
 pub mod target;
 
 mod address;
-mod collect;
+pub mod collect;
 mod data;
 mod engine;
 mod in_use;
@@ -30,9 +30,11 @@ mod pace;
 mod record;
 mod run;
 mod sweep;
+mod threads;
 mod verify;
 
 pub use brake::StopIf;
+pub use collect::Sink;
 pub use error::LoadError;
 pub use job::{Engine, Job, Verify};
 pub use outcome::{CpuTime, Outcome, VerifyReport};

@@ -58,6 +58,7 @@ pub(crate) struct Recorder {
     until: Nanos,
     /// The current second's records, by phase.
     current: [Interval; 3],
+    ended: bool,
     send: Sender<Interval>,
 }
 
@@ -72,7 +73,16 @@ impl Recorder {
         let current =
             [Phase::WarmUp, Phase::Measure, Phase::CoolDown].map(|phase| Interval::new(second, phase, disk));
         let from = timetable.begin;
-        Recorder { timetable, rate_driven, second, from, until: from + Nanos::SECOND, current, send }
+        Recorder {
+            timetable,
+            rate_driven,
+            second,
+            from,
+            until: from + Nanos::SECOND,
+            current,
+            ended: false,
+            send,
+        }
     }
 
     /// When the current second ends.
@@ -120,20 +130,26 @@ impl Recorder {
         self.record(intended).write.errors += 1;
     }
 
-    /// An I/O never completed. Outside the window that is nobody's figure.
-    pub(crate) fn censored(&mut self, kind: Kind, intended: Nanos, now: Nanos) {
-        if self.timetable.phase(intended) == Phase::Measure {
+    /// So many I/Os intended at about this moment never completed. Outside the window that is nobody's figure.
+    pub(crate) fn censored(&mut self, kind: Kind, intended: Nanos, now: Nanos, count: u64) {
+        if self.timetable.phase(intended) == Phase::Measure && count > 0 {
             let operations = operations(self.record(intended), kind);
-            operations.response.record(now.since(intended));
-            operations.censored += 1;
+            operations.response.record_many(now.since(intended), count);
+            operations.censored += count;
         }
     }
 
-    /// Goes on to the second of `now`, sending what is over. Says whether a second was.
+    /// Whether a second has ended since this was last asked.
     #[inline]
-    pub(crate) fn roll(&mut self, now: Nanos) -> bool {
-        let over = now >= self.until;
-        if over {
+    pub(crate) fn second_ended(&mut self) -> bool {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Goes on to the second of `now`, sending what is over.
+    #[inline]
+    pub(crate) fn roll(&mut self, now: Nanos) {
+        if now >= self.until {
+            self.ended = true;
             self.send_current();
             self.second = self.timetable.second(now);
             let since_open = self.second * Nanos::SECOND.0 as i64;
@@ -142,7 +158,6 @@ impl Recorder {
             let second = self.second;
             self.current.iter_mut().for_each(|i| i.reset(second, i.phase));
         }
-        over
     }
 
     #[cold]

@@ -4,7 +4,7 @@ use loadline_base::clock::Nanos;
 use loadline_measure::audit::{Asked, Finding, Severity, audit};
 use loadline_measure::interval::EncodedInterval;
 use loadline_measure::window::{Figures, Histograms};
-use loadline_profile::Profile;
+use loadline_profile::{Arrival, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -118,8 +118,11 @@ pub fn asked(job: &Job, cpus: f64) -> Asked {
     let profile = &job.profile;
     let rate = profile.rate.as_ref().map(|r| r.rate.iops(profile.block_size));
     let threads = f64::from(profile.threads) * job.disks.len() as f64;
+    // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes.
+    let whole = rate.is_none() && (profile.flush_every.is_none() || profile.write_percent == 0);
     Asked {
-        outstanding: rate.is_none().then_some(job.outstanding() as f64),
+        outstanding: whole.then_some(job.outstanding() as f64),
+        poisson: profile.rate.is_some_and(|r| r.arrival == Arrival::Poisson),
         rate_iops: rate,
         // A thread and its io_uring worker in the kernel are two.
         generator_cpu: Some((0.0, cpus.min(2.0 * threads))),

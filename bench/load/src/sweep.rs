@@ -50,7 +50,7 @@ pub(crate) fn pieces(from: u64, length: u64) -> impl Iterator<Item = (u64, usize
 /// Gives an engine's write memory its content before a fill.
 pub(crate) fn prepare_memory(engine: &mut dyn Engine, data: Data, seed: u64) {
     if let Some(memory) = engine.memory().write_region() {
-        data::fill(memory, data, seed);
+        data::fill(memory, CHUNK, data, seed);
     }
 }
 

@@ -112,6 +112,8 @@ pub struct Asked {
     pub outstanding: Option<f64>,
     /// I/Os a second offered in all, if the load was rate-driven.
     pub rate_iops: Option<f64>,
+    /// Whether the rate arrives at random, so that what was offered varies.
+    pub poisson: bool,
     /// CPU seconds that the generator used in the window, and how many cores it could have used at the most
     /// (its threads, or the host's cores if those are fewer).
     pub generator_cpu: Option<(f64, f64)>,
@@ -183,8 +185,9 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
     }
     if let Some(rate) = asked.rate_iops {
         let expected = rate * figures.window_s;
-        // Counting noise: a Poisson count of n varies by √n; at the edges of the window one I/O more or less.
-        let tolerance = (expected * RATE_TOLERANCE).max(3.0 * expected.sqrt()).max(1.0);
+        // A Poisson count of n varies by √n; of even arrivals, one more or less falls on an edge of the window.
+        let noise = if asked.poisson { 3.0 * expected.sqrt() } else { 1.0 };
+        let tolerance = (expected * RATE_TOLERANCE).max(noise).max(1.0);
         if completed < expected - tolerance {
             findings.push(Finding::doubt(
                 FindingKind::RateNotMet,

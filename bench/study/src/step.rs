@@ -7,6 +7,7 @@ use loadline_load::Job;
 use loadline_load::VerifyReport;
 use loadline_measure::audit::{Asked, Finding, FindingKind, audit};
 use loadline_measure::window::Window;
+use loadline_profile::Arrival;
 
 use crate::file::Study;
 use crate::folder::result::{StepResult, WorkerResult};
@@ -63,7 +64,10 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
     // them is a finding already.
     let whole = result.lost() == 0;
     Asked {
-        outstanding: (whole && rate.is_none()).then(|| job.outstanding() as f64 * workers),
+        poisson: job.profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson),
+        // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes.
+        outstanding: (whole && rate.is_none() && job.profile.flush_every.is_none())
+            .then(|| job.outstanding() as f64 * workers),
         rate_iops: rate.filter(|_| whole).map(|rate| rate * workers),
         generator_cpu: cores_at_most(study, result, job)
             .filter(|_| whole)

@@ -1,0 +1,218 @@
+//! The threads of a running job: made, made ready, ended.
+//!
+//! They are never joined: a thread that ends with I/O stuck in the kernel is kept there by the kernel, and joining
+//! it would hang this one too. Each says by a channel that it has ended, and what it has to report.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::time::Duration;
+
+use loadline_base::clock::{Nanos, wake_on_time};
+use loadline_measure::interval::Interval;
+use rand_core::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::address::Addresses;
+use crate::brake::Watch;
+use crate::data::{self, Stamp};
+use crate::engine::Memory;
+use crate::engine::null::NullEngine;
+use crate::engine::pool::PoolEngine;
+use crate::engine::uring::UringEngine;
+use crate::error::LoadError;
+use crate::issuer::{Issuer, IssuerReport, Setting};
+use crate::pace::Schedule;
+use crate::prepare::{Chosen, Prepared, PreparedDisk};
+use crate::record::Timetable;
+
+/// How long the threads may take to end once told to.
+pub(crate) const END_LIMIT: Nanos = Nanos(10_000_000_000);
+/// How long the threads may take to be ready.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// From this many outstanding on, one wait on a file in memory collects several completions.
+const COLLECT_FROM: u32 = 16;
+
+/// The threads of one job.
+pub(crate) struct Threads {
+    count: usize,
+    halt: Arc<AtomicBool>,
+    reports: Receiver<io::Result<IssuerReport>>,
+}
+
+impl Threads {
+    /// Makes a job's threads and waits until all are ready. If one cannot be, the others end again.
+    pub(crate) fn start(
+        prepared: &Prepared,
+        timetable: Timetable,
+        watch: &Arc<Watch>,
+        send: Sender<Interval>,
+    ) -> Result<Threads, LoadError> {
+        let total = prepared.disks.len() * prepared.job.profile.threads as usize;
+        let (report, reports) = mpsc::sync_channel(total);
+        let (ready_send, ready) = mpsc::sync_channel(total);
+        let mut threads = Threads { count: 0, halt: Arc::new(AtomicBool::new(false)), reports };
+        for (disk_index, disk) in prepared.disks.iter().enumerate() {
+            let shared = Arc::new(AtomicU64::new(0));
+            for thread in 0..prepared.job.profile.threads as usize {
+                let index = disk_index * prepared.job.profile.threads as usize + thread;
+                let making =
+                    Making::new(prepared, disk, (disk_index, index, total), &shared, timetable, watch);
+                let (halt, send) = (Arc::clone(&threads.halt), send.clone());
+                let (report, ready) = (report.clone(), ready_send.clone());
+                let made = std::thread::Builder::new()
+                    .name(format!("load-{disk_index}-{thread}"))
+                    .stack_size(256 << 10)
+                    .spawn(move || {
+                        let result = making.run(&halt, send, &ready);
+                        if result.is_err() {
+                            // Without it the load is not what was asked: the others need not go on.
+                            halt.store(true, Ordering::Relaxed);
+                        }
+                        let _ = report.send(result);
+                    });
+                if let Err(e) = made {
+                    let _ = threads.end();
+                    return Err(LoadError::failed(format!("thread {index} of {total} cannot be made: {e}")));
+                }
+                threads.count += 1;
+            }
+        }
+        for _ in 0..total {
+            let failed = match ready.recv_timeout(READY_LIMIT) {
+                Ok(Ok(())) => continue,
+                Ok(Err(e)) => format!("{e}"),
+                Err(_) => "it was not ready within a minute".into(),
+            };
+            let _ = threads.end();
+            return Err(LoadError::failed(format!("a thread of the generator could not begin: {failed}")));
+        }
+        Ok(threads)
+    }
+
+    /// Set to end them at once.
+    pub(crate) fn halt(&self) -> &AtomicBool {
+        &self.halt
+    }
+
+    /// Ends them, and returns their reports, and how many hang in the kernel.
+    pub(crate) fn end(self) -> Result<(Vec<IssuerReport>, usize), LoadError> {
+        self.halt.store(true, Ordering::Relaxed);
+        let limit = Nanos::now() + END_LIMIT;
+        let mut reports = Vec::with_capacity(self.count);
+        while reports.len() < self.count {
+            match self.reports.recv_timeout(Duration::from(limit.since(Nanos::now()))) {
+                Ok(Ok(report)) => reports.push(report),
+                Ok(Err(e)) => return Err(LoadError::failed(format!("the generator failed: {e}"))),
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(LoadError::failed("a thread of the generator panicked"));
+                }
+            }
+        }
+        let stuck = self.count - reports.len();
+        Ok((reports, stuck))
+    }
+}
+
+/// What a thread makes itself from: a ring belongs to the thread that made it.
+struct Making {
+    setting: Setting,
+    file: Option<Arc<OwnedFd>>,
+    in_memory: bool,
+    engine: Chosen,
+    data: loadline_profile::Data,
+    seed: u64,
+    reads: bool,
+}
+
+impl Making {
+    fn new(
+        prepared: &Prepared,
+        disk: &PreparedDisk,
+        (disk_index, index, threads): (usize, usize, usize),
+        shared: &Arc<AtomicU64>,
+        timetable: Timetable,
+        watch: &Arc<Watch>,
+    ) -> Making {
+        let (job, profile) = (&prepared.job, &prepared.job.profile);
+        let seed = job.seed.wrapping_add((index as u64 + 1).wrapping_mul(0xD134_2543_DE82_EF95));
+        let schedule = profile.rate.as_ref().map(|offered| {
+            let iops = offered.rate.iops(profile.block_size);
+            Schedule::new(timetable.begin, iops, offered.arrival, (index, threads), job.seed)
+        });
+        let deep = disk.open.in_memory && profile.outstanding >= COLLECT_FROM;
+        let setting = Setting {
+            disk: disk_index as u32,
+            slots: profile.outstanding as usize,
+            write_percent: profile.write_percent,
+            flush_every: profile.flush_every,
+            block: profile.block_size.0 as usize,
+            timetable,
+            drain: Nanos::from(job.drain.0),
+            collect: if deep && schedule.is_none() && !job.poll { 4 } else { 1 },
+            poll: job.poll,
+            addresses: Addresses::new(Arc::clone(&disk.space), profile.pattern, Arc::clone(shared)),
+            schedule,
+            stamp: Stamp::new(profile.data, seed),
+            verifier: disk.verifier.clone(),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            watch: Arc::clone(watch),
+        };
+        Making {
+            setting,
+            file: disk.open.file.clone(),
+            in_memory: disk.open.in_memory,
+            engine: prepared.engine,
+            data: profile.data,
+            seed,
+            reads: profile.write_percent < 100,
+        }
+    }
+
+    fn run(
+        self,
+        halt: &AtomicBool,
+        send: Sender<Interval>,
+        ready: &SyncSender<io::Result<()>>,
+    ) -> io::Result<IssuerReport> {
+        wake_on_time();
+        let slots = self.setting.slots;
+        let make_memory = || {
+            let writes = self.setting.write_percent > 0;
+            let mut memory = Memory::new(self.setting.block, slots, self.reads, writes)?;
+            if let Some(region) = memory.write_region() {
+                data::fill(region, self.setting.block, self.data, self.seed);
+            }
+            Ok(memory)
+        };
+        // An engine is made and its readiness told, or the reason why not.
+        let told = |made: io::Result<()>| ready.send(made).is_ok();
+        macro_rules! run_with {
+            ($engine:expr) => {
+                match $engine {
+                    Ok(engine) => {
+                        told(Ok(()));
+                        Issuer::new(engine, self.setting, send).run(halt)
+                    }
+                    Err(e) => {
+                        told(Err(e));
+                        Ok(IssuerReport::default())
+                    }
+                }
+            };
+        }
+        let memory = make_memory();
+        match (&self.file, self.engine) {
+            (None, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
+            (Some(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
+                UringEngine::new(Arc::clone(file), m, slots, self.in_memory, self.setting.poll)
+            })),
+            (Some(file), Chosen::Threads) => {
+                run_with!(memory.and_then(|m| PoolEngine::new(Arc::clone(file), m, slots)))
+            }
+        }
+    }
+}
