@@ -93,6 +93,79 @@ fn the_file_behind_a_loop_device_is_refused() {
 }
 
 #[test]
+fn another_name_of_the_file_behind_a_loop_device_is_refused() {
+    let folder = folder();
+    let file = precious_file(folder.path(), 8);
+    let other = folder.path().join("other.img");
+    std::fs::hard_link(&file, &other).unwrap();
+    let Some(_device) = Loop::over(&file) else { return };
+    let refused =
+        || run(["bench", other.to_str().unwrap(), "--for", "1s"]).refused(2, &["in use", "/dev/loop"]);
+    refused();
+    std::fs::remove_file(&file).unwrap();
+    refused();
+}
+
+#[test]
+fn a_device_behind_a_loop_device_is_refused() {
+    let folder = folder();
+    let Some(below) = Loop::over(&precious_file(folder.path(), 8)) else { return };
+    let Some(above) = Loop::over(&below.0) else { return };
+    let write = ["--destroy-data", "-p", "B4-T1-O1-W100-PR", "--for", "1s"];
+    run(["bench", below.text()].iter().chain(&write)).refused(2, &["in use", above.text()]);
+    run(["bench", below.text(), "-p", "B4-T1-O1-W0-PR", "--for", "1s"]).refused(2, &["in use", above.text()]);
+}
+
+/// A file system mounted in a folder, until dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(words: &[&str], place: PathBuf) -> Mounted {
+        std::fs::create_dir(&place).unwrap();
+        assert!(Command::new("mount").args(words).arg(&place).status().expect("mount runs").success());
+        Mounted(place)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_file_system_that_takes_the_flag_and_does_no_direct_io_is_found_out() {
+    let folder = folder();
+    let Some(device) = Loop::over(&precious_file(folder.path(), 64)) else { return };
+    let made =
+        Command::new("mkfs.ext4").args(["-q", "-F"]).arg(device.text()).status().expect("mkfs.ext4 runs");
+    assert!(made.success());
+    let words = ["-o", "data=journal", device.text()];
+    let mounted = Mounted::new(&words, folder.path().join("mounted"));
+    let file = precious_file(&mounted.0, 4);
+    let words = ["bench", file.to_str().unwrap(), "-p", "B4-T1-O1-W0-PR", "--warm-up", "0s", "--for", "1s"];
+    let said = run(words.iter().chain(&["--json", "-"]));
+    let json = said.json();
+    let kinds: Vec<&str> =
+        json["findings"].as_array().unwrap().iter().filter_map(|f| f["kind"].as_str()).collect();
+    assert!(kinds.contains(&"not-direct"), "{kinds:?}");
+    assert_eq!(said.code, Some(3), "{}", said.err);
+}
+
+#[test]
+fn files_that_do_not_fit_together_are_not_begun() {
+    let folder = folder();
+    if Loop::over(&precious_file(folder.path(), 1)).is_none() {
+        return;
+    }
+    let mounted = Mounted::new(&["-t", "tmpfs", "-o", "size=16m", "none"], folder.path().join("small"));
+    let [one, two] = ["1", "2"].map(|name| mounted.0.join(name).to_str().unwrap().to_string());
+    let said = run(["bench", &one, &two, "--create", "10MiB", "-p", "B4-T1-O1-W0-PR", "--for", "1s"]);
+    said.refused(2, &["2 files", "20 MiB", "16 MiB free"]);
+    assert_eq!(std::fs::read_dir(&mounted.0).unwrap().count(), 0);
+}
+
+#[test]
 fn a_block_size_that_does_not_fit_the_device_is_refused() {
     let folder = folder();
     let file = precious_file(folder.path(), 8);

@@ -272,6 +272,23 @@ fn a_limit_that_is_missed_has_its_own_exit_code() {
 }
 
 #[test]
+fn the_brake_ends_a_run_with_its_own_exit_code_and_it_can_be_gone_on_with() {
+    let place = folder();
+    let rest = "[run]\nrepeats = 2\nstop_if = [\"p50>1us\"]\n";
+    let file = study(place.path(), "nodes = 1\nworkers_per_node = 2", "20s", rest);
+    let out = place.path().join("run");
+    let said = run(["run", text(&file), "--out", text(&out)]);
+    assert_eq!(said.code, Some(99), "{}{}", said.out, said.err);
+    assert!(said.err.contains("stop_if") && said.err.contains("p50>1us"), "{}", said.err);
+    assert!(said.err.contains("--resume"), "{}", said.err);
+    assert_eq!(steps_done(&out), 0, "a step that was ended counts for nothing");
+    assert!(event(&events(&out), "run_stopped").is_some(), "{:?}", events(&out));
+    let lost = events(&out).iter().filter(|e| e["event"] == "lost").count();
+    assert!((1..=2).contains(&lost), "{:?}", events(&out));
+    assert_eq!(run(["run", "--resume", text(&out)]).code, Some(99), "it is as it was");
+}
+
+#[test]
 fn a_study_with_a_mistake_gets_its_line_and_the_nearest_key() {
     let place = folder();
     let path = place.path().join("wrong.toml");

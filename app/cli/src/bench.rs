@@ -1,7 +1,7 @@
 //! `loadline bench`: one process puts a load on disks.
 
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,14 +11,17 @@ use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_load::error::ErrorKind;
 use loadline_load::host::{HostSampler, Inventory};
 use loadline_load::result::{BenchResult, Circumstances, wall_clock};
-use loadline_load::{
-    Disk, Engine, FileIdentity, Job, LoadError, Prepared, StopIf, Target, Verify, WritePermission,
-};
+use loadline_load::target::check_room;
+use loadline_load::{Disk, Engine, Job, LoadError, Prepared, StopIf, Target, WritePermission};
+use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::interval::Interval;
 use loadline_measure::window::OperationFigures;
 use loadline_profile::{OfferedRate, Profile};
 
 use crate::exit::{Exit, complain};
+use crate::made::Made;
+use crate::out::say;
+use crate::result_file::Place;
 use crate::{interrupt, profile, text};
 
 /// The threads get so long to be ready before the load begins.
@@ -74,8 +77,7 @@ pub(crate) struct Args {
     #[arg(long)]
     verify: bool,
     /// Where --verify keeps what was acknowledged, one file for each target; they outlive this process, so that
-    /// `loadline verify` can judge it. [default: files beside the targets' names in the temporary folder, removed
-    /// at the end]
+    /// `loadline verify` can judge it. [default: new files in the temporary folder, removed at the end]
     #[arg(long, requires = "verify", value_name = "FILE")]
     journal: Vec<PathBuf>,
     /// Who hands I/Os to the kernel.
@@ -110,25 +112,38 @@ pub(crate) fn exit_of(error: &LoadError) -> Exit {
 
 pub(crate) fn run(args: Args) -> Exit {
     let stop = interrupt::flag();
-    let profile = match profile::one(&args.profile) {
+    let profile = match profile::one(&args.profile, args.targets.len()) {
         Ok(profile) => profile,
         Err(message) => return complain(Exit::Usage, &message),
     };
+    let place = args.json.as_deref().map(|name| Place::check(name, &args.targets, &args.journal));
+    let place = match place.transpose() {
+        Ok(place) => place,
+        Err(error) => return complain(exit_of(&error), &error.message),
+    };
     let mut made = Made::default();
-    let result = measure(&args, profile, &stop, &mut made);
-    let result = result.and_then(|result| {
-        write_json(&args, &result)?;
-        Ok(result)
-    });
-    match result {
-        Err(error) => complain(exit_of(&error), &error.message),
-        Ok(result) => {
-            if args.json.as_deref() != Some("-") {
-                print(&result);
-            }
-            conclude(&result)
-        }
+    let measured = match measure(&args, profile, &stop, &mut made) {
+        Ok(measured) => measured,
+        Err(error) => return complain(exit_of(&error), &error.message),
+    };
+    // First of all: what was measured is told, whatever becomes of the file.
+    if !matches!(place, Some(Place::Output)) {
+        print(&measured.result);
     }
+    let written = place.map_or(Ok(()), |place| write_json(&place, &measured.result));
+    let exit = conclude(&measured.result);
+    match written {
+        Err(error) => complain(exit_of(&error), &error.message),
+        Ok(()) if measured.interrupted => complain(Exit::Interrupted, "stopped while checking every block"),
+        Ok(()) => exit,
+    }
+}
+
+/// What a load and the scan after it came to.
+struct Measured {
+    result: BenchResult,
+    /// Ctrl-C ended the scan: what was measured before stands.
+    interrupted: bool,
 }
 
 /// The exit code of a result: failed, missed, findings, in this order.
@@ -148,43 +163,26 @@ fn conclude(result: &BenchResult) -> Exit {
     if result.is_doubtful() { Exit::Findings } else { Exit::Done }
 }
 
-/// Files made for this command: they go when it ends, however it ends.
-#[derive(Default)]
-struct Made {
-    disks: Vec<(PathBuf, FileIdentity)>,
-    journals: Vec<PathBuf>,
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        for (path, identity) in &self.disks {
-            if let Err(error) = loadline_load::target::remove_file(path, *identity) {
-                eprintln!("loadline: {error}");
-            }
-        }
-        for path in &self.journals {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 fn measure(
     args: &Args,
     mut profile: Profile,
     stop: &AtomicBool,
     made: &mut Made,
-) -> Result<BenchResult, LoadError> {
+) -> Result<Measured, LoadError> {
     if args.rate.is_some() {
         profile.rate = args.rate;
     }
+    if let Some(size) = args.create {
+        check_room(args.targets.iter().filter_map(Target::path).map(|path| (path, size)))?;
+    }
+    let verify = args
+        .verify
+        .then(|| made.journals(&args.journal, args.targets.len(), args.create.is_some()))
+        .transpose()?;
     let mut disks = Vec::new();
     for target in &args.targets {
         let writes = match (target, args.create) {
-            (Target::Path(path), Some(size)) => {
-                let identity = loadline_load::target::make_file(path, size)?;
-                made.disks.push((path.clone(), identity));
-                WritePermission::Made(identity)
-            }
+            (Target::Path(path), Some(size)) => WritePermission::Made(made.disk(path, size)?),
             _ if args.destroy_data => WritePermission::Destroy,
             _ => WritePermission::Refused,
         };
@@ -198,50 +196,61 @@ fn measure(
     job.engine = args.engine;
     job.poll = args.poll;
     job.stop_if = args.stop_if.clone();
-    job.verify = journals(args, made)?;
+    job.verify = verify;
     let bar = Bar::new(&job);
+    let mut findings = Vec::new();
     if args.fill || args.create.is_some() {
         let mut prepared = loadline_load::prepare_to_fill(&job)?;
         prepared.fill(stop, &mut |done, total| bar.bytes("filling", done, total))?;
+        findings.extend_from_slice(prepared.findings());
     }
     let prepared = loadline_load::prepare(&job)?;
     let mut result = load(&job, prepared, stop, &bar)?;
-    if job.verify.is_some() {
-        let report = loadline_load::prepare_to_scan(&job)?
-            .scan(stop, &mut |done, total| bar.bytes("checking every block", done, total))?;
-        result.verify.get_or_insert_default().merge(report);
-    }
+    result.add_findings(findings);
+    let interrupted = job.verify.is_some() && scan(&job, stop, &bar, &mut result);
     bar.clear();
-    Ok(result)
+    Ok(Measured { result, interrupted })
+}
+
+/// Checks every block, and adds what it finds to the load's result. Whatever becomes of the scan, that result stands.
+/// Says whether Ctrl-C ended the scan.
+fn scan(job: &Job, stop: &AtomicBool, bar: &Bar, result: &mut BenchResult) -> bool {
+    let error = match loadline_load::prepare_to_scan_after_load(job) {
+        Err(error) => Some(error),
+        Ok(mut prepared) => {
+            let mut progress = |done, total| bar.bytes("checking every block", done, total);
+            let scan = prepared.scan(stop, &mut progress);
+            result.verify.get_or_insert_default().merge(scan.report);
+            result.add_findings(prepared.findings().iter().cloned());
+            scan.incomplete
+        }
+    };
+    match &error {
+        Some(error) => result.add_findings([scan_incomplete(error)]),
+        None => {
+            result.add_findings(result.verify.iter().filter_map(|v| v.nothing_judged()).collect::<Vec<_>>())
+        }
+    }
+    error.is_some_and(|e| e.kind == ErrorKind::Interrupted)
+}
+
+/// What was not checked may be lost.
+pub(crate) fn scan_incomplete(error: &LoadError) -> Finding {
+    let why = match error.kind {
+        ErrorKind::Interrupted => "it was stopped",
+        _ => error.message.as_str(),
+    };
+    Finding::doubt(
+        FindingKind::Integrity,
+        "every block that was written to be checked",
+        format!("scan incomplete: {why}"),
+        "Whether the rest holds what was written is not known. With --journal, loadline verify can check it later.",
+    )
 }
 
 /// Another seed each time, small enough that programs which read JSON numbers as doubles keep all of it.
 fn fresh_seed() -> u64 {
     (wall_clock(Nanos::now()) * 1e6) as u64 & ((1 << 53) - 1)
-}
-
-/// One journal for each target: those named, or temporary ones.
-fn journals(args: &Args, made: &mut Made) -> Result<Option<Verify>, LoadError> {
-    if !args.verify {
-        return Ok(None);
-    }
-    let mut journals = args.journal.clone();
-    if journals.is_empty() {
-        for index in 0..args.targets.len() {
-            let name = format!("loadline-{}-{index}.journal", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            made.journals.push(path.clone());
-            journals.push(path);
-        }
-    }
-    if journals.len() != args.targets.len() {
-        return Err(LoadError::usage(format!(
-            "{} targets need as many --journal, and {} are given",
-            args.targets.len(),
-            journals.len()
-        )));
-    }
-    Ok(Some(Verify { journals }))
 }
 
 fn load(job: &Job, prepared: Prepared, stop: &AtomicBool, bar: &Bar) -> Result<BenchResult, LoadError> {
@@ -319,19 +328,14 @@ impl Drop for Bar {
     }
 }
 
-fn write_json(args: &Args, result: &BenchResult) -> Result<(), LoadError> {
-    let Some(place) = &args.json else { return Ok(()) };
+fn write_json(place: &Place, result: &BenchResult) -> Result<(), LoadError> {
     let text = serde_json::to_string_pretty(result).map_err(|e| LoadError::failed(e.to_string()))? + "\n";
-    let written = match place.as_str() {
-        "-" => std::io::stdout().write_all(text.as_bytes()),
-        path => std::fs::write(Path::new(path), text),
-    };
-    written.map_err(|e| LoadError::failed(format!("the result cannot be written to {place}: {e}")))
+    place.write(&text).map_err(|e| LoadError::failed(format!("the result cannot be written to {place}: {e}")))
 }
 
 fn print(result: &BenchResult) {
     let figures = &result.figures;
-    println!(
+    say!(
         "{}  {}  {} s by {}  seed {}",
         result.profile.label(),
         result.targets.join(" "),
@@ -339,16 +343,24 @@ fn print(result: &BenchResult) {
         result.engine,
         result.seed
     );
-    println!(
+    say!(
         "{:<6} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10} {:>18} {:>10}",
-        "", "IOPS", "throughput", "mean", "p50", "p99", "p99.9", "deepest", "max"
+        "",
+        "IOPS",
+        "throughput",
+        "mean",
+        "p50",
+        "p99",
+        "p99.9",
+        "deepest",
+        "max"
     );
     let row = |name: &str, f: &OperationFigures| {
         let latency = &f.latency_us;
         let deepest = latency
             .deepest_value()
             .map_or("-".into(), |(name, us)| format!("{name} {}", text::latency(Some(us))));
-        println!(
+        say!(
             "{name:<6} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10} {deepest:>18} {:>10}",
             text::count(f.iops),
             text::megabytes(f.bytes_per_s),
@@ -371,7 +383,7 @@ fn print(result: &BenchResult) {
     }
     let cpu = result.cpu.user_s + result.cpu.system_s;
     let ios = figures.total.iops * figures.window_s;
-    println!(
+    say!(
         "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O); longest stall {} ms; {} errors",
         result.cpu.user_s,
         result.cpu.system_s,
@@ -380,7 +392,7 @@ fn print(result: &BenchResult) {
         figures.errors
     );
     if let (Some(service), Some(lateness)) = (&figures.service_us, &figures.lateness_us) {
-        println!(
+        say!(
             "response = completed - intended; service (completed - issued): mean {}, p99 {}; generator's lateness: \
              mean {}, p99 {}",
             text::latency(service.mean),
@@ -390,11 +402,8 @@ fn print(result: &BenchResult) {
         );
     }
     if let Some(verify) = &result.verify {
-        println!(
-            "verified: {} blocks checked, {} lost, {} corrupt, {} foreign, {} not judged (a write was in flight)",
-            verify.checked, verify.lost, verify.corrupt, verify.foreign, verify.unjudged
-        );
-        verify.examples.iter().for_each(|e| println!("  {e}"));
+        say!("verified: {verify}");
+        verify.examples.iter().for_each(|e| say!("  {e}"));
     }
-    result.findings.iter().for_each(|finding| println!("{finding}"));
+    result.findings.iter().for_each(|finding| say!("{finding}"));
 }

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::out::tell;
+
 /// How a command ended. Of several, the first that applies in this order wins: usage, failed, missed, findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -34,6 +36,6 @@ impl From<Exit> for ExitCode {
 
 /// Prints an error the one way errors are printed, and hands its exit code on.
 pub(crate) fn complain(exit: Exit, message: &str) -> Exit {
-    eprintln!("loadline: {message}");
+    tell!("loadline: {message}");
     exit
 }

@@ -1,17 +1,25 @@
-//! Ctrl-C: the first one stops what runs, in order; the second one ends the program at once.
+//! Ctrl-C: the first one stops what runs, in order; the second one ends the program at once, and leaves none of the
+//! files behind that it made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 
-/// Catches SIGINT and SIGTERM from now on. Call it before any thread is made: threads inherit that the signals are
-/// not theirs. The flag is set by the first one.
+use crate::made;
+use crate::out::tell;
+
+/// Catches SIGINT, SIGTERM and SIGHUP (the terminal is gone) from now on. Call it before any thread is made: threads
+/// inherit that the signals are not theirs. The flag is set by the first one.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     signals.add(Signal::SIGTERM);
+    if !is_ignored(Signal::SIGHUP) {
+        signals.add(Signal::SIGHUP);
+    }
     if signals.thread_block().is_err() {
         return stop;
     }
@@ -19,10 +27,21 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
     std::thread::spawn(move || {
         while signals.wait().is_ok() {
             if set.swap(true, Ordering::Relaxed) {
+                made::remove_for_good();
                 std::process::exit(130);
             }
-            eprintln!("\nloadline: stopping (once more ends it at once)");
+            tell!("\nloadline: stopping (once more ends it at once)");
         }
     });
     stop
+}
+
+/// Whether a signal is ignored, as `nohup` has it: waiting for it would catch it all the same.
+fn is_ignored(signal: Signal) -> bool {
+    // SAFETY: sigaction is plain data for which zeros are valid; with no new action the call only fills it.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal as libc::c_int, std::ptr::null(), &mut now) == 0
+            && now.sa_sigaction == libc::SIG_IGN
+    }
 }

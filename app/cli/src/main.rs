@@ -3,8 +3,11 @@
 mod bench;
 mod exit;
 mod interrupt;
+mod made;
+mod out;
 mod profile;
 mod report;
+mod result_file;
 mod run;
 mod schema;
 mod text;
@@ -50,5 +53,5 @@ fn main() -> ExitCode {
         Command::Worker(args) => worker::run(args),
         Command::Profile(args) => profile::run(args),
     };
-    exit.into()
+    out::finish(exit).into()
 }

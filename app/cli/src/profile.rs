@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use loadline_profile::{Invocation, Profile, Reading, diskspd, fio};
+use loadline_profile::{Invocation, Notation, OfferedRate, Profile, Reading, diskspd, fio};
 
 use crate::exit::{Exit, complain};
+use crate::out::{say, tell};
 
 /// A profile file is a few lines; what is larger is something else.
 const LARGEST_FILE: u64 = 1 << 20;
@@ -53,18 +54,40 @@ pub(crate) fn read(argument: &str) -> Result<Reading, String> {
     loadline_profile::read(&text).map_err(|e| format!("{place}{e}"))
 }
 
-/// The one profile that an argument says.
-pub(crate) fn one(argument: &str) -> Result<Profile, String> {
-    let mut reading = read(argument)?;
-    for note in reading.invocations.iter().flat_map(|i| &i.notes) {
-        eprintln!("loadline: {argument}: {note}");
+/// The one profile that an argument says, for a command with so many targets. What else the argument says is said
+/// not to be used.
+pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
+    let Reading { notation, mut invocations } = read(argument)?;
+    if invocations.len() != 1 {
+        return Err(format!(
+            "{argument} holds {} jobs, and one is needed: keep one of them in a file of its own",
+            invocations.len()
+        ));
     }
-    match reading.invocations.len() {
-        1 => Ok(reading.invocations.remove(0).profile),
-        n => Err(format!(
-            "{argument} holds {n} jobs, and one is needed: keep one of them in a file of its own"
-        )),
+    let invocation = invocations.remove(0);
+    let unused = [
+        ("its targets", !invocation.targets.is_empty(), "name them in the command"),
+        ("its warm-up", invocation.warm_up.is_some(), "--warm-up says it"),
+        ("its length", invocation.measure.is_some(), "--for says it"),
+        ("its size of new files", invocation.create_size.is_some(), "--create says it"),
+        ("its seed", invocation.seed.is_some(), "--seed says it"),
+    ];
+    for (what, said, instead) in unused {
+        if said {
+            tell!("loadline: {argument}: {what} is not taken over: {instead}");
+        }
     }
+    for note in &invocation.notes {
+        tell!("loadline: {argument}: {note}");
+    }
+    let mut profile = invocation.profile;
+    if !matches!(notation, Notation::Name | Notation::Toml) {
+        // DISKSPD's and fio's rates are each thread's, which was multiplied with the targets named there.
+        let factor = targets as f64 / invocation.targets.len().max(1) as f64;
+        profile.rate =
+            profile.rate.map(|offered| OfferedRate { rate: offered.rate.times(factor), ..offered });
+    }
+    Ok(profile)
 }
 
 pub(crate) fn run(args: Args) -> Exit {
@@ -77,7 +100,7 @@ pub(crate) fn run(args: Args) -> Exit {
         let profiles: Vec<&Profile> = reading.invocations.iter().map(|i| &i.profile).collect();
         return match serde_json::to_string_pretty(&profiles) {
             Ok(text) => {
-                println!("{text}");
+                say!("{text}");
                 Exit::Done
             }
             Err(error) => complain(Exit::Failed, &error.to_string()),
@@ -85,7 +108,7 @@ pub(crate) fn run(args: Args) -> Exit {
     }
     for (index, invocation) in reading.invocations.iter().enumerate() {
         if index > 0 {
-            println!();
+            say!();
         }
         show(invocation);
     }
@@ -94,18 +117,18 @@ pub(crate) fn run(args: Args) -> Exit {
 
 fn show(invocation: &Invocation) {
     let profile = &invocation.profile;
-    println!("{}", invocation.name.clone().unwrap_or_else(|| profile.label()));
-    println!();
-    println!("{}", profile.explain().trim_end());
+    say!("{}", invocation.name.clone().unwrap_or_else(|| profile.label()));
+    say!();
+    say!("{}", profile.explain().trim_end());
     for note in &invocation.notes {
-        println!("Note: {note}");
+        say!("Note: {note}");
     }
     for (tool, printed) in [("DISKSPD", diskspd::print(invocation)), ("fio", fio::print_command(invocation))]
     {
-        println!();
+        say!();
         match printed {
-            Ok(printed) => println!("{tool}:\n  {}", printed.to_string().replace('\n', "\n  ")),
-            Err(error) => println!("{tool}: cannot say it: {error}"),
+            Ok(printed) => say!("{tool}:\n  {}", printed.to_string().replace('\n', "\n  ")),
+            Err(error) => say!("{tool}: cannot say it: {error}"),
         }
     }
 }

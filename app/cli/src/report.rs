@@ -6,6 +6,7 @@ use loadline_report::{Report, findings, json, table, write};
 use loadline_study::RunFolder;
 
 use crate::exit::{Exit, complain};
+use crate::out::{self, say};
 use crate::run::exit_of;
 
 /// Print what a run measured, and write it as CSV, JSON and Markdown.
@@ -38,27 +39,27 @@ pub(crate) fn run(args: Args) -> Exit {
         Err(error) => return complain(exit_of(&error), &error.message),
     };
     if args.json {
-        print!("{}", json::document(&report));
+        out::write(json::document(&report).as_bytes());
         return Exit::Done;
     }
     print(&report);
     if !files.is_empty() {
-        println!();
+        say!();
     }
-    files.iter().for_each(|path| println!("wrote {}", path.display()));
+    files.iter().for_each(|path| say!("wrote {}", path.display()));
     Exit::Done
 }
 
 /// Prints the tables and the findings on standard output.
 pub(crate) fn print(report: &Report) {
-    print!("{}", table::steps(report));
+    out::write(table::steps(report).as_bytes());
     let loads = table::loads(report);
     if !loads.is_empty() {
-        print!("\n{loads}");
+        out::write(format!("\n{loads}").as_bytes());
     }
     let sentences = findings::sentences(report);
     if !sentences.is_empty() {
-        println!();
+        say!();
     }
-    sentences.iter().for_each(|sentence| println!("{sentence}"));
+    sentences.iter().for_each(|sentence| say!("{sentence}"));
 }

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::exit::{Exit, complain};
 use crate::interrupt;
+use crate::out::{self, say, tell};
 use crate::report;
 
 /// How often it is looked whether Ctrl-C was pressed.
@@ -56,7 +57,8 @@ pub(crate) struct Args {
     /// Everything on the study's devices may be lost: lets profiles write to them.
     #[arg(long)]
     destroy_data: bool,
-    /// What workers that join must show. Not given, a random one, which is printed.
+    /// The secret that workers must have to join. Not given, a random one, which is printed; one of your own must be
+    /// as hard to guess.
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Print the result as JSON, for programs, in place of the table.
@@ -177,7 +179,7 @@ fn carry_out(args: &Args, owned: OwnedFolder, stop: &Arc<AtomicBool>) -> Exit {
         Ok(runtime) => runtime,
         Err(e) => return complain(Exit::Failed, &format!("cannot start: {e}")),
     };
-    eprintln!("run folder: {}", path.display());
+    tell!("run folder: {}", path.display());
     let shown = progress::on_stderr();
     let token = args.token.clone();
     let outcome = runtime.block_on(async {
@@ -240,11 +242,11 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
         Err(error) => return complain(exit_of(&error), &error.message),
     };
     if args.json {
-        print!("{}", json::document(&report));
+        out::write(json::document(&report).as_bytes());
     } else {
         report::print(&report);
-        println!("\nresults: {}", folder.path().display());
-        println!("again:   loadline report {}", quoted(folder.path()));
+        say!("\nresults: {}", folder.path().display());
+        say!("again:   loadline report {}", quoted(folder.path()));
     }
     exit_of_run(&verdict)
 }

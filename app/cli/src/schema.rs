@@ -1,8 +1,7 @@
 //! `loadline schema`: JSON Schemas of what is written and read.
 
-use std::io::Write;
-
-use crate::exit::{Exit, complain};
+use crate::exit::Exit;
+use crate::out;
 
 /// Print the JSON Schema of a file.
 ///
@@ -41,10 +40,8 @@ pub(crate) fn run(args: Args) -> Exit {
         What::Report => loadline_report::json::schema(),
     };
     let text = loadline_study::schema::text(&schema);
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => Exit::Done,
-        Err(e) => complain(Exit::Failed, &format!("cannot print the schema: {e}")),
-    }
+    out::write(text.as_bytes());
+    Exit::Done
 }
 
 #[cfg(test)]

@@ -1,19 +1,23 @@
 //! `loadline verify`: judges what a process wrote, also one that died.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
-use loadline_load::{Disk, Job, Target, Verify, WritePermission};
+use loadline_load::{Disk, Job, Scan, Target, Verify, VerifyReport, WritePermission};
+use loadline_measure::audit::{Finding, Severity};
 use loadline_profile::Profile;
+use serde::Serialize;
 
-use crate::bench::exit_of;
+use crate::bench::{exit_of, scan_incomplete};
 use crate::exit::{Exit, complain};
 use crate::interrupt;
+use crate::out::say;
 
 /// Check that every acknowledged write is there.
 ///
 /// Reads every block that a journal of `loadline bench --verify --journal` knows of and checks it: also after the
-/// process that wrote them was killed. Never writes to the target. Exit code 1 if a block is not what it should be.
+/// process that wrote them was killed. Never writes to the target. Exit code 1 if a block is not what it should be,
+/// 3 if there was nothing to check, or the page cache may have answered instead of the storage.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
     loadline bench /dev/sdb --destroy-data --verify --journal sdb.journal --profile B4-T1-O32-W100-PR\n  \
@@ -44,28 +48,47 @@ pub(crate) fn run(args: Args) -> Exit {
     let terminal = std::io::stderr().is_terminal();
     let mut progress = |done: u64, total: u64| {
         if terminal {
-            eprint!("\rchecking: {} of {} MiB ", done >> 20, total >> 20);
+            let _ = write!(std::io::stderr(), "\rchecking: {} of {} MiB ", done >> 20, total >> 20);
         }
     };
-    let report = loadline_load::prepare_to_scan(&job).and_then(|mut p| p.scan(&stop, &mut progress));
-    if terminal {
-        eprint!("\r\x1b[K");
-    }
-    let report = match report {
-        Ok(report) => report,
+    let mut prepared = match loadline_load::prepare_to_scan(&job) {
+        Ok(prepared) => prepared,
         Err(error) => return complain(exit_of(&error), &error.message),
     };
+    let Scan { report, incomplete } = prepared.scan(&stop, &mut progress);
+    if terminal {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    let mut findings = prepared.findings().to_vec();
+    findings.extend(match &incomplete {
+        Some(error) => Some(scan_incomplete(error)),
+        None => report.nothing_judged(),
+    });
     if args.json {
-        match serde_json::to_string_pretty(&report) {
-            Ok(text) => println!("{text}"),
+        match serde_json::to_string_pretty(&Judgement { report: &report, findings: &findings }) {
+            Ok(text) => say!("{text}"),
             Err(error) => return complain(Exit::Failed, &error.to_string()),
         }
     } else {
-        println!(
-            "{}: {} blocks checked, {} lost, {} corrupt, {} foreign, {} not judged",
-            args.target, report.checked, report.lost, report.corrupt, report.foreign, report.unjudged
-        );
-        report.examples.iter().for_each(|e| println!("  {e}"));
+        say!("{}: {report}", args.target);
+        report.examples.iter().for_each(|e| say!("  {e}"));
+        findings.iter().for_each(|finding| say!("{finding}"));
     }
-    if report.bad() > 0 { Exit::Failed } else { Exit::Done }
+    if let Some(error) = incomplete {
+        return complain(exit_of(&error), &error.message);
+    }
+    let doubtful = findings.iter().any(|f| f.severity == Severity::Doubt);
+    match (report.bad(), doubtful) {
+        (0, false) => Exit::Done,
+        (0, true) => Exit::Findings,
+        _ => Exit::Failed,
+    }
+}
+
+/// What it comes to, as programs read it.
+#[derive(Serialize)]
+struct Judgement<'a> {
+    #[serde(flatten)]
+    report: &'a VerifyReport,
+    findings: &'a [Finding],
 }

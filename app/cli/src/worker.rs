@@ -6,11 +6,13 @@ use loadline_fleet::cpus::CpuList;
 use loadline_fleet::{ErrorKind, WorkerOptions, run_worker};
 
 use crate::exit::{Exit, complain};
+use crate::out::tell;
 
 /// Join a fleet: measure what the controller says, on this host, until it says goodbye or is gone.
 ///
 /// The controller is the `loadline run` of a study whose workers join; it prints the address and the token. The
-/// token and everything else travel unencrypted: use a trusted network, or an SSH tunnel.
+/// two prove to each other that they have the token, which itself does not travel. Everything after that travels
+/// neither encrypted nor authenticated: use a trusted network, or an SSH tunnel.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
     loadline worker --join 192.168.7.1:7400 --token 5be0c3d1\n\n\
@@ -44,7 +46,7 @@ pub(crate) fn run(args: Args) -> Exit {
     let Args { join, token, name, node, cpus, cgroup: cgroups, child } = args;
     let mut tell = |text: &str| {
         if !child {
-            eprintln!("loadline: {text}");
+            tell!("loadline: {text}");
         }
     };
     match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut tell) {

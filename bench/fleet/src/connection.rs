@@ -10,24 +10,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
-use tokio::io::{AsyncWriteExt, WriteHalf, split};
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::event::LossReason;
 use crate::frame::{self, FrameError, FrameReader, parse};
 use crate::spec::WorkerId;
-use crate::token::is_same;
+use crate::strangers::Strangers;
 use crate::wire::{
-    AnyHello, HEARTBEAT, Hello, LONGEST_FRAME, LONGEST_HELLO, PROTOCOL, Reply, SILENCE_LIMIT, ToController,
-    ToWorker,
+    AnyHello, Digits, HEARTBEAT, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, Reply, SILENCE_LIMIT,
+    Side, ToController, ToWorker,
 };
 
-/// How long somebody who connected may take to introduce itself.
+/// How long somebody who connected may take to introduce itself and to prove that it knows the token.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// Connections that have not introduced themselves yet. One more is closed at once; a worker tries again.
-const STRANGERS: usize = 256;
 /// How long a refusal may take to be sent.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 /// Words for one worker that wait to be sent. The controller gives few orders at a time.
@@ -43,15 +41,15 @@ pub(crate) type LinkNumber = u64;
 /// What connections tell the controller.
 #[derive(Debug)]
 pub(crate) enum Inbound {
-    /// Somebody with the right token and protocol wants to join.
+    /// Somebody who has the token and speaks the protocol wants to join.
     Knock {
         link: LinkNumber,
         hello: Hello,
         words: mpsc::Sender<ToWorker>,
         answer: oneshot::Sender<Result<WorkerId, Refusal>>,
     },
-    /// Somebody was turned away.
-    Rejected { from: SocketAddr, why: String },
+    /// Somebody was turned away, as the `count`th. Not all of them are told ([`Strangers::turn_away`]).
+    Rejected { from: SocketAddr, why: String, count: u64 },
     /// A worker replied to an order.
     Reply { link: LinkNumber, task: u64, reply: Reply },
     /// A connection is over.
@@ -74,7 +72,7 @@ pub(crate) struct Link {
 
 /// Accepts connections for as long as the controller listens to `inbox`.
 pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::Sender<Inbound>) {
-    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let strangers = Arc::new(Strangers::new(inbox.clone()));
     let mut link: LinkNumber = 0;
     loop {
         let accepted = tokio::select! {
@@ -85,23 +83,23 @@ pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Ok(permit) = strangers.clone().try_acquire_owned() else {
-            let why = format!("{STRANGERS} others are still introducing themselves");
-            let _ = inbox.send(Inbound::Rejected { from, why }).await;
-            continue;
+        let place = match strangers.place(from.ip()) {
+            Ok(place) => place,
+            Err(why) => {
+                strangers.turn_away(from, why);
+                continue;
+            }
         };
         link += 1;
-        let (token, inbox) = (token.clone(), inbox.clone());
+        let (token, inbox, strangers) = (token.clone(), inbox.clone(), strangers.clone());
         tokio::spawn(async move {
             match greet(link, stream, &token, &inbox).await {
                 Ok(Some(connection)) => {
-                    drop(permit);
+                    drop(place);
                     connection.keep().await;
                 }
                 Ok(None) => {}
-                Err(why) => {
-                    let _ = inbox.send(Inbound::Rejected { from, why }).await;
-                }
+                Err(why) => strangers.turn_away(from, why),
             }
         });
     }
@@ -117,17 +115,16 @@ async fn greet(
     let _ = stream.set_nodelay(true);
     let (reader, mut writer) = split(stream);
     let mut reader = FrameReader::new(reader, LONGEST_HELLO);
-    let hello = match timeout(HELLO_LIMIT, reader.next()).await {
+    let introduced = timeout(HELLO_LIMIT, introduce(&mut reader, &mut writer, token)).await;
+    let hello = match introduced {
         Err(_) => return Err(format!("it did not introduce itself within {HELLO_LIMIT:?}")),
-        Ok(Err(e)) => return Err(e.to_string()),
-        Ok(Ok(None)) => return Err("it connected and left without a word".into()),
-        Ok(Ok(Some(frame))) => match check(&frame, token) {
-            Ok(hello) => hello,
-            Err(why) => {
+        Ok(Err(Unproved { why, tell })) => {
+            if tell {
                 refuse(&mut writer, Refusal { why: why.clone(), retry: false }).await;
-                return Err(why);
             }
-        },
+            return Err(why);
+        }
+        Ok(Ok(hello)) => hello,
     };
     let (words, to_send) = mpsc::channel(WORDS_WAITING);
     let (answer, answered) = oneshot::channel();
@@ -152,14 +149,47 @@ async fn greet(
     }
 }
 
-/// The hello in a stranger's first frame, if it may come in.
-fn check(frame: &[u8], token: &str) -> Result<Hello, String> {
-    let any: AnyHello = parse(frame).map_err(|_| "its first message is not a worker's hello".to_string())?;
-    if !is_same(&any.hello.token, token) {
-        return Err(
-            "its token is not this fleet's: give the worker the --token that the controller has".into()
-        );
+/// Why a stranger has not proved that it may come in.
+struct Unproved {
+    why: String,
+    /// Whether it is told: it speaks frames, and is still there.
+    tell: bool,
+}
+
+/// The hello of a stranger that has proved that it knows the token.
+async fn introduce(
+    reader: &mut FrameReader<ReadHalf<TcpStream>>,
+    writer: &mut WriteHalf<TcpStream>,
+    token: &str,
+) -> Result<Hello, Unproved> {
+    let silent = |why: String| Unproved { why, tell: false };
+    let told = |why: String| Unproved { why, tell: true };
+    let frame = reader.next().await.map_err(|e| silent(e.to_string()))?;
+    let frame = frame.ok_or_else(|| silent("it connected and left without a word".into()))?;
+    let hello = check(&frame).map_err(told)?;
+    let controller = Digits::random().map_err(|e| told(e.message))?;
+    let nonces = Nonces { worker: hello.nonce, controller };
+    let challenge =
+        ToWorker::Challenge { nonce: controller, proof: nonces.proof(token, Side::Controller) };
+    frame::send(writer, &challenge).await.map_err(|e| silent(e.to_string()))?;
+    let wrong = "its token is not this fleet's: give the worker the --token that the controller has";
+    match reader.next().await {
+        // A worker leaves at this point when the controller's proof does not fit its own token.
+        Ok(None) | Err(FrameError::Broken(_)) => {
+            Err(silent(format!("it left when it was to prove that it has the token; probably {wrong}")))
+        }
+        Err(e) => Err(silent(e.to_string())),
+        Ok(Some(frame)) => match parse(&frame) {
+            Ok(ToController::Proof { proof }) if nonces.is_proof(token, Side::Worker, &proof) => Ok(hello),
+            Ok(ToController::Proof { .. }) => Err(told(wrong.into())),
+            _ => Err(told("its second message does not prove that it has the token".into())),
+        },
     }
+}
+
+/// The hello in a stranger's first frame, if it speaks this protocol.
+fn check(frame: &[u8]) -> Result<Hello, String> {
+    let any: AnyHello = parse(frame).map_err(|_| "its first message is not a worker's hello".to_string())?;
     if any.hello.protocol != PROTOCOL {
         return Err(format!(
             "it speaks version {} of the protocol, and this controller version {PROTOCOL}: use the same version of \
@@ -188,7 +218,7 @@ async fn refuse(writer: &mut WriteHalf<TcpStream>, refusal: Refusal) {
 /// A worker's connection.
 struct Connection {
     link: LinkNumber,
-    reader: FrameReader<tokio::io::ReadHalf<TcpStream>>,
+    reader: FrameReader<ReadHalf<TcpStream>>,
     writer: WriteHalf<TcpStream>,
     to_send: mpsc::Receiver<ToWorker>,
     inbox: mpsc::Sender<Inbound>,
@@ -255,7 +285,9 @@ impl Connection {
                 Ok(())
             }
             ToController::Leaving { why } => Err((LossReason::Died, why)),
-            ToController::Hello(_) => Err((LossReason::Garbled, "it introduced itself twice".into())),
+            ToController::Hello(_) | ToController::Proof { .. } => {
+                Err((LossReason::Garbled, "it introduced itself twice".into()))
+            }
         }
     }
 

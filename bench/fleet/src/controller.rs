@@ -5,7 +5,7 @@
 //! happens; whatever concerns the fleet as a whole (someone knocks, a connection ends) is dealt with there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -80,7 +80,10 @@ pub(crate) struct Controller {
     /// The agreed instant of start of the step that runs.
     pub(crate) zero: Option<Nanos>,
     last_task: u64,
+    /// Strangers that were reported.
     strangers: u64,
+    /// How many strangers there are when the next one is reported, once [`STRANGERS_REPORTED`] were.
+    next_stranger: u64,
     pub(crate) leaving: bool,
 }
 
@@ -91,15 +94,21 @@ impl Controller {
         mut events: EventQueue,
         roster: Arc<Mutex<Vec<WorkerInfo>>>,
     ) -> Result<Controller, FleetError> {
-        let listener = TcpListener::bind(spec.listen).await.map_err(|e| {
+        let listen = match &spec.placement {
+            // Its own processes are here: nobody else needs to reach it.
+            Placement::Processes { .. } if !spec.listen.ip().is_loopback() => {
+                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), spec.listen.port())
+            }
+            _ => spec.listen,
+        };
+        let listener = TcpListener::bind(listen).await.map_err(|e| {
             FleetError::usage(format!(
-                "the controller cannot listen on {}: {e}; give another address, or port 0 for a free one",
-                spec.listen
+                "the controller cannot listen on {listen}: {e}; give another address, or port 0 for a free one"
             ))
         })?;
         let address = listener
             .local_addr()
-            .map_err(|e| FleetError::failed(format!("the controller's address on {}: {e}", spec.listen)))?;
+            .map_err(|e| FleetError::failed(format!("the controller's address on {listen}: {e}")))?;
         let token: Arc<str> = match &spec.token {
             Some(token) => token.as_str().into(),
             None => random_token()?.into(),
@@ -121,6 +130,7 @@ impl Controller {
             zero: None,
             last_task: 0,
             strangers: 0,
+            next_stranger: 0,
             leaving: false,
         })
     }
@@ -189,10 +199,11 @@ impl Controller {
                 self.settle_in(&id, hello, Link { number: link, words });
                 Some(Happening::Joined(id))
             }
-            Inbound::Rejected { from, why } => {
-                self.strangers += 1;
-                let count = self.strangers;
-                if count <= STRANGERS_REPORTED || count.is_power_of_two() {
+            Inbound::Rejected { from, why, count } => {
+                // Not every one of them is told, so it is about the first one past a doubling.
+                if self.strangers < STRANGERS_REPORTED || count >= self.next_stranger {
+                    self.strangers += 1;
+                    self.next_stranger = (count + 1).next_power_of_two();
                     self.events.emit(FleetEvent::Rejected { from: from.to_string(), why, count });
                 }
                 None

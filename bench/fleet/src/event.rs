@@ -1,5 +1,6 @@
 //! What a fleet reports while it works: who came, who was lost and why, progress, each second's figures.
 
+use loadline_load::host::HostSecond;
 use loadline_measure::interval::{EncodedInterval, Phase};
 use loadline_measure::summary::LatencySummary;
 use schemars::JsonSchema;
@@ -140,6 +141,13 @@ pub enum FleetEvent {
         worker: WorkerId,
         /// The record, already checked.
         interval: Box<EncodedInterval>,
+    },
+    /// What a host did in a second, by everything that ran there: what the run's folder keeps.
+    HostSecond {
+        /// The host's name.
+        host: String,
+        /// What it did.
+        second: Box<HostSecond>,
     },
     /// The event sink was so slow that events had to be dropped: the run's folder has gaps. The figures of the
     /// operation have none.

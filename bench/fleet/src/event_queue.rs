@@ -67,6 +67,7 @@ impl EventQueue {
         let mass = matches!(
             event,
             FleetEvent::Interval { .. }
+                | FleetEvent::HostSecond { .. }
                 | FleetEvent::Progress { .. }
                 | FleetEvent::Second(_)
                 | FleetEvent::Rejected { .. }

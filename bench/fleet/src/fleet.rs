@@ -21,7 +21,7 @@ use crate::controller::Controller;
 use crate::error::FleetError;
 use crate::event::{EventSink, LossReason, Operation};
 use crate::event_queue::EventQueue;
-use crate::operation::{NO_PROGRESS, SHORT_ORDER, all_lost};
+use crate::operation::{NO_PROGRESS, SHORT_ORDER};
 use crate::outcome::{PerWorker, StepOutcome};
 use crate::spec::{FleetSpec, WorkerId, WorkerInfo};
 use crate::wire::{FileToMake, FileToRemove, Order, Reply};
@@ -153,20 +153,21 @@ impl Fleet {
         self.ask(|answer| Request::RemoveFiles(files, answer)).await
     }
 
-    /// Writes the working set of every disk of every job once. An error only if no worker could.
+    /// Writes the working set of every disk of every job once.
     pub async fn fill(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<()>, FleetError> {
         let jobs = jobs.clone();
         self.ask(|answer| Request::Fill(jobs, answer)).await
     }
 
     /// Runs the jobs, all from one agreed instant. Their warm-up, window and cool-down must be the same. Workers
-    /// that are lost on the way are in the outcome; an error only if no worker could begin.
+    /// that could not begin or are lost on the way are in the outcome, even if all are. When the brake (`stop_if`) of
+    /// one ends its load, all are stopped, and it is an error of kind `Limit`.
     pub async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError> {
         let jobs = jobs.clone();
         self.ask(|answer| Request::Measure(jobs, answer)).await
     }
 
-    /// Reads and checks every block that the jobs' journals know. An error only if no worker could.
+    /// Reads and checks every block that the jobs' journals know.
     pub async fn scan(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
@@ -270,7 +271,7 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Asked>
                 let orders = jobs.into_iter().map(|(id, job)| (id, Order::Fill(Box::new(job)))).collect();
                 let done = |reply| matches!(reply, Reply::Filled).then_some(());
                 let result = controller.carry_out(orders, NO_PROGRESS, Some(Operation::Fill), done).await;
-                reply(controller, answer, result.and_then(|r| some_could("fill its disks", r))).await;
+                reply(controller, answer, result).await;
             }
             Request::Measure(jobs, answer) => {
                 let result = controller.measure(&jobs).await;
@@ -283,7 +284,7 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Asked>
                     _ => None,
                 };
                 let result = controller.carry_out(orders, NO_PROGRESS, Some(Operation::Scan), done).await;
-                reply(controller, answer, result.and_then(|r| some_could("scan its disks", r))).await;
+                reply(controller, answer, result).await;
             }
         }
     }
@@ -341,13 +342,4 @@ async fn make_files(
     };
     let message = format!("worker {id} cannot make its files: {why}{left}");
     Err(if reason == LossReason::Refused { FleetError::usage(message) } else { FleetError::failed(message) })
-}
-
-/// An operation in which no worker did its part is an error.
-fn some_could<T>(what: &str, results: PerWorker<T>) -> Result<PerWorker<T>, FleetError> {
-    if results.values().any(Result::is_ok) {
-        return Ok(results);
-    }
-    let losses = results.iter().filter_map(|(id, r)| Some((id, r.as_ref().err()?)));
-    Err(all_lost(what, losses))
 }

@@ -1,7 +1,7 @@
 //! How busy a host's CPUs were in the measured window.
 
 use loadline_base::clock::Nanos;
-use loadline_load::host::{CpuShares, HostSampler, Inventory};
+use loadline_load::host::{CpuShares, HostSampler, Inventory, allowed_cpus};
 
 use crate::outcome::HostCpu;
 
@@ -55,6 +55,7 @@ fn host_cpu(cpus: u32, shares: &CpuShares) -> Option<HostCpu> {
     let CpuShares { user, system, iowait, steal, idle } = *shares;
     (user + system + iowait + steal + idle > 0.5).then(|| HostCpu {
         cpus,
+        allowed: Some(allowed_cpus()),
         busy: (user + system).min(1.0),
         steal,
     })
@@ -75,6 +76,7 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(100));
         watch.look(Nanos(20));
         let seen = watch.result().unwrap();
+        assert!(seen.allowed.is_some_and(|allowed| allowed > 0.0 && allowed <= f64::from(seen.cpus)));
         assert!(seen.cpus > 0 && (0.0..=1.0).contains(&seen.busy), "{seen:?}");
         assert_eq!(watch.next(), None);
     }

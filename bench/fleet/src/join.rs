@@ -8,9 +8,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::FleetError;
-use crate::frame::{self, FrameReader, parse};
+use crate::frame::{self, FrameError, FrameReader, parse};
 use crate::spec::WorkerId;
-use crate::wire::{Hello, LONGEST_FRAME, LONGEST_HELLO, PROTOCOL, ToController, ToWorker};
+use crate::wire::{
+    Digits, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, Side, ToController, ToWorker,
+};
 use crate::worker::WorkerOptions;
 
 /// How long a controller that is not there yet is tried.
@@ -54,12 +56,11 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
             "\"{address}\" is no address of a controller: give --join HOST:PORT, as the controller prints it"
         )));
     }
-    let hello = hello(options);
     let deadline = Instant::now() + JOIN_LIMIT;
     let mut pause = FIRST_PAUSE;
     let mut told = false;
     loop {
-        let attempt = timeout(ATTEMPT_LIMIT, attempt(address, &hello)).await;
+        let attempt = timeout(ATTEMPT_LIMIT, attempt(options)).await;
         let why = match attempt
             .unwrap_or_else(|_| Err(Failure::Again(format!("no answer in {ATTEMPT_LIMIT:?}"))))
         {
@@ -82,13 +83,13 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
     }
 }
 
-fn hello(options: &WorkerOptions) -> ToController {
+fn hello(options: &WorkerOptions, nonce: Digits) -> ToController {
     let host =
         nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |h| h.to_string_lossy().into_owned());
     let pid = std::process::id();
     ToController::Hello(Hello {
         protocol: PROTOCOL,
-        token: options.token.clone(),
+        nonce,
         version: env!("CARGO_PKG_VERSION").into(),
         name: options.name.clone().unwrap_or_else(|| format!("{host}-{pid}")),
         node: options.node.clone().unwrap_or_else(|| host.clone()),
@@ -97,31 +98,62 @@ fn hello(options: &WorkerOptions) -> ToController {
     })
 }
 
-async fn attempt(address: &str, hello: &ToController) -> Result<Joined, Failure> {
+async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
+    let (address, token) = (&options.join, &options.token);
     let again = |e: &dyn std::fmt::Display| Failure::Again(e.to_string());
+    let nonce = Digits::random().map_err(Failure::Final)?;
     let stream = TcpStream::connect(address).await.map_err(|e| again(&e))?;
     stream.set_nodelay(true).map_err(|e| again(&e))?;
     let (reader, mut writer) = split(stream);
     let mut reader = FrameReader::new(reader, LONGEST_HELLO);
-    frame::send(&mut writer, hello).await.map_err(|e| again(&e))?;
-    let answer = reader.next().await.map_err(|e| again(&format!("whoever listens there: {e}")))?;
-    let answer = answer.ok_or_else(|| Failure::Again("it closed the connection".into()))?;
-    match parse::<ToWorker>(&answer) {
-        Ok(ToWorker::Welcome { worker }) => {
+    frame::send(&mut writer, &hello(options, nonce)).await.map_err(|e| again(&e))?;
+    let (challenge, proof) = match answer(&mut reader).await? {
+        (_, Ok(ToWorker::Challenge { nonce, proof })) => (nonce, proof),
+        (frame, other) => return Err(refused(address, &frame, other.ok())),
+    };
+    // Before anything else is believed: whoever does not know the token would have this worker write where it likes.
+    let nonces = Nonces { worker: nonce, controller: challenge };
+    if !nonces.is_proof(token, Side::Controller, &proof) {
+        return Err(Failure::Final(FleetError::usage(format!(
+            "whoever listens at {address} does not have this worker's token: give it the --token that the controller \
+             prints, and see that the address is the controller's"
+        ))));
+    }
+    let proof = ToController::Proof { proof: nonces.proof(token, Side::Worker) };
+    frame::send(&mut writer, &proof).await.map_err(|e| again(&e))?;
+    match answer(&mut reader).await? {
+        (_, Ok(ToWorker::Welcome { worker })) => {
             reader.allow(LONGEST_FRAME);
             Ok((reader, writer, worker))
         }
-        Ok(ToWorker::Refused { why, retry: true, .. }) => Err(Failure::Again(why)),
-        _ => Err(Failure::Final(match parse::<AnyRefusal>(&answer) {
-            Ok(AnyRefusal { refused }) if refused.protocol != PROTOCOL => FleetError::usage(format!(
-                "the controller at {address} speaks version {} of the protocol, and this worker version {PROTOCOL}: \
-                 use the same version of loadline for both",
-                refused.protocol
-            )),
-            Ok(AnyRefusal { refused }) => {
-                FleetError::usage(format!("the controller at {address} refused this worker: {}", refused.why))
-            }
-            Err(_) => FleetError::usage(format!("whoever listens at {address} is no controller of Loadline")),
-        })),
+        (frame, other) => Err(refused(address, &frame, other.ok())),
     }
+}
+
+/// The next frame, and the message in it.
+async fn answer(
+    reader: &mut FrameReader<ReadHalf<TcpStream>>,
+) -> Result<(Vec<u8>, Result<ToWorker, FrameError>), Failure> {
+    let frame = reader.next().await.map_err(|e| Failure::Again(format!("whoever listens there: {e}")))?;
+    let frame = frame.ok_or_else(|| Failure::Again("it closed the connection".into()))?;
+    let message = parse(&frame);
+    Ok((frame, message))
+}
+
+/// What an answer means that does not lead on.
+fn refused(address: &str, frame: &[u8], message: Option<ToWorker>) -> Failure {
+    if let Some(ToWorker::Refused { why, retry: true, .. }) = message {
+        return Failure::Again(why);
+    }
+    Failure::Final(match parse::<AnyRefusal>(frame) {
+        Ok(AnyRefusal { refused }) if refused.protocol != PROTOCOL => FleetError::usage(format!(
+            "the controller at {address} speaks version {} of the protocol, and this worker version {PROTOCOL}: \
+             use the same version of loadline for both",
+            refused.protocol
+        )),
+        Ok(AnyRefusal { refused }) => {
+            FleetError::usage(format!("the controller at {address} refused this worker: {}", refused.why))
+        }
+        Err(_) => FleetError::usage(format!("whoever listens at {address} is no controller of Loadline")),
+    })
 }

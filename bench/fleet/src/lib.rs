@@ -3,7 +3,7 @@
 //! A fleet is one controller and many workers. The controller lives inside the program that runs the study (on a
 //! thread of its own, so that nothing the study does makes it late); a worker is a process of the same program,
 //! started by the controller on this machine or by anybody on any machine with `loadline worker --join`. Either
-//! way it dials out to the controller, shows the token, and does what it is told, until the controller is gone.
+//! way it dials out to the controller, the two prove to each other that they have the token, and it does what it is told, until the controller is gone.
 //!
 //! | module | idea |
 //! | --- | --- |
@@ -27,6 +27,7 @@ mod event_queue;
 pub mod fleet;
 mod frame;
 mod host_cpu;
+mod host_seconds;
 mod join;
 mod lifecycle;
 mod live;
@@ -36,6 +37,7 @@ pub mod outcome;
 pub mod process;
 pub mod spec;
 mod step;
+mod strangers;
 pub mod token;
 pub mod wire;
 pub mod worker;

@@ -57,8 +57,8 @@ impl Live {
         }
         for ops in [&interval.read, &interval.write] {
             second.iops += ops.completed();
-            second.bytes += ops.bytes;
-            second.errors += ops.errors;
+            second.bytes = second.bytes.saturating_add(ops.bytes);
+            second.errors = second.errors.saturating_add(ops.errors);
             second.response.merge(&ops.response);
         }
     }

@@ -10,8 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use loadline_base::clock::Nanos;
-use loadline_load::target::{make_file, remove_file};
-use loadline_load::{FileIdentity, Job, LoadError, Prepared, prepare, prepare_to_fill, prepare_to_scan};
+use loadline_load::target::{check_room, make_file, remove_file};
+use loadline_load::host::Inventory;
+use loadline_load::{
+    FileIdentity, Job, LoadError, Prepared, Target, prepare, prepare_to_fill, prepare_to_scan,
+};
 use loadline_measure::interval::Interval;
 use tokio::sync::mpsc;
 
@@ -87,7 +90,7 @@ impl State {
             Work::Do(Order::MakeFiles(files)) => make_files(&files).map(Reply::FilesMade),
             Work::Do(Order::RemoveFiles(files)) => remove_files(&files).map(|()| Reply::FilesRemoved),
             Work::Do(Order::Fill(job)) => self.fill(task, &job, stop),
-            Work::Do(Order::Prepare(job)) => self.prepare(&job),
+            Work::Do(Order::Prepare { job, watch }) => self.prepare(&job, watch.as_deref()),
             Work::Do(Order::Run { start, hold_back }) => self.run(task, start, hold_back, stop),
             Work::Do(Order::Scan(job)) => self.scan(task, &job, stop),
         };
@@ -95,12 +98,13 @@ impl State {
         let _ = self.reply.blocking_send((task, last.unwrap_or_else(Reply::from)));
     }
 
-    fn prepare(&mut self, job: &Job) -> Result<Reply, LoadError> {
+    fn prepare(&mut self, job: &Job, watch: Option<&[Target]>) -> Result<Reply, LoadError> {
         // What was prepared before goes first: it may hold the same disks.
         self.prepared = None;
         self.prepared = Some((prepare(job)?, Nanos::from(job.warm_up.0)));
+        let host = watch.map(|targets| Box::new(Inventory::collect(targets)));
         // The connection adds what it knows of the clock.
-        Ok(Reply::Prepared { clock_error_ns: 0 })
+        Ok(Reply::Prepared { clock_error_ns: 0, host })
     }
 
     fn fill(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {
@@ -113,7 +117,7 @@ impl State {
     fn scan(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {
         self.prepared = None;
         let mut progress = self.progress(task);
-        prepare_to_scan(job)?.scan(stop, &mut progress).map(Reply::Scanned)
+        prepare_to_scan(job)?.scan(stop, &mut progress).into_report().map(Reply::Scanned)
     }
 
     fn run(
@@ -176,6 +180,7 @@ fn wait_turn(window: Nanos, second: i64, hold_back: Nanos, stop: &AtomicBool) {
 }
 
 fn make_files(files: &[FileToMake]) -> Result<Vec<FileIdentity>, LoadError> {
+    check_room(files.iter().map(|file| (file.path.as_path(), file.size)))?;
     let mut made = Vec::new();
     for file in files {
         match make_file(&file.path, file.size) {

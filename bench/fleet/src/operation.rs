@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::controller::{Controller, Happening};
-use crate::error::{ErrorKind, FleetError};
-use crate::event::{FleetEvent, Loss, LossReason, Operation};
+use crate::error::FleetError;
+use crate::event::{FleetEvent, LossReason, Operation};
 use crate::outcome::PerWorker;
 use crate::spec::WorkerId;
 use crate::wire::{FailureKind, Order, Reply};
@@ -33,21 +33,6 @@ pub(crate) fn failure(kind: FailureKind, message: String) -> (LossReason, String
         FailureKind::Usage => (LossReason::Refused, message),
         FailureKind::Limit => (LossReason::Braked, message),
         FailureKind::Failed | FailureKind::Interrupted => (LossReason::Failed, message),
-    }
-}
-
-/// An operation in which no worker did its part is an error: the first one's.
-pub(crate) fn all_lost<'a>(what: &str, losses: impl Iterator<Item = (&'a WorkerId, &'a Loss)>) -> FleetError {
-    let mut losses = losses.peekable();
-    let first = losses.peek().map(|(id, loss)| (id.to_string(), (*loss).clone()));
-    let count = losses.count();
-    let Some((id, loss)) = first else { return FleetError::failed(format!("no worker could {what}")) };
-    let others = if count > 1 { format!(" (and {} others)", count - 1) } else { String::new() };
-    let message = format!("no worker could {what}: worker {id}{others}: {}", loss.message);
-    match loss.reason {
-        LossReason::Refused => FleetError::usage(message),
-        LossReason::Braked => FleetError { kind: ErrorKind::Limit, message },
-        _ => FleetError::failed(message),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use loadline_base::clock::Nanos;
+use loadline_load::host::Inventory;
 use loadline_load::{CpuTime, VerifyReport};
 use loadline_measure::audit::Finding;
 use loadline_measure::window::Window;
@@ -16,8 +17,12 @@ use crate::spec::{WorkerId, WorkerInfo};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostCpu {
-    /// CPUs online.
+    /// CPUs of the host that are online.
     pub cpus: u32,
+    /// How many CPUs' time the worker may use of them: those that it is bound to, or less by a quota; `null` in
+    /// results of versions that did not say.
+    #[serde(default)]
+    pub allowed: Option<f64>,
     /// Share of their time that was used (0 to 1).
     pub busy: f64,
     /// Share of their time that the hypervisor gave to others (0 to 1).
@@ -55,6 +60,9 @@ pub struct StepOutcome {
     pub start_unix_ms: u64,
     /// Every worker that was given a job, the lost ones included.
     pub workers: BTreeMap<WorkerId, WorkerOutcome>,
+    /// What each host is, by its name, with what is below its workers' disks: as far as the worker that watches it
+    /// told.
+    pub hosts: BTreeMap<String, Inventory>,
 }
 
 impl StepOutcome {

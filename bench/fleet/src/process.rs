@@ -28,6 +28,20 @@ const USAGE: i32 = 2;
 /// The environment variable in which a token travels to a child: a command line is for everybody to read.
 pub const TOKEN_VARIABLE: &str = "LOADLINE_TOKEN";
 
+/// The environment variable in which a child is told its controller's process id.
+const CONTROLLER_VARIABLE: &str = "LOADLINE_CONTROLLER_PID";
+
+/// Whether the controller that started this process as its child was gone before anything could bind the two lives
+/// together. A process that was not told who its controller is goes by the connection alone.
+pub(crate) fn is_orphan() -> bool {
+    let told = std::env::var(CONTROLLER_VARIABLE).ok().and_then(|pid| pid.parse().ok());
+    is_other_parent(told, std::os::unix::process::parent_id())
+}
+
+fn is_other_parent(told: Option<u32>, parent: u32) -> bool {
+    told.is_some_and(|controller| controller != parent)
+}
+
 /// How a local worker is started, each time anew.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
@@ -75,6 +89,7 @@ impl Launch {
             .args(["--name", &self.id.0, "--node", &self.node.name])
             .args(self.node.cpus.iter().flat_map(|cpus| ["--cpus", cpus]))
             .env(TOKEN_VARIABLE, &*self.token)
+            .env(CONTROLLER_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // Ctrl-C on the terminal is for the controller, which tells the workers.
@@ -215,6 +230,12 @@ mod tests {
 
     fn run<T>(work: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn a_child_whose_parent_is_not_its_controller_is_an_orphan() {
+        assert!(is_other_parent(Some(4711), 1));
+        assert!(!is_other_parent(Some(4711), 4711) && !is_other_parent(None, 1));
     }
 
     #[test]

@@ -128,7 +128,8 @@ pub struct FleetSpec {
     pub placement: Placement,
     /// Where the controller listens. Beyond this machine only if told so.
     pub listen: SocketAddr,
-    /// What a worker shows to be let in; at least 8 bytes. A random one, if nothing is said.
+    /// What worker and controller prove to each other that they have; at least 8 bytes. A random one, if nothing is
+    /// said: the proofs let whoever connects try guesses at leisure, so one of one's own must be as hard to guess.
     pub token: Option<String>,
     /// The `loadline` program, of which local workers are processes.
     pub program: PathBuf,

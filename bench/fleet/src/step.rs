@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use loadline_base::clock::Nanos;
 use loadline_base::units::TimeSpan;
-use loadline_load::Job;
+use loadline_load::host::Inventory;
+use loadline_load::{Job, Target};
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::interval::EncodedInterval;
 use loadline_measure::window::Window;
 use tokio::time::Instant;
 
 use crate::controller::{Controller, Happening, unix_ms};
-use crate::error::FleetError;
+use crate::error::{ErrorKind, FleetError};
 use crate::event::{FleetEvent, Loss, LossReason};
 use crate::live::Live;
-use crate::operation::{SHORT_ORDER, all_lost, failure};
+use crate::operation::{SHORT_ORDER, failure};
 use crate::outcome::{StepOutcome, WorkerOutcome};
 use crate::spec::WorkerId;
 use crate::wire::{Measured, Order, Reply};
@@ -24,13 +25,17 @@ use crate::wire::{Measured, Order, Reply};
 const START_LEAD: Nanos = Nanos::SECOND;
 /// Records that come later than this after the end of their second have fallen behind.
 const BEHIND_LIMIT: Nanos = Nanos(5_000_000_000);
-/// How long after the load, and after waiting for its last I/Os, a worker may take to say that it has ended.
-const DONE_LIMIT: Nanos = Nanos(10_000_000_000);
+/// How long after the load, and after waiting for its last I/Os, a worker may take to say that it has ended. On a disk
+/// that stalls, its collector gives up after 10 s, and then it waits 10 s for its threads: a worker that says how it
+/// ended must not be called hung.
+const DONE_LIMIT: Nanos = Nanos(25_000_000_000);
 /// A second's records are ready in every worker this long after its end; then the workers take turns in sending
 /// them, so that they do not all at one moment take the CPU from the load.
 const FIRST_TURN: Nanos = Nanos(200_000_000);
 /// From the first worker's turn until the last one's.
 const TURNS: Nanos = Nanos(700_000_000);
+/// Targets of one host that are looked at: what is told of them fits into a message many times.
+const MOST_WATCHED: usize = 256;
 /// How often there is a look at limits and at seconds to be shown.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -93,36 +98,58 @@ struct Step<'a> {
     ended: BTreeSet<WorkerId>,
     /// Workers that are to be given up at the end of the step.
     useless: BTreeSet<WorkerId>,
+    /// Workers whose process still holds I/Os or threads of this step, and their disks' locks with them.
+    tainted: BTreeSet<WorkerId>,
+    /// The first worker whose brake ended its load, and why.
+    braked: Option<(WorkerId, String)>,
     live: Live,
+    /// What each host is, as far as it was told.
+    hosts: BTreeMap<String, Inventory>,
 }
 
 impl Controller {
+    /// One worker of each host, the first that is there or else one that is brought back, and the targets of all
+    /// workers on that host: it watches the host. If it is lost, nobody does for the rest of the step.
+    fn watchers(&self, jobs: &BTreeMap<WorkerId, Job>) -> BTreeMap<WorkerId, Vec<Target>> {
+        let mut hosts: BTreeMap<String, (WorkerId, Vec<Target>)> = BTreeMap::new();
+        let (there, gone): (Vec<_>, Vec<_>) = jobs.iter().partition(|(id, _)| self.absent(id).is_none());
+        for (id, job) in there.into_iter().chain(gone) {
+            let (_, targets) =
+                hosts.entry(self.info(id).host).or_insert_with(|| (id.clone(), Vec::new()));
+            let room = MOST_WATCHED.saturating_sub(targets.len());
+            targets.extend(job.disks.iter().take(room).map(|disk| disk.target.clone()));
+        }
+        hosts.into_values().collect()
+    }
+
     /// Runs the jobs, all from one agreed instant.
     pub(crate) async fn measure(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
     ) -> Result<StepOutcome, FleetError> {
         validate(jobs)?;
-        let orders =
-            jobs.iter().map(|(id, job)| (id.clone(), Order::Prepare(Box::new(job.clone())))).collect();
+        let mut watchers = self.watchers(jobs);
+        let order = |(id, job): (&WorkerId, &Job)| {
+            let order = Order::Prepare { job: Box::new(job.clone()), watch: watchers.remove(id) };
+            (id.clone(), order)
+        };
+        let orders = jobs.iter().map(order).collect();
         let prepared = self
             .carry_out(orders, SHORT_ORDER, None, |reply| match reply {
-                Reply::Prepared { clock_error_ns } => Some(clock_error_ns),
+                Reply::Prepared { clock_error_ns, host } => Some((clock_error_ns, host)),
                 _ => None,
             })
             .await?;
         let ready = prepared.values().filter(|r| r.is_ok()).count();
-        if ready == 0 {
-            let losses = prepared.iter().filter_map(|(id, r)| Some((id, r.as_ref().err()?)));
-            return Err(all_lost("begin", losses));
-        }
-
         let start = Nanos::now() + START_LEAD;
         let start_unix_ms = unix_ms() + START_LEAD.0 / Nanos::MILLISECOND.0;
         let schedule = Schedule::new(start, jobs).ok_or_else(|| FleetError::usage("no worker has a job"))?;
-        self.zero = Some(start);
-        let workers = ready as u32;
-        self.events.emit(FleetEvent::Starting { workers, unix_ms: start_unix_ms });
+        // Where nobody could begin, nothing starts: the outcome says why of each.
+        if ready > 0 {
+            self.zero = Some(start);
+            let workers = ready as u32;
+            self.events.emit(FleetEvent::Starting { workers, unix_ms: start_unix_ms });
+        }
 
         let one = &jobs.values().next().ok_or_else(|| FleetError::usage("no worker has a job"))?;
         let (warm_up, measure, cool_down) =
@@ -135,6 +162,9 @@ impl Controller {
             running: BTreeMap::new(),
             ended: BTreeSet::new(),
             useless: BTreeSet::new(),
+            tainted: BTreeSet::new(),
+            braked: None,
+            hosts: BTreeMap::new(),
         };
         for (rank, (id, prepared)) in (0..).zip(prepared) {
             let mut outcome = WorkerOutcome {
@@ -150,7 +180,10 @@ impl Controller {
             };
             match prepared {
                 Err(loss) => outcome.lost = Some(loss),
-                Ok(error) => outcome.clock_error = Some(Nanos(error)),
+                Ok((error, host)) => {
+                    outcome.clock_error = Some(Nanos(error));
+                    step.hosts.extend(host.map(|host| (outcome.worker.host.clone(), *host)));
+                }
             }
             let ready = outcome.lost.is_none();
             step.outcomes.insert(id.clone(), outcome);
@@ -168,7 +201,7 @@ impl Controller {
             }
         }
         self.follow(&mut step).await?;
-        Ok(StepOutcome { start_unix_ms, workers: step.outcomes })
+        Ok(StepOutcome { start_unix_ms, workers: step.outcomes, hosts: step.hosts })
     }
 
     /// Takes what the workers report until all have ended or are lost.
@@ -188,6 +221,18 @@ impl Controller {
                     return Err(FleetError::interrupted());
                 }
             }
+            if let Some((id, why)) = step.braked.take() {
+                // What one worker finds too slow, the others must not go on to load.
+                let busy = std::mem::take(&mut step.running).into_keys().collect();
+                self.stop_work(busy).await;
+                self.retire(&step.useless).await;
+                return Err(FleetError {
+                    kind: ErrorKind::Limit,
+                    message: format!(
+                        "worker {id} passed a limit of stop_if, and the load of all workers was ended: {why}"
+                    ),
+                });
+            }
             for second in step.live.due(now) {
                 self.events.emit(FleetEvent::Second(second));
             }
@@ -202,6 +247,9 @@ impl Controller {
         for second in step.live.ended(Nanos::now()) {
             self.events.emit(FleetEvent::Second(second));
         }
+        // A new process holds nothing. One that joined is not ours to start anew: it stays as it is.
+        let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.local.is_some());
+        step.useless.extend(step.tainted.iter().filter(|id| ours(id)).cloned());
         self.retire(&step.useless).await;
         Ok(())
     }
@@ -226,12 +274,22 @@ impl Controller {
             },
             Reply::Failed { kind, message } => {
                 let (reason, why) = failure(kind, message);
+                // What it did not end in order, its process may still hold.
+                step.tainted.insert(id.clone());
                 Err((reason, why, false))
+            }
+            Reply::HostSecond(second) => {
+                let host = self.info(&id).host;
+                self.events.emit(FleetEvent::HostSecond { host, second });
+                Ok(())
             }
             Reply::Progress { .. } => Ok(()),
             _ => Err((LossReason::Garbled, "it replied to something else than its order".to_string(), true)),
         };
         if let Err((reason, why, useless)) = lost {
+            if reason == LossReason::Braked {
+                step.braked.get_or_insert((id.clone(), why.clone()));
+            }
             let loss = self.tell_loss(&id, reason, why);
             if useless {
                 // It still loads the storage that the others are measured on.
@@ -263,6 +321,9 @@ impl Step<'_> {
             return Err(garbled(format!("it has no disk {}", encoded.disk)));
         }
         let interval = encoded.decode().map_err(|e| garbled(e.to_string()))?;
+        if interval.read.censored + interval.write.censored > 0 {
+            self.tainted.insert(id.clone());
+        }
         if let Some(outcome) = self.outcomes.get_mut(id) {
             outcome.window.add(&interval);
         }
@@ -276,6 +337,10 @@ impl Step<'_> {
         let outcome = self.outcomes.get_mut(id)?;
         let Measured { cpu, host_cpu, findings, engine, verify, completed, errors, braked } = measured;
         (outcome.cpu, outcome.host_cpu, outcome.verify) = (Some(cpu), host_cpu, verify);
+        // Threads that hang in the kernel.
+        if findings.iter().any(|finding| finding.kind == FindingKind::Censored) {
+            self.tainted.insert(id.clone());
+        }
         (outcome.findings, outcome.engine) = (findings, Some(engine));
         let arrived = (outcome.window.completed(), outcome.window.errors());
         if braked.is_none() && arrived != (completed, errors) {
@@ -326,6 +391,64 @@ mod tests {
         jobs.values_mut().next().unwrap().measure = TimeSpan::seconds(7);
         assert!(validate(&jobs).unwrap_err().message.contains("same warm-up"));
         assert!(validate(&BTreeMap::new()).is_err());
+    }
+
+    #[test]
+    fn a_worker_that_left_ios_or_threads_behind_is_known() {
+        use loadline_load::CpuTime;
+        use loadline_measure::interval::{Interval, Phase};
+
+        let jobs = jobs();
+        let (a, b) = (WorkerId("a".into()), WorkerId("b".into()));
+        let mut step = Step {
+            jobs: &jobs,
+            schedule: Schedule::new(Nanos(0), &jobs).unwrap(),
+            outcomes: jobs.keys().map(|id| (id.clone(), outcome(id))).collect(),
+            running: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            useless: BTreeSet::new(),
+            tainted: BTreeSet::new(),
+            braked: None,
+            live: Live::new(Nanos(0), 5, 30, 0),
+            hosts: BTreeMap::new(),
+        };
+        // After the window too: what holds a disk holds it, whenever it was issued.
+        let mut interval = Interval::new(31, Phase::CoolDown, 0);
+        interval.read.response.record(Nanos::SECOND);
+        step.count(&a, &interval.encode(), Nanos(0)).unwrap();
+        assert!(step.tainted.is_empty());
+        interval.read.censored = 1;
+        step.count(&a, &interval.encode(), Nanos(0)).unwrap();
+        assert_eq!(step.tainted, [a].into());
+        let stuck = Finding::doubt(FindingKind::Censored, "threads to end", "1 hangs", "The disk is stuck.");
+        let measured = Measured {
+            cpu: CpuTime::default(),
+            host_cpu: None,
+            findings: vec![stuck],
+            engine: "io_uring".into(),
+            verify: None,
+            completed: 0,
+            errors: 0,
+            braked: None,
+        };
+        assert_eq!(step.end(&b, measured), None);
+        assert!(step.tainted.contains(&b) && step.outcomes[&b].lost.is_none(), "it did its part all the same");
+    }
+
+    fn outcome(id: &WorkerId) -> WorkerOutcome {
+        use crate::spec::WorkerInfo;
+        let text = String::new;
+        WorkerOutcome {
+            worker: WorkerInfo { id: id.clone(), node: text(), host: text(), pid: 0, version: text() },
+            window: Window::new(Nanos(30 * Nanos::SECOND.0)),
+            clock_error: None,
+            cpu: None,
+            host_cpu: None,
+            findings: Vec::new(),
+            engine: None,
+            verify: None,
+            lost: None,
+        }
     }
 
     #[test]

@@ -1,43 +1,156 @@
-//! What a worker shows to be let in.
+//! What a worker and its controller share, and how each proves to the other that it has it.
+//!
+//! The token never travels. Each side makes up a nonce, and proves that it knows the token by an HMAC-SHA256, keyed
+//! with the token, of a label of its own and both nonces. The nonces make every proof good for one connection, the
+//! labels keep one side's proof from being sent back as the other's. The controller proves itself first: a worker
+//! obeys nobody who merely listens at the right address.
 
 use std::fmt::Write;
 use std::fs::File;
-use std::hint::black_box;
 use std::io::Read;
+
+use hmac::{Hmac, KeyInit, Mac};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
 
 use crate::error::FleetError;
 
 /// Random bytes in a token: nobody guesses 16.
 const RANDOM_BYTES: usize = 16;
+/// Bytes of a nonce, and of a proof.
+const LEN: usize = 32;
+
+/// 32 bytes, which travel as 64 hexadecimal digits: a nonce or a proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct Digits([u8; LEN]);
+
+impl Digits {
+    /// A nonce: bytes that were never sent before.
+    pub fn random() -> Result<Digits, FleetError> {
+        Ok(Digits(random_bytes("a nonce")?))
+    }
+}
+
+impl From<Digits> for String {
+    fn from(digits: Digits) -> String {
+        hexadecimal(&digits.0)
+    }
+}
+
+impl TryFrom<String> for Digits {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Digits, String> {
+        let wrong = || format!("not {} hexadecimal digits", 2 * LEN);
+        let digits: Option<Vec<u32>> = text.chars().take(2 * LEN + 1).map(|c| c.to_digit(16)).collect();
+        let digits = digits.filter(|digits| digits.len() == 2 * LEN).ok_or_else(wrong)?;
+        let mut bytes = [0; LEN];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (pair[0] << 4 | pair[1]) as u8;
+        }
+        Ok(Digits(bytes))
+    }
+}
+
+/// Who proves that it knows the token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The controller, to a worker that has said hello.
+    Controller,
+    /// The worker, to a controller that has proved itself.
+    Worker,
+}
+
+/// The nonces of one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nonces {
+    /// The one in the worker's hello.
+    pub worker: Digits,
+    /// The one in the controller's challenge.
+    pub controller: Digits,
+}
+
+impl Nonces {
+    fn mac(&self, token: &str, side: Side) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("HMAC takes keys of any length");
+        let (label, first, second) = match side {
+            Side::Controller => ("loadline controller", &self.worker, &self.controller),
+            Side::Worker => ("loadline worker", &self.controller, &self.worker),
+        };
+        mac.update(label.as_bytes());
+        mac.update(&first.0);
+        mac.update(&second.0);
+        mac
+    }
+
+    /// One side's proof that it knows the token.
+    pub fn proof(&self, token: &str, side: Side) -> Digits {
+        Digits(self.mac(token, side).finalize().into_bytes().into())
+    }
+
+    /// Whether what a side has sent proves that it knows the token; the time that it takes tells nothing.
+    pub fn is_proof(&self, token: &str, side: Side, proof: &Digits) -> bool {
+        self.mac(token, side).verify_slice(&proof.0).is_ok()
+    }
+}
+
+fn random_bytes<const N: usize>(what: &str) -> Result<[u8; N], FleetError> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).map_err(|e| {
+        FleetError::failed(format!("cannot read /dev/urandom for {what}: {e}; see that it is there and readable"))
+    })?;
+    Ok(bytes)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to memory");
+        text
+    })
+}
 
 /// A token that nobody can guess.
 pub fn random_token() -> Result<String, FleetError> {
-    let mut bytes = [0; RANDOM_BYTES];
-    File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).map_err(|e| {
-        FleetError::failed(format!("cannot read /dev/urandom for a token: {e}; give one with --token"))
-    })?;
-    let mut token = String::new();
-    for byte in bytes {
-        write!(token, "{byte:02x}").expect("writing to memory");
-    }
-    Ok(token)
-}
-
-/// Whether the two are the same, in a time that tells nothing but their lengths.
-pub(crate) fn is_same(shown: &str, right: &str) -> bool {
-    let differing = shown.bytes().zip(right.bytes()).fold(0, |acc, (a, b)| black_box(acc | (a ^ b)));
-    differing == 0 && shown.len() == right.len()
+    Ok(hexadecimal(&random_bytes::<RANDOM_BYTES>("a token")?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NONCES: Nonces = Nonces { worker: Digits([1; LEN]), controller: Digits([2; LEN]) };
+
     #[test]
-    fn only_the_whole_token_is_the_token() {
-        assert!(is_same("secret", "secret"));
-        for wrong in ["", "secre", "secrets", "Secret", "secreT"] {
-            assert!(!is_same(wrong, "secret") && !is_same("secret", wrong), "{wrong}");
+    fn a_proof_is_the_hmac_of_the_label_and_both_nonces() {
+        // From another implementation (Python's hmac and hashlib).
+        assert_eq!(String::from(NONCES.proof("secret-token", Side::Controller)), "475d932c864792de6d83f9c08c35c5e884b2902a801b4932c693315c4e8deb19");
+        assert_eq!(String::from(NONCES.proof("secret-token", Side::Worker)), "3a3704fa79beeebcb9b463f71dfe56b6e93b86b7778e5758cc1908564781ed4b");
+    }
+
+    #[test]
+    fn only_the_whole_token_proves_anything_and_only_on_one_connection_and_side() {
+        let proof = NONCES.proof("secret", Side::Controller);
+        assert!(NONCES.is_proof("secret", Side::Controller, &proof));
+        assert!(!NONCES.is_proof("secret", Side::Worker, &proof), "sent back to the one who made it");
+        for wrong in ["", "secre", "secrets", "Secret"] {
+            assert!(!NONCES.is_proof(wrong, Side::Controller, &proof), "{wrong}");
+        }
+        let another = Nonces { worker: Digits([3; LEN]), ..NONCES };
+        assert!(!another.is_proof("secret", Side::Controller, &proof));
+        let another = Nonces { controller: Digits([3; LEN]), ..NONCES };
+        assert!(!another.is_proof("secret", Side::Controller, &proof));
+    }
+
+    #[test]
+    fn digits_come_back_from_the_wire_and_nothing_else_is_taken_for_them() {
+        let nonce = Digits::random().unwrap();
+        let text = serde_json::to_string(&nonce).unwrap();
+        assert_eq!(serde_json::from_str::<Digits>(&text).unwrap(), nonce);
+        for wrong in ["", "00", &"0".repeat(63), &"0".repeat(65), &"g".repeat(64), &"é".repeat(32)] {
+            assert!(Digits::try_from(wrong.to_string()).is_err(), "{wrong}");
         }
     }
 
@@ -45,5 +158,6 @@ mod tests {
     fn two_random_tokens_differ() {
         let (a, b) = (random_token().unwrap(), random_token().unwrap());
         assert!(a != b && a.len() == 2 * RANDOM_BYTES);
+        assert_ne!(Digits::random().unwrap(), Digits::random().unwrap());
     }
 }

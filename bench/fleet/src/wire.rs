@@ -2,17 +2,19 @@
 //!
 //! A worker dials out to its controller over TCP and keeps that one connection. Either side sends frames: four
 //! bytes of length, big-endian, and then so many bytes of JSON, one [`ToController`] or [`ToWorker`]. The first
-//! frame of a worker is [`ToController::Hello`]; the controller answers [`ToWorker::Welcome`] or
-//! [`ToWorker::Refused`]. Then the controller gives orders, numbered, and the worker replies with the order's
+//! frame of a worker is [`ToController::Hello`]; the controller answers with a [`ToWorker::Challenge`], which proves
+//! that it knows the token, the worker proves the same with [`ToController::Proof`], and the controller answers
+//! [`ToWorker::Welcome`]. Instead of either answer it may say [`ToWorker::Refused`]. Then the controller gives orders, numbered, and the worker replies with the order's
 //! number, any number of times; the last reply to an order is one that [ends](Reply::is_last) it. Both sides send
 //! a heartbeat each second, and give the other up when they hear nothing for [`SILENCE_LIMIT`].
 //!
-//! The token proves who may join. It travels in clear, and nothing is encrypted: on a network that others use,
-//! let the controller listen on 127.0.0.1 and bring workers there through an SSH tunnel
+//! The token itself never travels ([`crate::token`]). What follows the welcome is neither encrypted nor
+//! authenticated: who can change what passes on the network can still take a connection over. On a network that
+//! others use, let the controller listen on 127.0.0.1 and bring workers there through an SSH tunnel
 //! (`ssh -R 4700:127.0.0.1:4700 HOST`).
 //!
-//! In every version of the protocol, `hello.protocol`, `hello.token`, `refused.protocol` and `refused.why` keep
-//! their place, so that two versions can tell each other that they are two.
+//! In every version of the protocol, `hello.protocol`, `refused.protocol` and `refused.why` keep their place, so that
+//! two versions can tell each other that they are two.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,8 +22,9 @@ use std::time::Duration;
 use loadline_base::clock::Nanos;
 use loadline_base::units::ByteSize;
 use loadline_load::error::ErrorKind;
+use loadline_load::host::{HostSecond, Inventory};
 use loadline_load::{CpuTime, VerifyReport};
-use loadline_load::{FileIdentity, Job, LoadError};
+use loadline_load::{FileIdentity, Job, LoadError, Target};
 use loadline_measure::audit::Finding;
 use loadline_measure::interval::EncodedInterval;
 use schemars::JsonSchema;
@@ -29,10 +32,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::HostCpu;
 use crate::spec::WorkerId;
+pub use crate::token::{Digits, Nonces, Side};
 
 /// The version of these messages. Both sides must speak the same.
-pub const PROTOCOL: u32 = 1;
-/// The longest frame from somebody who has not shown the token yet, in bytes.
+pub const PROTOCOL: u32 = 2;
+/// The longest frame from somebody who has not proved yet that it knows the token, in bytes.
 pub const LONGEST_HELLO: usize = 4 << 10;
 /// The longest frame between the two afterwards, in bytes.
 pub const LONGEST_FRAME: usize = 8 << 20;
@@ -47,8 +51,8 @@ pub const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 pub struct Hello {
     /// The version of the messages that it speaks.
     pub protocol: u32,
-    /// What lets it in.
-    pub token: String,
+    /// Made up for this connection: what the controller's proof must contain.
+    pub nonce: Digits,
     /// The version of its program.
     pub version: String,
     /// Its name.
@@ -71,7 +75,6 @@ pub(crate) struct AnyHello {
 #[derive(Debug, Deserialize)]
 pub(crate) struct AnyHelloBody {
     pub(crate) protocol: u32,
-    pub(crate) token: String,
 }
 
 /// A file to be made.
@@ -105,7 +108,14 @@ pub enum Order {
     /// Write every disk once. Ends with `filled`.
     Fill(Box<Job>),
     /// Open and check everything, and agree on the clock. Ends with `prepared`.
-    Prepare(Box<Job>),
+    Prepare {
+        /// What to measure.
+        job: Box<Job>,
+        /// Of one worker of each host: the targets of all workers there. It tells with `prepared` what the host is,
+        /// and while it runs what the host does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        watch: Option<Vec<Target>>,
+    },
     /// Run what was prepared. Ends with `measured`.
     Run {
         /// When warm-up begins, on the controller's monotonic clock, nanoseconds.
@@ -124,6 +134,13 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToWorker {
+    /// The answer to a hello: this controller knows the token; now prove that you do.
+    Challenge {
+        /// Made up for this connection: what the worker's proof must contain.
+        nonce: Digits,
+        /// HMAC-SHA256, with the token as its key, of `loadline controller`, the worker's nonce and this one.
+        proof: Digits,
+    },
     /// The worker is in.
     Welcome {
         /// The worker's name in the fleet.
@@ -171,6 +188,11 @@ pub enum ToWorker {
 pub enum ToController {
     /// Who I am.
     Hello(Hello),
+    /// The answer to a challenge: I know the token too.
+    Proof {
+        /// HMAC-SHA256, with the token as its key, of `loadline worker`, the controller's nonce and the worker's.
+        proof: Digits,
+    },
     /// I am here.
     Heartbeat,
     /// What time is it?
@@ -206,6 +228,8 @@ pub enum Reply {
     },
     /// What was measured.
     Intervals(Vec<EncodedInterval>),
+    /// What its host did in a second, if it watches it.
+    HostSecond(Box<HostSecond>),
     /// The files are there, in the order asked for.
     FilesMade(Vec<FileIdentity>),
     /// The files are gone.
@@ -216,6 +240,9 @@ pub enum Reply {
     Prepared {
         /// The most by which the agreed instant may be off, nanoseconds.
         clock_error_ns: u64,
+        /// What its host is, if it watches it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        host: Option<Box<Inventory>>,
     },
     /// The run is over; all its intervals were sent.
     Measured(Box<Measured>),
@@ -235,7 +262,7 @@ pub enum Reply {
 impl Reply {
     /// Whether the order ends with it.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Reply::Progress { .. } | Reply::Intervals(_))
+        !matches!(self, Reply::Progress { .. } | Reply::Intervals(_) | Reply::HostSecond(_))
     }
 }
 
@@ -309,9 +336,9 @@ mod tests {
 
     #[test]
     fn the_part_of_a_hello_that_is_the_same_in_every_version_is_read_from_one_of_the_future() {
-        let future = r#"{"hello":{"protocol":9,"token":"t","cloud":{"region":"x"}}}"#;
+        let future = r#"{"hello":{"protocol":9,"key":"t","cloud":{"region":"x"}}}"#;
         let read: AnyHello = serde_json::from_str(future).unwrap();
-        assert_eq!((read.hello.protocol, read.hello.token.as_str()), (9, "t"));
+        assert_eq!(read.hello.protocol, 9);
         assert!(serde_json::from_str::<ToController>(future).is_err());
     }
 
@@ -319,7 +346,7 @@ mod tests {
     fn a_hello_has_the_part_that_is_the_same_in_every_version() {
         let hello = Hello {
             protocol: PROTOCOL,
-            token: "secret".into(),
+            nonce: Digits::random().unwrap(),
             version: "0.1.0".into(),
             name: "a".into(),
             node: "b".into(),
@@ -328,13 +355,13 @@ mod tests {
         };
         let text = serde_json::to_string(&ToController::Hello(hello)).unwrap();
         let read: AnyHello = serde_json::from_str(&text).unwrap();
-        assert_eq!((read.hello.protocol, read.hello.token.as_str()), (PROTOCOL, "secret"));
+        assert_eq!(read.hello.protocol, PROTOCOL);
     }
 
     #[test]
     fn there_is_one_schema_of_both_directions() {
         let text = serde_json::to_string(&schema()).unwrap();
-        for word in ["hello", "welcome", "refused", "prepared", "measured", "heartbeat"] {
+        for word in ["hello", "challenge", "proof", "welcome", "refused", "prepared", "measured", "heartbeat"] {
             assert!(text.contains(word), "{word}");
         }
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
+use loadline_load::host::Inventory;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::io::WriteHalf;
 use tokio::net::TcpStream;
@@ -17,8 +18,10 @@ use crate::cpus::CpuList;
 use crate::error::FleetError;
 use crate::frame::{self, FrameReader, parse};
 use crate::host_cpu::HostCpuWatch;
+use crate::host_seconds::HostSeconds;
 use crate::join::join;
 use crate::load_thread::{LoadThread, Work};
+use crate::process::is_orphan;
 use crate::spec::WorkerId;
 use crate::wire::{FailureKind, HEARTBEAT, Order, Reply, SILENCE_LIMIT, ToController, ToWorker};
 
@@ -32,7 +35,7 @@ const CLOCK_QUESTIONS: usize = 8;
 pub struct WorkerOptions {
     /// The controller's `HOST:PORT`.
     pub join: String,
-    /// What it shows to be let in.
+    /// What it and its controller prove to each other that they have.
     pub token: String,
     /// Its name in the fleet. Made of the host's name and the process id, if nothing is said.
     pub name: Option<String>,
@@ -87,6 +90,10 @@ fn confine(options: &WorkerOptions) -> Result<(), FleetError> {
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| {
             FleetError::failed(format!("cannot bind this worker's life to its controller's: {e}"))
         })?;
+        // The signal comes only for a death that is still ahead.
+        if is_orphan() {
+            return Err(FleetError::failed("the controller that started this worker is gone"));
+        }
     }
     for group in &options.cgroups {
         let procs = group.join("cgroup.procs");
@@ -136,9 +143,13 @@ struct Session {
     offset: Option<ClockOffset>,
     /// The order to prepare whose disks are ready, while the clock is not agreed yet.
     prepared: Option<u64>,
-    /// Warm-up and window of what is being prepared.
-    phases: (Nanos, Nanos),
+    /// Warm-up, window and cool-down of what is being prepared.
+    phases: (Nanos, Nanos, Nanos),
     host: Option<HostCpuWatch>,
+    /// What the host is, if this worker is to watch it while what is prepared runs.
+    inventory: Option<Box<Inventory>>,
+    /// The number of the order to run, and the watch over the host.
+    seconds: Option<(u64, HostSeconds)>,
 }
 
 impl Session {
@@ -152,8 +163,10 @@ impl Session {
             exchanges: Vec::new(),
             offset: None,
             prepared: None,
-            phases: (Nanos(0), Nanos(0)),
+            phases: (Nanos(0), Nanos(0), Nanos(0)),
             host: None,
+            inventory: None,
+            seconds: None,
         }
     }
 
@@ -169,7 +182,9 @@ impl Session {
         // said meanwhile before it has counted far.
         let mut silent_ticks = 0;
         loop {
-            let look_at_host = self.host.as_ref().and_then(HostCpuWatch::next);
+            let next_second = self.seconds.as_ref().and_then(|(_, seconds)| seconds.next());
+            let look_at_host =
+                self.host.as_ref().and_then(HostCpuWatch::next).into_iter().chain(next_second).min();
             tokio::select! {
                 read = reader.next() => {
                     silent_ticks = 0;
@@ -197,6 +212,7 @@ impl Session {
                 }
                 _ = sleep_until(look_at_host), if look_at_host.is_some() => {
                     self.host.iter_mut().for_each(|host| host.look(Nanos::now()));
+                    self.say_host_second().await?;
                 }
                 _ = interrupted.recv() => {
                     self.stop.store(true, Ordering::Relaxed);
@@ -212,7 +228,7 @@ impl Session {
             ToWorker::Do { task, order } => self.start(task, order).await,
             ToWorker::Stop { task } => {
                 self.stop.store(true, Ordering::Relaxed);
-                (self.prepared, self.host) = (None, None);
+                (self.prepared, self.host, self.seconds) = (None, None, None);
                 self.give(task, Work::Discard).await
             }
             ToWorker::Pong { sent, at } => {
@@ -227,7 +243,7 @@ impl Session {
                 }
             }
             ToWorker::Heartbeat | ToWorker::Bye => Ok(()),
-            ToWorker::Welcome { .. } | ToWorker::Refused { .. } => {
+            ToWorker::Challenge { .. } | ToWorker::Welcome { .. } | ToWorker::Refused { .. } => {
                 Err(self.gone("it greets a worker that it has greeted"))
             }
         }
@@ -235,13 +251,13 @@ impl Session {
 
     async fn start(&mut self, task: u64, order: Order) -> Result<(), FleetError> {
         let order = match order {
-            Order::Prepare(job) => {
-                self.phases = (Nanos::from(job.warm_up.0), Nanos::from(job.measure.0));
-                self.host = None;
+            Order::Prepare { job, watch } => {
+                self.phases = (job.warm_up.0.into(), job.measure.0.into(), job.cool_down.0.into());
+                (self.host, self.inventory, self.seconds) = (None, None, None);
                 // The clock is agreed on while the disks are opened.
                 (self.exchanges, self.offset) = (Vec::with_capacity(CLOCK_QUESTIONS), None);
                 self.say(&ToController::Ping { sent: Nanos::now() }).await?;
-                Order::Prepare(job)
+                Order::Prepare { job, watch }
             }
             Order::Run { start, hold_back } => {
                 let now = Nanos::now();
@@ -250,6 +266,9 @@ impl Session {
                         let begin = Nanos(start.0.saturating_add(self.phases.0.0));
                         let end = Nanos(begin.0.saturating_add(self.phases.1.0));
                         self.host = Some(HostCpuWatch::new(begin, end));
+                        let over = Nanos(end.0.saturating_add(self.phases.2.0));
+                        let watch = |host: Box<Inventory>| HostSeconds::new(*host, start, begin, over);
+                        self.seconds = self.inventory.take().map(|host| (task, watch(host)));
                         Order::Run { start, hold_back }
                     }
                     late => {
@@ -279,17 +298,24 @@ impl Session {
     /// Passes on what the load thread replies, with what only the connection knows.
     async fn reply(&mut self, task: u64, mut reply: Reply) -> Result<(), FleetError> {
         match &mut reply {
-            Reply::Prepared { .. } if self.offset.is_none() => {
-                self.prepared = Some(task);
-                return Ok(());
+            Reply::Prepared { host, .. } => {
+                self.inventory = host.take();
+                if self.offset.is_none() {
+                    self.prepared = Some(task);
+                    return Ok(());
+                }
+                return self.say_prepared(task).await;
             }
-            Reply::Prepared { .. } => return self.say_prepared(task).await,
+            Reply::Failed { .. } => self.seconds = None,
             Reply::Measured(measured) => {
                 measured.host_cpu = self.host.take().and_then(|mut host| {
                     // The end of the window and of the load are often one.
                     host.look(Nanos::now());
                     host.result()
                 });
+                // The last second has ended too, and is told before the order ends.
+                self.say_host_second().await?;
+                self.seconds = None;
             }
             _ => {}
         }
@@ -298,13 +324,27 @@ impl Session {
 
     async fn say_prepared(&mut self, task: u64) -> Result<(), FleetError> {
         let reply = match self.offset {
-            Some(offset) => Reply::Prepared { clock_error_ns: offset.error.0 },
+            Some(offset) => {
+                Reply::Prepared { clock_error_ns: offset.error.0, host: self.inventory.clone() }
+            }
             None => Reply::Failed {
                 kind: FailureKind::Failed,
                 message: "the controller's clock makes no sense".into(),
             },
         };
         self.say(&ToController::Reply { task, reply }).await
+    }
+
+    /// Tells what the host did in the last second, if this worker watches it and it is time.
+    async fn say_host_second(&mut self) -> Result<(), FleetError> {
+        let told = self.seconds.as_mut().and_then(|(task, seconds)| Some((*task, seconds.look(Nanos::now())?)));
+        match told {
+            Some((task, second)) => {
+                let reply = Reply::HostSecond(Box::new(second));
+                self.say(&ToController::Reply { task, reply }).await
+            }
+            None => Ok(()),
+        }
     }
 
     async fn say(&mut self, message: &ToController) -> Result<(), FleetError> {

@@ -88,17 +88,47 @@ fn each_way_to_fail_is_named_and_the_step_ends_for_the_others() {
 }
 
 #[test]
-fn if_nobody_can_begin_it_is_an_error_of_the_first_ones_kind() {
+fn if_nobody_can_begin_the_outcome_says_why_of_each() {
     let events = Events::default();
-    let error = run(async {
+    let outcome = run(async {
         let mut fleet = fleet(&[("a", Fault::Refuses), ("b", Fault::Refuses)], &events).await;
         let jobs = [(id("a"), job(2)), (id("b"), job(2))].into();
-        let error = fleet.measure(&jobs).await.unwrap_err();
+        let outcome = fleet.measure(&jobs).await.unwrap();
         fleet.stop().await;
-        error
+        outcome
     });
-    assert_eq!(error.kind, ErrorKind::Usage);
-    assert!(error.message.contains("worker a (and 1 others): it does not like the job"), "{error}");
+    let lost: Vec<(LossReason, &str)> =
+        outcome.lost().map(|(_, loss)| (loss.reason, loss.message.as_str())).collect();
+    assert_eq!(lost, [(LossReason::Refused, "it does not like the job"); 2]);
+    assert!(outcome.workers.values().all(|worker| worker.clock_error.is_none()));
+    assert!(!events.all().iter().any(|e| matches!(e, FleetEvent::Starting { .. })), "nothing started");
+}
+
+#[test]
+fn the_brake_of_one_worker_ends_the_load_of_all() {
+    let events = Events::default();
+    run(async {
+        let here = events.clone();
+        let stopped = thread::spawn(move || {
+            let address = here.address();
+            Fake::start(address, "brakes", Fault::Brakes);
+            let fake = Fake::join(address, "good", Fault::None);
+            let stops = fake.stops.clone();
+            fake.work();
+            *stops.lock().unwrap()
+        });
+        let mut fleet = Fleet::start(joined(2, WAIT), events.sink()).await.unwrap();
+        let jobs = [(id("brakes"), job(60)), (id("good"), job(60))].into();
+        let begun = Instant::now();
+        let error = fleet.measure(&jobs).await.unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert_eq!(error.kind, ErrorKind::Limit);
+        assert!(error.message.contains("worker brakes") && error.message.contains("max>1s"), "{error}");
+        fleet.stop().await;
+        assert_eq!(stopped.join().unwrap(), 1, "the other one was told to stop");
+    });
+    let named = |e: &FleetEvent| matches!(e, FleetEvent::Lost { worker, loss } if worker.id == id("brakes") && loss.reason == LossReason::Braked);
+    assert!(events.all().iter().any(named));
 }
 
 #[test]

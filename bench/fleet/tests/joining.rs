@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Events, Fake, Fault, IOS, greet, hello, job, joined, run};
+use common::{Events, Fake, Fault, IOS, greet, greet_with, hello, job, joined, run};
 use loadline_base::units::TimeSpan;
 use loadline_fleet::wire::{Hello, PROTOCOL, ToController, ToWorker};
 use loadline_fleet::{ErrorKind, Fleet, WorkerId};
@@ -70,7 +70,7 @@ fn who_may_not_join_is_told_why() {
         let here = events.clone();
         let others = thread::spawn(move || {
             let address = here.address();
-            let (_, answer) = greet(address, Hello { token: "the-wrong-token".into(), ..hello("a") });
+            let (_, answer) = greet_with(address, hello("a"), "the-wrong-token");
             assert!(refusal(&answer).0.contains("token"));
             let (_, answer) = greet(address, Hello { protocol: 77, ..hello("a") });
             let why = refusal(&answer).0;
@@ -138,4 +138,34 @@ fn waiting_for_workers_can_be_given_up() {
     });
     let gone = TcpStream::connect(events.address());
     assert!(gone.is_err(), "the controller has ended when the future is dropped");
+}
+
+#[test]
+fn who_sends_the_controllers_own_proof_back_is_not_let_in() {
+    let events = Events::default();
+    let here = events.clone();
+    let stranger = thread::spawn(move || {
+        let mut wire = common::Wire::connect(here.address());
+        wire.send(&ToController::Hello(hello("a"))).unwrap();
+        let Some(ToWorker::Challenge { proof, .. }) = wire.receive(Duration::from_secs(5)).unwrap() else {
+            panic!("no challenge")
+        };
+        wire.send(&ToController::Proof { proof }).unwrap();
+        wire.receive::<ToWorker>(Duration::from_secs(5)).unwrap().unwrap()
+    });
+    let error = run(Fleet::start(joined(1, TimeSpan::seconds(2)), events.sink())).unwrap_err();
+    assert!(error.message.contains("0 of 1"), "{error}");
+    assert!(refusal(&stranger.join().unwrap()).0.contains("token"));
+}
+
+#[test]
+fn a_fleet_of_its_own_processes_is_not_to_be_reached_from_elsewhere() {
+    let events = Events::default();
+    let nodes = vec![loadline_fleet::NodeSpec::named("a")];
+    let mut spec = joined(1, WAIT);
+    spec.placement = loadline_fleet::Placement::Processes { nodes, workers_per_node: 1 };
+    spec.listen = "0.0.0.0:0".parse().unwrap();
+    spec.program = "/no/such/loadline".into();
+    run(Fleet::start(spec, events.sink())).unwrap_err();
+    assert!(events.address().ip().is_loopback());
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Events, TOKEN, Wire, job, joined, run};
 use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::wire::{Order, Reply, ToController, ToWorker};
+use loadline_fleet::wire::{Digits, FileToMake, Nonces, Order, Reply, Side, ToController, ToWorker};
 use loadline_fleet::{ErrorKind, Fleet, FleetError, WorkerId, WorkerOptions, run_worker};
 
 fn options(join: String, name: &str) -> WorkerOptions {
@@ -77,12 +77,27 @@ fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
     });
 }
 
+/// Reads a hello, and answers as somebody does who has this token.
+fn challenge(wire: &mut Wire, token: &str) -> Nonces {
+    let worker = match wire.receive(Duration::from_secs(5)).unwrap() {
+        Some(ToController::Hello(hello)) => hello.nonce,
+        other => panic!("{other:?}"),
+    };
+    let nonces = Nonces { worker, controller: Digits::random().unwrap() };
+    let proof = nonces.proof(token, Side::Controller);
+    wire.send(&ToWorker::Challenge { nonce: nonces.controller, proof }).unwrap();
+    nonces
+}
+
 /// A controller that lets one worker in, hands it a job, and then does what the test says.
 fn controller(listener: TcpListener, order: Option<Order>) -> Wire {
     let (stream, _) = listener.accept().unwrap();
     let mut wire = Wire::new(stream);
-    let hello: Option<ToController> = wire.receive(Duration::from_secs(5)).unwrap();
-    assert!(matches!(hello, Some(ToController::Hello(hello)) if hello.token == TOKEN));
+    let nonces = challenge(&mut wire, TOKEN);
+    match wire.receive(Duration::from_secs(5)).unwrap() {
+        Some(ToController::Proof { proof }) => assert!(nonces.is_proof(TOKEN, Side::Worker, &proof)),
+        other => panic!("{other:?}"),
+    }
     wire.send(&ToWorker::Welcome { worker: WorkerId("a".into()) }).unwrap();
     if let Some(order) = order {
         wire.send(&ToWorker::Do { task: 1, order }).unwrap();
@@ -92,7 +107,7 @@ fn controller(listener: TcpListener, order: Option<Order>) -> Wire {
 
 /// A controller that has let one worker prepare a job.
 fn prepared(listener: TcpListener) -> Wire {
-    let mut wire = controller(listener, Some(Order::Prepare(Box::new(job(60)))));
+    let mut wire = controller(listener, Some(Order::Prepare { job: Box::new(job(60)), watch: None }));
     // It asks for the time until it knows it, and then it is ready.
     loop {
         match wire.receive(Duration::from_secs(5)).unwrap() {
@@ -172,4 +187,35 @@ fn a_listener_that_is_no_controller_is_given_up_with_its_name() {
     stream.write_all(&[&6u32.to_be_bytes()[..], b"\"what\""].concat()).unwrap();
     let error = worker.join().unwrap().unwrap_err();
     assert!(error.message.contains(&address) && error.message.contains("no controller"), "{error}");
+}
+
+#[test]
+fn who_listens_there_without_the_token_learns_nothing_and_orders_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ordered");
+    let made = vec![FileToMake { path: file.clone(), size: ByteSize(4096) }];
+    // Without a proof, and with proofs of wrong tokens.
+    for act in 0..3 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let worker = work(address.clone(), "a");
+        let mut wire = Wire::new(listener.accept().unwrap().0);
+        match act {
+            0 => {
+                let hello: Option<serde_json::Value> = wire.receive(Duration::from_secs(5)).unwrap();
+                assert!(!hello.unwrap().to_string().contains(TOKEN), "the token does not travel");
+            }
+            _ => drop(challenge(&mut wire, if act == 1 { "a-guessed-token" } else { "" })),
+        }
+        // The worker may have hung up already.
+        let _ = wire.send(&ToWorker::Welcome { worker: WorkerId("a".into()) });
+        let _ = wire.send(&ToWorker::Do { task: 1, order: Order::MakeFiles(made.clone()) });
+        let error = worker.join().unwrap().unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Usage);
+        assert!(error.message.contains(&address), "{error}");
+        assert!(act == 0 || error.message.contains("token"), "{error}");
+        let said: std::io::Result<Option<ToController>> = wire.receive(Duration::from_secs(1));
+        assert!(said.is_err(), "it says nothing more and hangs up: {said:?}");
+        assert!(!file.exists());
+    }
 }

@@ -69,7 +69,7 @@ impl Inventory {
             host: line("/proc/sys/kernel/hostname"),
             kernel: line("/proc/sys/kernel/osrelease"),
             cpu: model.map(|(_, name)| name.trim().to_string()),
-            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            cpus: online_cpus(),
             governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             memory: memory.and_then(|kib| kib.trim().parse::<u64>().ok()).map(|kib| kib * 1024),
             disks: targets.iter().map(DiskInventory::collect).collect(),
@@ -127,6 +127,50 @@ fn file_system(number: u64) -> Option<String> {
         let options = fields.nth(2)?;
         Some(format!("{} ({options})", rest.split(' ').next()?))
     })
+}
+
+/// CPUs of the host that are online, whatever this process may use of them.
+fn online_cpus() -> u32 {
+    let counted = line("/sys/devices/system/cpu/online").and_then(|list| count_of_list(&list));
+    counted.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+}
+
+/// How many numbers a list as the kernel prints it has, such as `0-3,6`.
+fn count_of_list(list: &str) -> Option<u32> {
+    let count = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    };
+    list.split(',').try_fold(0u32, |sum, part| sum.checked_add(count(part)?))
+}
+
+/// How many CPUs' time this process may use: those that it is bound to, or less by the quota of a control group.
+pub fn allowed_cpus() -> f64 {
+    let whole = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+    let bound = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).map_or(whole, |set| {
+        (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count() as f64
+    });
+    match quota() {
+        Some(quota) => bound.min(quota),
+        // The standard library knows quotas of older control groups too, but rounds them down.
+        None => bound.min(whole),
+    }
+}
+
+/// The smallest quota of the process's control group (version 2) and those above it, in CPUs.
+fn quota() -> Option<f64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|l| l.strip_prefix("0::/"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let folder = root.join(group);
+    let quotas = folder.ancestors().take_while(|f| f.starts_with(root)).filter_map(|f| {
+        let (quota, period) =
+            line(f.join("cpu.max"))?.split_once(' ').map(|(q, p)| (q.parse(), p.parse()))?;
+        let (quota, period): (f64, f64) = (quota.ok()?, period.ok()?);
+        (quota > 0.0 && period > 0.0).then_some(quota / period)
+    });
+    quotas.reduce(f64::min)
 }
 
 fn line(path: impl AsRef<Path>) -> Option<String> {
@@ -315,6 +359,16 @@ mod tests {
         assert_eq!(inventory.disks[0].kind, "file");
         assert!(inventory.disks[0].file_system.is_some() || inventory.disks[0].device.is_some());
         assert_eq!(inventory.disks[1].kind, "null");
+    }
+
+    #[test]
+    fn cpus_are_counted_as_the_kernel_lists_them() {
+        for (list, count) in [("0", Some(1)), ("0-3,6", Some(5)), ("0-7", Some(8)), ("", None), ("3-1", None)]
+        {
+            assert_eq!(count_of_list(list), count, "{list}");
+        }
+        let allowed = allowed_cpus();
+        assert!(allowed > 0.0 && allowed <= f64::from(online_cpus()), "{allowed}");
     }
 
     #[test]

@@ -1,26 +1,59 @@
 //! Who holds a device or a file, so that it must be left alone.
+//!
+//! Everything is compared by identity (device and inode, or device number), never by the text of a path: hard links,
+//! bind mounts and other namespaces give one file many names.
 
-use std::fs;
-use std::path::Path;
+mod locks;
+mod loops;
 
-/// Who uses the block device with this number (`major:minor`), or a part of it; `None` if nobody that the kernel
-/// tells of. An exclusive open tells of the rest.
-pub(crate) fn holder_of_device(major: u64, minor: u64) -> Option<String> {
-    let own = format!("/sys/dev/block/{major}:{minor}");
-    let own = Path::new(&own);
-    let mut parts = vec![own.to_path_buf()];
-    // A disk's partitions are folders of its own, with a file "partition" in them.
-    for entry in fs::read_dir(own).into_iter().flatten().flatten() {
-        if entry.path().join("partition").exists() {
-            parts.push(entry.path());
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+
+pub(crate) use locks::holder_of_locks;
+
+/// What a path leads to, so that it is known again under other names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// A block device, by its number (`st_rdev`).
+    Device(u64),
+    /// Any other file, by its device and inode.
+    File(u64, u64),
+}
+
+impl Identity {
+    pub(crate) fn of(metadata: &Metadata) -> Identity {
+        if metadata.file_type().is_block_device() {
+            Identity::Device(metadata.rdev())
+        } else {
+            Identity::File(metadata.dev(), metadata.ino())
         }
     }
-    parts.iter().find_map(|part| {
+}
+
+/// Who uses this block device, a part of it or the disk that it is a part of, or this file as a disk; `None` if
+/// nobody that the kernel tells of. An exclusive open, and locks, tell of the rest.
+pub(crate) fn holder_of(identity: Identity) -> Option<String> {
+    match identity {
+        Identity::Device(number) => holder_of_device(number),
+        Identity::File(..) if is_swap(identity) => Some("it is swap space".into()),
+        Identity::File(..) => loops::over(identity).map(|name| format!("it is behind /dev/{name}")),
+    }
+}
+
+fn holder_of_device(number: u64) -> Option<String> {
+    parts_of(number).into_iter().find_map(|part| {
         let number = fs::read_to_string(part.join("dev")).ok()?;
-        let name = fs::canonicalize(part).ok()?.file_name()?.to_string_lossy().into_owned();
-        mount_of(number.trim())
+        let number = number.trim();
+        let (major, minor) = number.split_once(':')?;
+        let identity = Identity::Device(libc::makedev(major.parse().ok()?, minor.parse().ok()?));
+        let name = fs::canonicalize(&part).ok()?.file_name()?.to_string_lossy().into_owned();
+        mount_of(number)
             .map(|place| format!("{name} is mounted on {place}"))
-            .or_else(|| is_swap(Path::new(&format!("/dev/{name}"))).then(|| format!("{name} is swap space")))
+            .or_else(|| is_swap(identity).then(|| format!("{name} is swap space")))
+            .or_else(|| loops::over(identity).map(|by| format!("{name} is behind /dev/{by}")))
             .or_else(|| {
                 let holder = fs::read_dir(part.join("holders")).ok()?.flatten().next()?;
                 let holder = holder.file_name().to_string_lossy().into_owned();
@@ -29,17 +62,20 @@ pub(crate) fn holder_of_device(major: u64, minor: u64) -> Option<String> {
     })
 }
 
-/// Who uses this regular file as a disk: swap, or a loop device.
-pub(crate) fn holder_of_file(path: &Path) -> Option<String> {
-    let path = fs::canonicalize(path).ok()?;
-    if is_swap(&path) {
-        return Some("it is swap space".into());
+/// A device and all that shares its blocks: its partitions, or the disk that it is a partition of.
+fn parts_of(number: u64) -> Vec<PathBuf> {
+    let own = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number)));
+    let mut parts = vec![own.clone()];
+    // A disk's partitions are folders of its own, with a file "partition" in them.
+    for entry in fs::read_dir(&own).into_iter().flatten().flatten() {
+        if entry.path().join("partition").exists() {
+            parts.push(entry.path());
+        }
     }
-    fs::read_dir("/sys/block").ok()?.flatten().find_map(|device| {
-        let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-        (Path::new(backing.trim_end()) == path)
-            .then(|| format!("it is behind /dev/{}", device.file_name().to_string_lossy()))
-    })
+    if own.join("partition").exists() {
+        parts.extend(fs::canonicalize(&own).ok().and_then(|own| own.parent().map(Path::to_path_buf)));
+    }
+    parts
 }
 
 fn mount_of(number: &str) -> Option<String> {
@@ -51,7 +87,15 @@ fn mount_of(number: &str) -> Option<String> {
     })
 }
 
-fn is_swap(path: &Path) -> bool {
+fn is_swap(identity: Identity) -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(|p| Path::new(p) == path)
+    let mut paths = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    paths.any(|path| fs::metadata(unescaped(path)).is_ok_and(|m| Identity::of(&m) == identity))
+}
+
+/// The kernel writes blanks in a path as `\040`.
+fn unescaped(path: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(path.to_string(), |path, (written, meant)| path.replace(written, meant))
 }

@@ -25,6 +25,8 @@ use crate::verify::Verifier;
 const BATCH: usize = 4;
 /// How often another offset is drawn when a verified block has a write in flight, before the slot has to wait.
 const REDRAWS: usize = 16;
+/// How soon a write that found no free block looks for one again, unless a completion comes first.
+const LOOK_AGAIN: Nanos = Nanos(1_000_000);
 /// The longest sleep: a stop is noticed after this.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
@@ -89,6 +91,9 @@ pub(crate) struct Issuer<E: Engine> {
     known: Vec<Vec<u64>>,
     writes_since_flush: u32,
     flush_due: bool,
+    /// An I/O that was drawn and has not been issued, since every block drawn for it had a write in flight. It goes
+    /// first, or the load would have fewer writes than asked.
+    pending: Option<Kind>,
     /// Whether checking or stamping blocks takes so long that each needs a clock reading of its own.
     works_on_blocks: bool,
     /// By how much sleeps ended late, lately.
@@ -115,6 +120,7 @@ impl<E: Engine> Issuer<E> {
             known: vec![Vec::new(); if setting.verifier.is_some() { setting.slots } else { 0 }],
             writes_since_flush: 0,
             flush_due: false,
+            pending: None,
             works_on_blocks: setting.verifier.is_some()
                 || (setting.write_percent > 0 && setting.stamp.is_some() && setting.block >= LARGE_BLOCK),
             overslept: Nanos(0),
@@ -207,10 +213,11 @@ impl<E: Engine> Issuer<E> {
                 self.begin(slot, Kind::Flush, 0, now, now)?;
                 continue;
             }
-            let write = self.setting.write_percent > 0
-                && below(&mut self.setting.rng, 100) < u64::from(self.setting.write_percent);
-            let kind = if write { Kind::Write } else { Kind::Read };
-            let Some(offset) = self.draw(slot, kind) else { break };
+            let kind = self.pending.take().unwrap_or_else(|| self.draw_kind());
+            let Some(offset) = self.draw(slot, kind) else {
+                self.pending = Some(kind);
+                break;
+            };
             if kind == Kind::Write {
                 self.dress(slot, offset);
             }
@@ -240,6 +247,13 @@ impl<E: Engine> Issuer<E> {
         self.engine.push(Io { slot, kind, offset, length })
     }
 
+    #[inline]
+    fn draw_kind(&mut self) -> Kind {
+        let write = self.setting.write_percent > 0
+            && below(&mut self.setting.rng, 100) < u64::from(self.setting.write_percent);
+        if write { Kind::Write } else { Kind::Read }
+    }
+
     /// The next offset; `None` if every one drawn has a write in flight that verifying must not overlap.
     #[inline]
     fn draw(&mut self, slot: u32, kind: Kind) -> Option<u64> {
@@ -253,7 +267,7 @@ impl<E: Engine> Issuer<E> {
         }
         (0..REDRAWS)
             .map(|_| self.setting.addresses.next(&mut self.setting.rng))
-            .find(|offset| verifier.begin_write(*offset, self.setting.block))
+            .find(|offset| verifier.begin_write(*offset, self.setting.block).is_ok())
     }
 
     /// Gives a block about to be written its content.
@@ -345,7 +359,10 @@ impl<E: Engine> Issuer<E> {
             return Duration::ZERO;
         }
         let mut wake = self.recorder.next_second().min(give_up);
-        if let Some(schedule) = &self.setting.schedule
+        if self.pending.is_some() && !self.free.is_empty() {
+            // It is due, and cannot be issued: looking for a block all the time would only take CPU.
+            wake = wake.min(now + LOOK_AGAIN);
+        } else if let Some(schedule) = &self.setting.schedule
             && !self.free.is_empty()
         {
             wake = wake.min(schedule.peek().since(self.overslept));

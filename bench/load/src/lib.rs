@@ -5,7 +5,7 @@
 //! | [`job`] | what one worker is asked to do; it travels to the worker as it is |
 //! | [`result`] | what one bench came to, as programs read it |
 //! | [`host`] | what the host is, and what it was doing |
-//! | [`target`] | what a disk is, and opening it without ever harming what is not ours |
+//! | [`target`] | what a disk is, and the files that Loadline makes as disks |
 //! | [`brake`] | limits that end a load before it hurts |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`prepare`] | a job made ready, and run: phases, the stream of intervals |
@@ -23,9 +23,14 @@ pub mod target;
 mod address;
 pub mod collect;
 mod data;
+mod direct;
 mod engine;
+mod extents;
 mod in_use;
 mod issuer;
+mod made;
+mod memory;
+mod open;
 mod pace;
 mod record;
 mod run;
@@ -37,6 +42,7 @@ pub use brake::StopIf;
 pub use collect::Sink;
 pub use error::LoadError;
 pub use job::{Engine, Job, Verify};
-pub use outcome::{CpuTime, Outcome, VerifyReport};
-pub use prepare::{Prepared, prepare, prepare_to_fill, prepare_to_scan};
+pub use outcome::{CpuTime, Outcome, Scan, VerifyReport};
+pub use prepare::{Prepared, prepare, prepare_to_fill, prepare_to_scan, prepare_to_scan_after_load};
 pub use target::{Disk, FileIdentity, Target, WritePermission};
+pub use verify::temporary_journal;

@@ -1,9 +1,13 @@
 //! What a job comes to.
 
-use loadline_measure::audit::Finding;
+use std::fmt;
+
+use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::window::Window;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::error::LoadError;
 
 /// CPU time of the whole process in the measured window, its io_uring kernel workers included.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -18,11 +22,11 @@ pub struct CpuTime {
 /// How many bad blocks are described in words.
 pub(crate) const MOST_EXAMPLES: usize = 20;
 
-/// What checking the blocks found.
+/// What checking the blocks found. Each bad block is counted once, however often it was read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyReport {
-    /// Blocks whose content was checked, by reads of the load and by the scan.
+    /// How many blocks were read and checked, by reads of the load and by the scan; each time counts.
     pub checked: u64,
     /// Blocks that are older than what was acknowledged: acknowledged writes lost.
     pub lost: u64,
@@ -30,16 +34,48 @@ pub struct VerifyReport {
     pub corrupt: u64,
     /// Blocks that were written for another place, by another run, or never.
     pub foreign: u64,
-    /// Blocks that could not be judged, since a write to them was in flight while they were read.
+    /// Blocks that the scan could not read.
+    #[serde(default)]
+    pub unreadable: u64,
+    /// Of those checked, how many could not be judged, since a write to them was in flight while they were read, or
+    /// had an outcome that nobody saw.
     pub unjudged: u64,
     /// The first of the bad blocks, in words; at most twenty.
     pub examples: Vec<String>,
 }
 
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} blocks checked, {} lost, {} corrupt, {} foreign, {} unreadable, {} not judged (a write was in flight, \
+             or of unknown outcome)",
+            self.checked, self.lost, self.corrupt, self.foreign, self.unreadable, self.unjudged
+        )
+    }
+}
+
 impl VerifyReport {
+    /// A check that judged nothing has proved nothing.
+    pub fn nothing_judged(&self) -> Option<Finding> {
+        (self.bad() == 0 && self.checked == self.unjudged).then(|| {
+            let found = match self.checked {
+                0 => "no write was ever issued or acknowledged under this journal, so nothing was checked".into(),
+                n => format!("none: a write of unknown outcome was the last to each of {n}"),
+            };
+            Finding::doubt(
+                FindingKind::Integrity,
+                "blocks that can be checked",
+                found,
+                "Only what was written with --verify is checked: use --fill or a profile that writes, and the journal \
+                 of the run that wrote.",
+            )
+        })
+    }
+
     /// Blocks that are not what they should be.
     pub fn bad(&self) -> u64 {
-        self.lost + self.corrupt + self.foreign
+        self.lost + self.corrupt + self.foreign + self.unreadable
     }
 
     /// Adds what another check found.
@@ -48,9 +84,35 @@ impl VerifyReport {
         self.lost += other.lost;
         self.corrupt += other.corrupt;
         self.foreign += other.foreign;
+        self.unreadable += other.unreadable;
         self.unjudged += other.unjudged;
         let room = MOST_EXAMPLES.saturating_sub(self.examples.len());
         self.examples.extend(other.examples.into_iter().take(room));
+    }
+}
+
+/// What a scan came to.
+#[derive(Debug, Clone)]
+pub struct Scan {
+    /// What was found, as far as it came.
+    pub report: VerifyReport,
+    /// Why it did not come to the end, if it did not.
+    pub incomplete: Option<LoadError>,
+}
+
+impl Scan {
+    /// The report. Of an incomplete scan, it is one only if it found bad blocks: that it found none says nothing.
+    pub fn into_report(self) -> Result<VerifyReport, LoadError> {
+        match self.incomplete {
+            Some(error) if self.report.bad() == 0 => Err(error),
+            Some(error) => {
+                let mut report = self.report;
+                report.examples.truncate(MOST_EXAMPLES - 1);
+                report.examples.push(format!("and the scan is incomplete: {error}"));
+                Ok(report)
+            }
+            None => Ok(self.report),
+        }
     }
 }
 

@@ -1,26 +1,29 @@
 //! A job made ready: disks open, engine found, journals open; filling and scanning the disks.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use loadline_base::ring::{Ring, RingOptions};
 use loadline_base::units::ByteSize;
 use loadline_measure::audit::{Finding, FindingKind};
+use loadline_profile::Profile;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::address::Space;
 use crate::data::Stamp;
 use crate::engine::Memory;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::{MOST_THREADS, PoolEngine};
-use crate::engine::uring::UringEngine;
+use crate::engine::uring::{self, UringEngine};
 use crate::error::LoadError;
 use crate::job::{Engine, Job};
-use crate::outcome::VerifyReport;
+use crate::memory;
+use crate::open::{self, OpenDisk};
+use crate::outcome::{Scan, VerifyReport};
 use crate::sweep::{self, Task};
-use crate::target::{self, OpenDisk};
-use crate::verify::{Journal, Verifier};
+use crate::verify::{Journal, Reported, Verifier};
 
 /// A job whose disks are open.
 pub struct Prepared {
@@ -48,34 +51,70 @@ pub(crate) enum Chosen {
 /// Opens and checks everything: whatever can be refused is refused here, before any I/O. The disks are opened for
 /// writing only if the job's profile writes.
 pub fn prepare(job: &Job) -> Result<Prepared, LoadError> {
-    Prepared::open(job, job.writes())
+    Prepared::open(job, Purpose::Load)
 }
 
 /// Like [`prepare`], for a job whose disks are to be filled: they are opened for writing in any case.
 pub fn prepare_to_fill(job: &Job) -> Result<Prepared, LoadError> {
-    Prepared::open(job, true)
+    Prepared::open(job, Purpose::Fill)
 }
 
-/// Like [`prepare`], for a job whose disks are only read: to scan them.
+/// Like [`prepare`], for a job whose disks are only read, to scan them: past the page cache, whatever the profile
+/// says, since it is the storage that is judged. Every bad block is reported.
 pub fn prepare_to_scan(job: &Job) -> Result<Prepared, LoadError> {
-    Prepared::open(job, false)
+    Prepared::open(job, Purpose::Scan(Reported::Forget))
+}
+
+/// Like [`prepare_to_scan`], for who has the report of a load that this process ran last under the same journals, and
+/// adds that of the scan to it: bad blocks that the load reported are not counted again.
+pub fn prepare_to_scan_after_load(job: &Job) -> Result<Prepared, LoadError> {
+    Prepared::open(job, Purpose::Scan(Reported::Keep))
+}
+
+/// What the disks are opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Load,
+    Fill,
+    Scan(Reported),
+}
+
+impl Purpose {
+    /// The profile that the disks have to take.
+    fn profile(self, job: &Job) -> Profile {
+        let profile = job.profile.clone();
+        match self {
+            Purpose::Load | Purpose::Fill => profile,
+            // Smaller blocks, which the page cache takes and direct I/O may not, are scanned several at once.
+            Purpose::Scan(_) if verify_unit(job) < sweep::GRANULE => Profile {
+                direct: true,
+                block_size: ByteSize(sweep::GRANULE as u64),
+                alignment: None,
+                base_offset: ByteSize(0),
+                ..profile
+            },
+            Purpose::Scan(_) => Profile { direct: true, ..profile },
+        }
+    }
 }
 
 /// Sweeps one disk, by its index.
 type SweepOne<'a> =
-    dyn Fn(&Prepared, usize, &AtomicU64, &AtomicBool) -> Result<VerifyReport, LoadError> + Sync + 'a;
+    dyn Fn(&Prepared, usize, &AtomicU64, &AtomicBool, &mut VerifyReport) -> Result<(), LoadError> + Sync + 'a;
 
 impl Prepared {
-    fn open(job: &Job, write: bool) -> Result<Prepared, LoadError> {
+    fn open(job: &Job, purpose: Purpose) -> Result<Prepared, LoadError> {
         job.validate()?;
+        let write = purpose == Purpose::Fill || (purpose == Purpose::Load && job.writes());
         let mut findings = Vec::new();
         let engine = choose_engine(job, &mut findings)?;
         let profile = &job.profile;
-        let needed = job.outstanding() * profile.block_size.0;
-        let available = available_memory();
+        let needed = memory_needed(job);
+        let (available, place) = memory::available();
         if needed > available {
             return Err(LoadError::usage(format!(
-                "{} I/Os of {} outstanding need {} MiB of memory, and {} MiB are free: use fewer outstanding",
+                "{} I/Os of {} outstanding need {} MiB of memory, and {} MiB are free {place}: use fewer \
+                 outstanding",
                 job.outstanding(),
                 profile.block_size,
                 needed >> 20,
@@ -84,9 +123,11 @@ impl Prepared {
         }
         let mut disks = Vec::new();
         for (index, disk) in job.disks.iter().enumerate() {
-            let open = target::open(disk, profile, write)?;
+            let open = open::open(disk, &purpose.profile(job), write)?;
             let space = Arc::new(Space::new(profile, open.size, &open.name)?);
-            if profile.direct && !open.direct {
+            if let (Purpose::Scan(_), false, Some(file)) = (purpose, open.direct, &open.file) {
+                findings.push(leave_the_cache(file, &open.name));
+            } else if profile.direct && !open.direct {
                 findings.push(Finding::doubt(
                     FindingKind::NotDirect,
                     format!("direct I/O on {}", open.name),
@@ -105,7 +146,11 @@ impl Prepared {
                     let path = &verify.journals[index];
                     let unit = Journal::unit_of(path).unwrap_or_else(|| verify_unit(job));
                     check_unit(job, unit)?;
-                    let journal = Journal::open(path, unit, open.size.0)?;
+                    let reported = match purpose {
+                        Purpose::Load | Purpose::Fill => Reported::Forget,
+                        Purpose::Scan(reported) => reported,
+                    };
+                    let journal = Journal::open(path, unit, open.size.0, reported)?;
                     Some(Arc::new(Verifier::new(journal, open.name.clone())))
                 }
             };
@@ -114,12 +159,17 @@ impl Prepared {
         Ok(Prepared { job: job.clone(), disks, writable: write, engine, findings })
     }
 
+    /// What a reader of the figures should know, as far as opening the disks told.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
     /// Writes the working set of every disk once, with the profile's data. `progress` gets the bytes done and the
     /// bytes in all, several times a second.
     pub fn fill(&mut self, stop: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<(), LoadError> {
         assert!(self.writable, "filling needs a job prepared to fill");
         let total = self.disks.iter().map(|d| d.space.length).sum();
-        self.sweep_all(total, stop, progress, &|this, index, done, stop| {
+        let swept = self.sweep_all(total, stop, progress, &|this, index, done, stop, _| {
             let disk = &this.disks[index];
             let mut engine = this.sweep_engine(disk, false, true)?;
             sweep::prepare_memory(&mut *engine, this.job.profile.data, this.job.seed ^ index as u64);
@@ -127,9 +177,9 @@ impl Prepared {
                 Stamp::new(this.job.profile.data, this.job.seed.wrapping_add(u64::MAX - index as u64));
             let task = Task::Fill { stamp, verifier: disk.verifier.as_deref() };
             let mut pieces = sweep::pieces(disk.space.base, disk.space.length);
-            sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)?;
-            Ok(VerifyReport::default())
-        })?;
+            sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)
+        });
+        swept.into_report()?;
         for disk in &mut self.disks {
             if let Some(file) = &disk.open.file {
                 nix::unistd::fsync(file).map_err(|e| {
@@ -142,46 +192,41 @@ impl Prepared {
     }
 
     /// Reads every block that the journals know and checks it: the full scan after a verified run, and the
-    /// judge of a dead worker's writes.
-    pub fn scan(
-        &mut self,
-        stop: &AtomicBool,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<VerifyReport, LoadError> {
-        let runs: Vec<Vec<(u64, usize)>> = self
-            .disks
-            .iter()
-            .map(|d| d.verifier.as_ref().map(|v| v.issued_runs(sweep::CHUNK)).unwrap_or_default())
-            .collect();
-        let total = runs.iter().flatten().map(|(_, length)| *length as u64).sum();
-        self.sweep_all(total, stop, progress, &|this, index, done, stop| {
+    /// judge of a dead worker's writes. What was found stands, also where it did not come to the end.
+    pub fn scan(&mut self, stop: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Scan {
+        let verifiers = self.disks.iter().filter_map(|d| d.verifier.as_ref());
+        let runs = verifiers.flat_map(|v| v.issued_runs(sweep::CHUNK, sweep::GRANULE));
+        let total = runs.map(|(_, length)| length as u64).sum();
+        self.sweep_all(total, stop, progress, &|this, index, done, stop, report| {
             let disk = &this.disks[index];
             let verifier = disk.verifier.as_ref().ok_or_else(|| LoadError::usage("a scan needs journals"))?;
             let mut engine = this.sweep_engine(disk, true, false)?;
-            let mut report = VerifyReport::default();
             let known = vec![Vec::new(); sweep::DEPTH];
-            let task = Task::Scan { verifier, report: &mut report, known };
-            let mut pieces = runs[index].iter().copied();
-            sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)?;
-            Ok(report)
+            let mut pieces = verifier.issued_runs(sweep::CHUNK, sweep::GRANULE);
+            let task = Task::Scan { verifier, report, known };
+            sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)
         })
     }
 
-    /// Runs one sweep for each disk, all at once, and reports their progress.
+    /// Runs one sweep for each disk, all at once, and reports their progress. A disk that fails stops no other.
     fn sweep_all(
         &self,
         total: u64,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64, u64),
         one: &SweepOne<'_>,
-    ) -> Result<VerifyReport, LoadError> {
+    ) -> Scan {
         let done = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.disks.len())
                 .map(|i| {
                     scope.spawn({
                         let done = &done;
-                        move || one(self, i, done, stop)
+                        move || {
+                            let mut report = VerifyReport::default();
+                            let result = one(self, i, done, stop, &mut report);
+                            (report, result)
+                        }
                     })
                 })
                 .collect();
@@ -190,13 +235,15 @@ impl Prepared {
                 std::thread::sleep(Duration::from_millis(100));
             }
             progress(done.load(Ordering::Relaxed), total);
-            let mut all = VerifyReport::default();
+            let mut all = Scan { report: VerifyReport::default(), incomplete: None };
             for thread in threads {
-                let report =
-                    thread.join().map_err(|_| LoadError::failed("a thread of the generator panicked"))??;
-                all.merge(report);
+                let (report, result) = thread.join().unwrap_or_else(|_| {
+                    (VerifyReport::default(), Err(LoadError::failed("a thread of the generator panicked")))
+                });
+                all.report.merge(report);
+                all.incomplete = all.incomplete.or(result.err());
             }
-            Ok(all)
+            all
         })
     }
 
@@ -223,8 +270,8 @@ impl Prepared {
 fn choose_engine(job: &Job, findings: &mut Vec<Finding>) -> Result<Chosen, LoadError> {
     let refused = match job.engine {
         Engine::Threads => None,
-        Engine::Auto | Engine::IoUring => match Ring::new(RingOptions { entries: 8, deferred: true }) {
-            Ok(_) => return Ok(Chosen::Uring),
+        Engine::Auto | Engine::IoUring => match uring::try_whole() {
+            Ok(()) => return Ok(Chosen::Uring),
             Err(e) => Some(e),
         },
     };
@@ -252,6 +299,20 @@ fn choose_engine(job: &Job, findings: &mut Vec<Finding>) -> Result<Chosen, LoadE
     Ok(Chosen::Threads)
 }
 
+/// Empties the page cache of a file that is to be judged and takes no direct I/O, as far as the kernel does it, and
+/// says that it may not have.
+fn leave_the_cache(file: &OwnedFd, name: &str) -> Finding {
+    // Only what was written back can be dropped. Neither has to succeed: the finding stands in any case.
+    let _ = nix::unistd::fdatasync(file);
+    let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    Finding::doubt(
+        FindingKind::NotDirect,
+        format!("every block of {name} to be read from the storage"),
+        "its file system refuses direct I/O, so the page cache may have answered",
+        "A write that never reached the storage can look fine. Use a file system with direct I/O, or a block device.",
+    )
+}
+
 /// The largest unit, up to 4 KiB, that every block of the profile is made of.
 fn verify_unit(job: &Job) -> usize {
     let profile = &job.profile;
@@ -271,10 +332,72 @@ fn check_unit(job: &Job, unit: usize) -> Result<(), LoadError> {
     )))
 }
 
-/// Memory that can be had without swapping, bytes; a lot, where the kernel does not say.
-fn available_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
-    line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
-        .map_or(u64::MAX, |kib| kib * 1024)
+/// Bytes for all outstanding I/Os: a slot has memory for a read, for a write, or for both (see `Memory`).
+fn memory_needed(job: &Job) -> u64 {
+    let regions = u64::from(job.profile.write_percent < 100) + u64::from(job.profile.write_percent > 0);
+    job.outstanding().saturating_mul(job.profile.block_size.0).saturating_mul(regions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Verify;
+    use crate::{Disk, Target, WritePermission, target};
+
+    /// A scan of a file of a mebibyte, for a load that may use the page cache.
+    fn prepared_to_scan(folder: &std::path::Path, block: u64) -> Prepared {
+        let path = folder.join("disk");
+        let made = target::make_file(&path, ByteSize::MIB).unwrap();
+        let disk = Disk { target: Target::Path(path), writes: WritePermission::Made(made) };
+        let profile = Profile { direct: false, block_size: ByteSize(block), ..Profile::default() };
+        let mut job = Job::new(vec![disk], profile);
+        job.verify = Some(Verify { journals: vec![folder.join("journal")] });
+        prepare_to_scan(&job).unwrap()
+    }
+
+    #[test]
+    fn a_scan_is_direct_whatever_the_profile_says() {
+        for block in [4096, 512] {
+            let folder = tempfile::tempdir().unwrap();
+            let prepared = prepared_to_scan(folder.path(), block);
+            let told = prepared.findings().iter().any(|f| f.kind == FindingKind::NotDirect);
+            assert!(prepared.disks[0].open.direct || told, "blocks of {block}");
+        }
+    }
+
+    #[test]
+    fn what_a_scan_found_before_it_failed_stands() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut prepared = prepared_to_scan(folder.path(), 4096);
+        let verifier = prepared.disks[0].verifier.clone().unwrap();
+        verifier.begin_write(0, 8192).unwrap();
+        verifier.end_write(0, 8192, true);
+        let scan = prepared.scan(&AtomicBool::new(false), &mut |_, _| {});
+        assert_eq!((scan.report.lost, scan.incomplete.clone()), (2, None));
+        let failed = Some(LoadError::failed("gone"));
+        let report = Scan { incomplete: failed.clone(), ..scan }.into_report().unwrap();
+        assert!(report.examples.last().unwrap().contains("incomplete: gone"));
+        Scan { report: VerifyReport::default(), incomplete: failed }.into_report().unwrap_err();
+        let scan = prepared.scan(&AtomicBool::new(true), &mut |_, _| {});
+        assert!(scan.incomplete.is_some(), "it was stopped");
+    }
+
+    #[test]
+    fn a_mixed_load_needs_memory_for_reads_and_for_writes() {
+        let needed = |write_percent| {
+            let profile = Profile { write_percent, threads: 2, outstanding: 8, ..Profile::default() };
+            memory_needed(&Job::new(Vec::new(), profile))
+        };
+        // No disk yet: nothing is outstanding.
+        assert_eq!(needed(50), 0);
+        let disk = |_| crate::Disk {
+            target: crate::Target::Null(ByteSize::GIB),
+            writes: crate::WritePermission::Refused,
+        };
+        let needed = |write_percent| {
+            let profile = Profile { write_percent, threads: 2, outstanding: 8, ..Profile::default() };
+            memory_needed(&Job::new((0..3).map(disk).collect(), profile)) / Profile::default().block_size.0
+        };
+        assert_eq!([needed(0), needed(30), needed(100)], [48, 96, 48]);
+    }
 }

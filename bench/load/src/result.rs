@@ -8,7 +8,7 @@ use loadline_profile::{Arrival, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::host::{HostSecond, Inventory};
+use crate::host::{HostSecond, Inventory, allowed_cpus};
 use crate::job::Job;
 use crate::outcome::{CpuTime, Outcome, VerifyReport};
 
@@ -75,7 +75,7 @@ impl BenchResult {
             around.host.iter().filter(|h| h.second >= 0 && (h.second as f64) < figures.window_s).collect();
         let steal = (!in_window.is_empty())
             .then(|| in_window.iter().map(|h| h.cpu.steal).sum::<f64>() / in_window.len() as f64);
-        let mut asked = asked(job, f64::from(around.inventory.cpus));
+        let mut asked = asked(job, f64::from(around.inventory.cpus).min(allowed_cpus()));
         asked.steal = steal;
         if outcome.engine == "null" {
             // Nothing is outstanding where everything completes at once.
@@ -107,13 +107,23 @@ impl BenchResult {
         }
     }
 
+    /// Adds what became known later. What is said already is not said twice.
+    pub fn add_findings(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        for finding in findings {
+            if !self.findings.contains(&finding) {
+                self.findings.push(finding);
+            }
+        }
+        self.findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
+    }
+
     /// Whether a finding makes a figure doubtful.
     pub fn is_doubtful(&self) -> bool {
         self.findings.iter().any(|f| f.severity == Severity::Doubt)
     }
 }
 
-/// What a job asks of its figures. `cpus`: how many the host has.
+/// What a job asks of its figures. `cpus`: how many it can use.
 pub fn asked(job: &Job, cpus: f64) -> Asked {
     let profile = &job.profile;
     let rate = profile.rate.as_ref().map(|r| r.rate.iops(profile.block_size));
@@ -124,8 +134,8 @@ pub fn asked(job: &Job, cpus: f64) -> Asked {
         outstanding: whole.then_some(job.outstanding() as f64),
         poisson: profile.rate.is_some_and(|r| r.arrival == Arrival::Poisson),
         rate_iops: rate,
-        // A thread and its io_uring worker in the kernel are two.
-        generator_cpu: Some((0.0, cpus.min(2.0 * threads))),
+        // A thread and its io_uring worker in the kernel are two. Who polls uses all that there is, by design.
+        generator_cpu: (!job.poll).then(|| (0.0, cpus.min(2.0 * threads))),
         steal: None,
         study: false,
     }

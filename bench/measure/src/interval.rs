@@ -12,6 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::stall::CompletionMap;
 
+/// More I/Os of one kind on one disk in one second are none that were done.
+const MOST_IOS: u64 = 10_000_000_000;
+/// The bytes of the largest I/O.
+const LARGEST_IO: u64 = 64 << 20;
+/// More bytes of one kind on one disk in one second are none that were moved.
+const MOST_BYTES: u64 = 1 << 50;
+/// Seconds further than this from the beginning of the window, either way, are in no measurement.
+const FARTHEST_SECOND: i64 = 10_000_000;
+
 /// The part of a measurement in which an I/O was intended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -51,9 +60,10 @@ impl Operations {
     /// Adds what another record counted.
     pub fn merge(&mut self, other: &Operations) {
         self.response.merge(&other.response);
-        self.censored += other.censored;
-        self.bytes += other.bytes;
-        self.errors += other.errors;
+        // Only figures that a worker made up come near the end of the numbers; they must not end the controller.
+        self.censored = self.censored.saturating_add(other.censored);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.errors = self.errors.saturating_add(other.errors);
     }
 
     /// Back to nothing, keeping the memory.
@@ -101,9 +111,10 @@ impl Interval {
         }
     }
 
-    /// Whether nothing is recorded.
+    /// Whether nothing is recorded. A second in which I/Os were issued and none completed is not nothing: their
+    /// lateness is in it.
     pub fn is_empty(&self) -> bool {
-        self.read.is_empty() && self.write.is_empty()
+        self.read.is_empty() && self.write.is_empty() && self.service.is_empty() && self.lateness.is_empty()
     }
 
     /// Adds what another record of the same second counted (of another thread, disk, worker or phase).
@@ -192,9 +203,13 @@ pub struct EncodedInterval {
 }
 
 impl EncodedInterval {
-    /// The record, checked.
+    /// The record, checked: it may come from a worker that makes it up, and sums of such records must stay sums.
     pub fn decode(&self) -> Result<Interval, HistogramError> {
+        if !(-FARTHEST_SECOND..=FARTHEST_SECOND).contains(&self.second) {
+            return Err(HistogramError::new("its second is in no measurement"));
+        }
         let histogram = |h: &Option<EncodedHistogram>| match h {
+            Some(h) if h.count > MOST_IOS => Err(HistogramError::new("no disk does so many I/Os in a second")),
             Some(h) => h.decode(),
             None => Ok(LatencyHistogram::new()),
         };
@@ -204,6 +219,12 @@ impl EncodedInterval {
                 let response = histogram(&o.response)?;
                 if o.censored > response.count() {
                     return Err(HistogramError::new("more I/Os are censored than counted"));
+                }
+                if o.bytes > response.count().saturating_mul(LARGEST_IO).min(MOST_BYTES) {
+                    return Err(HistogramError::new("its I/Os cannot have moved so many bytes"));
+                }
+                if o.errors > MOST_IOS {
+                    return Err(HistogramError::new("no disk fails so many I/Os in a second"));
                 }
                 Ok(Operations { response, censored: o.censored, bytes: o.bytes, errors: o.errors })
             }
@@ -238,6 +259,44 @@ mod tests {
         let text = serde_json::to_string(&interval.encode()).unwrap();
         let encoded: EncodedInterval = serde_json::from_str(&text).unwrap();
         assert_eq!(encoded.decode().unwrap(), interval);
+    }
+
+    #[test]
+    fn a_second_in_which_ios_were_only_issued_is_not_empty() {
+        let mut interval = Interval::new(0, Phase::Measure, 0);
+        assert!(interval.is_empty());
+        interval.lateness.record(Nanos(80));
+        assert!(!interval.is_empty());
+        interval.reset(1, Phase::Measure);
+        interval.service.record(Nanos(80));
+        assert!(!interval.is_empty());
+    }
+
+    #[test]
+    fn figures_that_nobody_can_have_measured_are_refused_and_never_overflow() {
+        let mut interval = Interval::new(0, Phase::Measure, 0);
+        interval.read.response.record(Nanos(1_000));
+        interval.read.bytes = LARGEST_IO;
+        interval.read.errors = MOST_IOS;
+        let good = interval.encode();
+        assert!(good.decode().is_ok());
+        let made_up: [fn(&mut EncodedInterval); 7] = [
+            |i| i.second = i64::MAX,
+            |i| i.second = -FARTHEST_SECOND - 1,
+            |i| i.read.as_mut().unwrap().bytes += 1,
+            |i| i.read.as_mut().unwrap().bytes = u64::MAX,
+            |i| i.read.as_mut().unwrap().errors = u64::MAX,
+            |i| i.write = Some(EncodedOperations { response: None, censored: 0, bytes: 1, errors: 0 }),
+            |i| i.read.as_mut().unwrap().response.as_mut().unwrap().count = u64::MAX,
+        ];
+        for spoil in made_up {
+            let mut bad = good.clone();
+            spoil(&mut bad);
+            assert!(bad.decode().is_err(), "{bad:?}");
+        }
+        let mut most = Operations { bytes: u64::MAX, errors: u64::MAX, ..Operations::default() };
+        most.merge(&interval.read);
+        assert_eq!((most.bytes, most.errors), (u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -68,8 +68,8 @@ impl Window {
             for (done, ops) in
                 [(&mut self.read_done, &interval.read), (&mut self.write_done, &interval.write)]
             {
-                done.operations += ops.completed();
-                done.bytes += ops.bytes;
+                done.operations = done.operations.saturating_add(ops.completed());
+                done.bytes = done.bytes.saturating_add(ops.bytes);
             }
             self.completions.add(interval.second, &interval.completions);
         }
@@ -91,8 +91,8 @@ impl Window {
         for (mine, theirs) in
             [(&mut self.read_done, other.read_done), (&mut self.write_done, other.write_done)]
         {
-            mine.operations += theirs.operations;
-            mine.bytes += theirs.bytes;
+            mine.operations = mine.operations.saturating_add(theirs.operations);
+            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
         }
         self.completions.merge(&other.completions);
     }
@@ -104,17 +104,17 @@ impl Window {
 
     /// I/Os that failed.
     pub fn errors(&self) -> u64 {
-        self.read.errors + self.write.errors
+        self.read.errors.saturating_add(self.write.errors)
     }
 
     /// I/Os intended in the window that did not complete before waiting for them ended.
     pub fn censored(&self) -> u64 {
-        self.read.censored + self.write.censored
+        self.read.censored.saturating_add(self.write.censored)
     }
 
     /// I/Os that completed inside the window, reads and writes.
     pub fn completed(&self) -> u64 {
-        self.read_done.operations + self.write_done.operations
+        self.read_done.operations.saturating_add(self.write_done.operations)
     }
 
     /// Its figures.
@@ -122,7 +122,7 @@ impl Window {
         let mut total = self.read.clone();
         total.merge(&self.write);
         let done =
-            Throughput { operations: self.completed(), bytes: self.read_done.bytes + self.write_done.bytes };
+            Throughput { operations: self.completed(), bytes: self.read_done.bytes.saturating_add(self.write_done.bytes) };
         let figures = |done: Throughput, ops: &Operations| OperationFigures {
             iops: done.operations as f64 / self.length.as_secs(),
             bytes_per_s: done.bytes as f64 / self.length.as_secs(),

@@ -1,5 +1,6 @@
 //! `steps.csv`: one line for each complete step (RFC 4180), raw units in the names of the columns.
 
+use loadline_load::VerifyReport;
 use loadline_measure::audit::Severity;
 use loadline_measure::summary::PERCENTILES;
 
@@ -23,8 +24,23 @@ pub fn steps(report: &Report) -> String {
     .to_vec();
     titles.extend(PERCENTILES.iter().map(|(name, _)| format!("{name}_us")));
     titles.extend(
-        ["deepest", "deepest_us", "longest_stall_ms", "errors", "lost_workers", "doubts", "limits_missed"]
-            .map(String::from),
+        [
+            "deepest",
+            "deepest_us",
+            "longest_stall_ms",
+            "errors",
+            "lost_workers",
+            "doubts",
+            "limits_missed",
+            "longest_worker_stall_ms",
+            "blocks_checked",
+            "blocks_lost",
+            "blocks_corrupt",
+            "blocks_foreign",
+            "blocks_unreadable",
+            "blocks_unjudged",
+        ]
+        .map(String::from),
     );
     let mut text = line(&titles);
     for step in &report.steps {
@@ -52,6 +68,18 @@ pub fn steps(report: &Report) -> String {
             step.lost_workers.to_string(),
             doubts.to_string(),
             step.verdicts.iter().filter(|verdict| !verdict.held).count().to_string(),
+            step.longest_worker_stall_ms.map(|ms| ms.to_string()).unwrap_or_default(),
+        ]);
+        let blocks = |count: fn(&VerifyReport) -> u64| {
+            step.verify.as_ref().map(|verify| count(verify).to_string()).unwrap_or_default()
+        };
+        fields.extend([
+            blocks(|v| v.checked),
+            blocks(|v| v.lost),
+            blocks(|v| v.corrupt),
+            blocks(|v| v.foreign),
+            blocks(|v| v.unreadable),
+            blocks(|v| v.unjudged),
         ]);
         text.push_str(&line(&fields));
     }

@@ -2,7 +2,7 @@
 
 use crate::findings::sentences;
 use crate::report::Report;
-use crate::table::{Unit, level, load_cells, load_titles, step_cells};
+use crate::table::{Unit, level, load_cells, load_titles, step_cells, verified};
 
 /// The whole report.
 pub fn page(report: &Report) -> String {
@@ -32,6 +32,7 @@ pub fn page(report: &Report) -> String {
         format!("p99 {name}"),
         format!("deepest {name}"),
         "longest stall ms".into(),
+        "longest stall of a worker ms".into(),
         "errors".into(),
         "lost workers".into(),
     ];
@@ -40,6 +41,11 @@ pub fn page(report: &Report) -> String {
     if report.has_repeats() {
         let rows: Vec<Vec<String>> = report.loads.iter().map(|load| load_cells(load, unit)).collect();
         page.push_str(&format!("\n## Loads\n\n{}\n\n{}", level(report), table(&load_titles(unit), &rows, 0)));
+    }
+    let verified = verified(report);
+    if !verified.is_empty() {
+        page.push_str(&format!("\n{}", escaped(verified.trim_end())));
+        page.push('\n');
     }
     let sentences = sentences(report);
     if !sentences.is_empty() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loadline_load::VerifyReport;
-use loadline_measure::audit::Finding;
+use loadline_measure::audit::{Finding, Severity};
 use loadline_measure::summary::LatencySummary;
 use loadline_profile::Profile;
 use loadline_study::folder::result::StepResult;
@@ -67,12 +67,15 @@ pub struct StepRow {
     pub iops: f64,
     /// Bytes a second.
     pub bytes_per_s: f64,
-    /// CPU cores that all workers used together.
+    /// CPU cores that all workers used together, those that were lost not included.
     pub cpu_cores: f64,
     /// Response times of the whole fleet, microseconds.
     pub latency_us: LatencySummary,
     /// The longest time in which no worker completed anything, milliseconds.
     pub longest_stall_ms: u64,
+    /// The longest time in which one worker completed nothing, milliseconds, of the workers that finished; `null` if
+    /// none did.
+    pub longest_worker_stall_ms: Option<u64>,
     /// I/Os that failed.
     pub errors: u64,
     /// Workers that did not finish.
@@ -93,6 +96,8 @@ pub struct LoadRow {
     pub label: String,
     /// Complete repeats.
     pub repeats: usize,
+    /// How many of them are doubtful: they lost workers, had errors, or have another finding that makes a figure so.
+    pub doubtful: usize,
     /// I/Os a second.
     pub iops: Option<Spread>,
     /// Bytes a second.
@@ -145,6 +150,15 @@ impl Report {
         Ok(report)
     }
 
+    /// What the checks of blocks found in all steps together; `None` if none was verified. What every scan finds again
+    /// counts each time.
+    pub fn verified(&self) -> Option<VerifyReport> {
+        self.steps.iter().filter_map(|step| step.verify.clone()).reduce(|mut all, one| {
+            all.merge(one);
+            all
+        })
+    }
+
     /// Whether any load was measured more than once.
     pub fn has_repeats(&self) -> bool {
         self.loads.iter().any(|load| load.repeats > 1)
@@ -152,6 +166,12 @@ impl Report {
 }
 
 impl StepRow {
+    /// Whether something makes a figure of it doubtful.
+    pub fn is_doubtful(&self) -> bool {
+        let doubt = |finding: &Finding| finding.severity == Severity::Doubt;
+        self.lost_workers > 0 || self.errors > 0 || self.findings.iter().any(doubt)
+    }
+
     fn of(result: StepResult) -> StepRow {
         StepRow {
             step: result.step.number,
@@ -161,6 +181,10 @@ impl StepRow {
             bytes_per_s: result.figures.total.bytes_per_s,
             cpu_cores: result.cores(),
             longest_stall_ms: result.figures.longest_stall_ms,
+            // A lost worker completes nothing from then on: that is told as its loss.
+            longest_worker_stall_ms: (result.workers.iter().filter(|worker| worker.lost.is_none()))
+                .map(|worker| worker.figures.longest_stall_ms)
+                .max(),
             errors: result.figures.errors,
             lost_workers: result.lost(),
             latency_us: result.figures.total.latency_us,
@@ -186,14 +210,17 @@ fn loads(steps: &[StepRow]) -> Vec<LoadRow> {
     }
     let row = |label: &str| {
         let repeats = &by_label[label];
+        // Where workers were lost, the load was another: such repeats are not drawn from one distribution.
+        let whole = repeats.iter().all(|step| step.lost_workers == 0);
         // Of all repeats or of none: a spread over some of them would be of the lucky ones.
         let over = |figure: &dyn Fn(&StepRow) -> Option<f64>| {
             let figures: Option<Vec<f64>> = repeats.iter().map(|step| figure(step)).collect();
-            figures.and_then(|figures| Spread::of(&figures))
+            figures.and_then(|figures| if whole { Spread::of(&figures) } else { Spread::range_of(&figures) })
         };
         LoadRow {
             label: label.to_string(),
             repeats: repeats.len(),
+            doubtful: repeats.iter().filter(|step| step.is_doubtful()).count(),
             iops: over(&|step| Some(step.iops)),
             bytes_per_s: over(&|step| Some(step.bytes_per_s)),
             mean_us: over(&|step| step.latency_us.mean),

@@ -18,12 +18,19 @@ pub struct Spread {
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// How sure it is that the true median lies between, at least: 0.95. `null` with fewer than six repeats: then
-    /// `low` and `high` are the smallest and the largest value, without a level.
+    /// How sure it is that the true median lies between, at least: 0.95. `null` with fewer than six repeats, or if one
+    /// of them lost workers: then `low` and `high` are the smallest and the largest value, without a level.
     pub level: Option<f64>,
 }
 
 impl Spread {
+    /// The median and the range of one figure of each repeat, without a level; `None` if there is none.
+    pub fn range_of(figures: &[f64]) -> Option<Spread> {
+        let finite = || figures.iter().copied().filter(|figure| figure.is_finite());
+        let (low, high) = (finite().reduce(f64::min)?, finite().reduce(f64::max)?);
+        Spread::of(figures).map(|spread| Spread { low, high, level: None, ..spread })
+    }
+
     /// The spread of one figure of each repeat; `None` if there is none.
     pub fn of(figures: &[f64]) -> Option<Spread> {
         let mut sorted: Vec<f64> = figures.iter().copied().filter(|figure| figure.is_finite()).collect();
@@ -80,6 +87,13 @@ mod tests {
         assert_eq!(spread, Spread { median: 2.0, low: 1.0, high: 3.0, level: None });
         assert_eq!(Spread::of(&upto(5)).unwrap().level, None);
         assert_eq!(Spread::of(&[]), None);
+    }
+
+    #[test]
+    fn where_no_level_is_honest_there_is_the_range() {
+        let spread = Spread::range_of(&upto(9)).unwrap();
+        assert_eq!(spread, Spread { median: 5.0, low: 1.0, high: 9.0, level: None });
+        assert_eq!(Spread::range_of(&[]), None);
     }
 
     #[test]

@@ -31,15 +31,17 @@ impl Unit {
         }
     }
 
-    /// A latency of so many microseconds, in this unit; `-` if there is none.
+    /// A latency of so many microseconds, in this unit, with three digits that count, or all before the point if
+    /// those are more; `-` if there is none.
     pub fn show(self, micros: Option<f64>) -> String {
-        match (self, micros) {
-            (_, None) => "-".into(),
-            (Unit::Micro, Some(us)) if us < 100.0 => format!("{us:.1}"),
-            (Unit::Micro, Some(us)) => format!("{us:.0}"),
-            (Unit::Milli, Some(us)) if us < 100_000.0 => format!("{:.2}", us / 1e3),
-            (Unit::Milli, Some(us)) => format!("{:.0}", us / 1e3),
-        }
+        let Some(micros) = micros else { return "-".into() };
+        let figure = match self {
+            Unit::Micro => micros,
+            Unit::Milli => micros / 1e3,
+        };
+        // A nanosecond is the least that there is.
+        let decimals = if figure > 0.0 { (2.0 - figure.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
+        format!("{figure:.0$}", decimals as usize)
     }
 }
 
@@ -82,6 +84,7 @@ pub fn steps(report: &Report) -> String {
         latency("p99"),
         latency("deepest"),
         "stall ms".into(),
+        "worker stall".into(),
         "errors".into(),
         "lost".into(),
     ]];
@@ -101,12 +104,14 @@ pub fn step_cells(step: &StepRow, unit: Unit) -> Vec<String> {
         step.repeat.to_string(),
         thousands(step.iops),
         megabytes(step.bytes_per_s),
-        format!("{:.2}", step.cpu_cores),
+        // What lost workers used is not known.
+        format!("{}{:.2}", if step.lost_workers > 0 { "≥" } else { "" }, step.cpu_cores),
         unit.show(latency.mean),
         unit.show(latency.p50),
         unit.show(latency.p99),
         deepest,
         thousands(step.longest_stall_ms as f64),
+        step.longest_worker_stall_ms.map_or("-".into(), |ms| thousands(ms as f64)),
         thousands(step.errors as f64),
         step.lost_workers.to_string(),
     ]
@@ -145,7 +150,10 @@ pub fn load_cells(load: &LoadRow, unit: Unit) -> Vec<String> {
     let latency = |figure| spread(figure, &|us| unit.show(Some(us)));
     vec![
         load.label.clone(),
-        load.repeats.to_string(),
+        match load.doubtful {
+            0 => load.repeats.to_string(),
+            doubtful => format!("{} ({doubtful} doubtful)", load.repeats),
+        },
         spread(load.iops, &thousands),
         spread(load.bytes_per_s, &megabytes),
         latency(load.mean_us),
@@ -153,15 +161,23 @@ pub fn load_cells(load: &LoadRow, unit: Unit) -> Vec<String> {
     ]
 }
 
+/// What checking the blocks found in all steps, as a line; empty if nothing was verified.
+pub fn verified(report: &Report) -> String {
+    report.verified().map(|verified| format!("verified: {verified}\n")).unwrap_or_default()
+}
+
 /// What the brackets in the table of loads are.
 pub fn level(report: &Report) -> &'static str {
     let with_level = |load: &LoadRow| load.iops.is_some_and(|iops| iops.level.is_some());
     match (report.loads.iter().any(with_level), report.loads.iter().all(with_level)) {
         (_, true) => "Median of the repeats, and its 95 % confidence interval.",
-        (false, _) => "Median of the repeats, and their range: fewer than six carry no confidence level.",
+        (false, _) => {
+            "Median of the repeats, and their range: fewer than six, or any that lost workers, carry no confidence \
+             level."
+        }
         _ => {
-            "Median of the repeats; in brackets its 95 % confidence interval from six repeats on, else their range, \
-             which carries no confidence level."
+            "Median of the repeats; in brackets its 95 % confidence interval from six repeats on, none of which lost \
+             workers, else their range, which carries no confidence level."
         }
     }
 }
@@ -200,8 +216,11 @@ mod tests {
             ["0.2", "7", "99.9", "524", "12,345", "1,234,567"]
         );
         assert_eq!([512.0, 2.5e7, 1.5e9].map(megabytes), ["0.0", "25.0", "1,500"]);
-        assert_eq!(Unit::Micro.show(Some(83.25)), "83.2");
-        assert_eq!(Unit::Milli.show(Some(83.25)), "0.08");
+        assert_eq!([7.051, 83.25, 350.4, 7050.2].map(|us| Unit::Micro.show(Some(us))), ["7.05", "83.2", "350", "7050"]);
+        assert_eq!(
+            [0.0, 30.0, 83.25, 7050.0, 25_000_000.0].map(|us| Unit::Milli.show(Some(us))),
+            ["0", "0.0300", "0.0833", "7.05", "25000"]
+        );
         assert_eq!(Unit::Milli.show(None), "-");
     }
 }

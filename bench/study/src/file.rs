@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::NodeSpec;
-use loadline_load::{Engine, Target};
+use loadline_load::{Engine, StopIf, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,9 @@ pub struct TargetSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
     /// Existing block devices or files (or `null:1GiB`, which measures the generator itself), as many as there
-    /// are disks: the first worker gets the first ones. Writing to them needs `--destroy-data`.
+    /// are disks. Workers get them in the order of their names: those of nodes in the order `a/0`, `a/1`, `b/0`, and
+    /// those that join by the names that they bring; therefore workers that join only read them. Writing to them needs
+    /// `--destroy-data`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,
 }
@@ -186,6 +188,10 @@ pub struct RunSection {
     /// Limits that every step must keep; a run that misses one exits with 99.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
+    /// The brake for storage in production: when one second of one worker is worse than this, the load of all workers
+    /// ends, and the run with 99. That step counts for nothing; `--resume` measures it anew.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop_if: Vec<StopIf>,
 }
 
 impl Default for RunSection {
@@ -197,6 +203,7 @@ impl Default for RunSection {
             poll: false,
             verify: false,
             limits: Vec::new(),
+            stop_if: Vec::new(),
         }
     }
 }

@@ -121,6 +121,7 @@ impl Jobs<'_> {
                 job.seed = seed_of(study.run.seed, step, index);
                 job.engine = study.run.engine;
                 job.poll = study.run.poll;
+                job.stop_if.clone_from(&study.run.stop_if);
                 job.verify = study.run.verify.then(|| Verify { journals: self.journals(&worker.id) });
                 Ok((worker.id.clone(), job))
             })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::{FleetSpec, NodeSpec, Placement};
+use loadline_load::Target;
 use loadline_profile::{Extent, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,8 @@ pub struct Step {
 /// What a study comes to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The steps, in the order in which they are measured: every load once, then every load again.
+    /// The steps, in the order in which they are measured: every load once, then every load again, backwards, and so
+    /// on.
     pub steps: Vec<Step>,
     /// How many workers.
     pub workers: u32,
@@ -73,6 +75,7 @@ impl Plan {
         let steps = interleave(&points, study.run.repeats)?;
         let phases = &study.phases;
         let fill = phases.fill.unwrap_or(files);
+        joined_devices(study, &points, fill)?;
         if study.run.verify {
             verifiable(&points, fill)?;
         }
@@ -177,6 +180,23 @@ fn bounds(study: &Study) -> Result<(), StudyError> {
     Ok(())
 }
 
+/// Workers that join bring names of their own, and devices go to them in the order of these names: the study cannot
+/// say on whose host a device is written to, and the wrong host's disk would be lost.
+fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
+    let real = study.target.devices.iter().find(|target| matches!(target, Target::Path(_)));
+    let (Some(_), Some(device)) = (study.fleet.join, real) else { return Ok(()) };
+    let what = match points.iter().find(|point| point.profile.write_percent > 0) {
+        _ if fill => "[phases] fill writes".to_string(),
+        Some(writer) => format!("profile {} writes", writer.label),
+        None => return Ok(()),
+    };
+    Err(StudyError::usage(format!(
+        "{what} to [target] devices ({device}), and the workers join: devices go to them in the order of the names that \
+         they bring, so another host's disk of that name could be overwritten. Say folder instead of devices, for files \
+         that are created on each worker's host; or only read"
+    )))
+}
+
 /// The fleet that a study asks for.
 pub fn fleet_spec(study: &Study) -> FleetSpec {
     let fleet = &study.fleet;
@@ -264,7 +284,8 @@ pub(crate) fn used(profile: &Profile, disk: ByteSize) -> ByteSize {
     ByteSize(profile.base_offset.0.saturating_add(length).min(disk.0))
 }
 
-/// Every point once, then every point again: a drift of the storage reaches all of them alike.
+/// Every point once, then every point again: a drift of the storage reaches all of them alike. Every other round goes
+/// backwards, so that no load always comes right after the same other one and what that leaves behind.
 fn interleave(points: &[Point], repeats: u32) -> Result<Vec<Step>, StudyError> {
     let count = points.len() as u64 * u64::from(repeats);
     if count > u64::from(MOST_STEPS) {
@@ -273,8 +294,15 @@ fn interleave(points: &[Point], repeats: u32) -> Result<Vec<Step>, StudyError> {
             points.len()
         )));
     }
-    let rounds = (1..=repeats).flat_map(|repeat| points.iter().map(move |point| (repeat, point)));
-    Ok(rounds
+    let round = |repeat: u32| {
+        let mut round: Vec<&Point> = points.iter().collect();
+        if repeat % 2 == 0 {
+            round.reverse();
+        }
+        round.into_iter().map(move |point| (repeat, point))
+    };
+    Ok((1..=repeats)
+        .flat_map(round)
         .zip(1..)
         .map(|((repeat, point), number)| Step {
             number,
@@ -337,7 +365,7 @@ mod tests {
     const TWO: &str = "profiles = [\"B4-T1-O8-W0-PR\", \"B64-T1-O4-W100-PS\"]\n";
 
     #[test]
-    fn repeats_are_interleaved_and_not_back_to_back() {
+    fn repeats_are_interleaved_and_every_other_round_goes_backwards() {
         let plan = plan(&format!("{TWO}[run]\nrepeats = 2")).unwrap();
         let order: Vec<(&str, u32)> = plan.steps.iter().map(|s| (s.label.as_str(), s.repeat)).collect();
         assert_eq!(
@@ -345,11 +373,11 @@ mod tests {
             [
                 ("B4-T1-O8-W0-PR", 1),
                 ("B64-T1-O4-W100-PS", 1),
-                ("B4-T1-O8-W0-PR", 2),
-                ("B64-T1-O4-W100-PS", 2)
+                ("B64-T1-O4-W100-PS", 2),
+                ("B4-T1-O8-W0-PR", 2)
             ]
         );
-        assert_eq!(plan.steps[2].folder, "003-B4-T1-O8-W0-PR-r2");
+        assert_eq!(plan.steps[2].folder, "003-B64-T1-O4-W100-PS-r2");
     }
 
     #[test]
@@ -407,6 +435,23 @@ mod tests {
             let message = plan(&format!("{TWO}{text}")).unwrap_err().message;
             assert!(message.contains(part), "{message}");
         }
+    }
+
+    #[test]
+    fn devices_of_workers_that_join_are_only_read() {
+        let read = "profiles = [\"B4-T1-O8-W0-PR\"]\n";
+        let joined = |target: &str| format!("[fleet]\njoin = 2\n[target]\n{target}\n");
+        let devices = joined("devices = [\"/dev/sdx\", \"/dev/sdy\"]");
+        assert!(plan(&format!("{read}{devices}")).is_ok());
+        for (text, part) in [
+            (format!("{TWO}{devices}"), "profile B64-T1-O4-W100-PS writes"),
+            (format!("{read}{devices}[phases]\nfill = true"), "fill writes"),
+        ] {
+            let message = plan(&text).unwrap_err().message;
+            assert!(message.contains(part) && message.contains("Say folder instead"), "{message}");
+        }
+        assert!(plan(&format!("{TWO}{}", joined("folder = \"/x\""))).is_ok());
+        assert!(plan(&format!("{TWO}{}", joined("devices = [\"null:1GiB\", \"null:1GiB\"]"))).is_ok());
     }
 
     proptest! {

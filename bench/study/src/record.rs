@@ -111,6 +111,9 @@ impl Recorder {
                 }
                 return Ok(());
             }
+            FleetEvent::HostSecond { host, second } => {
+                return self.series.as_mut().map_or(Ok(()), |series| series.add_host(host, second));
+            }
             FleetEvent::Second(second) => {
                 self.progress.update(Update::Second(second));
                 // A second is shown when it is over: the next one runs.

@@ -57,7 +57,7 @@ impl Verdict {
 }
 
 /// Runs what a run's folder still lacks. `stop` turning true ends it within seconds, with an error of kind
-/// `Interrupted`; the folder can then be resumed. `token` is what joining workers show (a random one if not given).
+/// `Interrupted`; the folder can then be resumed. `token` is what joining workers need (a random one if not given).
 pub async fn run(
     mut owned: OwnedFolder,
     progress: Box<dyn Progress>,
@@ -103,7 +103,7 @@ async fn attempt(
         shared.lock().await_workers(token.clone(), *workers);
     }
     let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
-    let mut runner = Runner { owned, workers: fleet, shared: shared.clone(), stop: stop.clone() };
+    let mut runner = Runner::new(owned, fleet, shared.clone(), stop.clone());
     let outcome = runner.all().await;
     let outcome = match outcome {
         Err(error) if error.kind == ErrorKind::Usage => runner.undo().await.map_or_else(Err, |()| Err(error)),

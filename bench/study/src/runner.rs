@@ -1,11 +1,10 @@
 //! What a run still lacks, done with a fleet that is there: files, fill, steps, scans, and the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use loadline_fleet::{LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo};
+use loadline_fleet::{Loss, LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo};
 use loadline_load::VerifyReport;
 use loadline_load::host::Inventory;
 use loadline_load::target::remove_file;
@@ -28,12 +27,30 @@ use crate::step::{collect, integrity};
 use crate::when::When;
 use crate::workers::Workers;
 
+/// So many steps in a row that no worker finished end the run: whatever it is, it does not pass.
+const MOST_IN_VAIN: u32 = 3;
+
 /// A run's folder, and workers to go on with it.
 pub(crate) struct Runner<'a, W> {
-    pub(crate) owned: &'a mut OwnedFolder,
+    owned: &'a mut OwnedFolder,
     pub(crate) workers: W,
-    pub(crate) shared: Shared,
-    pub(crate) stop: watch::Receiver<bool>,
+    shared: Shared,
+    stop: watch::Receiver<bool>,
+    /// Workers whose job was taken once, since this process began: what they are asked can be done.
+    taken: BTreeSet<WorkerId>,
+    /// The last steps that no worker finished, in a row.
+    in_vain: u32,
+}
+
+impl<'a, W> Runner<'a, W> {
+    pub(crate) fn new(
+        owned: &'a mut OwnedFolder,
+        workers: W,
+        shared: Shared,
+        stop: watch::Receiver<bool>,
+    ) -> Runner<'a, W> {
+        Runner { owned, workers, shared, stop, taken: BTreeSet::new(), in_vain: 0 }
+    }
 }
 
 impl<W: Workers> Runner<'_, W> {
@@ -141,13 +158,14 @@ impl<W: Workers> Runner<'_, W> {
             let here =
                 folder.manifest.workers.iter().any(|worker| worker.id == file.worker && is_here(worker));
             let metadata = fs::symlink_metadata(&file.path).ok();
-            // A file system gives an inode's number away again: another file may carry it, hardly of the same size.
+            // A file system gives an inode's number away again, and not all know when a file was made: another may
+            // carry it, hardly of the same size.
             let whole = metadata.as_ref().is_some_and(|m| m.is_file() && m.len() == file.size.0);
-            let found = metadata.map(|m| FileIdentity { device: m.dev(), inode: m.ino() });
+            let found = metadata.map(|m| FileIdentity::of(&m));
             match (file.identity, found) {
                 // Another host's: the worker looks when it opens it.
                 (Some(_), _) if !here => continue,
-                (Some(made), Some(found)) if made == found && whole => continue,
+                (Some(made), Some(found)) if made.is_same_file(&found) && whole => continue,
                 (Some(_), Some(_)) => {
                     return Err(StudyError::usage(format!(
                         "{} is not the file that this run made: move it away, and resume again",
@@ -179,7 +197,17 @@ impl<W: Workers> Runner<'_, W> {
         self.owned.events.run(&RunEvent::FillBegan)?;
         self.shared.lock().begin_sweep();
         let jobs = self.jobs().fill()?;
-        let done = or_stop(&mut self.stop, self.workers.fill(&jobs)).await??;
+        let mut done = or_stop(&mut self.stop, self.workers.fill(&jobs)).await??;
+        // A worker that was lost is brought back, once: what it had written is written again.
+        let again: BTreeMap<WorkerId, Job> = jobs
+            .into_iter()
+            .filter(|(worker, _)| done.get(worker).is_some_and(|r| r.as_ref().is_err_and(was_lost)))
+            .collect();
+        if !again.is_empty() {
+            let notice = format!("{} workers were lost while they filled their disks: once more", again.len());
+            self.shared.lock().show(Update::Notice(&notice));
+            done.extend(or_stop(&mut self.stop, self.workers.fill(&again)).await??);
+        }
         self.shared.lock().check()?;
         refusals(&done)?;
         self.owned.folder.manifest.filled = true;
@@ -205,7 +233,9 @@ impl<W: Workers> Runner<'_, W> {
         let jobs = self.jobs().of_step(step)?;
         let outcome = or_stop(&mut self.stop, self.workers.measure(&jobs)).await??;
         let (series, dropped) = self.shared.lock().end_step()?;
-        measured(step, &outcome)?;
+        self.accept(step, &outcome)?;
+        let in_vain = outcome.lost().next().filter(|_| outcome.lost().count() == outcome.workers.len());
+        let in_vain = in_vain.map(|(worker, loss)| format!("the first was {worker}: {}", loss.message));
 
         let mut result = StepResult::empty(&self.owned.folder.manifest.run_id, step, began);
         if let Some(job) = jobs.values().next() {
@@ -234,7 +264,42 @@ impl<W: Workers> Runner<'_, W> {
             iops: result.figures.total.iops,
             errors: result.figures.errors,
             lost: u32::try_from(result.lost()).unwrap_or(u32::MAX),
-        })
+        })?;
+        self.count_vain(step, in_vain)
+    }
+
+    /// A job that is refused the first time cannot be done as asked: the study is wrong, and nothing is lost by ending.
+    /// One that was taken before is refused because of what happened meanwhile, such as a stalled disk that a lost
+    /// process still holds: then that worker is lost for the step, and the run goes on.
+    fn accept(&mut self, step: &Step, outcome: &StepOutcome) -> Result<(), StudyError> {
+        let refused = outcome.lost().filter(|(_, loss)| loss.reason == LossReason::Refused);
+        if let Some((worker, loss)) = refused.into_iter().find(|(worker, _)| !self.taken.contains(worker)) {
+            return Err(StudyError::usage(format!(
+                "step {} ({}): worker {worker}: {}",
+                step.number, step.label, loss.message
+            )));
+        }
+        self.taken.extend(outcome.workers.keys().cloned());
+        Ok(())
+    }
+
+    /// Takes down whether any worker finished the step; `why` if none did. After too many in a row the run ends.
+    fn count_vain(&mut self, step: &Step, why: Option<String>) -> Result<(), StudyError> {
+        let Some(why) = why else {
+            self.in_vain = 0;
+            return Ok(());
+        };
+        self.in_vain += 1;
+        if self.in_vain < MOST_IN_VAIN {
+            return Ok(());
+        }
+        Err(StudyError::failed(format!(
+            "step {} ({}): no worker finished it, nor the {} before; {why}. See workers/ in the run's folder and the \
+             kernel log",
+            step.number,
+            step.label,
+            MOST_IN_VAIN - 1
+        )))
     }
 
     /// Reads and checks every block that was ever written, those of a lost worker by whoever can.
@@ -348,16 +413,14 @@ fn refusals<T>(outcomes: &PerWorker<T>) -> Result<(), StudyError> {
     }
 }
 
-/// A step that a worker refused as it was asked, or that no worker finished, is not a measurement.
-fn measured(step: &Step, outcome: &StepOutcome) -> Result<(), StudyError> {
-    let which = format!("step {} ({})", step.number, step.label);
-    if let Some((worker, loss)) = outcome.lost().find(|(_, loss)| loss.reason == LossReason::Refused) {
-        return Err(StudyError::usage(format!("{which}: worker {worker}: {}", loss.message)));
-    }
-    match outcome.lost().next() {
-        Some((worker, loss)) if outcome.lost().count() == outcome.workers.len() => Err(StudyError::failed(
-            format!("{which}: no worker finished; the first was {worker}: {}", loss.message),
-        )),
-        _ => Ok(()),
+/// Whether the worker itself is gone, and not only its job.
+fn was_lost(loss: &Loss) -> bool {
+    match loss.reason {
+        LossReason::Died
+        | LossReason::Hung
+        | LossReason::FellBehind
+        | LossReason::Absent
+        | LossReason::Garbled => true,
+        LossReason::Refused | LossReason::Failed | LossReason::Braked => false,
     }
 }

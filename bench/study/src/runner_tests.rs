@@ -68,7 +68,7 @@ impl Place {
                     sender.send(true).unwrap();
                 });
             }
-            Runner { owned: &mut owned, workers, shared, stop }.all().await
+            Runner::new(&mut owned, workers, shared, stop).all().await
         })
     }
 
@@ -107,7 +107,7 @@ fn a_run_measures_every_load_in_every_round_and_leaves_only_results() {
     assert_eq!(results(&folder), [Some(2000.0); 4], "two workers of 1000 a second");
     assert!(place.disks().is_empty() && folder.manifest.files.is_empty(), "what was made is removed");
     let seen = place.seen.lock().unwrap();
-    assert_eq!((seen.fills, seen.measured.as_slice()), (1, [4096, 8192, 4096, 8192].as_slice()));
+    assert_eq!((seen.fills, seen.measured.as_slice()), (1, [4096, 8192, 8192, 4096].as_slice()));
     let made = |permission: &WritePermission| matches!(permission, WritePermission::Made(_));
     assert!(
         seen.permissions.len() == 8 && seen.permissions.iter().all(made),
@@ -150,7 +150,7 @@ fn ctrl_c_in_any_step_costs_that_step_and_nothing_else() {
         place.go_on(Orders::default()).unwrap();
         assert_eq!(results(&place.folder()), [Some(2000.0); 4]);
         let seen = place.seen.lock().unwrap();
-        assert_eq!(seen.measured, [4096, 8192, 4096, 8192], "no step was measured to its end twice");
+        assert_eq!(seen.measured, [4096, 8192, 8192, 4096], "no step was measured to its end twice");
         assert_eq!(seen.fills, 1, "what was filled is not filled again");
         let aside: Vec<String> =
             place.steps().into_iter().filter(|name| name.ends_with("-interrupted-1")).collect();
@@ -166,7 +166,7 @@ fn a_step_without_its_result_was_never_measured() {
     // The process ended after the temporary file was written and before it was renamed.
     fs::rename(second.join("result.json"), second.join("result.new")).unwrap();
     place.go_on(Orders::default()).unwrap();
-    assert_eq!(place.seen.lock().unwrap().measured, [4096, 8192, 4096, 8192, 8192]);
+    assert_eq!(place.seen.lock().unwrap().measured, [4096, 8192, 8192, 4096, 8192]);
     assert_eq!(results(&place.folder()), [Some(2000.0); 4]);
 }
 
@@ -231,6 +231,57 @@ fn a_worker_that_refuses_its_job_ends_the_run_as_a_usage_error() {
     let error = place.go_on(orders).unwrap_err();
     assert!(error.kind == ErrorKind::Usage && error.message.contains("step 1 (B4-T1-O1-W0-PR)"), "{error}");
     assert_eq!(results(&place.folder()), [None; 4]);
+}
+
+#[test]
+fn a_job_that_was_taken_once_and_is_refused_later_is_a_loss_and_the_run_goes_on() {
+    let place = Place::new(STUDY);
+    let lose = Some(("node-1/0".into(), LossReason::Refused));
+    place.go_on(Orders { lose, lose_from: 1, ..Orders::default() }).unwrap();
+    let lost: Vec<usize> =
+        place.folder().results().unwrap().into_iter().map(|(_, result)| result.unwrap().lost()).collect();
+    assert_eq!(lost, [0, 1, 1, 1]);
+}
+
+#[test]
+fn a_step_that_no_worker_finished_is_complete_and_three_in_a_row_end_the_run() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders { lose_all: Some((1, 2)), ..Orders::default() }).unwrap();
+    let (_, result) = place.folder().results().unwrap().remove(1);
+    let result = result.unwrap();
+    assert_eq!((result.lost(), result.figures.total.iops), (2, 2000.0), "what arrived is there");
+    assert_eq!(result.findings[0].kind, FindingKind::LostWorkers);
+
+    let place = Place::new(STUDY);
+    let error = place.go_on(Orders { lose_all: Some((0, 4)), ..Orders::default() }).unwrap_err();
+    assert!(error.kind == ErrorKind::Failed && error.message.contains("step 3"), "{error}");
+    assert!(error.message.contains("node-1/0: it was told to"), "{error}");
+    assert_eq!(results(&place.folder()).iter().flatten().count(), 3);
+    place.go_on(Orders::default()).unwrap();
+    assert_eq!(place.folder().manifest.state, State::Finished);
+}
+
+#[test]
+fn a_worker_that_dies_while_it_fills_fills_once_more_and_no_more_than_that() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders { die_in_fills: 1, ..Orders::default() }).unwrap();
+    assert_eq!(place.seen.lock().unwrap().filled, ["node-1/0", "node-1/1", "node-1/0"]);
+    let place = Place::new(STUDY);
+    let error = place.go_on(Orders { die_in_fills: 2, ..Orders::default() }).unwrap_err();
+    assert!(error.kind == ErrorKind::Failed && error.message.contains("node-1/0"), "{error}");
+    assert!(!place.folder().manifest.filled);
+}
+
+#[test]
+fn the_brake_ends_the_run_and_the_step_that_it_ended_is_measured_anew() {
+    let study = format!("{STUDY}stop_if = [\"p99>50ms\", \"errors>0\"]");
+    let place = Place::new(&study);
+    let error = place.go_on(Orders { brake: true, ..Orders::default() }).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Limit);
+    assert_eq!((results(&place.folder()), place.disks().len()), (vec![None; 4], 2));
+    place.go_on(Orders::default()).unwrap();
+    let limits: Vec<String> = place.seen.lock().unwrap().stop_if.iter().map(ToString::to_string).collect();
+    assert_eq!(limits, ["p99>50ms", "errors>0"], "every job has them");
 }
 
 #[test]

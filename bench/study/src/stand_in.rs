@@ -11,8 +11,10 @@ use loadline_fleet::{
     EventSink, FleetError, FleetEvent, Loss, LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo,
     WorkerOutcome,
 };
+use loadline_load::host::Inventory;
 use loadline_load::target::{make_file, remove_file};
-use loadline_load::{CpuTime, VerifyReport};
+use loadline_load::error::ErrorKind;
+use loadline_load::{CpuTime, StopIf, VerifyReport};
 use loadline_load::{FileIdentity, Job, WritePermission};
 use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::window::Window;
@@ -23,12 +25,16 @@ use crate::workers::Workers;
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) fills: usize,
+    /// The workers that filled, in all fills.
+    pub(crate) filled: Vec<String>,
     /// The block size of each measurement that came to an end.
     pub(crate) measured: Vec<u64>,
     /// Seeds of all jobs that were measured.
     pub(crate) seeds: BTreeSet<u64>,
     /// The disks of each worker in the last measurement.
     pub(crate) disks: BTreeMap<String, Vec<String>>,
+    /// The limits of the brake in the last measurement.
+    pub(crate) stop_if: Vec<StopIf>,
     /// What every disk that was measured may be written to for.
     pub(crate) permissions: Vec<WritePermission>,
     /// Workers that scanned, and whose journals.
@@ -42,6 +48,14 @@ pub(crate) struct Orders {
     pub(crate) hang_at: Option<usize>,
     /// Loses this worker in every measurement, for this reason.
     pub(crate) lose: Option<(String, LossReason)>,
+    /// Does that from the measurement with this place on.
+    pub(crate) lose_from: usize,
+    /// Loses every worker in so many measurements, from this place on.
+    pub(crate) lose_all: Option<(usize, usize)>,
+    /// Loses the first worker in so many fills.
+    pub(crate) die_in_fills: usize,
+    /// Ends the first measurement by a brake.
+    pub(crate) brake: bool,
     /// Cannot scan its own disks.
     pub(crate) cannot_scan: Option<String>,
     /// Blocks that every scan finds lost.
@@ -107,15 +121,26 @@ impl Workers for StandIn {
     }
 
     async fn fill(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<()>, FleetError> {
-        self.seen.lock().unwrap().fills += 1;
-        Ok(jobs.keys().map(|id| (id.clone(), Ok(()))).collect())
+        let mut seen = self.seen.lock().unwrap();
+        seen.fills += 1;
+        seen.filled.extend(jobs.keys().map(|id| id.0.clone()));
+        let dies = seen.fills <= self.orders.die_in_fills;
+        let first = self.names[0];
+        let result =
+            |id: &WorkerId| if dies && id.0 == first { Err(loss(LossReason::Died)) } else { Ok(()) };
+        Ok(jobs.keys().map(|id| (id.clone(), result(id))).collect())
     }
 
     async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError> {
         (self.sink)(FleetEvent::Starting { workers: jobs.len() as u32, unix_ms: 1_700_000_000_000 });
         let place = self.seen.lock().unwrap().measured.len();
+        if self.orders.brake {
+            return Err(FleetError { kind: ErrorKind::Limit, message: "it was told to brake".into() });
+        }
+        let all = self.orders.lose_all.is_some_and(|(from, count)| (from..from + count).contains(&place));
         let mut workers = BTreeMap::new();
         for (id, job) in jobs {
+            self.seen.lock().unwrap().stop_if.clone_from(&job.stop_if);
             let disks = job.disks.iter().map(|disk| disk.target.to_string()).collect();
             self.seen.lock().unwrap().disks.insert(id.0.clone(), disks);
             let permissions = job.disks.iter().map(|disk| disk.writes.clone());
@@ -133,8 +158,9 @@ impl Workers for StandIn {
                     });
                 }
             }
-            let lost =
-                self.orders.lose.as_ref().filter(|(name, _)| *name == id.0).map(|(_, reason)| loss(*reason));
+            let one = self.orders.lose.as_ref().filter(|(name, _)| *name == id.0);
+            let one = one.filter(|_| place >= self.orders.lose_from).map(|(_, reason)| *reason);
+            let lost = one.or(all.then_some(LossReason::Died)).map(loss);
             let alive = lost.is_none();
             workers.insert(
                 id.clone(),
@@ -160,7 +186,10 @@ impl Workers for StandIn {
         let mut seen = self.seen.lock().unwrap();
         seen.seeds.extend(jobs.values().map(|job| job.seed));
         seen.measured.extend(jobs.values().next().map(|job| job.profile.block_size.0));
-        Ok(StepOutcome { start_unix_ms: 1_700_000_000_000, workers })
+        let host = info("").host;
+        (self.sink)(FleetEvent::HostSecond { host: host.clone(), second: Box::default() });
+        let hosts = BTreeMap::from([(host, Inventory::default())]);
+        Ok(StepOutcome { start_unix_ms: 1_700_000_000_000, workers, hosts })
     }
 
     async fn scan(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<VerifyReport>, FleetError> {

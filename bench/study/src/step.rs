@@ -1,6 +1,7 @@
 //! What the workers of a step came to, as one result: windows merged, CPU added, findings gathered, the audit.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
 
 use loadline_fleet::{Loss, StepOutcome, WorkerInfo};
 use loadline_load::Job;
@@ -11,6 +12,7 @@ use loadline_profile::Arrival;
 
 use crate::file::Study;
 use crate::folder::result::{StepResult, WorkerResult};
+use crate::when::When;
 
 /// The longest list of lost workers in one sentence.
 const MOST_NAMED: usize = 8;
@@ -48,6 +50,8 @@ pub(crate) fn collect(
             lost: worker.lost,
         });
     }
+    result.began = When::at(UNIX_EPOCH + Duration::from_millis(outcome.start_unix_ms));
+    result.hosts = outcome.hosts;
     result.figures = window.figures();
     result.histograms = window.histograms();
     result.findings = lost(&result.workers).into_iter().collect();
@@ -63,39 +67,52 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
     // Of a fleet that lost workers neither the one nor the other was offered for the whole window; that it lost
     // them is a finding already.
     let whole = result.lost() == 0;
+    let on_nothing = result.workers.iter().any(|worker| worker.engine.as_deref() == Some("null"));
     Asked {
         poisson: job.profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson),
-        // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes.
-        outstanding: (whole && rate.is_none() && job.profile.flush_every.is_none())
+        // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes; and
+        // nothing is outstanding where everything completes at once.
+        outstanding: (whole && !on_nothing && rate.is_none() && job.profile.flush_every.is_none())
             .then(|| job.outstanding() as f64 * workers),
         rate_iops: rate.filter(|_| whole).map(|rate| rate * workers),
         generator_cpu: cores_at_most(study, result, job)
-            .filter(|_| whole)
+            // Who polls uses all the CPU that there is, by design.
+            .filter(|_| whole && !job.poll)
             .map(|cores| (result.cpu.user_s + result.cpu.system_s, cores)),
         steal: result.workers.iter().filter_map(|w| w.host_cpu.map(|cpu| cpu.steal)).reduce(f64::max),
         study: true,
     }
 }
 
-/// How many cores the workers could have used at the most: their threads, as far as their node's limits and their
-/// host's CPUs go. `None` if a host does not tell.
+/// How many cores the workers could have used at the most: their threads, as far as what each node is bound and
+/// limited to and their host's CPUs go. `None` if a host does not tell.
 fn cores_at_most(study: &Study, result: &StepResult, job: &Job) -> Option<f64> {
-    let mut hosts: BTreeMap<&str, (f64, BTreeMap<&str, f64>)> = BTreeMap::new();
+    // By host, its CPUs; and by node, the threads and the CPUs that they may run on.
+    let mut hosts: BTreeMap<&str, (f64, BTreeMap<&str, (f64, f64)>)> = BTreeMap::new();
     for worker in &result.workers {
-        let cpus = f64::from(worker.host_cpu?.cpus);
+        let cpu = worker.host_cpu?;
+        let cpus = f64::from(cpu.cpus);
         let threads = match worker.engine.as_deref() {
             Some("threads") => job.outstanding(),
-            _ => job.disks.len() as u64 * u64::from(job.profile.threads),
+            // A thread and its io_uring worker in the kernel are two.
+            _ => 2 * job.disks.len() as u64 * u64::from(job.profile.threads),
         };
         let (_, nodes) = hosts.entry(&worker.worker.host).or_insert((cpus, BTreeMap::new()));
-        *nodes.entry(&worker.worker.node).or_default() += threads as f64;
+        // The workers of a node share its CPUs. Those that joined were each bound as whoever started them liked.
+        let node = match study.fleet.join {
+            Some(_) => &worker.worker.id.0,
+            None => &worker.worker.node,
+        };
+        let node = nodes.entry(node).or_insert((0.0, 0.0));
+        *node = (node.0 + threads as f64, node.1.max(cpu.allowed.unwrap_or(cpus)));
     }
     let limit = |node: &str| {
         let spec = study.fleet.node.iter().find(|spec| spec.name == node);
         spec.and_then(|spec| spec.cpu_limit).unwrap_or(f64::INFINITY)
     };
-    let of_host = |(cpus, nodes): (f64, BTreeMap<&str, f64>)| {
-        nodes.into_iter().map(|(node, threads)| threads.min(limit(node))).sum::<f64>().min(cpus)
+    let of_host = |(cpus, nodes): (f64, BTreeMap<&str, (f64, f64)>)| {
+        let of_node = |(node, (threads, allowed)): (&str, (f64, f64))| threads.min(allowed).min(limit(node));
+        nodes.into_iter().map(of_node).sum::<f64>().min(cpus)
     };
     Some(hosts.into_values().map(of_host).sum())
 }
@@ -137,17 +154,28 @@ fn gathered(findings: Vec<Finding>) -> Vec<Finding> {
     distinct.into_iter().map(worded).collect()
 }
 
-/// What the checks of blocks found, as a finding; `None` if every block that could be judged was as it should be.
+/// What the checks of blocks found, as a finding; `None` if there were blocks to judge, and every one of them was as
+/// it should be.
 pub(crate) fn integrity(report: &VerifyReport) -> Option<Finding> {
+    if report.bad() == 0 && report.checked == report.unjudged {
+        return Some(Finding::doubt(
+            FindingKind::Integrity,
+            "blocks that can be checked",
+            format!("{} checked, and {} of them could not be judged", report.checked, report.unjudged),
+            "Only what was written under this run's journals is checked: say fill = true, or measure a load that \
+             writes first.",
+        ));
+    }
     (report.bad() > 0).then(|| {
         Finding::doubt(
             FindingKind::Integrity,
             format!("all {} checks of blocks to find what was last written and acknowledged", report.checked),
             format!(
-                "{} older than acknowledged (writes lost), {} corrupt, {} from elsewhere: {}",
+                "{} older than acknowledged (writes lost), {} corrupt, {} from elsewhere, {} unreadable: {}",
                 report.lost,
                 report.corrupt,
                 report.foreign,
+                report.unreadable,
                 report.examples.iter().take(3).cloned().collect::<Vec<_>>().join("; ")
             ),
             "The storage lost or damaged data, or something else wrote to the disks.",
@@ -162,7 +190,6 @@ mod tests {
 
     use crate::plan::Plan;
     use crate::read::parse;
-    use crate::when::When;
     use loadline_base::clock::Nanos;
     use loadline_fleet::{HostCpu, WorkerId, WorkerOutcome};
     use loadline_load::CpuTime;
@@ -209,12 +236,12 @@ mod tests {
             names.iter().map(|name| (WorkerId((*name).into()), outcome(name))).collect();
         let mut result = StepResult::empty("run", &step, When::now());
         let order: Vec<WorkerInfo> = names.iter().map(|name| info(name)).collect();
-        collect(&mut result, &study, StepOutcome { start_unix_ms: 0, workers }, &order, &job);
+        collect(&mut result, &study, StepOutcome { start_unix_ms: 500, workers, hosts: BTreeMap::new() }, &order, &job);
         let asked = asked(&study, &result, &job);
         (result, asked)
     }
 
-    const CPUS: HostCpu = HostCpu { cpus: 8, busy: 0.5, steal: 0.02 };
+    const CPUS: HostCpu = HostCpu { cpus: 8, allowed: Some(8.0), busy: 0.5, steal: 0.02 };
 
     #[test]
     fn a_fleets_figures_are_the_sum_of_its_workers() {
@@ -223,10 +250,63 @@ mod tests {
         assert_eq!(result.figures.total.latency_us.mean, Some(1000.0));
         assert_eq!((result.cpu.user_s, result.cpu.system_s, result.cores()), (1.0, 0.5, 0.75));
         assert_eq!((asked.outstanding, asked.rate_iops, asked.steal), (Some(2.0), None, Some(0.02)));
-        assert_eq!(asked.generator_cpu, Some((1.5, 2.0)), "one thread each");
+        assert_eq!(asked.generator_cpu, Some((1.5, 4.0)), "one thread each, and one for it in the kernel");
+        assert_eq!(result.began.as_str(), "1970-01-01T00:00:00.500Z", "when warm-up began");
         let kinds: Vec<FindingKind> = result.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [FindingKind::Fallback], "Little's law holds, and the same finding is one finding");
         assert_eq!(result.findings[0].found, "threads (by 2 workers)");
+    }
+
+    #[test]
+    fn cpus_are_counted_by_node_and_by_host() {
+        let ceiling = |change: &dyn Fn(&mut StepResult), study: &str| {
+            let text = format!("name = \"s\"\nprofiles = [\"B4-T4-O8-W0-PR\"]\n{study}");
+            let study = parse("s.toml", &text).unwrap();
+            let (mut result, _) = result("outstanding = 1", CPUS);
+            change(&mut result);
+            let disk = Disk {
+                target: Target::Null(loadline_base::units::ByteSize::GIB),
+                writes: WritePermission::Refused,
+            };
+            let job = Job::new(vec![disk], Plan::of(&study).unwrap().steps.remove(0).profile);
+            cores_at_most(&study, &result, &job)
+        };
+        let two_nodes = "[[fleet.node]]\nname = \"a\"\n[[fleet.node]]\nname = \"b\"\ncpu_limit = 1.5";
+        let bound = |result: &mut StepResult, nodes: [&str; 2]| {
+            for (worker, node) in result.workers.iter_mut().zip(nodes) {
+                worker.worker.node = node.into();
+                worker.host_cpu = Some(HostCpu { allowed: Some(4.0), ..CPUS });
+            }
+        };
+        assert_eq!(ceiling(&|r| bound(r, ["c", "d"]), two_nodes), Some(8.0), "four CPUs each");
+        assert_eq!(ceiling(&|r| bound(r, ["c", "c"]), two_nodes), Some(4.0), "one node's four CPUs");
+        assert_eq!(ceiling(&|r| bound(r, ["a", "b"]), two_nodes), Some(5.5), "four, and a limit of 1.5");
+        assert_eq!(ceiling(&|r| bound(r, ["c", "c"]), "[fleet]\njoin = 2"), Some(8.0), "each its own four");
+        assert_eq!(ceiling(&|r| r.workers[0].host_cpu = None, two_nodes), None);
+    }
+
+    #[test]
+    fn what_polls_or_measures_nothing_is_not_judged_by_what_it_cannot_show() {
+        let (mut result, _) = result("outstanding = 1", CPUS);
+        let study = parse("s.toml", "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]").unwrap();
+        let disk = Disk {
+            target: Target::Null(loadline_base::units::ByteSize::GIB),
+            writes: WritePermission::Refused,
+        };
+        let mut job = Job::new(vec![disk], Plan::of(&study).unwrap().steps.remove(0).profile);
+        assert!(asked(&study, &result, &job).outstanding.is_some());
+        job.poll = true;
+        assert_eq!(asked(&study, &result, &job).generator_cpu, None);
+        result.workers.iter_mut().for_each(|worker| worker.engine = Some("null".into()));
+        assert_eq!(asked(&study, &result, &job).outstanding, None);
+    }
+
+    #[test]
+    fn a_check_that_judged_nothing_is_doubtful() {
+        let report = VerifyReport { checked: 3, unjudged: 3, ..VerifyReport::default() };
+        assert!(integrity(&report).unwrap().found.starts_with("3 checked"));
+        assert!(integrity(&VerifyReport::default()).is_some());
+        assert_eq!(integrity(&VerifyReport { checked: 4, ..report }), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use loadline_study::{Plan, Study};
 
 /// Prints the plan on standard output. `complete` are the numbers of steps that need not be measured any more.
 pub(super) fn print(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32]) {
-    print!("{}", text(study, plan, found, out, complete));
+    crate::out::write(text(study, plan, found, out, complete).as_bytes());
 }
 
 fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32]) -> String {

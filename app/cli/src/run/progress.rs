@@ -11,6 +11,7 @@ use loadline_study::folder::result::StepResult;
 use loadline_study::plan::Plan;
 use loadline_study::progress::{Progress, Update};
 
+use crate::out::tell;
 use crate::text;
 
 /// Without a terminal, a line so often while a phase lasts.
@@ -85,7 +86,7 @@ impl Shown {
         match &mut self.screen {
             Screen::Bar(bar) => bar.println(text),
             Screen::Lines { last } => {
-                eprintln!("{text}");
+                tell!("{text}");
                 *last = Instant::now();
             }
         }
@@ -101,7 +102,7 @@ impl Shown {
             }
             Screen::Lines { last } if last.elapsed() >= EVERY => {
                 *last = Instant::now();
-                eprintln!("{text}");
+                tell!("{text}");
             }
             Screen::Lines { .. } => {}
         }
@@ -182,6 +183,7 @@ impl Shown {
                 let what = match loss.reason {
                     LossReason::Refused => "refuses",
                     LossReason::Failed => "failed",
+                    LossReason::Braked => "ended its load",
                     _ => "is lost",
                 };
                 self.line(&format!("worker {} {what}: {}", worker.id, loss.message));

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::wire::{Hello, Measured, Order, PROTOCOL, Reply, ToController, ToWorker};
+use loadline_fleet::wire::{
+    Digits, Hello, Measured, Nonces, Order, PROTOCOL, Reply, Side, ToController, ToWorker,
+};
 use loadline_fleet::{EventSink, FleetEvent, FleetSpec, Placement};
 use loadline_load::CpuTime;
 use loadline_load::{Disk, Job, Target, WritePermission};
@@ -71,7 +73,7 @@ impl Wire {
 pub fn hello(name: &str) -> Hello {
     Hello {
         protocol: PROTOCOL,
-        token: TOKEN.into(),
+        nonce: Digits::random().unwrap(),
         version: "test".into(),
         name: name.into(),
         node: "test-node".into(),
@@ -80,11 +82,23 @@ pub fn hello(name: &str) -> Hello {
     }
 }
 
-/// Introduces itself and gives the first answer.
+/// Introduces itself and gives the last answer.
 pub fn greet(address: SocketAddr, hello: Hello) -> (Wire, ToWorker) {
+    greet_with(address, hello, TOKEN)
+}
+
+/// Introduces itself with a token, right or wrong, whatever the controller has proved, and gives the last answer.
+pub fn greet_with(address: SocketAddr, hello: Hello, token: &str) -> (Wire, ToWorker) {
     let mut wire = Wire::connect(address);
+    let worker = hello.nonce;
     wire.send(&ToController::Hello(hello)).unwrap();
-    let answer = wire.receive(Duration::from_secs(5)).unwrap().expect("an answer to a hello");
+    let mut answer = wire.receive(Duration::from_secs(5)).unwrap().expect("an answer to a hello");
+    if let ToWorker::Challenge { nonce: controller, proof } = answer {
+        let nonces = Nonces { worker, controller };
+        assert!(nonces.is_proof(TOKEN, Side::Controller, &proof));
+        wire.send(&ToController::Proof { proof: nonces.proof(token, Side::Worker) }).unwrap();
+        answer = wire.receive(Duration::from_secs(5)).unwrap().expect("an answer to a proof");
+    }
     (wire, answer)
 }
 
@@ -104,6 +118,8 @@ pub enum Fault {
     Refuses,
     /// It counts more I/Os than it sends.
     LosesRecords,
+    /// Its brake ends its load after a second.
+    Brakes,
 }
 
 /// A worker that the test plays. It ends when the controller says goodbye or its connection ends.
@@ -161,7 +177,7 @@ impl Fake {
                 self.run = None;
                 self.reply(task, Reply::Stopped)?;
             }
-            Some(ToWorker::Do { task, order: Order::Prepare(job) }) => {
+            Some(ToWorker::Do { task, order: Order::Prepare { job, .. } }) => {
                 self.job = Some(*job);
                 let message = "it does not like the job".to_string();
                 match self.fault {
@@ -169,7 +185,7 @@ impl Fake {
                         let kind = loadline_fleet::wire::FailureKind::Usage;
                         self.reply(task, Reply::Failed { kind, message })?;
                     }
-                    _ => self.reply(task, Reply::Prepared { clock_error_ns: 0 })?,
+                    _ => self.reply(task, Reply::Prepared { clock_error_ns: 0, host: None })?,
                 }
             }
             Some(ToWorker::Do { task, order: Order::Run { start, .. } }) => {
@@ -194,7 +210,8 @@ impl Fake {
             return Ok(true);
         }
         let seconds = job.measure.0.as_secs();
-        if run.sent == seconds {
+        let braked = (self.fault == Fault::Brakes && run.sent >= 1).then(|| "max>1s: it was worse".to_string());
+        if run.sent == seconds || braked.is_some() {
             let more = if self.fault == Fault::LosesRecords { 1 } else { 0 };
             let measured = Measured {
                 cpu: CpuTime::default(),
@@ -204,7 +221,7 @@ impl Fake {
                 verify: None,
                 completed: seconds * IOS + more,
                 errors: 0,
-                braked: None,
+                braked,
             };
             self.run = None;
             self.reply(task, Reply::Measured(Box::new(measured)))?;

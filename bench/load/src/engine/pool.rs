@@ -58,23 +58,30 @@ impl PoolEngine {
                 ),
             ));
         }
-        let shared = Arc::new(Shared::default());
-        let threads = (0..slots)
-            .map(|_| {
-                let (shared, file) = (Arc::clone(&shared), Arc::clone(&file));
-                std::thread::Builder::new()
-                    .name("io".into())
-                    .stack_size(64 << 10)
-                    .spawn(move || serve(&shared, &file))
-            })
-            .collect::<io::Result<_>>()?;
-        Ok(PoolEngine {
-            shared,
+        PoolEngine::with(file, memory, slots, |work| {
+            std::thread::Builder::new().name("io".into()).stack_size(64 << 10).spawn(work)
+        })
+    }
+
+    fn with(
+        file: Arc<OwnedFd>,
+        memory: Memory,
+        slots: usize,
+        mut spawn: impl FnMut(Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
+    ) -> io::Result<PoolEngine> {
+        let mut engine = PoolEngine {
+            shared: Arc::new(Shared::default()),
             memory: Some(memory),
-            threads,
+            threads: Vec::with_capacity(slots),
             done: VecDeque::with_capacity(slots),
             in_flight: 0,
-        })
+        };
+        for _ in 0..slots {
+            let (shared, file) = (Arc::clone(&engine.shared), Arc::clone(&file));
+            // If one cannot be made, dropping the engine ends the others.
+            engine.threads.push(spawn(Box::new(move || serve(&shared, &file)))?);
+        }
+        Ok(engine)
     }
 
     fn collect(&mut self, want: usize, limit: Duration) {
@@ -181,5 +188,23 @@ impl Drop for PoolEngine {
             // A thread hangs in the kernel with this memory: it is given up for good.
             std::mem::forget(self.memory.take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_made_ends_the_others() {
+        let file = Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+        let mut made = 0;
+        let engine =
+            PoolEngine::with(Arc::clone(&file), Memory::new(4096, 4, true, false).unwrap(), 4, |work| {
+                made += 1;
+                if made > 2 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(std::thread::spawn(work)) }
+            });
+        assert!(engine.is_err());
+        assert_eq!(Arc::strong_count(&file), 1, "no thread is left that holds the file");
     }
 }

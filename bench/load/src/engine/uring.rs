@@ -25,9 +25,11 @@ use super::{Engine, Io, Kind, Memory};
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
 /// How long to look for completions before sleeping.
-const SPIN: Duration = Duration::from_micros(20);
+const SPIN: Duration = Duration::from_micros(8);
 /// Pauses of the CPU before each look.
 const PAUSES: u32 = 30;
+/// How long a request that does nothing may take.
+const TRY_LIMIT: Duration = Duration::from_secs(1);
 /// How long dropping an engine waits for I/Os in flight, before their memory is given up to them for good.
 const DROP_LIMIT: Duration = Duration::from_millis(100);
 
@@ -44,6 +46,24 @@ pub(crate) struct UringEngine {
     spins: Spins,
 }
 
+/// Tries all that an engine needs of io_uring: what makes a ring may be allowed, and the rest of it refused (seccomp),
+/// or missing (before Linux 5.11).
+pub(crate) fn try_whole() -> io::Result<()> {
+    let mut ring = Ring::new(RingOptions { entries: 8, deferred: true })?;
+    let (reader, _writer) = io::pipe()?;
+    ring.register_files(&[reader.as_raw_fd()])?;
+    // SAFETY: a request that does nothing refers to nothing.
+    if !unsafe { ring.push(&opcode::Nop::new().build().user_data(7)) } {
+        return Err(io::Error::other("a new submission queue is full"));
+    }
+    ring.wait(1, Some(TRY_LIMIT))?;
+    match ring.completions().next() {
+        Some((7, 0)) => Ok(()),
+        Some((_, errno)) if errno < 0 => Err(io::Error::from_raw_os_error(-errno)),
+        _ => Err(io::Error::other("a request that does nothing does not complete")),
+    }
+}
+
 impl UringEngine {
     /// A ring for `slots` I/Os. `in_memory`: the file lives in memory. `poll`: spin instead of sleeping.
     pub(crate) fn new(
@@ -58,7 +78,8 @@ impl UringEngine {
         let ring = Ring::new(RingOptions { entries: entries.next_power_of_two(), deferred: !poll })?;
         ring.register_files(&[file.as_raw_fd()])?;
         if in_memory {
-            ring.limit_kernel_workers(1, 1)?;
+            // Kernels before 5.15 have no limit: that costs speed, not correctness.
+            let _ = ring.limit_kernel_workers(1, 1);
         }
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let regions: Vec<libc::iovec> =

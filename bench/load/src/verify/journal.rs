@@ -3,25 +3,34 @@
 //!
 //! ```text
 //! header (4096 bytes): magic 8, id 8, unit 8, disk size 8
-//! entries: 8 bytes each: bit 63 in flight, bits 32..62 generation issued, bits 0..31 generation acknowledged
+//! entries: 8 bytes each: bit 63 in flight, bits 32..62 generation issued, bit 31 reported as bad,
+//!          bits 0..30 generation acknowledged
 //! ```
 
-use std::fs::OpenOptions;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, posix_fallocate};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::LoadError;
+use crate::target::FileIdentity;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"LLjrnl01");
 const HEADER: usize = 4096;
 const IN_FLIGHT: u64 = 1 << 63;
+const REPORTED: u64 = 1 << 31;
+const ONE_ISSUED: u64 = 1 << 32;
+/// A unit is written at most so often under one journal.
+const MOST_GENERATIONS: u32 = (1 << 31) - 1;
 
 /// What the journal knows of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,17 +45,12 @@ impl Entry {
         self.0
     }
 
-    fn new(issued: u32, acknowledged: u32) -> Entry {
-        assert!(issued < 1 << 31, "a unit is written at most 2^31 times under one journal");
-        Entry(u64::from(issued) << 32 | u64::from(acknowledged))
-    }
-
     pub(super) fn issued(self) -> u32 {
         ((self.0 & !IN_FLIGHT) >> 32) as u32
     }
 
     pub(super) fn acknowledged(self) -> u32 {
-        self.0 as u32
+        (self.0 & !REPORTED) as u32
     }
 
     pub(super) fn in_flight(self) -> bool {
@@ -54,8 +58,52 @@ impl Entry {
     }
 
     pub(super) fn never_issued(self) -> bool {
-        self.0 == 0
+        self.issued() == 0
     }
+
+    /// Whether nothing was written, acknowledged or claimed between the two.
+    pub(super) fn same_writes(self, other: Entry) -> bool {
+        self.0 & !REPORTED == other.0 & !REPORTED
+    }
+
+    /// A write whose outcome nobody saw may have left anything between the old content and the new.
+    pub(super) fn outcome_unknown(self) -> bool {
+        self.issued() > self.acknowledged()
+    }
+
+    /// Whether no sequence of writes leads to these bits.
+    fn is_impossible(self) -> bool {
+        self.acknowledged() > self.issued() || (self.issued() == 0 && self.0 != 0)
+    }
+}
+
+/// Why a unit cannot be claimed for a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Another write to it is in flight.
+    InFlight,
+    /// It was written as often as the journal can count.
+    Exhausted,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::InFlight => "a write to it is in flight",
+            Refused::Exhausted => {
+                "its journal has counted as many writes to it as it can: begin a new journal, with a new fill"
+            }
+        })
+    }
+}
+
+/// What becomes of the marks at units that were reported as bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// They stay: what was reported is in a report that this one is added to, and is not counted again.
+    Keep,
+    /// They go: a bad unit is reported anew.
+    Forget,
 }
 
 /// An entry in the mapped file.
@@ -74,7 +122,7 @@ pub(crate) struct Journal {
     unit: usize,
     entries: usize,
     id: u64,
-    _lock: Flock<std::fs::File>,
+    _lock: Flock<File>,
 }
 
 // SAFETY: the mapping is shared memory of atomics, owned by this value.
@@ -85,25 +133,42 @@ unsafe impl Sync for Journal {}
 impl Journal {
     /// Opens the journal of a disk of `size` bytes, or makes it where none is. Claims of a process that died are
     /// dropped: their writes have an unknown outcome.
-    pub(crate) fn open(path: &Path, unit: usize, size: u64) -> Result<Journal, LoadError> {
+    pub(crate) fn open(
+        path: &Path,
+        unit: usize,
+        size: u64,
+        reported: Reported,
+    ) -> Result<Journal, LoadError> {
         let error = |what: String| LoadError::usage(format!("journal {}: {what}", path.display()));
         let failed =
             |e: &dyn std::fmt::Display| LoadError::failed(format!("journal {}: {e}", path.display()));
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(|e| error(format!("{e}; name a place that can be written to")))?;
+        let open = |new| OpenOptions::new().read(true).write(true).create_new(new).mode(0o600).open(path);
+        let (file, made) = match open(true) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => (open(false), false),
+            other => (other, true),
+        };
+        let file = file.map_err(|e| error(format!("{e}; name a place that can be written to")))?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, _)| error("another process is using it; wait for it, or name another".into()))?;
         let entries = usize::try_from(size / unit as u64).map_err(|e| failed(&e))?;
         let length = HEADER + entries * 8;
         let found = lock.metadata().map_err(|e| failed(&e))?.len();
-        if found == 0 {
-            lock.set_len(length as u64).map_err(|e| failed(&e))?;
+        let fresh = found == 0;
+        if fresh {
+            reserve(&lock, length as u64).map_err(|e| {
+                // Half a journal would be taken for something else.
+                let _ = if made { std::fs::remove_file(path) } else { lock.set_len(0) };
+                match e {
+                    Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => error(format!(
+                        "there is no room for the {} MiB that a disk of {} MiB needs ({}): name another place with \
+                         --journal, or free some",
+                        length.div_ceil(1 << 20),
+                        size >> 20,
+                        e.desc()
+                    )),
+                    _ => failed(&e.desc()),
+                }
+            })?;
         } else if found != length as u64 {
             return Err(error(format!(
                 "it is not a journal of this disk ({found} bytes long; a disk of {size} bytes in units of {unit} has \
@@ -138,17 +203,43 @@ impl Journal {
             }
         }
         journal.id = journal.word(1).load(Ordering::Relaxed);
-        for index in 0..entries {
-            journal.cell(index).fetch_and(!IN_FLIGHT, Ordering::Relaxed);
+        if !fresh {
+            journal.settle(reported).map_err(|unit| {
+                error(format!(
+                    "it is damaged: what it says of the unit at byte {} cannot be; restore it, or begin with a new \
+                     one and a new fill",
+                    unit as u64 * journal.unit as u64
+                ))
+            })?;
         }
         Ok(journal)
+    }
+
+    /// Drops the claims of whoever used it before, and the marks that are to go. The error is the first unit whose
+    /// entry is damaged. Only what changes is stored, so that a large journal stays clean and cheap to open.
+    pub(super) fn settle(&self, reported: Reported) -> Result<(), usize> {
+        let gone = match reported {
+            Reported::Keep => IN_FLIGHT,
+            Reported::Forget => IN_FLIGHT | REPORTED,
+        };
+        for index in 0..self.entries {
+            let cell = self.cell(index);
+            let entry = Entry(cell.load(Ordering::Relaxed));
+            if entry.is_impossible() {
+                return Err(index);
+            }
+            if entry.bits() & gone != 0 {
+                cell.fetch_and(!gone, Ordering::Relaxed);
+            }
+        }
+        Ok(())
     }
 
     /// Which unit a journal that exists was made for. `None` if there is none yet.
     pub(crate) fn unit_of(path: &Path) -> Option<usize> {
         use std::io::Read;
         let mut header = [0u8; 24];
-        std::fs::File::open(path).ok()?.read_exact(&mut header).ok()?;
+        File::open(path).ok()?.read_exact(&mut header).ok()?;
         let word = |i: usize| u64::from_le_bytes(header[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
         (word(0) == MAGIC).then(|| word(2) as usize)
     }
@@ -187,40 +278,115 @@ impl Journal {
         first..first + length / self.unit
     }
 
-    /// Claims a unit for a write of the next generation. `false` if a write is in flight.
-    pub(super) fn claim(&self, unit: usize) -> bool {
+    /// Claims a unit for a write of the next generation.
+    pub(super) fn claim(&self, unit: usize) -> Result<(), Refused> {
         let cell = self.cell(unit);
-        let entry = Entry(cell.load(Ordering::Acquire));
-        let next = Entry::new(entry.issued() + 1, entry.acknowledged()).bits() | IN_FLIGHT;
-        !entry.in_flight()
-            && cell.compare_exchange(entry.bits(), next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let mut bits = cell.load(Ordering::Acquire);
+        loop {
+            let entry = Entry(bits);
+            if entry.in_flight() {
+                return Err(Refused::InFlight);
+            }
+            if entry.issued() == MOST_GENERATIONS {
+                return Err(Refused::Exhausted);
+            }
+            let next = (bits + ONE_ISSUED) | IN_FLIGHT;
+            match cell.compare_exchange_weak(bits, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(()),
+                // A reader's mark, or another writer's claim.
+                Err(found) => bits = found,
+            }
+        }
     }
 
-    /// Takes a claim back whose write was never issued. The generation is used up: it was never on the disk.
+    /// Takes a claim back whose write was never issued. Its generation was never on the disk, so that it is free
+    /// again: used up, it would look like a write of unknown outcome.
     pub(super) fn unclaim(&self, unit: usize) {
-        self.cell(unit).fetch_and(!IN_FLIGHT, Ordering::AcqRel);
+        self.cell(unit).fetch_sub(IN_FLIGHT + ONE_ISSUED, Ordering::AcqRel);
     }
 
     /// Ends a claim: what was issued is acknowledged, or has an unknown outcome.
     pub(super) fn release(&self, unit: usize, acknowledged: bool) {
-        let cell = self.cell(unit);
-        let entry = Entry(cell.load(Ordering::Acquire));
-        assert!(entry.in_flight(), "only a claimed unit is released");
-        let acknowledged = if acknowledged { entry.issued() } else { entry.acknowledged() };
-        // Only the claim's holder changes an entry in flight.
-        cell.store(Entry::new(entry.issued(), acknowledged).bits(), Ordering::Release);
+        let ended = |bits: u64| {
+            let entry = Entry(bits);
+            let generation = if acknowledged { entry.issued() } else { entry.acknowledged() };
+            let kept = bits & REPORTED | u64::from(entry.issued()) << 32;
+            entry.in_flight().then_some(kept | u64::from(generation))
+        };
+        let result = self.cell(unit).fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
+        debug_assert!(result.is_ok(), "only a claimed unit is released");
     }
 
     /// This generation was read: nothing older may be read any more.
     pub(super) fn seen(&self, unit: usize, generation: u32) {
-        let cell = self.cell(unit);
-        let entry = Entry(cell.load(Ordering::Acquire));
-        if !entry.in_flight() && entry.acknowledged() < generation {
-            let seen = Entry::new(entry.issued(), generation).bits();
-            // If a write claims it meanwhile, that write's acknowledgement says more.
-            let _ = cell.compare_exchange(entry.bits(), seen, Ordering::AcqRel, Ordering::Relaxed);
+        let seen = |bits: u64| {
+            let entry = Entry(bits);
+            // While a write is in flight, its acknowledgement will say more.
+            let news =
+                !entry.in_flight() && entry.acknowledged() < generation && generation <= entry.issued();
+            news.then_some(bits - u64::from(entry.acknowledged()) + u64::from(generation))
+        };
+        // Mostly it is nothing new.
+        let _ = self.cell(unit).fetch_update(Ordering::AcqRel, Ordering::Acquire, seen);
+    }
+
+    /// Marks a unit as reported. `true` the first time.
+    pub(super) fn report(&self, unit: usize) -> bool {
+        self.cell(unit).fetch_or(REPORTED, Ordering::AcqRel) & REPORTED == 0
+    }
+
+    /// Sets an entry's bits, as damage or many years would.
+    #[cfg(test)]
+    pub(super) fn force(&self, unit: usize, bits: u64) {
+        self.cell(unit).store(bits, Ordering::Release);
+    }
+}
+
+/// Gives the file its length, with room for all of it: a store to a page that has none would kill the process.
+fn reserve(file: &File, length: u64) -> Result<(), Errno> {
+    loop {
+        match posix_fallocate(file, 0, length as i64) {
+            Err(Errno::EINTR) => {}
+            // Not every C library stands in for a file system that cannot reserve.
+            Err(Errno::EOPNOTSUPP) => return write_zeros(file, length),
+            other => return other,
         }
     }
+}
+
+fn write_zeros(file: &File, length: u64) -> Result<(), Errno> {
+    use std::os::unix::fs::FileExt;
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < length {
+        let piece = (length - at).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..piece as usize], at)
+            .map_err(|e| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+        at += piece;
+    }
+    Ok(())
+}
+
+/// Makes an empty file for a journal that nobody else knows of, in this folder: a new one, under a name that cannot
+/// be guessed, so that nothing that somebody left or placed there is taken for it. Says which file it is.
+pub fn temporary_journal(folder: &Path) -> Result<(PathBuf, FileIdentity), LoadError> {
+    let place = |e: io::Error| {
+        LoadError::usage(format!(
+            "no temporary journal can be made in {}: {e}; name a place with --journal, or set TMPDIR",
+            folder.display()
+        ))
+    };
+    let path = folder.join(format!("loadline-{:016x}.journal", random_id().map_err(place)?));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .mode(0o600)
+        .open(&path)
+        .map_err(place)?;
+    let metadata = file.metadata().map_err(place)?;
+    Ok((path, FileIdentity::of(&metadata)))
 }
 
 impl Drop for Journal {
@@ -231,9 +397,9 @@ impl Drop for Journal {
 }
 
 /// An id that no other journal has.
-fn random_id() -> std::io::Result<u64> {
+fn random_id() -> io::Result<u64> {
     use std::io::Read;
     let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }

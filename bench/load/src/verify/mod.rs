@@ -11,12 +11,17 @@
 //! - once a generation has been read, nothing older may be read later: reading acknowledges.
 //!
 //! While a write to a unit is in flight, its content is judged only as far as it can be: torn content is counted
-//! as *unjudged*. A write whose outcome nobody saw (an error, a killed process) leaves two possible generations.
+//! as *unjudged*. A write whose outcome nobody saw (an error, a killed process) leaves two possible generations,
+//! or a mixture of both, since devices write no more than a sector at once: a checksum that fails there is
+//! *unjudged* as well. (No mixture lacks the tag: both generations have it, in their first sector.)
+//!
+//! A bad unit is counted once, however often it is read: the journal marks it as reported.
 
 mod journal;
 mod tag;
 
-pub(crate) use journal::Journal;
+pub use journal::temporary_journal;
+pub(crate) use journal::{Journal, Refused, Reported};
 
 use std::sync::atomic::Ordering;
 
@@ -30,13 +35,21 @@ pub(crate) struct Verifier {
     name: String,
 }
 
+/// What is wrong with a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Lost,
+    Corrupt,
+    Foreign,
+    Unreadable,
+}
+
 /// What one judgement said.
 enum Verdict {
     Fine,
     Unjudged,
-    Lost(String),
-    Corrupt(String),
-    Foreign(String),
+    /// And why, in words.
+    Bad(Fault, String),
 }
 
 impl Verifier {
@@ -48,16 +61,16 @@ impl Verifier {
         self.journal.unit()
     }
 
-    /// Claims every unit of a block for a write. `false`, and nothing claimed, if a write to one is in flight.
-    pub(crate) fn begin_write(&self, offset: u64, length: usize) -> bool {
+    /// Claims every unit of a block for a write, or none.
+    pub(crate) fn begin_write(&self, offset: u64, length: usize) -> Result<(), Refused> {
         let units = self.journal.units(offset, length);
         for (claimed, unit) in units.clone().enumerate() {
-            if !self.journal.claim(unit) {
+            if let Err(refused) = self.journal.claim(unit) {
                 units.take(claimed).for_each(|unit| self.journal.unclaim(unit));
-                return false;
+                return Err(refused);
             }
         }
-        true
+        Ok(())
     }
 
     /// Tags a claimed block.
@@ -94,41 +107,58 @@ impl Verifier {
                 continue;
             }
             report.checked += 1;
-            let (count, words) = match self.judge(unit, content, before, after) {
-                Verdict::Fine => continue,
-                Verdict::Unjudged => {
-                    report.unjudged += 1;
-                    continue;
-                }
-                Verdict::Lost(words) => (&mut report.lost, words),
-                Verdict::Corrupt(words) => (&mut report.corrupt, words),
-                Verdict::Foreign(words) => (&mut report.foreign, words),
-            };
-            *count += 1;
-            if report.examples.len() < MOST_EXAMPLES {
-                let place = unit as u64 * self.unit() as u64;
-                report.examples.push(format!("{} at byte {place}: {words}", self.name));
+            match self.judge(unit, content, before, after) {
+                Verdict::Fine => {}
+                Verdict::Unjudged => report.unjudged += 1,
+                Verdict::Bad(fault, words) => self.bad(unit, fault, words, report),
             }
         }
     }
 
+    /// Takes down that a block known to be written cannot be read, and why.
+    pub(crate) fn unreadable(&self, offset: u64, length: usize, why: &str, report: &mut VerifyReport) {
+        for unit in self.journal.units(offset, length) {
+            if !self.journal.entry(unit).load(Ordering::Acquire).never_issued() {
+                self.bad(unit, Fault::Unreadable, format!("it cannot be read: {why}"), report);
+            }
+        }
+    }
+
+    /// Counts a bad unit, unless it was counted before.
+    fn bad(&self, unit: usize, fault: Fault, words: String, report: &mut VerifyReport) {
+        if !self.journal.report(unit) {
+            return;
+        }
+        *match fault {
+            Fault::Lost => &mut report.lost,
+            Fault::Corrupt => &mut report.corrupt,
+            Fault::Foreign => &mut report.foreign,
+            Fault::Unreadable => &mut report.unreadable,
+        } += 1;
+        if report.examples.len() < MOST_EXAMPLES {
+            let place = unit as u64 * self.unit() as u64;
+            report.examples.push(format!("{} at byte {place}: {words}", self.name));
+        }
+    }
+
     fn judge(&self, unit: usize, content: &[u8], before: Entry, after: Entry) -> Verdict {
-        let still = before == after && !after.in_flight();
+        let still = before.same_writes(after) && !after.in_flight();
         let tag = match Tag::read(content) {
             Ok(tag) => tag,
             Err(_) if !still => return Verdict::Unjudged,
             // Nothing was acknowledged yet, so what was there before may still be.
             Err(_) if before.acknowledged() == 0 => return Verdict::Unjudged,
             Err(TagError::Untagged) => {
-                return Verdict::Lost(format!(
+                let words = format!(
                     "generation {} was acknowledged, and there is no tag at all",
                     before.acknowledged()
-                ));
+                );
+                return Verdict::Bad(Fault::Lost, words);
             }
+            Err(TagError::Checksum { .. }) if before.outcome_unknown() => return Verdict::Unjudged,
             Err(TagError::Checksum { stored, computed }) => {
-                return Verdict::Corrupt(format!(
-                    "its checksum is {computed:08x} and should be {stored:08x}"
-                ));
+                let words = format!("its checksum is {computed:08x} and should be {stored:08x}");
+                return Verdict::Bad(Fault::Corrupt, words);
             }
         };
         let expected = self.tag_of(unit, tag.generation);
@@ -137,24 +167,27 @@ impl Verifier {
             if before.acknowledged() == 0 {
                 return Verdict::Unjudged;
             }
-            return Verdict::Foreign(format!(
+            let words = format!(
                 "it was written for byte {} under journal {:016x}, this is journal {:016x}",
                 tag.offset, tag.journal, expected.journal
-            ));
+            );
+            return Verdict::Bad(Fault::Foreign, words);
         }
         if tag.generation < before.acknowledged() {
-            return Verdict::Lost(format!(
+            let words = format!(
                 "generation {} was acknowledged, and generation {} is there",
                 before.acknowledged(),
                 tag.generation
-            ));
+            );
+            return Verdict::Bad(Fault::Lost, words);
         }
         if tag.generation > after.issued() {
-            return Verdict::Foreign(format!(
+            let words = format!(
                 "generation {} is there, and only {} were ever issued",
                 tag.generation,
                 after.issued()
-            ));
+            );
+            return Verdict::Bad(Fault::Foreign, words);
         }
         self.journal.seen(unit, tag.generation);
         Verdict::Fine
@@ -164,153 +197,35 @@ impl Verifier {
         Tag { journal: self.journal.id(), offset: unit as u64 * self.unit() as u64, generation }
     }
 
-    /// The offsets, in bytes, of runs of units that were ever issued, each at most `longest` bytes: what a full
-    /// scan reads.
-    pub(crate) fn issued_runs(&self, longest: usize) -> Vec<(u64, usize)> {
-        let unit = self.unit();
-        let mut runs: Vec<(u64, usize)> = Vec::new();
-        for index in 0..self.journal.len() {
-            if self.journal.entry(index).load(Ordering::Acquire).never_issued() {
-                continue;
+    /// The offsets and lengths, in bytes, of runs of units that were ever issued: what a full scan reads. A run is
+    /// made of whole granules (whole numbers of units, of which at least one was issued), and is at most `longest`
+    /// bytes. The last one may reach beyond the disk's end.
+    pub(crate) fn issued_runs(&self, longest: usize, granule: usize) -> impl Iterator<Item = (u64, usize)> {
+        let (unit, step) = (self.unit(), (granule / self.unit()).max(1));
+        let most = longest / unit;
+        let mut next = 0;
+        let issued = move |first: usize| {
+            let last = (first + step).min(self.journal.len());
+            (first..last).any(|unit| !self.journal.entry(unit).load(Ordering::Acquire).never_issued())
+        };
+        std::iter::from_fn(move || {
+            while next < self.journal.len() && !issued(next) {
+                next += step;
             }
-            let offset = (index * unit) as u64;
-            match runs.last_mut() {
-                Some((start, length)) if *start + *length as u64 == offset && *length + unit <= longest => {
-                    *length += unit;
-                }
-                _ => runs.push((offset, unit)),
+            let first = next;
+            while next < self.journal.len() && next + step - first <= most && issued(next) {
+                next += step;
             }
-        }
-        runs
+            (next > first).then_some(((first * unit) as u64, (next - first) * unit))
+        })
+    }
+
+    /// How much of a run lies on the disk, bytes.
+    pub(crate) fn on_disk(&self, offset: u64, length: usize) -> usize {
+        let end = self.journal.len() as u64 * self.unit() as u64;
+        end.saturating_sub(offset).min(length as u64) as usize
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const UNIT: usize = 4096;
-
-    struct Disk {
-        verifier: Verifier,
-        units: Vec<Vec<u8>>,
-        _folder: tempfile::TempDir,
-    }
-
-    fn disk(units: usize) -> Disk {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::open(&folder.path().join("journal"), UNIT, (units * UNIT) as u64).unwrap();
-        let verifier = Verifier::new(journal, "disk".into());
-        Disk { verifier, units: vec![vec![0; UNIT]; units], _folder: folder }
-    }
-
-    impl Disk {
-        fn write(&mut self, unit: usize, acknowledged: bool) {
-            let offset = (unit * UNIT) as u64;
-            assert!(self.verifier.begin_write(offset, UNIT));
-            self.verifier.tag(offset, &mut self.units[unit]);
-            self.verifier.end_write(offset, UNIT, acknowledged);
-        }
-
-        fn read(&self, unit: usize) -> VerifyReport {
-            let (mut known, mut report) = (Vec::new(), VerifyReport::default());
-            let offset = (unit * UNIT) as u64;
-            self.verifier.begin_read(offset, UNIT, &mut known);
-            self.verifier.end_read(offset, &self.units[unit], &known, &mut report);
-            report
-        }
-    }
-
-    #[test]
-    fn what_was_written_is_fine_and_what_never_was_is_not_judged() {
-        let mut disk = disk(2);
-        disk.write(0, true);
-        assert_eq!(disk.read(0), VerifyReport { checked: 1, ..VerifyReport::default() });
-        assert_eq!(disk.read(1), VerifyReport::default());
-    }
-
-    #[test]
-    fn an_acknowledged_write_that_is_gone_is_lost() {
-        let mut disk = disk(1);
-        disk.write(0, true);
-        let old = disk.units[0].clone();
-        disk.write(0, true);
-        disk.units[0] = old;
-        assert_eq!(disk.read(0).lost, 1);
-        disk.units[0].fill(0);
-        assert_eq!(disk.read(0).lost, 1, "zeros where a write was acknowledged");
-    }
-
-    #[test]
-    fn one_flipped_bit_is_corrupt() {
-        let mut disk = disk(1);
-        disk.write(0, true);
-        disk.units[0][4000] ^= 1;
-        assert_eq!(disk.read(0).corrupt, 1);
-    }
-
-    #[test]
-    fn a_unit_at_another_place_is_foreign() {
-        let mut disk = disk(2);
-        disk.write(0, true);
-        disk.write(1, true);
-        disk.units.swap(0, 1);
-        assert_eq!(disk.read(0).foreign, 1);
-    }
-
-    #[test]
-    fn a_write_with_unknown_outcome_may_be_there_or_not_but_not_come_and_go() {
-        let mut disk = disk(1);
-        disk.write(0, true);
-        let old = disk.units[0].clone();
-        disk.write(0, false);
-        let new = std::mem::replace(&mut disk.units[0], old.clone());
-        assert_eq!(disk.read(0).bad(), 0, "the old one may be there");
-        disk.units[0] = new;
-        assert_eq!(disk.read(0).bad(), 0, "and the new one");
-        disk.units[0] = old;
-        assert_eq!(disk.read(0).lost, 1, "but once read, it must stay");
-    }
-
-    #[test]
-    fn two_writes_to_one_unit_are_never_in_flight_together() {
-        let disk = disk(3);
-        assert!(disk.verifier.begin_write(0, 2 * UNIT));
-        assert!(!disk.verifier.begin_write(UNIT as u64, 2 * UNIT));
-        assert!(disk.verifier.begin_write(2 * UNIT as u64, UNIT), "the failed claim left nothing behind");
-    }
-
-    #[test]
-    fn a_read_beside_a_write_in_flight_is_judged_as_far_as_it_can_be() {
-        let mut disk = disk(1);
-        disk.write(0, true);
-        assert!(disk.verifier.begin_write(0, UNIT));
-        assert_eq!(disk.read(0).bad(), 0);
-        disk.units[0][100] ^= 1;
-        assert_eq!((disk.read(0).bad(), disk.read(0).unjudged), (0, 1));
-    }
-
-    #[test]
-    fn a_journal_outlives_its_process_and_judges_a_dead_ones_writes() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal");
-        let open = || Verifier::new(Journal::open(&path, UNIT, UNIT as u64).unwrap(), "disk".into());
-        let mut content = vec![0; UNIT];
-        let first = open();
-        assert!(first.begin_write(0, UNIT));
-        first.tag(0, &mut content);
-        first.end_write(0, UNIT, true);
-        assert!(first.begin_write(0, UNIT), "and dies with this one in flight");
-        drop(first);
-
-        let second = open();
-        let (mut known, mut report) = (Vec::new(), VerifyReport::default());
-        second.begin_read(0, UNIT, &mut known);
-        second.end_read(0, &content, &known, &mut report);
-        assert_eq!((report.checked, report.bad()), (1, 0));
-        content.fill(0);
-        second.end_read(0, &content, &known, &mut report);
-        assert_eq!(report.lost, 1);
-        assert!(second.begin_write(0, UNIT), "a dead writer's claim is no claim");
-    }
-}
+mod tests;

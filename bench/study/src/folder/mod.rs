@@ -9,6 +9,7 @@
 //!     result.json          figures and merged histograms (sealed); there if, and only if, the step is complete
 //!     intervals.hlog       HdrHistogram interval log, tags WORKER/DISK/OPERATION/PHASE
 //!     seconds.jsonl        what such a log cannot carry: counts, bytes, errors, exact sums, by second and disk
+//!     host.jsonl           what the hosts did: CPU, pressure, disks, by second and host
 //! steps/...-interrupted-1/ what a step had measured when it was interrupted; it is in no figure
 //! verify/  workers/  disks/  report/
 //! ```

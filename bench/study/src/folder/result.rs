@@ -5,6 +5,7 @@ use std::path::Path;
 
 use loadline_fleet::outcome::HostCpu;
 use loadline_fleet::{Loss, WorkerInfo};
+use loadline_load::host::Inventory;
 use loadline_load::{CpuTime, VerifyReport};
 use loadline_measure::audit::Finding;
 use loadline_measure::window::{Figures, Histograms};
@@ -74,6 +75,9 @@ pub struct StepResult {
     pub verdicts: Vec<Verdict>,
     /// The series beside it, and how many bytes each has.
     pub series: BTreeMap<String, u64>,
+    /// What each host of the workers is, by its name.
+    #[serde(default)]
+    pub hosts: BTreeMap<String, Inventory>,
 }
 
 impl StepResult {
@@ -94,6 +98,7 @@ impl StepResult {
             verify: None,
             verdicts: Vec::new(),
             series: BTreeMap::new(),
+            hosts: BTreeMap::new(),
         }
     }
 

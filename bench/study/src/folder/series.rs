@@ -1,5 +1,5 @@
-//! A step's series by the second: `intervals.hlog` for every HdrHistogram tool, and `seconds.jsonl` for what such a
-//! log cannot carry.
+//! A step's series by the second: `intervals.hlog` for every HdrHistogram tool, `seconds.jsonl` for what such a log
+//! cannot carry, and `host.jsonl` for what the hosts did.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use loadline_base::histogram::EncodedHistogram;
 use loadline_fleet::WorkerId;
+use loadline_load::host::HostSecond;
 use loadline_measure::interval::{EncodedInterval, EncodedOperations, Phase};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ use crate::folder::sealed::sync_folder;
 pub const INTERVALS: &str = "intervals.hlog";
 /// The counts by second.
 pub const SECONDS: &str = "seconds.jsonl";
+/// What the hosts did by second.
+pub const HOST: &str = "host.jsonl";
 
 /// The counts of one kind of I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -79,12 +82,23 @@ pub struct SecondLine {
     pub completions: String,
 }
 
+/// One line of `host.jsonl`: what one host did in one second, by everything that ran there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HostLine {
+    /// The host's name.
+    pub host: String,
+    /// What it did.
+    #[serde(flatten)]
+    pub did: HostSecond,
+}
+
 /// The series of a step that is being measured.
 #[derive(Debug)]
 pub struct SeriesWriter {
     folder: PathBuf,
     intervals: BufWriter<File>,
     seconds: BufWriter<File>,
+    hosts: BufWriter<File>,
     warm_up_s: i64,
     headed: bool,
 }
@@ -100,6 +114,7 @@ impl SeriesWriter {
             folder: folder.to_path_buf(),
             intervals: open(INTERVALS)?,
             seconds: open(SECONDS)?,
+            hosts: open(HOST)?,
             warm_up_s,
             headed: false,
         })
@@ -152,6 +167,14 @@ impl SeriesWriter {
         self.seconds.write_all(text.as_bytes()).map_err(|e| self.failed(SECONDS, e))
     }
 
+    /// Adds what a host did in a second.
+    pub fn add_host(&mut self, host: &str, second: &HostSecond) -> Result<(), StudyError> {
+        let line = HostLine { host: host.into(), did: second.clone() };
+        let mut text = serde_json::to_string(&line).map_err(|e| self.failed(HOST, e.into()))?;
+        text.push('\n');
+        self.hosts.write_all(text.as_bytes()).map_err(|e| self.failed(HOST, e))
+    }
+
     /// One line of the log: `Tag=node-1/0/0/read/measure,6.000,1.000,0.532,HISTFAAA...`.
     fn histogram(
         &mut self,
@@ -180,14 +203,20 @@ impl SeriesWriter {
     /// Hands what was added to the system: it survives the end of this process.
     pub fn flush(&mut self) -> Result<(), StudyError> {
         self.intervals.flush().map_err(|e| self.failed(INTERVALS, e))?;
-        self.seconds.flush().map_err(|e| self.failed(SECONDS, e))
+        self.seconds.flush().map_err(|e| self.failed(SECONDS, e))?;
+        self.hosts.flush().map_err(|e| self.failed(HOST, e))
     }
 
     /// Ends the series, durably, and says how long each file is.
     pub fn finish(mut self) -> Result<BTreeMap<String, u64>, StudyError> {
         self.flush()?;
         let mut lengths = BTreeMap::new();
-        for (name, file) in [(INTERVALS, self.intervals.get_ref()), (SECONDS, self.seconds.get_ref())] {
+        let files = [
+            (INTERVALS, self.intervals.get_ref()),
+            (SECONDS, self.seconds.get_ref()),
+            (HOST, self.hosts.get_ref()),
+        ];
+        for (name, file) in files {
             let length =
                 file.sync_all().and_then(|()| file.metadata()).map_err(|e| self.failed(name, e))?.len();
             lengths.insert(name.to_string(), length);
@@ -274,6 +303,23 @@ mod tests {
             .collect();
         bytes.truncate(bytes.len() - text.matches('=').count());
         bytes
+    }
+
+    #[test]
+    fn what_hosts_did_is_a_line_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut series = SeriesWriter::create(folder.path(), 0).unwrap();
+        let mut did = HostSecond { second: 3, ..HostSecond::default() };
+        did.cpu.idle = 0.5;
+        series.add_host("left", &did).unwrap();
+        series.add_host("right", &did).unwrap();
+        let lengths = series.finish().unwrap();
+        let text = std::fs::read_to_string(folder.path().join(HOST)).unwrap();
+        assert_eq!(lengths[HOST], text.len() as u64);
+        let lines: Vec<HostLine> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.iter().map(|line| line.host.as_str()).collect::<Vec<_>>(), ["left", "right"]);
+        assert!(lines.iter().all(|line| line.did == did));
+        assert!(text.starts_with(r#"{"host":"left","second":3,"cpu":{"#), "{text}");
     }
 
     #[test]

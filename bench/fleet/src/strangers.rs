@@ -1,0 +1,144 @@
+//! Connections that have not proved yet that they belong here: how many there may be, and how loudly they are told.
+//!
+//! Whoever reaches the port can connect as often as it likes. What it can use up has a bound for each address and
+//! for all together, and what is told about it must not keep the workers' own messages waiting.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use crate::connection::Inbound;
+
+/// Connections that have not introduced themselves yet. One more is closed at once; a worker tries again.
+const STRANGERS: usize = 256;
+/// Those of them that may come from one address: half, so that one host alone shuts nobody out. All workers of one
+/// machine come from one address, and those that find no place try again.
+const STRANGERS_PER_ADDRESS: usize = 128;
+/// Strangers that are told to the controller in a second. The others are counted.
+const TOLD_PER_SECOND: u32 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Strangers {
+    inbox: mpsc::Sender<Inbound>,
+    here: Mutex<HashMap<IpAddr, usize>>,
+    turned_away: Mutex<TurnedAway>,
+}
+
+/// Who was turned away.
+#[derive(Debug)]
+struct TurnedAway {
+    /// How many, in all.
+    count: u64,
+    /// Since when `told` counts.
+    since: Instant,
+    /// How many of them the controller was told of.
+    told: u32,
+}
+
+/// A stranger's place; dropping it gives it free.
+#[derive(Debug)]
+pub(crate) struct Place {
+    strangers: Arc<Strangers>,
+    address: IpAddr,
+}
+
+impl Strangers {
+    pub(crate) fn new(inbox: mpsc::Sender<Inbound>) -> Strangers {
+        let turned_away = TurnedAway { count: 0, since: Instant::now(), told: 0 };
+        Strangers { inbox, here: Mutex::default(), turned_away: Mutex::new(turned_away) }
+    }
+
+    /// A place for one more, or why there is none.
+    pub(crate) fn place(self: &Arc<Self>, address: IpAddr) -> Result<Place, String> {
+        let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        if here.values().sum::<usize>() >= STRANGERS {
+            return Err(format!("{STRANGERS} others are still introducing themselves"));
+        }
+        let from_there = here.entry(address).or_default();
+        if *from_there >= STRANGERS_PER_ADDRESS {
+            return Err(format!("{STRANGERS_PER_ADDRESS} others from its address are still introducing themselves"));
+        }
+        *from_there += 1;
+        Ok(Place { strangers: Arc::clone(self), address })
+    }
+
+    /// Counts somebody who was turned away, and tells the controller if it was not told of too many just now. Never
+    /// waits: a flood of strangers takes neither memory nor the workers' place in the queue.
+    pub(crate) fn turn_away(&self, from: SocketAddr, why: String) {
+        let mut all = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
+        all.count += 1;
+        if all.since.elapsed() >= Duration::from_secs(1) {
+            (all.since, all.told) = (Instant::now(), 0);
+        }
+        if all.told < TOLD_PER_SECOND {
+            all.told += 1;
+            // If the queue is full, the workers' messages go first; the next one told carries the count.
+            let _ = self.inbox.try_send(Inbound::Rejected { from, why, count: all.count });
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut here = self.strangers.here.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(from_there) = here.get_mut(&self.address) {
+            *from_there -= 1;
+            if *from_there == 0 {
+                here.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    #[test]
+    fn one_address_gets_half_of_the_places_and_gives_them_back() {
+        let strangers = Arc::new(Strangers::new(mpsc::channel(1).0));
+        let first: Vec<Place> = (0..STRANGERS_PER_ADDRESS).map(|_| strangers.place(address(1)).unwrap()).collect();
+        assert!(strangers.place(address(1)).unwrap_err().contains("from its address"));
+        let second: Vec<Place> = (0..STRANGERS_PER_ADDRESS).map(|_| strangers.place(address(2)).unwrap()).collect();
+        assert!(strangers.place(address(3)).unwrap_err().contains("256 others"));
+        drop(first);
+        assert!(strangers.place(address(1)).is_ok());
+        drop(second);
+        assert!(strangers.here.lock().unwrap().is_empty(), "an address that is gone is forgotten");
+    }
+
+    #[test]
+    fn a_flood_of_strangers_is_counted_and_does_not_fill_the_controllers_queue() {
+        let (inbox, mut told) = mpsc::channel(64);
+        let strangers = Strangers::new(inbox);
+        let from = SocketAddr::new(address(1), 1);
+        for _ in 0..1000 {
+            strangers.turn_away(from, "it is a stranger".into());
+        }
+        let mut counts = Vec::new();
+        while let Ok(Inbound::Rejected { count, .. }) = told.try_recv() {
+            counts.push(count);
+        }
+        // A second may have passed in between on a busy machine.
+        assert!(counts.len() <= 3 * TOLD_PER_SECOND as usize && counts[..3] == [1, 2, 3], "{counts:?}");
+        assert_eq!(strangers.turned_away.lock().unwrap().count, 1000);
+    }
+
+    #[test]
+    fn where_the_queue_is_full_nobody_waits() {
+        let (inbox, mut told) = mpsc::channel(1);
+        let strangers = Strangers::new(inbox);
+        for _ in 0..3 {
+            strangers.turn_away(SocketAddr::new(address(1), 1), "x".into());
+        }
+        assert!(matches!(told.try_recv(), Ok(Inbound::Rejected { count: 1, .. })) && told.try_recv().is_err());
+    }
+}
