@@ -129,7 +129,16 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        // A process that has ended may hold its files a moment longer.
+        let unmounted =
+            || Command::new("umount").arg(&self.0).output().is_ok_and(|said| said.status.success());
+        for _ in 0..100 {
+            if unmounted() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        eprintln!("{} stays mounted", self.0.display());
     }
 }
 

@@ -99,6 +99,22 @@ fn a_study_measures_writes_a_report_and_leaves_no_files() {
         assert_eq!(number(step, "figures/errors"), 0.0);
         let workers = step["workers"].as_array().unwrap_or_else(|| panic!("{step}"));
         assert_eq!(workers.len(), 4, "{name}");
+        let host = &workers[0]["worker"]["host"];
+        let inventory = &step["hosts"][host.as_str().unwrap()];
+        assert!(
+            number(inventory, "cpus") > 0.0 && inventory["disks"].as_array().unwrap().len() == 4,
+            "{step}"
+        );
+        let lines = fs::read_to_string(out.join("steps").join(name).join("host.jsonl")).unwrap();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let seconds: Vec<i64> = lines.iter().filter_map(|line| line["second"].as_i64()).collect();
+        assert!(seconds.contains(&0) && seconds.contains(&1), "the window has two seconds: {seconds:?}");
+        for line in &lines {
+            assert_eq!(&line["host"], host);
+            let shares = ["user", "system", "iowait", "steal", "idle"].map(|s| number(&line["cpu"], s));
+            // A look that came late leaves little time to the next one, perhaps less than a tick.
+            assert!((0.0..1.01).contains(&shares.iter().sum()), "{line}");
+        }
     }
     for report in ["steps.csv", "report.json", "report.md"] {
         assert!(fs::metadata(out.join("report").join(report)).is_ok_and(|m| m.len() > 0), "{report}");
@@ -162,6 +178,22 @@ fn a_killed_worker_and_a_hung_one_are_named_and_the_run_goes_on() {
     assert!(number(&all[0].1, "figures/total/iops") > 0.0);
     assert!(event(&events(&out), "lost").is_some(), "{:?}", events(&out));
     eventually("the hung one is ended too", Duration::from_secs(10), || !is_alive(workers[1]));
+}
+
+#[test]
+fn the_only_workers_death_costs_its_step_and_the_run_goes_on() {
+    let place = folder();
+    let file = study(place.path(), "nodes = 1\nworkers_per_node = 1", "5s", "[run]\nrepeats = 2\n");
+    let out = place.path().join("run");
+    let mut child = start(["run", text(&file), "--out", text(&out), "--json"]);
+    until_measuring(&out, &mut child);
+    signal(children(child.id())[0], "KILL");
+    let said = finish(child, LIMIT);
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    let lost = |step: &Value| step["workers"][0]["lost"]["reason"].as_str().map(str::to_string);
+    let all = steps(&out);
+    assert_eq!(all.iter().map(|(_, step)| lost(step)).collect::<Vec<_>>(), [Some("died".into()), None]);
+    assert!(number(&all[1].1, "figures/total/iops") > 0.0);
 }
 
 #[test]

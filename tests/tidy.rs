@@ -156,6 +156,27 @@ fn io_uring_that_is_half_refused_is_not_used() {
     assert!(json["findings"].to_string().contains("io_uring"), "{}", json["findings"]);
 }
 
+#[test]
+fn memory_that_may_not_be_registered_is_noted() {
+    let folder = folder();
+    let file = precious_file(folder.path(), 1);
+    let mut command = Command::new("prlimit");
+    command.args(["--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]);
+    command.args([env!("CARGO_BIN_EXE_loadline"), "bench", text(&file), "-p", "B4-T2-O64-W0-PR"]);
+    let output = command.args(["--warm-up", "0s", "--for", "1s", "--json", "-"]).output();
+    let output = output.expect("prlimit runs");
+    let err = String::from_utf8_lossy(&output.stderr);
+    if err.starts_with("setpriv") {
+        eprintln!("without root, rights cannot be given up here: not tested: {err}");
+        return;
+    }
+    let json: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {err}"));
+    if json["engine"] == "io_uring" {
+        assert!(json["findings"].to_string().contains("2 of its threads do without"), "{}", json["findings"]);
+    }
+}
+
 /// Lets a ring be made, and nothing be registered with it (`EPERM`), as a container's seccomp filter may.
 fn refuse_registering() -> std::io::Result<()> {
     use nix::libc::{self, sock_filter, sock_fprog};

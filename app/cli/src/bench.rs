@@ -121,7 +121,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Ok(place) => place,
         Err(error) => return complain(exit_of(&error), &error.message),
     };
-    let mut made = Made::default();
+    let mut made = Made;
     let measured = match measure(&args, profile, &stop, &mut made) {
         Ok(measured) => measured,
         Err(error) => return complain(exit_of(&error), &error.message),

@@ -28,7 +28,6 @@ impl MadeFile {
 }
 
 /// The files of one command. Dropping it removes them.
-#[derive(Default)]
 pub(crate) struct Made;
 
 impl Made {

@@ -57,6 +57,10 @@ pub(crate) fn print(report: &Report) {
     if !loads.is_empty() {
         out::write(format!("\n{loads}").as_bytes());
     }
+    let verified = table::verified(report);
+    if !verified.is_empty() {
+        out::write(format!("\n{verified}").as_bytes());
+    }
     let sentences = findings::sentences(report);
     if !sentences.is_empty() {
         say!();

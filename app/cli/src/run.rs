@@ -36,8 +36,8 @@ const TICK: Duration = Duration::from_millis(50);
     loadline run studies/files.toml\n  \
     loadline run --resume runs/files-20260131-120000\n\n\
     Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make\n\
-    a figure doubtful; 99 a limit of the study was missed; 130 after Ctrl-C. The first that applies\n\
-    of 2, 1, 99, 3.")]
+    a figure doubtful; 99 a limit of the study was missed or ended it; 130 after Ctrl-C. The first\n\
+    that applies of 2, 1, 99, 3.")]
 pub(crate) struct Args {
     /// The study file. `loadline schema study` describes it.
     #[arg(value_name = "STUDY.toml", required_unless_present = "resume")]
@@ -248,7 +248,19 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
         say!("\nresults: {}", folder.path().display());
         say!("again:   loadline report {}", quoted(folder.path()));
     }
-    exit_of_run(&verdict)
+    let exit = exit_of_run(&verdict);
+    let is_left = folder.manifest.state != State::Finished;
+    if is_left && matches!(exit, Exit::Done | Exit::Findings) {
+        let files =
+            folder.manifest.files.iter().map(|file| format!("{} ({})", file.path.display(), file.worker));
+        let what = format!(
+            "every step is complete, and these files, which the run made, could not be removed: {}\nto remove them: {}",
+            files.collect::<Vec<_>>().join(", "),
+            resume_line(args, folder.path())
+        );
+        return complain(Exit::Findings, &what);
+    }
+    exit
 }
 
 /// The exit code of a run that is done.

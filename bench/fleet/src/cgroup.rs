@@ -7,8 +7,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use tokio::time::{Instant, sleep};
 
 use crate::error::FleetError;
@@ -20,6 +23,12 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(2);
 const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 /// The period over which a CPU quota counts, microseconds: the kernel's own default.
 const PERIOD_US: u64 = 100_000;
+
+/// A group of a run that is gone is removed when it is at least so old: a process id is not the same in every
+/// container, and a run that begins has groups in which nobody is yet.
+const LEFT_BEHIND_AGE: Duration = Duration::from_secs(60);
+/// So many groups in one folder are looked at, and no more.
+const LOOKED_AT: usize = 4096;
 
 /// One mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +117,27 @@ impl Hierarchy {
     }
 }
 
+/// The process that made a group, if the group is one of a fleet: `loadline-PID-RANDOM-NODE`.
+fn maker(name: &str) -> Option<Pid> {
+    let (pid, rest) = name.strip_prefix("loadline-")?.split_once('-')?;
+    let (random, _) = rest.split_once('-')?;
+    let ours = random.len() == 8 && random.bytes().all(|b| b.is_ascii_hexdigit());
+    pid.parse().ok().filter(|pid| ours && *pid > 0).map(Pid::from_raw)
+}
+
+/// Removes what a run left behind that was killed: groups without any process, whose maker is gone.
+fn sweep(base: &Path, now: SystemTime) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten().take(LOOKED_AT) {
+        let Some(pid) = entry.file_name().to_str().and_then(maker) else { continue };
+        let made = entry.metadata().and_then(|m| m.modified());
+        let is_old = made.is_ok_and(|made| now.duration_since(made).is_ok_and(|age| age >= LEFT_BEHIND_AGE));
+        if is_old && kill(pid, None) == Err(Errno::ESRCH) {
+            // The kernel refuses it for a group that anybody is in.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
 /// The control groups of one node. To be removed with [`NodeGroups::remove`] when its workers have ended; dropping
 /// it tries once.
 #[derive(Debug, Default)]
@@ -127,6 +157,9 @@ impl NodeGroups {
             fs::read_to_string(path).map_err(|e| FleetError::failed(format!("cannot read {path}: {e}")))
         };
         let (mounted, own) = (hierarchies(&read("/proc/self/mountinfo")?), read("/proc/self/cgroup")?);
+        for base in mounted.iter().flat_map(|hierarchy| hierarchy.bases(&own)) {
+            sweep(&base, SystemTime::now());
+        }
         let name = format!("{prefix}-{}", node.name);
         for limit in limits {
             groups.impose(&limit, &name, &mounted, &own, node)?;
@@ -247,6 +280,31 @@ mod tests {
         assert_eq!(found[1].bases(OWN)[0], Path::new("/sys/fs/cgroup/mem ory/run"));
         assert_eq!(found[2].bases(OWN)[0], Path::new("/sys/fs/cgroup/unified/user.slice"));
         assert_eq!(found[1].bases("0::/\n"), [PathBuf::from("/sys/fs/cgroup/mem ory")]);
+    }
+
+    #[test]
+    fn what_a_killed_run_left_behind_is_removed_and_nothing_else() {
+        let base = tempfile::tempdir().unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let (gone, here) = (ended.id(), std::process::id());
+        let left = format!("loadline-{gone}-0123abcd-node-1");
+        let kept = [
+            format!("loadline-{here}-0123abcd-node-1"),
+            format!("loadline-{gone}-node"),
+            "loadline-0-0123abcd-node".into(),
+            "loadline--1-0123abcd-node".into(),
+            "loadline-x-0123abcd-node".into(),
+            format!("other-{gone}-0123abcd-node"),
+        ];
+        for name in kept.iter().chain([&left]) {
+            fs::create_dir(base.path().join(name)).unwrap();
+        }
+        sweep(base.path(), SystemTime::now());
+        assert!(base.path().join(&left).exists(), "a group that was just made may be another container's");
+        sweep(base.path(), SystemTime::now() + LEFT_BEHIND_AGE * 2);
+        assert!(!base.path().join(&left).exists());
+        assert!(kept.iter().all(|name| base.path().join(name).exists()));
     }
 
     #[test]

@@ -169,8 +169,7 @@ async fn introduce(
     let hello = check(&frame).map_err(told)?;
     let controller = Digits::random().map_err(|e| told(e.message))?;
     let nonces = Nonces { worker: hello.nonce, controller };
-    let challenge =
-        ToWorker::Challenge { nonce: controller, proof: nonces.proof(token, Side::Controller) };
+    let challenge = ToWorker::Challenge { nonce: controller, proof: nonces.proof(token, Side::Controller) };
     frame::send(writer, &challenge).await.map_err(|e| silent(e.to_string()))?;
     let wrong = "its token is not this fleet's: give the worker the --token that the controller has";
     match reader.next().await {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use loadline_base::clock::Nanos;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -24,6 +25,8 @@ use crate::spec::{FleetSpec, Placement, WorkerId, WorkerInfo, is_name};
 use crate::token::random_token;
 use crate::wire::{Hello, Order, Reply, ToWorker};
 
+/// The version of this program: its workers have the same.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// So many strangers are reported one by one; then each time their number has doubled.
 const STRANGERS_REPORTED: u64 = 20;
 
@@ -101,6 +104,7 @@ impl Controller {
             }
             _ => spec.listen,
         };
+        allow_open_files();
         let listener = TcpListener::bind(listen).await.map_err(|e| {
             FleetError::usage(format!(
                 "the controller cannot listen on {listen}: {e}; give another address, or port 0 for a free one"
@@ -233,6 +237,14 @@ impl Controller {
         let refusal = |why: String, retry| Err(Refusal { why, retry });
         if self.leaving {
             return refusal("the fleet is over".into(), false);
+        }
+        // Figures of two generators do not belong in one result.
+        if hello.version != VERSION {
+            let why = format!(
+                "it is loadline {}, and its controller is loadline {VERSION}: use the same version of loadline for both",
+                hello.version.escape_default()
+            );
+            return refusal(why, false);
         }
         match (&self.placement, self.members.get(&id)) {
             (_, Some(member)) if member.link.is_some() => {
@@ -379,7 +391,30 @@ async fn gone(alive: &mut Option<oneshot::Receiver<()>>) {
     }
 }
 
+/// Lets this process open as many files as it may: each worker's connection is one, and the series and the processes
+/// of local workers take more. The usual soft limit of 1024 is less than a large fleet needs.
+fn allow_open_files() {
+    // Where it fails, the limit stays: should it be too low, what cannot be opened says so.
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
 /// Milliseconds since 1970 (UTC).
 pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controller_may_open_as_many_files_as_it_is_allowed_at_all() {
+        allow_open_files();
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(soft, hard);
+    }
 }

@@ -1,5 +1,6 @@
 //! What a fleet reports while it works: who came, who was lost and why, progress, each second's figures.
 
+use loadline_load::VerifyReport;
 use loadline_load::host::HostSecond;
 use loadline_measure::interval::{EncodedInterval, Phase};
 use loadline_measure::summary::LatencySummary;
@@ -148,6 +149,13 @@ pub enum FleetEvent {
         host: String,
         /// What it did.
         second: Box<HostSecond>,
+    },
+    /// A worker found bad blocks while it measures: so far in this step, in all.
+    BadBlocks {
+        /// Which worker.
+        worker: WorkerId,
+        /// What it found.
+        report: VerifyReport,
     },
     /// The event sink was so slow that events had to be dropped: the run's folder has gaps. The figures of the
     /// operation have none.

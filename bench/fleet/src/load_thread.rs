@@ -3,6 +3,9 @@
 //! One order is worked on at a time, in the order given. What a thread leaves behind (prepared disks) never leaves
 //! the thread.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as std_mpsc;
@@ -10,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use loadline_base::clock::Nanos;
-use loadline_load::target::{check_room, make_file, remove_file};
 use loadline_load::host::Inventory;
+use loadline_load::target::{check_room, make_file, remove_file};
 use loadline_load::{
     FileIdentity, Job, LoadError, Prepared, Target, prepare, prepare_to_fill, prepare_to_scan,
 };
@@ -131,8 +134,19 @@ impl State {
             return Err(LoadError::failed("told to run, with nothing prepared"));
         };
         let reply = self.reply.clone();
+        let found = prepared.found();
+        let mut told = 0;
+        // At once, and in full each time: what a worker has found must not be lost with it.
+        let mut tell_found = |reply: &mpsc::Sender<(u64, Reply)>| {
+            let report = found.report();
+            if report.bad() > told {
+                told = report.bad();
+                let _ = reply.blocking_send((task, Reply::Found(Box::new(report))));
+            }
+        };
         let window = Nanos(start.0.saturating_add(warm_up.0));
         let mut sink = |second: Option<i64>, intervals: Vec<Interval>| {
+            tell_found(&reply);
             if let Some(second) = second {
                 wait_turn(window, second, hold_back, stop);
             }
@@ -142,7 +156,9 @@ impl State {
                 let _ = reply.blocking_send((task, Reply::Intervals(part)));
             }
         };
-        let outcome = prepared.run(start, stop, &mut sink)?;
+        let outcome = prepared.run(start, stop, &mut sink);
+        tell_found(&self.reply);
+        let outcome = outcome?;
         Ok(Reply::Measured(Box::new(Measured {
             cpu: outcome.cpu,
             host_cpu: None,
@@ -183,7 +199,8 @@ fn make_files(files: &[FileToMake]) -> Result<Vec<FileIdentity>, LoadError> {
     check_room(files.iter().map(|file| (file.path.as_path(), file.size)))?;
     let mut made = Vec::new();
     for file in files {
-        match make_file(&file.path, file.size) {
+        let made_now = remove_leftover(&file.path).and_then(|()| make_file(&file.path, file.size));
+        match made_now {
             Ok(identity) => made.push(identity),
             Err(error) => {
                 let removed = files.iter().zip(&made).try_for_each(|(f, id)| remove_file(&f.path, *id));
@@ -197,6 +214,21 @@ fn make_files(files: &[FileToMake]) -> Result<Vec<FileIdentity>, LoadError> {
     Ok(made)
 }
 
+/// Removes what an order to make this file left behind when its controller ended before it could write down which
+/// file it is. The controller's name for it carries the run's id; and only a file of this user in which nothing was
+/// ever written is taken for one, so that whatever it is, nothing is lost.
+fn remove_leftover(path: &Path) -> Result<(), LoadError> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    let is_named = name.starts_with("loadline-") && name.ends_with(".img");
+    let is_mine = metadata.uid() == nix::unistd::geteuid().as_raw();
+    match is_named && is_mine && metadata.is_file() && metadata.blocks() == 0 {
+        true => remove_file(path, FileIdentity::of(&metadata)),
+        // Making it says that something is there.
+        false => Ok(()),
+    }
+}
+
 /// Removes all that can be removed; the first error is told.
 fn remove_files(files: &[FileToRemove]) -> Result<(), LoadError> {
     let mut result = Ok(());
@@ -204,4 +236,28 @@ fn remove_files(files: &[FileToRemove]) -> Result<(), LoadError> {
         result = result.and(remove_file(&file.path, file.identity));
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_base::units::ByteSize;
+
+    #[test]
+    fn an_order_that_was_carried_out_and_never_written_down_can_be_carried_out_again() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let file = |name: &str| FileToMake { path: folder.path().join(name), size: ByteSize::MIB };
+        let ours = [file("loadline-20260101-7-a-0.img"), file("loadline-20260101-7-a-1.img")];
+        make_files(&ours).unwrap();
+        let again = make_files(&ours).unwrap();
+        let found = FileIdentity::of(&fs::metadata(&ours[1].path).unwrap());
+        assert!(again[1].is_same_file(&found));
+
+        let other = [file("precious.img")];
+        make_files(&other).unwrap();
+        assert!(make_files(&other).unwrap_err().message.contains("exists already"), "it has another name");
+        fs::write(&ours[0].path, "written").unwrap();
+        assert!(make_files(&ours).unwrap_err().message.contains("exists already"), "something is in it");
+        assert_eq!(fs::read(&ours[0].path).unwrap(), b"written");
+    }
 }

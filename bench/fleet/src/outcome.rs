@@ -47,7 +47,7 @@ pub struct WorkerOutcome {
     pub findings: Vec<Finding>,
     /// Which engine ran, in words; `None` of a lost worker.
     pub engine: Option<String>,
-    /// What the checks of blocks found, if verifying.
+    /// What the checks of blocks found, if verifying; of a lost worker, the bad blocks that it had told of.
     pub verify: Option<VerifyReport>,
     /// Why it does not count as a success, if it does not.
     pub lost: Option<Loss>,

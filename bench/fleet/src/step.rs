@@ -114,8 +114,7 @@ impl Controller {
         let mut hosts: BTreeMap<String, (WorkerId, Vec<Target>)> = BTreeMap::new();
         let (there, gone): (Vec<_>, Vec<_>) = jobs.iter().partition(|(id, _)| self.absent(id).is_none());
         for (id, job) in there.into_iter().chain(gone) {
-            let (_, targets) =
-                hosts.entry(self.info(id).host).or_insert_with(|| (id.clone(), Vec::new()));
+            let (_, targets) = hosts.entry(self.info(id).host).or_insert_with(|| (id.clone(), Vec::new()));
             let room = MOST_WATCHED.saturating_sub(targets.len());
             targets.extend(job.disks.iter().take(room).map(|disk| disk.target.clone()));
         }
@@ -283,6 +282,12 @@ impl Controller {
                 self.events.emit(FleetEvent::HostSecond { host, second });
                 Ok(())
             }
+            Reply::Found(report) => {
+                self.events.emit(FleetEvent::BadBlocks { worker: id.clone(), report: (*report).clone() });
+                // If it is lost, this is what is known; if it ends, it says so again.
+                step.outcomes.get_mut(&id).into_iter().for_each(|o| o.verify = Some((*report).clone()));
+                Ok(())
+            }
             Reply::Progress { .. } => Ok(()),
             _ => Err((LossReason::Garbled, "it replied to something else than its order".to_string(), true)),
         };
@@ -432,7 +437,8 @@ mod tests {
             braked: None,
         };
         assert_eq!(step.end(&b, measured), None);
-        assert!(step.tainted.contains(&b) && step.outcomes[&b].lost.is_none(), "it did its part all the same");
+        assert!(step.tainted.contains(&b));
+        assert!(step.outcomes[&b].lost.is_none(), "it did its part all the same");
     }
 
     fn outcome(id: &WorkerId) -> WorkerOutcome {

@@ -60,7 +60,9 @@ impl Strangers {
         }
         let from_there = here.entry(address).or_default();
         if *from_there >= STRANGERS_PER_ADDRESS {
-            return Err(format!("{STRANGERS_PER_ADDRESS} others from its address are still introducing themselves"));
+            return Err(format!(
+                "{STRANGERS_PER_ADDRESS} others from its address are still introducing themselves"
+            ));
         }
         *from_there += 1;
         Ok(Place { strangers: Arc::clone(self), address })
@@ -105,9 +107,11 @@ mod tests {
     #[test]
     fn one_address_gets_half_of_the_places_and_gives_them_back() {
         let strangers = Arc::new(Strangers::new(mpsc::channel(1).0));
-        let first: Vec<Place> = (0..STRANGERS_PER_ADDRESS).map(|_| strangers.place(address(1)).unwrap()).collect();
+        let first: Vec<Place> =
+            (0..STRANGERS_PER_ADDRESS).map(|_| strangers.place(address(1)).unwrap()).collect();
         assert!(strangers.place(address(1)).unwrap_err().contains("from its address"));
-        let second: Vec<Place> = (0..STRANGERS_PER_ADDRESS).map(|_| strangers.place(address(2)).unwrap()).collect();
+        let second: Vec<Place> =
+            (0..STRANGERS_PER_ADDRESS).map(|_| strangers.place(address(2)).unwrap()).collect();
         assert!(strangers.place(address(3)).unwrap_err().contains("256 others"));
         drop(first);
         assert!(strangers.place(address(1)).is_ok());
@@ -139,6 +143,8 @@ mod tests {
         for _ in 0..3 {
             strangers.turn_away(SocketAddr::new(address(1), 1), "x".into());
         }
-        assert!(matches!(told.try_recv(), Ok(Inbound::Rejected { count: 1, .. })) && told.try_recv().is_err());
+        assert!(
+            matches!(told.try_recv(), Ok(Inbound::Rejected { count: 1, .. })) && told.try_recv().is_err()
+        );
     }
 }

@@ -75,7 +75,8 @@ pub struct Nonces {
 
 impl Nonces {
     fn mac(&self, token: &str, side: Side) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("HMAC takes keys of any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("HMAC takes keys of any length");
         let (label, first, second) = match side {
             Side::Controller => ("loadline controller", &self.worker, &self.controller),
             Side::Worker => ("loadline worker", &self.controller, &self.worker),
@@ -100,7 +101,9 @@ impl Nonces {
 fn random_bytes<const N: usize>(what: &str) -> Result<[u8; N], FleetError> {
     let mut bytes = [0; N];
     File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).map_err(|e| {
-        FleetError::failed(format!("cannot read /dev/urandom for {what}: {e}; see that it is there and readable"))
+        FleetError::failed(format!(
+            "cannot read /dev/urandom for {what}: {e}; see that it is there and readable"
+        ))
     })?;
     Ok(bytes)
 }
@@ -126,8 +129,14 @@ mod tests {
     #[test]
     fn a_proof_is_the_hmac_of_the_label_and_both_nonces() {
         // From another implementation (Python's hmac and hashlib).
-        assert_eq!(String::from(NONCES.proof("secret-token", Side::Controller)), "475d932c864792de6d83f9c08c35c5e884b2902a801b4932c693315c4e8deb19");
-        assert_eq!(String::from(NONCES.proof("secret-token", Side::Worker)), "3a3704fa79beeebcb9b463f71dfe56b6e93b86b7778e5758cc1908564781ed4b");
+        assert_eq!(
+            String::from(NONCES.proof("secret-token", Side::Controller)),
+            "475d932c864792de6d83f9c08c35c5e884b2902a801b4932c693315c4e8deb19"
+        );
+        assert_eq!(
+            String::from(NONCES.proof("secret-token", Side::Worker)),
+            "3a3704fa79beeebcb9b463f71dfe56b6e93b86b7778e5758cc1908564781ed4b"
+        );
     }
 
     #[test]

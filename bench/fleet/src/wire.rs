@@ -101,7 +101,8 @@ pub struct FileToRemove {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Order {
-    /// Make files; if one fails, none stays. Ends with `files_made`.
+    /// Make files; if one fails, none stays. An empty file of a run's name (`loadline-….img`) that is there already is
+    /// what the same order left behind, and is made anew. Ends with `files_made`.
     MakeFiles(Vec<FileToMake>),
     /// Remove files; one that fails does not keep the others. Ends with `files_removed`.
     RemoveFiles(Vec<FileToRemove>),
@@ -230,6 +231,8 @@ pub enum Reply {
     Intervals(Vec<EncodedInterval>),
     /// What its host did in a second, if it watches it.
     HostSecond(Box<HostSecond>),
+    /// The bad blocks found since the run began, as soon as there are more of them.
+    Found(Box<VerifyReport>),
     /// The files are there, in the order asked for.
     FilesMade(Vec<FileIdentity>),
     /// The files are gone.
@@ -262,7 +265,7 @@ pub enum Reply {
 impl Reply {
     /// Whether the order ends with it.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Reply::Progress { .. } | Reply::Intervals(_) | Reply::HostSecond(_))
+        !matches!(self, Reply::Progress { .. } | Reply::Intervals(_) | Reply::Found(_) | Reply::HostSecond(_))
     }
 }
 
@@ -361,7 +364,8 @@ mod tests {
     #[test]
     fn there_is_one_schema_of_both_directions() {
         let text = serde_json::to_string(&schema()).unwrap();
-        for word in ["hello", "challenge", "proof", "welcome", "refused", "prepared", "measured", "heartbeat"] {
+        for word in ["hello", "challenge", "proof", "welcome", "refused", "prepared", "measured", "heartbeat"]
+        {
             assert!(text.contains(word), "{word}");
         }
     }

@@ -324,9 +324,7 @@ impl Session {
 
     async fn say_prepared(&mut self, task: u64) -> Result<(), FleetError> {
         let reply = match self.offset {
-            Some(offset) => {
-                Reply::Prepared { clock_error_ns: offset.error.0, host: self.inventory.clone() }
-            }
+            Some(offset) => Reply::Prepared { clock_error_ns: offset.error.0, host: self.inventory.clone() },
             None => Reply::Failed {
                 kind: FailureKind::Failed,
                 message: "the controller's clock makes no sense".into(),
@@ -337,7 +335,8 @@ impl Session {
 
     /// Tells what the host did in the last second, if this worker watches it and it is time.
     async fn say_host_second(&mut self) -> Result<(), FleetError> {
-        let told = self.seconds.as_mut().and_then(|(task, seconds)| Some((*task, seconds.look(Nanos::now())?)));
+        let told =
+            self.seconds.as_mut().and_then(|(task, seconds)| Some((*task, seconds.look(Nanos::now())?)));
         match told {
             Some((task, second)) => {
                 let reply = Reply::HostSecond(Box::new(second));

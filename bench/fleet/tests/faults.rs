@@ -71,6 +71,10 @@ fn each_way_to_fail_is_named_and_the_step_ends_for_the_others() {
         let after = of(name).lost.as_ref().unwrap().after_s.unwrap();
         assert!((0.9..8.0).contains(&after), "{name} after {after}");
     }
+    let found = of("dies").verify.as_ref().map(|report| report.lost);
+    assert_eq!(found, Some(2), "what it found is not lost with it");
+    let told = |e: &FleetEvent| matches!(e, FleetEvent::BadBlocks { report, .. } if report.bad() == 2);
+    assert!(events.all().iter().any(told));
     let mut named: Vec<String> = Vec::new();
     for event in events.all() {
         if let FleetEvent::Lost { worker, loss } = event {
@@ -127,8 +131,11 @@ fn the_brake_of_one_worker_ends_the_load_of_all() {
         fleet.stop().await;
         assert_eq!(stopped.join().unwrap(), 1, "the other one was told to stop");
     });
-    let named = |e: &FleetEvent| matches!(e, FleetEvent::Lost { worker, loss } if worker.id == id("brakes") && loss.reason == LossReason::Braked);
-    assert!(events.all().iter().any(named));
+    let named = events.all().into_iter().any(|e| match e {
+        FleetEvent::Lost { worker, loss } => worker.id == id("brakes") && loss.reason == LossReason::Braked,
+        _ => false,
+    });
+    assert!(named);
 }
 
 #[test]

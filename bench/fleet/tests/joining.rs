@@ -75,6 +75,9 @@ fn who_may_not_join_is_told_why() {
             let (_, answer) = greet(address, Hello { protocol: 77, ..hello("a") });
             let why = refusal(&answer).0;
             assert!(why.contains("version 77") && why.contains(&format!("version {PROTOCOL}")), "{why}");
+            let (_, answer) = greet(address, Hello { version: "0.0.9".into(), ..hello("a") });
+            let (why, retry) = refusal(&answer);
+            assert!(why.contains("0.0.9") && why.contains(env!("CARGO_PKG_VERSION")) && !retry, "{why}");
             let (_, answer) = greet(address, hello("../../etc"));
             assert!(refusal(&answer).0.contains("name"));
             let mut wire = common::Wire::connect(address);

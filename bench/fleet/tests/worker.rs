@@ -60,6 +60,10 @@ fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
         assert!(filled.values().all(Result::is_ok), "{filled:?}");
         let outcome = fleet.measure(&jobs).await.unwrap();
         assert_eq!(outcome.lost().count(), 0);
+        // Both are on one host, and one of them watches it, the other's disk included.
+        let hosts: Vec<_> = outcome.hosts.values().collect();
+        assert!(hosts.len() == 1 && hosts[0].cpus > 0 && hosts[0].disks.len() == 2, "{hosts:?}");
+        assert_eq!(events.host_seconds(), [0, 1]);
         for worker in outcome.workers.values() {
             // What was intended in the window, however busy this machine is.
             let intended = worker.window.read.response.count() + worker.window.write.response.count();

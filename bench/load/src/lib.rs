@@ -45,4 +45,4 @@ pub use job::{Engine, Job, Verify};
 pub use outcome::{CpuTime, Outcome, Scan, VerifyReport};
 pub use prepare::{Prepared, prepare, prepare_to_fill, prepare_to_scan, prepare_to_scan_after_load};
 pub use target::{Disk, FileIdentity, Target, WritePermission};
-pub use verify::temporary_journal;
+pub use verify::{Found, temporary_journal};

@@ -75,17 +75,18 @@ impl VerifyReport {
 
     /// Blocks that are not what they should be.
     pub fn bad(&self) -> u64 {
-        self.lost + self.corrupt + self.foreign + self.unreadable
+        [self.corrupt, self.foreign, self.unreadable].into_iter().fold(self.lost, u64::saturating_add)
     }
 
     /// Adds what another check found.
     pub fn merge(&mut self, other: VerifyReport) {
-        self.checked += other.checked;
-        self.lost += other.lost;
-        self.corrupt += other.corrupt;
-        self.foreign += other.foreign;
-        self.unreadable += other.unreadable;
-        self.unjudged += other.unjudged;
+        // Reports come from other hosts too: what one makes up must not end the program that adds it.
+        self.checked = self.checked.saturating_add(other.checked);
+        self.lost = self.lost.saturating_add(other.lost);
+        self.corrupt = self.corrupt.saturating_add(other.corrupt);
+        self.foreign = self.foreign.saturating_add(other.foreign);
+        self.unreadable = self.unreadable.saturating_add(other.unreadable);
+        self.unjudged = self.unjudged.saturating_add(other.unjudged);
         let room = MOST_EXAMPLES.saturating_sub(self.examples.len());
         self.examples.extend(other.examples.into_iter().take(room));
     }

@@ -23,7 +23,7 @@ use crate::memory;
 use crate::open::{self, OpenDisk};
 use crate::outcome::{Scan, VerifyReport};
 use crate::sweep::{self, Task};
-use crate::verify::{Journal, Reported, Verifier};
+use crate::verify::{Found, Journal, Reported, Verifier};
 
 /// A job whose disks are open.
 pub struct Prepared {
@@ -103,6 +103,11 @@ type SweepOne<'a> =
     dyn Fn(&Prepared, usize, &AtomicU64, &AtomicBool, &mut VerifyReport) -> Result<(), LoadError> + Sync + 'a;
 
 impl Prepared {
+    /// What it will have found while it runs: kept by whoever must know even if it does not end.
+    pub fn found(&self) -> Found {
+        Found(self.disks.iter().filter_map(|disk| disk.verifier.clone()).collect())
+    }
+
     fn open(job: &Job, purpose: Purpose) -> Result<Prepared, LoadError> {
         job.validate()?;
         let write = purpose == Purpose::Fill || (purpose == Purpose::Load && job.writes());

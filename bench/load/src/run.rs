@@ -35,6 +35,15 @@ impl Prepared {
         let (send, receive) = mpsc::channel();
         let threads = Threads::start(&self, timetable, &watch, send)?;
         let ready = Nanos::now();
+        if threads.hindered > 0 {
+            self.findings.push(Finding::note(
+                FindingKind::Fallback,
+                "memory registered with io_uring",
+                format!("{} of its threads do without", threads.hindered),
+                "An I/O costs somewhat more CPU. The limit of locked memory is too low (ulimit -l), or one thread's \
+                 I/Os take more than 1 GiB.",
+            ));
+        }
         if ready > open {
             self.findings.push(Finding::doubt(
                 FindingKind::Adjusted,

@@ -18,10 +18,10 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::address::Addresses;
 use crate::brake::Watch;
 use crate::data::{self, Stamp};
-use crate::engine::Memory;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::PoolEngine;
 use crate::engine::uring::UringEngine;
+use crate::engine::{Engine as _, Memory};
 use crate::error::LoadError;
 use crate::issuer::{Issuer, IssuerReport, Setting};
 use crate::pace::Schedule;
@@ -38,6 +38,8 @@ const COLLECT_FROM: u32 = 16;
 /// The threads of one job.
 pub(crate) struct Threads {
     count: usize,
+    /// How many have an engine that is hindered.
+    pub(crate) hindered: usize,
     halt: Arc<AtomicBool>,
     reports: Receiver<io::Result<IssuerReport>>,
 }
@@ -53,7 +55,7 @@ impl Threads {
         let total = prepared.disks.len() * prepared.job.profile.threads as usize;
         let (report, reports) = mpsc::sync_channel(total);
         let (ready_send, ready) = mpsc::sync_channel(total);
-        let mut threads = Threads { count: 0, halt: Arc::new(AtomicBool::new(false)), reports };
+        let mut threads = Threads { count: 0, hindered: 0, halt: Arc::new(AtomicBool::new(false)), reports };
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
             for thread in 0..prepared.job.profile.threads as usize {
@@ -82,7 +84,10 @@ impl Threads {
         }
         for _ in 0..total {
             let failed = match ready.recv_timeout(READY_LIMIT) {
-                Ok(Ok(())) => continue,
+                Ok(Ok(hindered)) => {
+                    threads.hindered += usize::from(hindered);
+                    continue;
+                }
                 Ok(Err(e)) => format!("{e}"),
                 Err(_) => "it was not ready within a minute".into(),
             };
@@ -176,7 +181,7 @@ impl Making {
         self,
         halt: &AtomicBool,
         send: Sender<Interval>,
-        ready: &SyncSender<io::Result<()>>,
+        ready: &SyncSender<io::Result<bool>>,
     ) -> io::Result<IssuerReport> {
         wake_on_time();
         let slots = self.setting.slots;
@@ -189,12 +194,12 @@ impl Making {
             Ok(memory)
         };
         // An engine is made and its readiness told, or the reason why not.
-        let told = |made: io::Result<()>| ready.send(made).is_ok();
+        let told = |made: io::Result<bool>| ready.send(made).is_ok();
         macro_rules! run_with {
             ($engine:expr) => {
                 match $engine {
                     Ok(engine) => {
-                        told(Ok(()));
+                        told(Ok(engine.is_hindered()));
                         Issuer::new(engine, self.setting, send).run(halt)
                     }
                     Err(e) => {

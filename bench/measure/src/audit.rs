@@ -42,7 +42,7 @@ pub enum FindingKind {
     NothingMeasured,
     /// I/O went through the page cache, though direct I/O was asked for.
     NotDirect,
-    /// io_uring was refused, and threads issued the I/O.
+    /// io_uring was refused, and threads issued the I/O; or it was used without registered memory.
     Fallback,
     /// Reads of blocks that were never written.
     UnwrittenReads,

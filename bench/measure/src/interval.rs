@@ -209,7 +209,9 @@ impl EncodedInterval {
             return Err(HistogramError::new("its second is in no measurement"));
         }
         let histogram = |h: &Option<EncodedHistogram>| match h {
-            Some(h) if h.count > MOST_IOS => Err(HistogramError::new("no disk does so many I/Os in a second")),
+            Some(h) if h.count > MOST_IOS => {
+                Err(HistogramError::new("no disk does so many I/Os in a second"))
+            }
             Some(h) => h.decode(),
             None => Ok(LatencyHistogram::new()),
         };

@@ -121,8 +121,10 @@ impl Window {
     pub fn figures(&self) -> Figures {
         let mut total = self.read.clone();
         total.merge(&self.write);
-        let done =
-            Throughput { operations: self.completed(), bytes: self.read_done.bytes.saturating_add(self.write_done.bytes) };
+        let done = Throughput {
+            operations: self.completed(),
+            bytes: self.read_done.bytes.saturating_add(self.write_done.bytes),
+        };
         let figures = |done: Throughput, ops: &Operations| OperationFigures {
             iops: done.operations as f64 / self.length.as_secs(),
             bytes_per_s: done.bytes as f64 / self.length.as_secs(),

@@ -198,7 +198,7 @@ impl StepRow {
 }
 
 /// One row for each load, in the order in which they were first measured.
-fn loads(steps: &[StepRow]) -> Vec<LoadRow> {
+pub fn loads(steps: &[StepRow]) -> Vec<LoadRow> {
     let mut order: Vec<&str> = Vec::new();
     let mut by_label: BTreeMap<&str, Vec<&StepRow>> = BTreeMap::new();
     for step in steps {

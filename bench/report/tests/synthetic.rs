@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use loadline_base::clock::Nanos;
 use loadline_fleet::{Loss, LossReason, WorkerId, WorkerInfo};
-use loadline_load::CpuTime;
+use loadline_load::{CpuTime, VerifyReport};
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::interval::{Interval, Phase};
-use loadline_measure::window::Window;
+use loadline_measure::window::{Figures, Window};
 use loadline_report::{Report, csv, findings, json, markdown, table, write};
 use loadline_study::folder::events::RunEvent;
 use loadline_study::folder::manifest::Manifest;
@@ -93,7 +93,11 @@ fn synthetic(path: &Path) -> PathBuf {
         for (name, lost) in [("node-1/0", None), ("node-1/1", lost)] {
             result.workers.push(WorkerResult {
                 worker: worker(name),
-                figures: one.figures(),
+                // What the second of them did not complete, the first did.
+                figures: Figures {
+                    longest_stall_ms: if name.ends_with('1') { 120 } else { 0 },
+                    ..one.figures()
+                },
                 clock_error_ns: Some(0),
                 cpu: None,
                 host_cpu: None,
@@ -102,6 +106,7 @@ fn synthetic(path: &Path) -> PathBuf {
                 lost,
             });
         }
+        result.verify = writes.then(|| VerifyReport { checked: 9, unjudged: 2, ..VerifyReport::default() });
         let limit: Limit = "p99 <= 500us".parse().unwrap();
         result.verdicts = vec![limit.judge(&result.figures)];
         if step.number > 1 {
@@ -129,21 +134,47 @@ fn the_table_of_steps_and_of_loads_in_text() {
     assert_eq!(
         table::steps(&report),
         "\
-step  profile            rep    IOPS  MB/s   CPU  mean us  p50 us  p99 us  deepest us  stall ms  errors  lost
-   1  B4-T1-O8-W0-PR       1  40,000   164  1.50      350     350     399     p99 399         0       0     0
-   2  B64-T1-O8-W100-PS    1   2,000   131  1.50     7050    7078       -    p95 7099         0       0     0
-   3  B4-T1-O8-W0-PR       2  40,000   164  1.50      450     451     499     p99 499         0       0     1
+step  profile            rep    IOPS  MB/s    CPU  mean us  p50 us  p99 us  deepest us  stall ms  worker stall  errors  lost
+   1  B4-T1-O8-W0-PR       1  40,000   164   1.50      350     350     399     p99 399         0           120       0     0
+   2  B64-T1-O8-W100-PS    1   2,000   131   1.50     7050    7078       -    p95 7099         0           120       0     0
+   4  B4-T1-O8-W0-PR       2  40,000   164  ≥1.50      450     451     499     p99 499         0             0       0     1
 "
     );
     assert_eq!(
         table::loads(&report),
         "\
-profile            n                     IOPS            MB/s         mean us          p99 us
-B4-T1-O8-W0-PR     2  40,000 [40,000..40,000]  164 [164..164]  400 [350..450]  449 [399..499]
-B64-T1-O8-W100-PS  1                    2,000             131            7050               -
-Median of the repeats, and their range: fewer than six carry no confidence level.
+profile                         n                     IOPS            MB/s         mean us          p99 us
+B4-T1-O8-W0-PR     2 (1 doubtful)  40,000 [40,000..40,000]  164 [164..164]  400 [350..450]  449 [399..499]
+B64-T1-O8-W100-PS               1                    2,000             131            7050               -
+Median of the repeats, and their range: fewer than six, or any that lost workers, carry no confidence level.
 "
     );
+}
+
+/// The same step again and again, so that there are repeats of it.
+fn repeated(report: &mut Report, times: usize) {
+    report.loads.clear();
+    let step = report.steps[0].clone();
+    report.steps = vec![step; times];
+}
+
+#[test]
+fn repeats_that_lost_workers_have_no_confidence_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut report = report(&synthetic(folder.path()));
+    repeated(&mut report, 9);
+    report.steps[8].iops = 50_000.0;
+    let of = |report: &Report| loadline_report::report::loads(&report.steps).remove(0);
+    let whole = of(&report);
+    assert_eq!((whole.doubtful, whole.iops.unwrap().level), (0, Some(0.95)));
+    assert_eq!(whole.iops.unwrap().high, 40_000.0, "nine repeats leave out one at each end");
+    report.steps[3].errors = 1;
+    let errors = of(&report);
+    assert_eq!((errors.doubtful, errors.iops.unwrap().level), (1, Some(0.95)));
+    report.steps[4].lost_workers = 1;
+    let lost = of(&report);
+    assert_eq!((lost.doubtful, lost.iops.unwrap().level), (2, None));
+    assert_eq!(lost.iops.unwrap().high, 50_000.0, "the range");
 }
 
 #[test]
@@ -179,7 +210,15 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
     assert_eq!(lines.iter().map(|line| line.split(',').count()).max(), Some(31));
     let back: Report = serde_json::from_str(&json::document(&report)).unwrap();
     assert_eq!((back.steps.len(), &back.missing), (3, &report.missing));
+    assert!(lines[0].ends_with(",blocks_unreadable,blocks_unjudged"), "{}", lines[0]);
+    assert!(lines[1].ends_with(",120,,,,,,") && lines[2].ends_with(",120,9,0,0,0,0,2"), "{lines:?}");
     let page = markdown::page(&report);
+    assert_eq!(
+        table::verified(&report),
+        "verified: 9 blocks checked, 0 lost, 0 corrupt, 0 foreign, 0 unreadable, 2 not judged (a write was in flight, or \
+         of unknown outcome)\n"
+    );
+    assert!(page.contains("\nverified: 9 blocks checked"), "{page}");
     assert!(
         page.contains("What a report \\| looks like") && page.contains("| 4 | B4-T1-O8-W0-PR | 2 |"),
         "{page}"

@@ -108,6 +108,22 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
             .sum();
         needs.push((folder, "the files", ByteSize(plan.file_space().0.saturating_sub(held))));
     }
+    if !elsewhere {
+        devices(study, plan, place, &mut found);
+    }
+    if study.run.verify {
+        let disks = match plan.disk_size {
+            Some(size) => size.0.saturating_mul(plan.disks()),
+            None => found.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.size.0)),
+        };
+        // Verified workers are on this machine, also those that join. What a resumed run has of them counts as free.
+        let folder = place.run.join("verify");
+        let held =
+            fs::read_dir(&folder).into_iter().flatten().flatten().filter_map(|entry| entry.metadata().ok());
+        let held = held.fold(0, |sum: u64, m| sum.saturating_add(m.blocks() * 512));
+        let needed = ByteSize(plan.journal_space(ByteSize(disks)).0.saturating_sub(held));
+        needs.push((folder, "the journals", needed));
+    }
     match space(&needs) {
         Ok(space) => found.space = space,
         Err(problem) => found.problems.push(problem),
@@ -121,9 +137,6 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
             human(space.needed),
             human(space.free)
         )));
-    }
-    if !elsewhere {
-        devices(study, plan, place, &mut found);
     }
     found
 }
@@ -291,6 +304,24 @@ mod tests {
         let problems = problems(&huge, folder.path(), false);
         assert!(problems[0].contains("too little space") && problems[0].contains("8000"), "{problems:?}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+    }
+
+    #[test]
+    fn journals_need_their_space() {
+        let folder = tempfile::tempdir().unwrap();
+        let needed = |text: &str| {
+            let study = parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap();
+            let plan = Plan::of(&study).unwrap();
+            let run = folder.path().join("runs/x");
+            let place = Place { study_folder: folder.path(), run: &run, destroy_data: false, made: &[] };
+            let found = check(&study, &plan, &place);
+            (found.space[0].needed.0, found.space[0].purpose.clone())
+        };
+        let text = format!("{WRITE}[fleet]\ndisk_size = \"4MiB\"\nworkers_per_node = 2\n");
+        let (without, _) = needed(&text);
+        let (with, purpose) = needed(&format!("{text}[run]\nverify = true"));
+        assert_eq!(with - without, 2 * 4096 + 8 * (8 << 20) / 4096);
+        assert!(purpose.contains("the journals"), "{purpose}");
     }
 
     #[test]

@@ -26,6 +26,11 @@ const LONGEST_PHASE: TimeSpan = TimeSpan::seconds(100 * 86_400);
 /// What one second of one disk takes in a run's folder, at the most seen with a rate, and rounded up.
 const SERIES_BYTES: u64 = 8 << 10;
 
+/// What a journal takes for one unit of a disk.
+const JOURNAL_ENTRY: u64 = 8;
+/// What it takes beside that.
+const JOURNAL_HEADER: u64 = 4096;
+
 /// One measurement of one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -108,6 +113,13 @@ impl Plan {
     pub fn folder_space(&self) -> ByteSize {
         let seconds = self.length().as_secs().saturating_add(self.steps.len() as u64);
         ByteSize(seconds.saturating_mul(self.disks()).saturating_mul(SERIES_BYTES).saturating_add(1 << 20))
+    }
+
+    /// The space that the journals need if the run verifies disks of so much in all: an entry for each unit.
+    pub fn journal_space(&self, disks: ByteSize) -> ByteSize {
+        let unit = self.loads().map(|step| verified_unit(&step.profile)).min().unwrap_or(512).max(1);
+        let entries = (disks.0 / unit).saturating_mul(JOURNAL_ENTRY);
+        ByteSize(entries.saturating_add(self.disks().saturating_mul(JOURNAL_HEADER)))
     }
 
     /// Whether any step writes.
@@ -296,7 +308,7 @@ fn interleave(points: &[Point], repeats: u32) -> Result<Vec<Step>, StudyError> {
     }
     let round = |repeat: u32| {
         let mut round: Vec<&Point> = points.iter().collect();
-        if repeat % 2 == 0 {
+        if repeat.is_multiple_of(2) {
             round.reverse();
         }
         round.into_iter().map(move |point| (repeat, point))

@@ -24,6 +24,7 @@ impl Shared {
             measure_s: 0,
             phase: None,
             swept: BTreeMap::new(),
+            bad: BTreeMap::new(),
             dropped: 0,
             error: None,
             awaited: None,
@@ -53,6 +54,8 @@ pub(crate) struct Recorder {
     phase: Option<Phase>,
     /// Bytes done and in all, of each worker that fills or scans.
     swept: BTreeMap<WorkerId, (u64, u64)>,
+    /// Bad blocks that each worker has told of in this step.
+    bad: BTreeMap<WorkerId, u64>,
     dropped: u64,
     error: Option<StudyError>,
     /// The token and the number of workers that are to join.
@@ -69,6 +72,7 @@ impl Recorder {
     pub(crate) fn begin_step(&mut self, series: SeriesWriter, measure_s: i64) {
         (self.series, self.measure_s) = (Some(series), measure_s);
         (self.phase, self.dropped) = (None, 0);
+        self.bad.clear();
     }
 
     /// The step was measured: its series, and how many events are missing in them.
@@ -77,9 +81,10 @@ impl Recorder {
         Ok((self.series.take(), self.dropped))
     }
 
-    /// The step was interrupted: what was recorded stays in its folder.
-    pub(crate) fn drop_step(&mut self) {
+    /// The step was interrupted: what was recorded stays in its folder. Says how many bad blocks were told of.
+    pub(crate) fn drop_step(&mut self) -> u64 {
         self.series = None;
+        self.bad.values().fold(0, |all, bad| all.saturating_add(*bad))
     }
 
     /// A fill or a scan begins.
@@ -144,6 +149,9 @@ impl Recorder {
                 if let Some((token, workers)) = self.awaited.take() {
                     self.progress.update(Update::Waiting { listen: *address, token: &token, workers });
                 }
+            }
+            FleetEvent::BadBlocks { worker, report } => {
+                self.bad.insert(worker.clone(), report.bad());
             }
             FleetEvent::Dropped { events } => self.dropped = self.dropped.saturating_add(*events),
             _ => {}

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use loadline_fleet::{Loss, LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo};
 use loadline_load::VerifyReport;
+use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
 use loadline_load::target::remove_file;
 use loadline_load::{FileIdentity, Job};
@@ -67,8 +68,8 @@ impl<W: Workers> Runner<'_, W> {
             if result.is_none()
                 && let Err(error) = self.step(&step).await
             {
-                self.shared.lock().drop_step();
-                return Err(error);
+                let bad = self.shared.lock().drop_step();
+                return Err(and_bad_blocks(error, bad));
             }
         }
         self.finish().await
@@ -117,6 +118,10 @@ impl<W: Workers> Runner<'_, W> {
     /// whenever the process ends, no file of the run is forgotten, and no other is taken for one.
     async fn make_files(&mut self) -> Result<(), StudyError> {
         if self.owned.folder.plan.disk_size.is_none() {
+            return Ok(());
+        }
+        // What is left of a run that only lacks its end is to be removed, and not made again.
+        if self.owned.folder.results()?.iter().all(|(_, result)| result.is_some()) {
             return Ok(());
         }
         if self.owned.folder.manifest.files.is_empty() {
@@ -204,7 +209,7 @@ impl<W: Workers> Runner<'_, W> {
             .filter(|(worker, _)| done.get(worker).is_some_and(|r| r.as_ref().is_err_and(was_lost)))
             .collect();
         if !again.is_empty() {
-            let notice = format!("{} workers were lost while they filled their disks: once more", again.len());
+            let notice = format!("{} workers were lost in filling their disks: once more", again.len());
             self.shared.lock().show(Update::Notice(&notice));
             done.extend(or_stop(&mut self.stop, self.workers.fill(&again)).await??);
         }
@@ -346,10 +351,18 @@ impl<W: Workers> Runner<'_, W> {
         Ok(())
     }
 
-    /// Every step is complete: removes what was made, and says so.
+    /// Every step is complete: removes what was made, and says so. A run of which files are left is not finished:
+    /// resuming it removes them, once whoever has them is there again.
     async fn finish(&mut self) -> Result<(), StudyError> {
         if !self.owned.folder.manifest.keep_files {
             self.remove_files().await?;
+            let left = self.owned.folder.manifest.files.len();
+            if left > 0 {
+                let why = format!(
+                    "every step is complete, and {left} files that the run made could not be removed"
+                );
+                return self.owned.events.run(&RunEvent::RunStopped { why });
+            }
         }
         let manifest = &mut self.owned.folder.manifest;
         manifest.state = State::Finished;
@@ -411,6 +424,21 @@ fn refusals<T>(outcomes: &PerWorker<T>) -> Result<(), StudyError> {
             })
         }
     }
+}
+
+/// A step that ends early has no result, and what it found of the storage must not be lost with it: a block that is
+/// not what was written is worse than a limit that was passed.
+fn and_bad_blocks(error: StudyError, bad: u64) -> StudyError {
+    if bad == 0 {
+        return error;
+    }
+    let kind = if error.kind == ErrorKind::Limit { ErrorKind::Failed } else { error.kind };
+    let message = format!(
+        "{}\nthe storage failed: {bad} blocks were read that are not what was written; see events.jsonl in the run's \
+         folder",
+        error.message
+    );
+    StudyError { kind, message }
 }
 
 /// Whether the worker itself is gone, and not only its job.

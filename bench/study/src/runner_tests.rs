@@ -116,6 +116,12 @@ fn a_run_measures_every_load_in_every_round_and_leaves_only_results() {
     assert_eq!(seen.seeds.len(), 8, "every worker of every step draws its own numbers");
     let verdict = Verdict::of(&folder).unwrap();
     assert_eq!((verdict.complete, verdict.planned, verdict.bad_blocks), (4, 4, 0));
+    let (step, result) = folder.results().unwrap().remove(0);
+    let result = result.unwrap();
+    assert_eq!(result.began.as_str(), "2023-11-14T22:13:20.000Z", "when its warm-up began");
+    assert_eq!(result.hosts.len(), 1);
+    let host = fs::read_to_string(folder.step_path(&step).join("host.jsonl")).unwrap();
+    assert_eq!((host.lines().count(), result.series["host.jsonl"]), (1, host.len() as u64));
 }
 
 #[test]
@@ -166,7 +172,7 @@ fn a_step_without_its_result_was_never_measured() {
     // The process ended after the temporary file was written and before it was renamed.
     fs::rename(second.join("result.json"), second.join("result.new")).unwrap();
     place.go_on(Orders::default()).unwrap();
-    assert_eq!(place.seen.lock().unwrap().measured, [4096, 8192, 8192, 4096, 8192]);
+    assert_eq!(place.seen.lock().unwrap().measured, [4096, 8192, 8192, 8192, 4096]);
     assert_eq!(results(&place.folder()), [Some(2000.0); 4]);
 }
 
@@ -285,6 +291,15 @@ fn the_brake_ends_the_run_and_the_step_that_it_ended_is_measured_anew() {
 }
 
 #[test]
+fn bad_blocks_that_a_step_found_before_it_was_ended_are_told() {
+    let place = Place::new(STUDY);
+    let error = place.go_on(Orders { brake: true, bad_blocks: 3, ..Orders::default() }).unwrap_err();
+    assert!(error.kind == ErrorKind::Failed && error.message.contains("3 blocks"), "{error}");
+    let events = fs::read_to_string(place.path.join("events.jsonl")).unwrap();
+    assert!(events.contains("\"bad_blocks\""), "{events}");
+}
+
+#[test]
 fn lost_writes_are_a_finding_and_every_step_is_recorded_all_the_same() {
     let study = format!("{STUDY}verify = true");
     let place = Place::new(&study);
@@ -308,6 +323,20 @@ fn the_disks_of_a_worker_that_does_not_come_back_are_scanned_by_another() {
     let journal = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     assert!(scans.iter().all(|(worker, _)| worker == "node-1/1"), "{scans:?}");
     assert_eq!(scans.iter().filter(|(_, path)| journal(path) == "node-1-0-0.journal").count(), 2);
+}
+
+#[test]
+fn a_run_of_which_files_are_left_is_not_finished_and_resuming_it_removes_them() {
+    let place = Place::new(STUDY);
+    place.go_on(Orders { cannot_remove: Some("node-1/1".into()), ..Orders::default() }).unwrap();
+    let folder = place.folder();
+    assert_ne!(folder.manifest.state, State::Finished);
+    assert_eq!((folder.manifest.files.len(), place.disks().len()), (1, 1));
+    assert!(folder.results().unwrap().iter().all(|(_, result)| result.is_some()));
+    let measured = place.seen.lock().unwrap().measured.len();
+    place.go_on(Orders::default()).unwrap();
+    assert_eq!(place.folder().manifest.state, State::Finished);
+    assert_eq!((place.disks().len(), place.seen.lock().unwrap().measured.len()), (0, measured));
 }
 
 #[test]

@@ -11,9 +11,9 @@ use loadline_fleet::{
     EventSink, FleetError, FleetEvent, Loss, LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo,
     WorkerOutcome,
 };
+use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
 use loadline_load::target::{make_file, remove_file};
-use loadline_load::error::ErrorKind;
 use loadline_load::{CpuTime, StopIf, VerifyReport};
 use loadline_load::{FileIdentity, Job, WritePermission};
 use loadline_measure::interval::{Interval, Phase};
@@ -60,6 +60,8 @@ pub(crate) struct Orders {
     pub(crate) cannot_scan: Option<String>,
     /// Blocks that every scan finds lost.
     pub(crate) bad_blocks: u64,
+    /// Cannot remove its files.
+    pub(crate) cannot_remove: Option<String>,
     /// Does not remove files at the end: as if the process had ended before.
     pub(crate) crash_at_the_end: bool,
 }
@@ -114,10 +116,18 @@ impl Workers for StandIn {
         if self.orders.crash_at_the_end {
             return Err(FleetError::failed("as if the process had ended"));
         }
-        for (path, identity) in files.values().flatten() {
-            remove_file(path, *identity)?;
+        let mut outcomes: PerWorker<()> = BTreeMap::new();
+        for (id, files) in files {
+            if self.orders.cannot_remove.as_ref() == Some(&id.0) {
+                outcomes.insert(id.clone(), Err(loss(LossReason::Absent)));
+                continue;
+            }
+            for (path, identity) in files {
+                remove_file(path, *identity)?;
+            }
+            outcomes.insert(id.clone(), Ok(()));
         }
-        Ok(files.keys().map(|id| (id.clone(), Ok(()))).collect())
+        Ok(outcomes)
     }
 
     async fn fill(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<()>, FleetError> {
@@ -126,8 +136,7 @@ impl Workers for StandIn {
         seen.filled.extend(jobs.keys().map(|id| id.0.clone()));
         let dies = seen.fills <= self.orders.die_in_fills;
         let first = self.names[0];
-        let result =
-            |id: &WorkerId| if dies && id.0 == first { Err(loss(LossReason::Died)) } else { Ok(()) };
+        let result = |id: &WorkerId| if dies && id.0 == first { Err(loss(LossReason::Died)) } else { Ok(()) };
         Ok(jobs.keys().map(|id| (id.clone(), result(id))).collect())
     }
 
@@ -135,6 +144,9 @@ impl Workers for StandIn {
         (self.sink)(FleetEvent::Starting { workers: jobs.len() as u32, unix_ms: 1_700_000_000_000 });
         let place = self.seen.lock().unwrap().measured.len();
         if self.orders.brake {
+            let report = VerifyReport { lost: self.orders.bad_blocks, ..VerifyReport::default() };
+            let worker = WorkerId(self.names[0].into());
+            (self.sink)(FleetEvent::BadBlocks { worker, report });
             return Err(FleetError { kind: ErrorKind::Limit, message: "it was told to brake".into() });
         }
         let all = self.orders.lose_all.is_some_and(|(from, count)| (from..from + count).contains(&place));

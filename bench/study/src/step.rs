@@ -236,7 +236,8 @@ mod tests {
             names.iter().map(|name| (WorkerId((*name).into()), outcome(name))).collect();
         let mut result = StepResult::empty("run", &step, When::now());
         let order: Vec<WorkerInfo> = names.iter().map(|name| info(name)).collect();
-        collect(&mut result, &study, StepOutcome { start_unix_ms: 500, workers, hosts: BTreeMap::new() }, &order, &job);
+        let outcome = StepOutcome { start_unix_ms: 500, workers, hosts: BTreeMap::new() };
+        collect(&mut result, &study, outcome, &order, &job);
         let asked = asked(&study, &result, &job);
         (result, asked)
     }

@@ -72,7 +72,12 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
     } else {
         String::new()
     };
-    text.push_str(&format!("total: {} of steps{fill}\n", span(total)));
+    let scans = if study.run.verify && left > 0 && plan.loads().any(|step| step.profile.write_percent > 0) {
+        ", and after each step that writes a scan of what was written, at the storage's speed"
+    } else {
+        ""
+    };
+    text.push_str(&format!("total: {} of steps{fill}{scans}\n", span(total)));
     text
 }
 
@@ -88,6 +93,21 @@ fn span(length: Duration) -> String {
 mod tests {
     use super::*;
     use loadline_study::read::parse;
+
+    #[test]
+    fn a_plan_that_verifies_says_that_scans_come_on_top() {
+        let study = |run: &str| {
+            parse("s.toml", &format!("name = \"s\"\nprofiles = [\"B4-T1-O8-W100-PR\"]\n[run]\n{run}"))
+                .unwrap()
+        };
+        let said = |study: &Study, complete: &[u32]| {
+            let plan = Plan::of(study).unwrap();
+            text(study, &plan, &Found::default(), Path::new("x"), complete)
+                .contains("a scan of what was written")
+        };
+        assert!(said(&study("verify = true\nrepeats = 1"), &[]));
+        assert!(!said(&study("verify = true\nrepeats = 1"), &[1]) && !said(&study("repeats = 1"), &[]));
+    }
 
     #[test]
     fn a_plan_names_every_step_its_length_and_the_total() {

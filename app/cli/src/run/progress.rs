@@ -1,6 +1,7 @@
 //! What is to be seen of a run, on standard error: one bar on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -188,6 +189,13 @@ impl Shown {
                 };
                 self.line(&format!("worker {} {what}: {}", worker.id, loss.message));
             }
+            FleetEvent::BadBlocks { worker, report } => {
+                let first = report.examples.first().map_or("unknown", String::as_str);
+                self.line(&format!(
+                    "worker {worker} read blocks that are not what was written: {} so far; the first: {first}",
+                    report.bad()
+                ));
+            }
             FleetEvent::Dropped { events } => {
                 self.line(&format!(
                     "the run's folder is too slow: {events} records are missing in the series"
@@ -246,9 +254,10 @@ impl Progress for Shown {
                 self.begin(plan, complete);
             }
             Update::Waiting { listen, token, workers } => {
+                let address = dialled(listen);
                 self.line(&format!(
-                    "waiting for {workers} workers; start each of them with\n  \
-                     LOADLINE_TOKEN={token} loadline worker --join {listen}"
+                    "waiting for {workers} workers; start each of them, under a name of its own, with\n  \
+                     LOADLINE_TOKEN={token} loadline worker --name NAME --join {address}"
                 ));
             }
             Update::Fleet(event) => self.fleet(event),
@@ -285,10 +294,32 @@ impl Drop for Shown {
     }
 }
 
+/// What a worker is given with `--join`: nobody can dial 0.0.0.0, so that this machine has a stand-in's name there.
+fn dialled(listen: SocketAddr) -> String {
+    match listen.ip().is_unspecified() {
+        true => format!("HOST:{} (HOST: this machine, as the workers reach it)", listen.port()),
+        false => listen.to_string(),
+    }
+}
+
 fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::WarmUp => "warming up",
         Phase::Measure => "measuring",
         Phase::CoolDown => "cooling down",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_nobody_can_dial_is_not_given_to_a_worker() {
+        for listen in ["0.0.0.0:7400", "[::]:7400"] {
+            let told = dialled(listen.parse().unwrap());
+            assert!(told.starts_with("HOST:7400 ") && !told.contains(listen), "{told}");
+        }
+        assert_eq!(dialled("192.168.7.1:7400".parse().unwrap()), "192.168.7.1:7400");
     }
 }

@@ -13,7 +13,7 @@ use loadline_fleet::wire::{
     Digits, Hello, Measured, Nonces, Order, PROTOCOL, Reply, Side, ToController, ToWorker,
 };
 use loadline_fleet::{EventSink, FleetEvent, FleetSpec, Placement};
-use loadline_load::CpuTime;
+use loadline_load::{CpuTime, VerifyReport};
 use loadline_load::{Disk, Job, Target, WritePermission};
 use loadline_measure::interval::{Interval, Phase};
 use loadline_profile::Profile;
@@ -74,7 +74,7 @@ pub fn hello(name: &str) -> Hello {
     Hello {
         protocol: PROTOCOL,
         nonce: Digits::random().unwrap(),
-        version: "test".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
         name: name.into(),
         node: "test-node".into(),
         host: "test-host".into(),
@@ -106,7 +106,7 @@ pub fn greet_with(address: SocketAddr, hello: Hello, token: &str) -> (Wire, ToWo
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Its connection ends in the second second.
+    /// Its connection ends in the second second, after it told of lost writes.
     Dies,
     /// It says nothing from the second second on, and keeps its connection.
     Hangs,
@@ -210,7 +210,8 @@ impl Fake {
             return Ok(true);
         }
         let seconds = job.measure.0.as_secs();
-        let braked = (self.fault == Fault::Brakes && run.sent >= 1).then(|| "max>1s: it was worse".to_string());
+        let brakes = self.fault == Fault::Brakes && run.sent >= 1;
+        let braked = brakes.then(|| "max>1s: it was worse".to_string());
         if run.sent == seconds || braked.is_some() {
             let more = if self.fault == Fault::LosesRecords { 1 } else { 0 };
             let measured = Measured {
@@ -229,6 +230,10 @@ impl Fake {
         }
         let mut record = record(run.sent as i64).encode();
         run.sent += 1;
+        if self.fault == Fault::Dies {
+            let report = VerifyReport { checked: 2, lost: 2, ..VerifyReport::default() };
+            self.reply(task, Reply::Found(Box::new(report)))?;
+        }
         if self.fault == Fault::Garbles {
             record.read.as_mut().unwrap().response.as_mut().unwrap().count += 1;
         }
@@ -300,6 +305,15 @@ impl Events {
             FleetEvent::Listening { address } => Some(*address),
             _ => None,
         })
+    }
+
+    /// The seconds of hosts that were told.
+    pub fn host_seconds(&self) -> Vec<i64> {
+        let second = |event| match event {
+            FleetEvent::HostSecond { second, .. } => Some(second.second),
+            _ => None,
+        };
+        self.all().into_iter().filter_map(second).collect()
     }
 
     /// Whom the controller turned away, and why.

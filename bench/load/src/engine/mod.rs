@@ -54,6 +54,11 @@ pub(crate) trait Engine {
 
     /// The memory of the slots.
     fn memory(&mut self) -> &mut Memory;
+
+    /// Whether it does with less of the kernel's help than it asked for: an I/O then costs more CPU.
+    fn is_hindered(&self) -> bool {
+        false
+    }
 }
 
 /// The memory of an engine's slots: one region for reads, one for writes, so that what was read is never written

@@ -224,6 +224,10 @@ impl Engine for UringEngine {
     fn memory(&mut self) -> &mut Memory {
         &mut self.memory
     }
+
+    fn is_hindered(&self) -> bool {
+        !self.registered
+    }
 }
 
 impl Drop for UringEngine {

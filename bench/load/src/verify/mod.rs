@@ -24,6 +24,7 @@ pub use journal::temporary_journal;
 pub(crate) use journal::{Journal, Refused, Reported};
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::outcome::{MOST_EXAMPLES, VerifyReport};
 use journal::Entry;
@@ -33,6 +34,23 @@ use tag::{Tag, TagError};
 pub(crate) struct Verifier {
     journal: Journal,
     name: String,
+    /// The bad units so far, of all threads: what is found must be known before its finder ends, or dies.
+    found: Mutex<VerifyReport>,
+}
+
+/// The bad blocks that a job has found so far, while it runs.
+#[derive(Clone)]
+pub struct Found(pub(crate) Vec<Arc<Verifier>>);
+
+impl Found {
+    /// All disks together; `checked` counts the bad ones only. Nothing, if the job does not verify.
+    pub fn report(&self) -> VerifyReport {
+        let mut all = VerifyReport::default();
+        for verifier in &self.0 {
+            all.merge(verifier.found.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        }
+        all
+    }
 }
 
 /// What is wrong with a unit.
@@ -42,6 +60,21 @@ enum Fault {
     Corrupt,
     Foreign,
     Unreadable,
+}
+
+impl Fault {
+    /// Adds it to a report, with its words if there is room.
+    fn count(self, report: &mut VerifyReport, words: &str) {
+        *match self {
+            Fault::Lost => &mut report.lost,
+            Fault::Corrupt => &mut report.corrupt,
+            Fault::Foreign => &mut report.foreign,
+            Fault::Unreadable => &mut report.unreadable,
+        } += 1;
+        if report.examples.len() < MOST_EXAMPLES {
+            report.examples.push(words.to_string());
+        }
+    }
 }
 
 /// What one judgement said.
@@ -54,7 +87,7 @@ enum Verdict {
 
 impl Verifier {
     pub(crate) fn new(journal: Journal, name: String) -> Verifier {
-        Verifier { journal, name }
+        Verifier { journal, name, found: Mutex::default() }
     }
 
     pub(crate) fn unit(&self) -> usize {
@@ -129,16 +162,13 @@ impl Verifier {
         if !self.journal.report(unit) {
             return;
         }
-        *match fault {
-            Fault::Lost => &mut report.lost,
-            Fault::Corrupt => &mut report.corrupt,
-            Fault::Foreign => &mut report.foreign,
-            Fault::Unreadable => &mut report.unreadable,
-        } += 1;
-        if report.examples.len() < MOST_EXAMPLES {
-            let place = unit as u64 * self.unit() as u64;
-            report.examples.push(format!("{} at byte {place}: {words}", self.name));
-        }
+        let place = unit as u64 * self.unit() as u64;
+        let words = format!("{} at byte {place}: {words}", self.name);
+        // Bad units are rare: no thread waits here for another on a disk that is as it should be.
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.checked += u64::from(fault != Fault::Unreadable);
+        fault.count(&mut found, &words);
+        fault.count(report, &words);
     }
 
     fn judge(&self, unit: usize, content: &[u8], before: Entry, after: Entry) -> Verdict {

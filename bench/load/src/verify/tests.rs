@@ -283,3 +283,20 @@ fn runs_are_whole_granules_and_at_most_so_long() {
     assert_eq!(runs(256, 2), [(0, 2), (4, 4), (10, 2)], "the last one reaches beyond the end");
     assert_eq!(disk.verifier.on_disk((10 * UNIT) as u64, 2 * UNIT), UNIT);
 }
+
+#[test]
+fn what_is_found_is_known_while_the_job_runs_and_each_bad_unit_once() {
+    let mut disk = disk(2);
+    disk.write(0, true);
+    disk.write(1, true);
+    disk.units[0].fill(0);
+    disk.units[1][1000..].fill(7);
+    let mut ended = disk.read_again(0);
+    ended.merge(disk.read_again(1));
+    ended.merge(disk.read_again(1));
+    let Disk { verifier, .. } = disk;
+    let found = Found(vec![Arc::new(verifier)]).report();
+    assert_eq!((found.lost, found.corrupt, found.bad()), (1, 1, 2));
+    assert_eq!((found.bad(), &found.examples), (ended.bad(), &ended.examples));
+    assert_eq!(found.checked, 2, "the bad ones only");
+}
