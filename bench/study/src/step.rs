@@ -84,11 +84,20 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
     }
 }
 
+/// The CPU that the workers of a node could use.
+#[derive(Default)]
+struct NodeCpu {
+    /// Threads of all of them.
+    threads: f64,
+    /// CPUs that they may run on.
+    allowed: f64,
+}
+
 /// How many cores the workers could have used at the most: their threads, as far as what each node is bound and
 /// limited to and their host's CPUs go. `None` if a host does not tell.
 fn cores_at_most(study: &Study, result: &StepResult, job: &Job) -> Option<f64> {
-    // By host, its CPUs; and by node, the threads and the CPUs that they may run on.
-    let mut hosts: BTreeMap<&str, (f64, BTreeMap<&str, (f64, f64)>)> = BTreeMap::new();
+    // By host: its CPUs, and its nodes.
+    let mut hosts: BTreeMap<&str, (f64, BTreeMap<&str, NodeCpu>)> = BTreeMap::new();
     for worker in &result.workers {
         let cpu = worker.host_cpu?;
         let cpus = f64::from(cpu.cpus);
@@ -103,18 +112,19 @@ fn cores_at_most(study: &Study, result: &StepResult, job: &Job) -> Option<f64> {
             Some(_) => &worker.worker.id.0,
             None => &worker.worker.node,
         };
-        let node = nodes.entry(node).or_insert((0.0, 0.0));
-        *node = (node.0 + threads as f64, node.1.max(cpu.allowed.unwrap_or(cpus)));
+        let node = nodes.entry(node).or_default();
+        node.threads += threads as f64;
+        node.allowed = node.allowed.max(cpu.allowed.unwrap_or(cpus));
     }
     let limit = |node: &str| {
         let spec = study.fleet.node.iter().find(|spec| spec.name == node);
         spec.and_then(|spec| spec.cpu_limit).unwrap_or(f64::INFINITY)
     };
-    let of_host = |(cpus, nodes): (f64, BTreeMap<&str, (f64, f64)>)| {
-        let of_node = |(node, (threads, allowed)): (&str, (f64, f64))| threads.min(allowed).min(limit(node));
-        nodes.into_iter().map(of_node).sum::<f64>().min(cpus)
+    let of_host = |(cpus, nodes): &(f64, BTreeMap<&str, NodeCpu>)| {
+        let of_node = |(name, node): (&&str, &NodeCpu)| node.threads.min(node.allowed).min(limit(name));
+        nodes.iter().map(of_node).sum::<f64>().min(*cpus)
     };
-    Some(hosts.into_values().map(of_host).sum())
+    Some(hosts.values().map(of_host).sum())
 }
 
 /// That workers were lost. They are counted, never dropped.

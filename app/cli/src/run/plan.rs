@@ -127,8 +127,8 @@ mod tests {
              step  profile            repeat  length\n   \
              1  B4-T1-O8-W0-PR          1  complete\n   \
              2  B64-T1-O8-W100-PS       1  4s\n   \
-             3  B4-T1-O8-W0-PR          2  4s\n   \
-             4  B64-T1-O8-W100-PS       2  4s\n\n\
+             3  B64-T1-O8-W100-PS       2  4s\n   \
+             4  B4-T1-O8-W0-PR          2  4s\n\n\
              total: 12s of steps, and before them up to 128 MiB written once, at the storage's speed\n"
         );
     }
