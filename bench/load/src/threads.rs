@@ -32,8 +32,8 @@ use crate::record::Timetable;
 pub(crate) const END_LIMIT: Nanos = Nanos(10_000_000_000);
 /// How long the threads may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// From this many outstanding on, one wait on a file in memory collects several completions.
-const COLLECT_FROM: u32 = 16;
+/// On a file in memory, one wait collects a quarter of what is outstanding, at the most so many completions.
+const COLLECT_AT_MOST: u32 = 8;
 
 /// The threads of one job.
 pub(crate) struct Threads {
@@ -148,7 +148,8 @@ impl Making {
             let iops = offered.rate.iops(profile.block_size);
             Schedule::new(timetable.begin, iops, offered.arrival, (index, threads), job.seed)
         });
-        let deep = disk.open.in_memory && profile.outstanding >= COLLECT_FROM;
+        let collects = disk.open.in_memory && schedule.is_none() && !job.poll;
+        let collect = if collects { (profile.outstanding / 4).clamp(1, COLLECT_AT_MOST) } else { 1 };
         let setting = Setting {
             disk: disk_index as u32,
             slots: profile.outstanding as usize,
@@ -157,7 +158,7 @@ impl Making {
             block: profile.block_size.0 as usize,
             timetable,
             drain: Nanos::from(job.drain.0),
-            collect: if deep && schedule.is_none() && !job.poll { 4 } else { 1 },
+            collect: collect as usize,
             poll: job.poll,
             addresses: Addresses::new(Arc::clone(&disk.space), profile.pattern, Arc::clone(shared)),
             schedule,

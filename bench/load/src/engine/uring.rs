@@ -25,9 +25,9 @@ use super::{Engine, Io, Kind, Memory};
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
 /// How long to look for completions before sleeping.
-const SPIN: Duration = Duration::from_micros(8);
+const SPIN: Duration = Duration::from_micros(12);
 /// Pauses of the CPU before each look.
-const PAUSES: u32 = 30;
+const PAUSES: u32 = 80;
 /// How long a request that does nothing may take.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
 /// How long dropping an engine waits for I/Os in flight, before their memory is given up to them for good.
