@@ -8,7 +8,7 @@
 //! | [`target`] | what a disk is, and the files that Loadline makes as disks |
 //! | [`brake`] | limits that end a load before it hurts |
 //! | [`error`] | what can go wrong, and which exit code that is |
-//! | [`prepare`] | a job made ready, and run: phases, the stream of intervals |
+//! | [`mod@prepare`] | a job made ready, and run: phases, the stream of intervals |
 //! | [`outcome`] | what it comes to |
 
 pub mod brake;
