@@ -112,7 +112,7 @@ pub(super) fn advice(key: &str) -> &'static str {
             "leave it out, and let a study find the load at a latency limit"
         }
         "steadystate" | "steadystate_duration" | "steadystate_ramp_time" | "ss" | "ss_dur" | "ss_ramp" => {
-            "leave it out: Loadline finds the steady state by itself"
+            "leave it out, and give a warm-up that is long enough"
         }
         "verify" | "do_verify" | "verify_pattern" | "verify_fatal" | "verify_dump" | "verify_async"
         | "verify_backlog" | "verify_interval" | "verify_offset" | "verify_only" => {
