@@ -175,6 +175,13 @@ impl<E: Engine> Issuer<E> {
         self.setting.schedule.as_ref().is_some_and(|s| s.peek() < self.setting.timetable.close)
     }
 
+    /// Only what is intended before this is still issued: after the load's end, what the window owes.
+    #[inline]
+    fn last_intended(&self, now: Nanos) -> Nanos {
+        let timetable = &self.setting.timetable;
+        if now >= timetable.end { timetable.close } else { timetable.end }
+    }
+
     /// Issues everything that is due, a few at a time; the last few are handed over by the wait that follows.
     #[inline]
     fn issue_all(&mut self, mut now: Nanos) -> io::Result<Nanos> {
@@ -201,8 +208,7 @@ impl<E: Engine> Issuer<E> {
                 None => now,
                 Some(schedule) => {
                     let next = schedule.peek();
-                    let last = if now >= timetable.end { timetable.close } else { timetable.end };
-                    if next > now || next >= last {
+                    if next > now || next >= self.last_intended(now) {
                         break;
                     }
                     next
@@ -364,6 +370,8 @@ impl<E: Engine> Issuer<E> {
             wake = wake.min(now + LOOK_AGAIN);
         } else if let Some(schedule) = &self.setting.schedule
             && !self.free.is_empty()
+            // What is due after the load's end is never issued: waiting for it would spin through the drain.
+            && schedule.peek() < self.last_intended(now)
         {
             wake = wake.min(schedule.peek().since(self.overslept));
         }
