@@ -433,3 +433,71 @@ fn wait_until(moment: Nanos, stop: &AtomicBool) -> Nanos {
         std::thread::sleep(Duration::from(moment - now).min(LONGEST_WAIT));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Space;
+    use crate::engine::Memory;
+    use crate::record::Timetable;
+    use loadline_base::units::ByteSize;
+    use loadline_profile::{Arrival, Profile};
+    use rand_core::SeedableRng;
+    use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+    /// A disk that never answers; it counts how often it is waited for.
+    struct Hung<'a>(Memory, &'a AtomicUsize);
+
+    impl Engine for Hung<'_> {
+        fn push(&mut self, _: Io) -> io::Result<()> {
+            Ok(())
+        }
+        fn submit(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn wait(&mut self, _: usize, limit: Duration) -> io::Result<()> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(limit);
+            Ok(())
+        }
+        fn reap(&mut self) -> Option<(u32, i32)> {
+            None
+        }
+        fn memory(&mut self) -> &mut Memory {
+            &mut self.0
+        }
+    }
+
+    #[test]
+    fn a_paced_load_sleeps_while_it_waits_for_a_hung_disk() {
+        let profile = Profile::default();
+        let space = Arc::new(Space::new(&profile, ByteSize::MIB, "disk").unwrap());
+        let begin = Nanos::now();
+        let close = begin + Nanos(200_000_000);
+        let setting = Setting {
+            disk: 0,
+            slots: 64,
+            write_percent: 0,
+            flush_every: None,
+            block: 4096,
+            timetable: Timetable { begin, open: begin, close, end: close },
+            drain: Nanos(400_000_000),
+            collect: 1,
+            poll: false,
+            addresses: Addresses::new(space, profile.pattern, Arc::new(AtomicU64::new(0))),
+            schedule: Some(Schedule::new(begin, 100.0, Arrival::Uniform, (0, 1), 1)),
+            stamp: None,
+            verifier: None,
+            rng: Xoshiro256PlusPlus::seed_from_u64(1),
+            watch: Arc::new(Watch::new(&[])),
+        };
+        let (send, receive) = std::sync::mpsc::channel();
+        let waits = AtomicUsize::new(0);
+        let engine = Hung(Memory::new(4096, 64, true, false).unwrap(), &waits);
+        Issuer::new(engine, setting, send).run(&AtomicBool::new(false)).unwrap();
+        let censored: u64 = receive.try_iter().map(|i| i.read.censored).sum();
+        assert_eq!(censored, 20, "all that were intended are counted, with their age");
+        let waits = waits.into_inner();
+        assert!(waits < 2_000, "{waits} waits for 20 I/Os: it spins");
+    }
+}
