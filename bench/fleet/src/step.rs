@@ -128,9 +128,15 @@ impl Controller {
     ) -> Result<StepOutcome, FleetError> {
         validate(jobs)?;
         let mut watchers = self.watchers(jobs);
+        let mut threads: BTreeMap<String, u32> = BTreeMap::new();
+        for (id, job) in jobs {
+            let on_host = threads.entry(self.info(id).host).or_default();
+            *on_host = on_host.saturating_add(job.load_threads());
+        }
         let order = |(id, job): (&WorkerId, &Job)| {
-            let order = Order::Prepare { job: Box::new(job.clone()), watch: watchers.remove(id) };
-            (id.clone(), order)
+            let neighbours = threads[&self.info(id).host].saturating_sub(job.load_threads());
+            let job = Box::new(Job { neighbours, ..job.clone() });
+            (id.clone(), Order::Prepare { job, watch: watchers.remove(id) })
         };
         let orders = jobs.iter().map(order).collect();
         let prepared = self

@@ -55,6 +55,10 @@ pub struct Job {
     pub engine: Engine,
     /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
     pub poll: bool,
+    /// Load threads of other jobs that run beside this one on its host. Looking for completions before sleeping
+    /// only pays where there are CPUs for it.
+    #[serde(default)]
+    pub neighbours: u32,
     /// Limits that end the load before it hurts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop_if: Vec<StopIf>,
@@ -76,6 +80,7 @@ impl Job {
             seed: 1,
             engine: Engine::Auto,
             poll: false,
+            neighbours: 0,
             stop_if: Vec::new(),
             verify: None,
         }
@@ -86,9 +91,15 @@ impl Job {
         self.profile.write_percent > 0
     }
 
+    /// The threads that put the load on the disks.
+    pub fn load_threads(&self) -> u32 {
+        let disks = u32::try_from(self.disks.len()).unwrap_or(u32::MAX);
+        disks.saturating_mul(self.profile.threads)
+    }
+
     /// I/Os outstanding on all disks together.
     pub fn outstanding(&self) -> u64 {
-        self.disks.len() as u64 * u64::from(self.profile.threads) * u64::from(self.profile.outstanding)
+        u64::from(self.load_threads()) * u64::from(self.profile.outstanding)
     }
 
     /// The rules that need no disk to be checked.

@@ -16,7 +16,7 @@ use crate::data::Stamp;
 use crate::engine::Memory;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::{MOST_THREADS, PoolEngine};
-use crate::engine::uring::{self, UringEngine};
+use crate::engine::uring::{self, UringEngine, Waiting};
 use crate::error::LoadError;
 use crate::job::{Engine, Job};
 use crate::memory;
@@ -264,7 +264,8 @@ impl Prepared {
         let file = Arc::clone(file);
         Ok(match self.engine {
             Chosen::Uring => Box::new(
-                UringEngine::new(file, memory, sweep::DEPTH, disk.open.in_memory, false).map_err(error)?,
+                UringEngine::new(file, memory, sweep::DEPTH, disk.open.in_memory, Waiting::Sleeps)
+                    .map_err(error)?,
             ),
             Chosen::Threads => Box::new(PoolEngine::new(file, memory, sweep::DEPTH).map_err(error)?),
         })

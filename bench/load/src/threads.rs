@@ -20,10 +20,11 @@ use crate::brake::Watch;
 use crate::data::{self, Stamp};
 use crate::engine::null::NullEngine;
 use crate::engine::pool::PoolEngine;
-use crate::engine::uring::UringEngine;
+use crate::engine::uring::{UringEngine, Waiting};
 use crate::engine::{Engine as _, Memory};
 use crate::error::LoadError;
 use crate::issuer::{Issuer, IssuerReport, Setting};
+use crate::job::Job;
 use crate::pace::Schedule;
 use crate::prepare::{Chosen, Prepared, PreparedDisk};
 use crate::record::Timetable;
@@ -127,6 +128,7 @@ struct Making {
     setting: Setting,
     file: Option<Arc<OwnedFd>>,
     in_memory: bool,
+    waiting: Waiting,
     engine: Chosen,
     data: loadline_profile::Data,
     seed: u64,
@@ -143,6 +145,7 @@ impl Making {
         watch: &Arc<Watch>,
     ) -> Making {
         let (job, profile) = (&prepared.job, &prepared.job.profile);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let seed = job.seed.wrapping_add((index as u64 + 1).wrapping_mul(0xD134_2543_DE82_EF95));
         let schedule = profile.rate.as_ref().map(|offered| {
             let iops = offered.rate.iops(profile.block_size);
@@ -171,6 +174,7 @@ impl Making {
             setting,
             file: disk.open.file.clone(),
             in_memory: disk.open.in_memory,
+            waiting: waiting(job, disk.open.in_memory, cpus),
             engine: prepared.engine,
             data: profile.data,
             seed,
@@ -214,11 +218,41 @@ impl Making {
         match (&self.file, self.engine) {
             (None, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
             (Some(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
-                UringEngine::new(Arc::clone(file), m, slots, self.in_memory, self.setting.poll)
+                UringEngine::new(Arc::clone(file), m, slots, self.in_memory, self.waiting)
             })),
             (Some(file), Chosen::Threads) => {
                 run_with!(memory.and_then(|m| PoolEngine::new(Arc::clone(file), m, slots)))
             }
         }
+    }
+}
+
+/// How a job's threads wait. On a file in memory each has a kernel worker at its side, which needs a CPU too.
+fn waiting(job: &Job, in_memory: bool, cpus: usize) -> Waiting {
+    let threads = u64::from(job.load_threads()) + u64::from(job.neighbours);
+    match (job.poll, in_memory) {
+        (true, _) => Waiting::Spins,
+        (false, true) if threads * 2 <= cpus as u64 => Waiting::SpinsFirst,
+        _ => Waiting::Sleeps,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::{Disk, Target, WritePermission};
+    use loadline_profile::Profile;
+
+    #[test]
+    fn a_thread_looks_before_it_sleeps_only_where_it_and_its_kernel_worker_have_a_cpu_each() {
+        let disk = Disk { target: Target::Path("disk".into()), writes: WritePermission::Refused };
+        let mut job = Job::new(vec![disk], Profile { threads: 2, ..Profile::default() });
+        assert_eq!(waiting(&job, true, 4), Waiting::SpinsFirst);
+        assert_eq!(waiting(&job, true, 3), Waiting::Sleeps, "its own threads take them");
+        assert_eq!(waiting(&job, false, 4), Waiting::Sleeps, "a disk takes too long");
+        job.neighbours = 1;
+        assert_eq!(waiting(&job, true, 4), Waiting::Sleeps, "other workers of this host take them");
+        job.poll = true;
+        assert_eq!(waiting(&job, true, 4), Waiting::Spins, "as it was told");
     }
 }

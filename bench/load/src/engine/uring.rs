@@ -3,10 +3,10 @@
 //! What profiling showed (kernel 6.18):
 //! - A file in memory (tmpfs) never completes inline: each I/O goes to a kernel worker. One worker is enough for
 //!   one thread's load, more only contend, so they are limited to one.
-//! - Waking a thread that sleeps costs the waking side as much as the I/O itself, more so in a virtual machine. Where
-//!   completions are a microsecond apart (memory, a deep queue), spinning a few microseconds first avoids most
-//!   wake-ups, for less CPU an I/O than they take. Looking too often contends with the worker; so each look is
-//!   preceded by a pause. Where spinning does not pay (no spare CPU), it is given up for a while.
+//! - Sleeping and being woken costs more than such an I/O itself: in a virtual machine 15 to 25 us of CPU, and twice
+//!   that in time. A file in memory answers sooner, so looking for a while before sleeping takes less CPU an I/O, at
+//!   one outstanding and at many, as long as the thread and its worker have a CPU each. Looking too often contends
+//!   with the worker, so each look is preceded by a pause. Where it does not pay it is given up for a while.
 //! - On disks, handing over a whole batch of completions at once settles into lockstep with the device: at most
 //!   four at a time keep it busy. The caller does that.
 
@@ -25,13 +25,25 @@ use super::{Engine, Io, Kind, Memory};
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
 /// How long to look for completions before sleeping.
-const SPIN: Duration = Duration::from_micros(12);
-/// Pauses of the CPU before each look.
-const PAUSES: u32 = 80;
+const SPIN: Duration = Duration::from_micros(60);
+/// Pauses of the CPU before each look, for each completion that is waited for.
+const PAUSES: usize = 20;
+/// A look is preceded by the pauses of at least so many completions.
+const FEWEST: usize = 4;
 /// How long a request that does nothing may take.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
 /// How long dropping an engine waits for I/Os in flight, before their memory is given up to them for good.
 const DROP_LIMIT: Duration = Duration::from_millis(100);
+
+/// How a thread waits for completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    Sleeps,
+    /// It looks for a while, and then sleeps.
+    SpinsFirst,
+    /// It never sleeps: the lowest latency, for a whole CPU.
+    Spins,
+}
 
 pub(crate) struct UringEngine {
     ring: ManuallyDrop<Ring>,
@@ -65,15 +77,16 @@ pub(crate) fn try_whole() -> io::Result<()> {
 }
 
 impl UringEngine {
-    /// A ring for `slots` I/Os. `in_memory`: the file lives in memory. `poll`: spin instead of sleeping.
+    /// A ring for `slots` I/Os. `in_memory`: the file lives in memory.
     pub(crate) fn new(
         file: Arc<OwnedFd>,
         memory: Memory,
         slots: usize,
         in_memory: bool,
-        poll: bool,
+        waiting: Waiting,
     ) -> io::Result<UringEngine> {
         let entries = u32::try_from(slots.clamp(8, 32_768)).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let poll = waiting == Waiting::Spins;
         // A spinning thread looks at the queue itself; deferring would make it enter the kernel for each look.
         let ring = Ring::new(RingOptions { entries: entries.next_power_of_two(), deferred: !poll })?;
         ring.register_files(&[file.as_raw_fd()])?;
@@ -81,7 +94,6 @@ impl UringEngine {
             // Kernels before 5.15 have no limit: that costs speed, not correctness.
             let _ = ring.limit_kernel_workers(1, 1);
         }
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let regions: Vec<libc::iovec> =
             memory.regions().map(|r| libc::iovec { iov_base: r.as_ptr().cast(), iov_len: r.len() }).collect();
         let registered = regions.iter().all(|r| r.iov_len <= LARGEST_REGION)
@@ -96,16 +108,17 @@ impl UringEngine {
             poll,
             in_flight: 0,
             done: VecDeque::with_capacity(slots),
-            spins: Spins { allowed: in_memory && cpus > 1, ..Spins::default() },
+            spins: Spins { allowed: waiting == Waiting::SpinsFirst, ..Spins::default() },
         })
     }
 
-    /// Looks for completions for a few microseconds, before sleeping for them.
+    /// Looks for completions for a while, before sleeping for them.
     fn spin(&mut self, want: usize, limit: Duration) -> io::Result<()> {
         self.ring.submit()?;
         let until = Instant::now() + SPIN.min(limit);
+        let pauses = PAUSES * want.max(FEWEST);
         loop {
-            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            (0..pauses).for_each(|_| std::hint::spin_loop());
             self.ring.poll()?;
             self.collect();
             if self.done.len() >= want {
@@ -113,7 +126,10 @@ impl UringEngine {
                 return Ok(());
             }
             if Instant::now() >= until {
-                self.spins.failed();
+                // Cut short by the next I/O that is due, it says nothing.
+                if limit >= SPIN {
+                    self.spins.failed();
+                }
                 return Ok(());
             }
         }
@@ -137,8 +153,8 @@ struct Spins {
 }
 
 impl Spins {
-    fn worth_it(&mut self, want: usize) -> bool {
-        if !self.allowed || want < 2 {
+    fn worth_it(&mut self) -> bool {
+        if !self.allowed {
             return false;
         }
         let worth_it = self.skip == 0;
@@ -205,7 +221,7 @@ impl Engine for UringEngine {
             // What was pushed is handed over; the caller comes again at once if nothing has completed.
             self.ring.submit()?;
         } else {
-            if self.spins.worth_it(want) {
+            if self.in_flight >= want && self.spins.worth_it() {
                 self.spin(want, limit)?;
             }
             if self.done.is_empty() {
