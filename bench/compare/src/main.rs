@@ -7,6 +7,7 @@
 mod fleet;
 mod pair;
 mod program;
+mod steal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,6 +62,7 @@ fn run(args: &Args) -> Result<(), String> {
     let context = pair::Context { program, pairs: args.pairs, seconds: args.seconds };
     println!("{} pairs of {} s each; ratios are Loadline / fio, median (range)\n", args.pairs, args.seconds);
     println!("{:<44} {:>12} {:>12}  {:<20} wanted", "", "loadline", "fio", "ratio");
+    let cpu = steal::CpuTicks::now();
     for (kind, folder) in [("memory", &args.memory), ("disk", &args.disk)] {
         let scenarios: Vec<_> = pair::SCENARIOS.iter().filter(|s| s.on == kind && wanted(s.name)).collect();
         if scenarios.is_empty() {
@@ -77,6 +79,12 @@ fn run(args: &Args) -> Result<(), String> {
     if wanted("fleet") {
         println!();
         fleet::measure(&context.program, &args.disk)?;
+    }
+    if let (Some(before), Some(after)) = (cpu, steal::CpuTicks::now()) {
+        println!(
+            "\nother virtual machines took {:.1} % of the CPU meanwhile (steal)",
+            after.steal_since(before)
+        );
     }
     Ok(())
 }

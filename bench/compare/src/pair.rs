@@ -95,8 +95,14 @@ struct Figures {
 impl Scenario {
     pub(crate) fn measure(&self, context: &Context, file: &Path) -> Result<(), String> {
         let mut pairs = Vec::new();
-        for _ in 0..context.pairs {
-            pairs.push((self.loadline(context, file)?, self.fio(context, file)?));
+        for pair in 0..context.pairs {
+            // Each goes first in turn, so that neither always finds what the other left.
+            pairs.push(if pair.is_multiple_of(2) {
+                (self.loadline(context, file)?, self.fio(context, file)?)
+            } else {
+                let theirs = self.fio(context, file)?;
+                (self.loadline(context, file)?, theirs)
+            });
         }
         for wanted in self.wanted {
             let (what, bound, of): (_, _, fn(&Figures) -> f64) = match wanted {
@@ -179,17 +185,15 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(String::from).collect()
 }
 
+/// The middle one; of an even number, the mean of the two in the middle.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) { (sorted[middle - 1] + sorted[middle]) / 2.0 } else { sorted[middle] }
+}
+
 fn print_row(name: &str, what: &str, values: &[(f64, f64)], bound: Bound) {
-    let median = |values: Vec<f64>| {
-        let mut sorted = values;
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        if sorted.len().is_multiple_of(2) {
-            (sorted[middle - 1] + sorted[middle]) / 2.0
-        } else {
-            sorted[middle]
-        }
-    };
     let ratios: Vec<f64> = values.iter().map(|(ours, theirs)| ours / theirs).collect();
     let (low, high) = ratios.iter().fold((f64::MAX, 0f64), |(l, h), r| (l.min(*r), h.max(*r)));
     let ratio = median(ratios);
@@ -201,8 +205,8 @@ fn print_row(name: &str, what: &str, values: &[(f64, f64)], bound: Bound) {
     println!(
         "{:<44} {:>12} {:>12}  {:<20} {wanted}: {}",
         format!("{name}: {what}"),
-        number(median(values.iter().map(|v| v.0).collect())),
-        number(median(values.iter().map(|v| v.1).collect())),
+        number(median(values.iter().map(|v| v.0))),
+        number(median(values.iter().map(|v| v.1))),
         format!("{ratio:.2} ({low:.2}..{high:.2})"),
         if met { "met" } else { "NOT MET" }
     );
