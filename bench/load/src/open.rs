@@ -13,7 +13,7 @@ use loadline_profile::Profile;
 use nix::errno::Errno;
 use nix::fcntl::{self, FcntlArg, OFlag};
 use nix::libc;
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::error::LoadError;
@@ -93,6 +93,32 @@ pub(crate) fn open(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDi
     };
     let in_memory = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC);
     Ok(OpenDisk { name, file: Some(Arc::new(file.into())), size, in_memory, direct, unwritten })
+}
+
+/// What a disk is.
+#[derive(Debug, Clone, Copy)]
+pub struct Examined {
+    /// Its size.
+    pub size: ByteSize,
+    /// Device and inode of a file, or 0 and the number of a block device; `None` of the null target.
+    pub identity: Option<(u64, u64)>,
+}
+
+/// Whether a disk could be measured by this profile now, and what it is. It is opened as a measurement would, but for
+/// reading only, whatever the profile does; whether it may be written to is not asked.
+pub fn examine(target: &Target, profile: &Profile) -> Result<Examined, LoadError> {
+    let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
+    let open = open(&disk, profile, false)?;
+    let identity = match &open.file {
+        None => None,
+        Some(file) => {
+            let failed = |e: Errno| LoadError::failed(format!("{target} cannot be looked at: {}", e.desc()));
+            let stat = fstat(file).map_err(failed)?;
+            let device = stat.st_mode & libc::S_IFMT == libc::S_IFBLK;
+            Some(if device { (0, stat.st_rdev) } else { (stat.st_dev, stat.st_ino) })
+        }
+    };
+    Ok(Examined { size: open.size, identity })
 }
 
 /// Checks what can be checked without opening, and says what it was.

@@ -2,16 +2,13 @@
 //! moment they open what is theirs; this is so that a study of a night does not fail at its second hour.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use loadline_base::units::ByteSize;
-use loadline_load::Target;
 use loadline_load::target::free_space;
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use loadline_load::{Examined, Target, examine};
 
 use crate::error::StudyError;
 use crate::file::Study;
@@ -197,54 +194,30 @@ fn device(
     destroy_data: bool,
 ) -> Result<(Device, Option<(u64, u64)>), StudyError> {
     let usage = |what: String| StudyError::usage(format!("target {target}: {what}"));
-    let (size, identity, sector) = match target {
-        Target::Null(size) => (*size, None, 1),
-        Target::Path(path) => {
-            let metadata = fs::metadata(path).map_err(|e| match e.kind() {
-                std::io::ErrorKind::NotFound => usage(
-                    "there is nothing; check the path, or leave devices out to have files created".into(),
-                ),
-                _ => usage(format!("cannot be looked at: {e}")),
-            })?;
-            let kind = metadata.file_type();
-            if kind.is_dir() {
-                return Err(usage(
-                    "is a folder; name a block device or a file, or say folder = ... to have files created in it"
-                        .into(),
-                ));
+    // The commonest mistakes have their own advice here; all else is for the generator to say, which opens it.
+    if let Target::Path(path) = target {
+        let leave_out = "leave devices out and say folder = ... to have files made in it";
+        match fs::metadata(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(usage(format!("there is nothing; check the path, or {leave_out}")));
             }
-            if !kind.is_file() && !kind.is_block_device() {
-                return Err(usage("is neither a block device nor a file".into()));
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(usage(format!("is a folder; name a block device or a file, or {leave_out}")));
             }
-            // Of a block device O_EXCL says whether anything uses it: a mount, swap, an array, another program.
-            let flags = if kind.is_block_device() { OFlag::O_EXCL } else { OFlag::empty() };
-            let mut file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(|e| {
-                if e.raw_os_error() == Some(Errno::EBUSY as i32) {
-                    usage("is in use (mounted, swap, or part of another device): it is never measured; name another".into())
-                } else {
-                    usage(format!("cannot be opened: {e}"))
-                }
-            })?;
-            let size = file.seek(SeekFrom::End(0)).map_err(|e| usage(format!("has no size: {e}")))?;
-            if kind.is_block_device() {
-                (ByteSize(size), Some((0, metadata.rdev())), sector_of(metadata.rdev()))
-            } else {
-                (ByteSize(size), Some((metadata.dev(), metadata.ino())), 1)
-            }
-        }
-    };
-    for step in plan.loads() {
-        let (label, profile) = (&step.label, &step.profile);
-        fits(&Point { label: label.clone(), profile: profile.clone() }, size, &target.to_string())?;
-        let unit = profile.alignment.unwrap_or(profile.block_size);
-        if profile.direct && !(profile.block_size.0.is_multiple_of(sector) && unit.0.is_multiple_of(sector)) {
-            return Err(usage(format!(
-                "its sectors have {sector} bytes, and profile {label} asks for blocks of {}: give a multiple, or \
-                 direct = false",
-                profile.block_size
-            )));
+            _ => {}
         }
     }
+    let mut examined = None;
+    for step in plan.loads() {
+        let (label, profile) = (&step.label, &step.profile);
+        let this = examine(target, profile)
+            .map_err(|e| StudyError { kind: e.kind, message: format!("profile {label}: {}", e.message) })?;
+        fits(&Point { label: label.clone(), profile: profile.clone() }, this.size, &target.to_string())?;
+        examined = Some(this);
+    }
+    let Some(Examined { size, identity }) = examined else {
+        return Err(StudyError::usage("there is nothing to measure: name a profile"));
+    };
     if plan.writes() && !destroy_data && matches!(target, Target::Path(_)) {
         let writer = plan.loads().find(|step| step.profile.write_percent > 0);
         return Err(usage(format!(
@@ -253,16 +226,6 @@ fn device(
         )));
     }
     Ok((Device { target: target.clone(), size }, identity))
-}
-
-/// The logical sector of a block device, bytes; 512 if the system does not tell.
-fn sector_of(rdev: u64) -> u64 {
-    let device = format!("/sys/dev/block/{}:{}", nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
-    // A partition has its disk's queue.
-    let read = |path: String| fs::read_to_string(path).ok()?.trim().parse().ok().filter(|n| *n > 0);
-    read(format!("{device}/queue/logical_block_size"))
-        .or_else(|| read(format!("{device}/../queue/logical_block_size")))
-        .unwrap_or(512)
 }
 
 /// A size for people: at most one decimal.
@@ -332,7 +295,7 @@ mod tests {
         for (text, part) in [
             (device_of(READ, "none.img"), "there is nothing"),
             (device_of(READ, "sub"), "is a folder"),
-            (device_of(READ, "/dev/null"), "neither a block device nor a file"),
+            (device_of(READ, "/dev/null"), "neither a file nor a block device"),
             (device_of(WRITE, "disk.img"), "add --destroy-data"),
             (device_of("[[profile]]\nblock_size = \"16K\"\n", "disk.img"), "does not fit"),
             (device_of("[[profile]]\nworking_set = \"1M\"\n", "disk.img"), "larger than"),
@@ -344,6 +307,18 @@ mod tests {
         assert_eq!(problems(&device_of(READ, "disk.img"), folder.path(), false), [""; 0]);
         assert_eq!(problems(&device_of(WRITE, "disk.img"), folder.path(), true), [""; 0]);
         assert_eq!(problems(&device_of(WRITE, "null:1GiB"), folder.path(), false), [""; 0]);
+    }
+
+    #[test]
+    fn a_disk_that_another_program_has_locked_is_refused_before_the_study_begins() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        fs::write(&path, vec![0; 8192]).unwrap();
+        let other = fs::File::open(&path).unwrap();
+        other.lock().unwrap();
+        let problems = problems(&device_of(READ, "disk.img"), folder.path(), false);
+        assert!(problems.len() == 1 && problems[0].contains("in use"), "{problems:?}");
+        assert!(problems[0].contains("B4-T1-O8-W0-PR"), "{problems:?}");
     }
 
     #[test]
