@@ -18,9 +18,9 @@ use loadline_measure::interval::Interval;
 use loadline_measure::window::OperationFigures;
 use loadline_profile::{OfferedRate, Profile};
 
-use crate::exit::{Exit, complain};
+use crate::exit::Exit;
 use crate::made::Made;
-use crate::out::say;
+use crate::out::{complain, say};
 use crate::result_file::Place;
 use crate::{interrupt, profile, text};
 
@@ -100,16 +100,6 @@ pub(crate) fn parse_engine(text: &str) -> Result<Engine, String> {
     }
 }
 
-/// How an error of the load generator ends the program.
-pub(crate) fn exit_of(error: &LoadError) -> Exit {
-    match error.kind {
-        ErrorKind::Usage => Exit::Usage,
-        ErrorKind::Failed => Exit::Failed,
-        ErrorKind::Limit => Exit::Missed,
-        ErrorKind::Interrupted => Exit::Interrupted,
-    }
-}
-
 pub(crate) fn run(args: Args) -> Exit {
     let stop = interrupt::flag();
     let profile = match profile::one(&args.profile, args.targets.len()) {
@@ -119,12 +109,12 @@ pub(crate) fn run(args: Args) -> Exit {
     let place = args.json.as_deref().map(|name| Place::check(name, &args.targets, &args.journal));
     let place = match place.transpose() {
         Ok(place) => place,
-        Err(error) => return complain(exit_of(&error), &error.message),
+        Err(error) => return complain(error.kind.into(), &error.message),
     };
     let mut made = Made;
     let measured = match measure(&args, profile, &stop, &mut made) {
         Ok(measured) => measured,
-        Err(error) => return complain(exit_of(&error), &error.message),
+        Err(error) => return complain(error.kind.into(), &error.message),
     };
     // First of all: what was measured is told, whatever becomes of the file.
     if !matches!(place, Some(Place::Output)) {
@@ -133,7 +123,7 @@ pub(crate) fn run(args: Args) -> Exit {
     let written = place.map_or(Ok(()), |place| write_json(&place, &measured.result));
     let exit = conclude(&measured.result);
     match written {
-        Err(error) => complain(exit_of(&error), &error.message),
+        Err(error) => complain(error.kind.into(), &error.message),
         Ok(()) if measured.interrupted => complain(Exit::Interrupted, "stopped while checking every block"),
         Ok(()) => exit,
     }

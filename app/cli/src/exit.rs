@@ -1,8 +1,8 @@
-//! The exit codes, and the one way an error reaches a person.
+//! The exit codes.
 
 use std::process::ExitCode;
 
-use crate::out::tell;
+use loadline_load::error::ErrorKind;
 
 /// How a command ended. Of several, the first that applies in this order wins: usage, failed, missed, findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +34,14 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Prints an error the one way errors are printed, and hands its exit code on.
-pub(crate) fn complain(exit: Exit, message: &str) -> Exit {
-    tell!("loadline: {message}");
-    exit
+/// How an error ends the program.
+impl From<ErrorKind> for Exit {
+    fn from(kind: ErrorKind) -> Exit {
+        match kind {
+            ErrorKind::Usage => Exit::Usage,
+            ErrorKind::Failed => Exit::Failed,
+            ErrorKind::Limit => Exit::Missed,
+            ErrorKind::Interrupted => Exit::Interrupted,
+        }
+    }
 }

@@ -1,11 +1,11 @@
-//! What is printed. A reader that has gone (`loadline … | head`) is no reason to fail, and none to panic, which would
+//! What is printed, and the one way an error reaches a person. A reader that has gone (`loadline … | head`) is no reason to fail, and none to panic, which would
 //! leave files behind; a disk that is full under a redirected output is one to say so.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
-use crate::exit::{Exit, complain};
+use crate::exit::Exit;
 
 /// Why standard output could not be written, once it could not.
 static FAILED: OnceLock<String> = OnceLock::new();
@@ -35,6 +35,12 @@ pub(crate) fn error_line(text: Arguments<'_>) {
 /// Prints this on standard output, as it is.
 pub(crate) fn write(bytes: &[u8]) {
     note(io::stdout().write_all(bytes));
+}
+
+/// Prints an error the one way errors are printed, and hands its exit code on.
+pub(crate) fn complain(exit: Exit, message: &str) -> Exit {
+    tell!("loadline: {message}");
+    exit
 }
 
 /// How a command ends that would end so: failed, if what it printed is not where it should be.

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use loadline_profile::{Invocation, Notation, OfferedRate, Profile, Reading, diskspd, fio};
 
-use crate::exit::{Exit, complain};
-use crate::out::{say, tell};
+use crate::exit::Exit;
+use crate::out::{complain, say, tell};
 
 /// A profile file is a few lines; what is larger is something else.
 const LARGEST_FILE: u64 = 1 << 20;

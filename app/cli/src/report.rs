@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use loadline_report::{Report, findings, json, table, write};
 use loadline_study::RunFolder;
 
-use crate::exit::{Exit, complain};
-use crate::out::{self, say};
-use crate::run::exit_of;
+use crate::exit::Exit;
+use crate::out::{self, complain, say};
 
 /// Print what a run measured, and write it as CSV, JSON and Markdown.
 ///
@@ -36,7 +35,7 @@ pub(crate) fn run(args: Args) -> Exit {
     });
     let (report, files) = match outcome {
         Ok(outcome) => outcome,
-        Err(error) => return complain(exit_of(&error), &error.message),
+        Err(error) => return complain(error.kind.into(), &error.message),
     };
     if args.json {
         out::write(json::document(&report).as_bytes());

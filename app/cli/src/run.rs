@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use loadline_load::error::ErrorKind;
 use loadline_report::{Report, json, write};
 use loadline_study::check::{Found, Place, check};
 use loadline_study::folder::manifest::{Manifest, State};
@@ -18,9 +17,9 @@ use loadline_study::when::When;
 use loadline_study::{Plan, RunFolder, StudyError, read};
 use tokio::sync::watch;
 
-use crate::exit::{Exit, complain};
+use crate::exit::Exit;
 use crate::interrupt;
-use crate::out::{self, say, tell};
+use crate::out::{self, complain, say, tell};
 use crate::report;
 
 /// How often it is looked whether Ctrl-C was pressed.
@@ -71,17 +70,7 @@ pub(crate) fn run(args: Args) -> Exit {
     match prepared(&args) {
         Ok(None) => Exit::Done,
         Ok(Some(owned)) => carry_out(&args, owned, &stop),
-        Err(error) => complain(exit_of(&error), &error.message),
-    }
-}
-
-/// The exit code of an error.
-pub(crate) fn exit_of(error: &StudyError) -> Exit {
-    match error.kind {
-        ErrorKind::Usage => Exit::Usage,
-        ErrorKind::Failed => Exit::Failed,
-        ErrorKind::Limit => Exit::Missed,
-        ErrorKind::Interrupted => Exit::Interrupted,
+        Err(error) => complain(error.kind.into(), &error.message),
     }
 }
 
@@ -189,7 +178,7 @@ fn carry_out(args: &Args, owned: OwnedFolder, stop: &Arc<AtomicBool>) -> Exit {
     match outcome {
         Ok(folder) => finished(args, &folder),
         Err(error) => {
-            let exit = exit_of(&error);
+            let exit = Exit::from(error.kind);
             let what = match exit {
                 Exit::Interrupted => "stopped".to_string(),
                 _ => error.message,
@@ -239,7 +228,7 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
     });
     let (report, verdict) = match outcome {
         Ok(outcome) => outcome,
-        Err(error) => return complain(exit_of(&error), &error.message),
+        Err(error) => return complain(error.kind.into(), &error.message),
     };
     if args.json {
         out::write(json::document(&report).as_bytes());

@@ -32,14 +32,14 @@ enum What {
 
 pub(crate) fn run(args: Args) -> Exit {
     let schema = match args.what {
-        What::Bench => loadline_study::schema::of::<loadline_load::result::BenchResult>(),
+        What::Bench => loadline_study::json_schema::of::<loadline_load::result::BenchResult>(),
         What::Study => loadline_study::schema::study(),
         What::Run => loadline_study::schema::run(),
         What::Step => loadline_study::schema::step(),
         What::Second => loadline_study::schema::second(),
         What::Report => loadline_report::json::schema(),
     };
-    let text = loadline_study::schema::text(&schema);
+    let text = loadline_study::json_schema::text(&schema);
     out::write(text.as_bytes());
     Exit::Done
 }
@@ -50,8 +50,9 @@ mod tests {
     #[test]
     fn the_published_schema_of_a_bench_result_is_current() {
         let published = include_str!("../../../docs/reference/bench-result.schema.json");
-        let current =
-            loadline_study::schema::text(&loadline_study::schema::of::<loadline_load::result::BenchResult>());
+        let current = loadline_study::json_schema::text(&loadline_study::json_schema::of::<
+            loadline_load::result::BenchResult,
+        >());
         assert!(published == current, "docs/reference/bench-result.schema.json is out of date");
     }
 }

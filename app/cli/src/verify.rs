@@ -8,10 +8,10 @@ use loadline_measure::audit::{Finding, Severity};
 use loadline_profile::Profile;
 use serde::Serialize;
 
-use crate::bench::{exit_of, scan_incomplete};
-use crate::exit::{Exit, complain};
+use crate::bench::scan_incomplete;
+use crate::exit::Exit;
 use crate::interrupt;
-use crate::out::say;
+use crate::out::{complain, say};
 
 /// Check that every acknowledged write is there.
 ///
@@ -53,7 +53,7 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     let mut prepared = match loadline_load::prepare_to_scan(&job) {
         Ok(prepared) => prepared,
-        Err(error) => return complain(exit_of(&error), &error.message),
+        Err(error) => return complain(error.kind.into(), &error.message),
     };
     let Scan { report, incomplete } = prepared.scan(&stop, &mut progress);
     if terminal {
@@ -75,7 +75,7 @@ pub(crate) fn run(args: Args) -> Exit {
         findings.iter().for_each(|finding| say!("{finding}"));
     }
     if let Some(error) = incomplete {
-        return complain(exit_of(&error), &error.message);
+        return complain(error.kind.into(), &error.message);
     }
     let doubtful = findings.iter().any(|f| f.severity == Severity::Doubt);
     match (report.bad(), doubtful) {

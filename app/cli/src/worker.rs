@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use loadline_fleet::cpus::CpuList;
-use loadline_fleet::{ErrorKind, WorkerOptions, run_worker};
+use loadline_fleet::{WorkerOptions, run_worker};
 
-use crate::exit::{Exit, complain};
-use crate::out::tell;
+use crate::exit::Exit;
+use crate::out::{complain, tell};
 
 /// Join a fleet: measure what the controller says, on this host, until it says goodbye or is gone.
 ///
@@ -51,14 +51,6 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut tell) {
         Ok(()) => Exit::Done,
-        Err(error) => {
-            let exit = match error.kind {
-                ErrorKind::Usage => Exit::Usage,
-                ErrorKind::Failed => Exit::Failed,
-                ErrorKind::Limit => Exit::Missed,
-                ErrorKind::Interrupted => Exit::Interrupted,
-            };
-            complain(exit, &error.message)
-        }
+        Err(error) => complain(error.kind.into(), &error.message),
     }
 }

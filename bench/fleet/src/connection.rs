@@ -5,7 +5,6 @@
 //! that says too much waits. What the controller says waits in a bounded queue of the connection: a worker that
 //! does not listen is given up.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +16,11 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::event::LossReason;
 use crate::frame::{self, FrameError, FrameReader, parse};
-use crate::spec::WorkerId;
+use crate::inbound::{Inbound, LinkNumber, Refusal};
 use crate::strangers::Strangers;
 use crate::wire::{
-    AnyHello, Digits, HEARTBEAT, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, Reply, SILENCE_LIMIT,
-    Side, ToController, ToWorker,
+    AnyHello, Digits, HEARTBEAT, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, SILENCE_LIMIT, Side,
+    ToController, ToWorker,
 };
 
 /// How long somebody who connected may take to introduce itself and to prove that it knows the token.
@@ -34,34 +33,6 @@ const WORDS_WAITING: usize = 64;
 pub(crate) const MESSAGES_WAITING: usize = 256;
 /// The pause after a connection could not be accepted: usually there are too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Which connection, counted from the controller's start.
-pub(crate) type LinkNumber = u64;
-
-/// What connections tell the controller.
-#[derive(Debug)]
-pub(crate) enum Inbound {
-    /// Somebody who has the token and speaks the protocol wants to join.
-    Knock {
-        link: LinkNumber,
-        hello: Hello,
-        words: mpsc::Sender<ToWorker>,
-        answer: oneshot::Sender<Result<WorkerId, Refusal>>,
-    },
-    /// Somebody was turned away, as the `count`th. Not all of them are told ([`Strangers::turn_away`]).
-    Rejected { from: SocketAddr, why: String, count: u64 },
-    /// A worker replied to an order.
-    Reply { link: LinkNumber, task: u64, reply: Reply },
-    /// A connection is over.
-    Gone { link: LinkNumber, reason: LossReason, why: String },
-}
-
-/// Why a worker is not let in.
-#[derive(Debug, Clone)]
-pub(crate) struct Refusal {
-    pub(crate) why: String,
-    pub(crate) retry: bool,
-}
 
 /// The controller's side of a worker's connection. Dropping it closes the connection.
 #[derive(Debug)]

@@ -16,10 +16,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::cgroup::NodeGroups;
-use crate::connection::{Inbound, Link, LinkNumber, MESSAGES_WAITING, Refusal, accept};
+use crate::connection::{Link, MESSAGES_WAITING, accept};
 use crate::error::FleetError;
 use crate::event::{FleetEvent, Loss, LossReason};
 use crate::event_queue::EventQueue;
+use crate::inbound::{Inbound, LinkNumber, Refusal};
 use crate::process::{Launch, LocalWorker};
 use crate::spec::{FleetSpec, Placement, WorkerId, WorkerInfo, is_name};
 use crate::token::random_token;

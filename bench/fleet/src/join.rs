@@ -1,5 +1,6 @@
 //! How a worker gets into a fleet: dial, introduce itself, be let in; and again, for a while.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -7,13 +8,13 @@ use tokio::io::{ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::cpus::CpuList;
 use crate::error::FleetError;
 use crate::frame::{self, FrameError, FrameReader, parse};
 use crate::spec::WorkerId;
 use crate::wire::{
     Digits, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, Side, ToController, ToWorker,
 };
-use crate::worker::WorkerOptions;
 
 /// How long a controller that is not there yet is tried.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
@@ -23,6 +24,25 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How a worker is started.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// The controller's `HOST:PORT`.
+    pub join: String,
+    /// What it and its controller prove to each other that they have.
+    pub token: String,
+    /// Its name in the fleet. Made of the host's name and the process id, if nothing is said.
+    pub name: Option<String>,
+    /// The node that it is placed on. The host's name, if nothing is said.
+    pub node: Option<String>,
+    /// The CPUs that it may run on.
+    pub cpus: Option<CpuList>,
+    /// Control groups that it moves into before anything else.
+    pub cgroups: Vec<PathBuf>,
+    /// Whether it is a child of its controller, and dies with it.
+    pub child: bool,
+}
 
 /// A connection to the controller that has let this worker in.
 pub(crate) type Joined = (FrameReader<ReadHalf<TcpStream>>, WriteHalf<TcpStream>, WorkerId);

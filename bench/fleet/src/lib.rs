@@ -3,7 +3,8 @@
 //! A fleet is one controller and many workers. The controller lives inside the program that runs the study (on a
 //! thread of its own, so that nothing the study does makes it late); a worker is a process of the same program,
 //! started by the controller on this machine or by anybody on any machine with `loadline worker --join`. Either
-//! way it dials out to the controller, the two prove to each other that they have the token, and it does what it is told, until the controller is gone.
+//! way it dials out to the controller, the two prove to each other that they have the token, and it does what it is
+//! told, until the controller is gone.
 //!
 //! | module | idea |
 //! | --- | --- |
@@ -28,6 +29,7 @@ pub mod fleet;
 mod frame;
 mod host_cpu;
 mod host_seconds;
+mod inbound;
 mod join;
 mod lifecycle;
 mod live;
@@ -45,8 +47,9 @@ pub mod worker;
 pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
 pub use fleet::{Fleet, MadeFiles};
+pub use join::WorkerOptions;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use process::TOKEN_VARIABLE;
 pub use spec::{FleetSpec, NodeSpec, Placement, WorkerId, WorkerInfo};
 pub use token::random_token;
-pub use worker::{WorkerOptions, run_worker};
+pub use worker::run_worker;

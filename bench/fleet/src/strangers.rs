@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::connection::Inbound;
+use crate::inbound::Inbound;
 
 /// Connections that have not introduced themselves yet. One more is closed at once; a worker tries again.
 const STRANGERS: usize = 256;

@@ -1,6 +1,5 @@
 //! A worker's whole life: join, obey, leave.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,12 +13,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::clock_offset::{ClockOffset, Exchange, estimate};
-use crate::cpus::CpuList;
 use crate::error::FleetError;
 use crate::frame::{self, FrameReader, parse};
 use crate::host_cpu::HostCpuWatch;
 use crate::host_seconds::HostSeconds;
-use crate::join::join;
+use crate::join::{WorkerOptions, join};
 use crate::load_thread::{LoadThread, Work};
 use crate::process::is_orphan;
 use crate::spec::WorkerId;
@@ -29,25 +27,6 @@ use crate::wire::{FailureKind, HEARTBEAT, Order, Reply, SILENCE_LIMIT, ToControl
 const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 /// Questions for the controller's time before each run: the shortest round trip of eight is good enough.
 const CLOCK_QUESTIONS: usize = 8;
-
-/// How a worker is started.
-#[derive(Debug, Clone)]
-pub struct WorkerOptions {
-    /// The controller's `HOST:PORT`.
-    pub join: String,
-    /// What it and its controller prove to each other that they have.
-    pub token: String,
-    /// Its name in the fleet. Made of the host's name and the process id, if nothing is said.
-    pub name: Option<String>,
-    /// The node that it is placed on. The host's name, if nothing is said.
-    pub node: Option<String>,
-    /// The CPUs that it may run on.
-    pub cpus: Option<CpuList>,
-    /// Control groups that it moves into before anything else.
-    pub cgroups: Vec<PathBuf>,
-    /// Whether it is a child of its controller, and dies with it.
-    pub child: bool,
-}
 
 /// Joins a fleet and works until the controller says goodbye (`Ok`), is gone, refuses it, or until a signal. `tell`
 /// gets what a person at the terminal wants to know. To be called before the process starts any thread. Threads

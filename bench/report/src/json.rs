@@ -14,5 +14,5 @@ pub fn document(report: &Report) -> String {
 
 /// The schema of [`document`].
 pub fn schema() -> Value {
-    loadline_study::schema::of::<Report>()
+    loadline_study::json_schema::of::<Report>()
 }

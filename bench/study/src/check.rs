@@ -14,7 +14,7 @@ use crate::error::StudyError;
 use crate::file::Study;
 use crate::folder::manifest::MadeFile;
 use crate::plan::{Plan, fits};
-use crate::profiles::Point;
+use crate::points::Point;
 
 /// Space that is needed on one file system.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,14 +4,15 @@
 //! | --- | --- |
 //! | [`mod@file`] | the study file, as it is written |
 //! | [`read`] | its text, read with messages that say line, column and what was probably meant |
-//! | [`profiles`] | which loads it measures: names, tables, a matrix over them |
+//! | [`profiles`] | its loads as they are written: tables, a matrix over them |
+//! | [`points`] | which loads it measures |
 //! | [`limit`] | stated limits, and how a step did against them |
 //! | [`plan`] | every step in its order, its length, the space it needs. Pure |
 //! | [`check`] | the plan against what is there: space, devices, folders |
 //! | [`folder`] | a run's folder: complete after every step, readable in ten years |
 //! | [`run`] | a study, run or resumed: files, fill, steps, scans |
 //! | [`progress`] | what is to be seen while it runs |
-//! | [`schema`] | JSON Schemas of what is written and read |
+//! | [`schema`], [`json_schema`] | JSON Schemas of what is written and read |
 //! | [`name`], [`when`], [`error`] | names, wall-clock time, what can go wrong |
 
 pub mod check;
@@ -19,10 +20,12 @@ pub mod error;
 pub mod file;
 pub mod folder;
 mod jobs;
+pub mod json_schema;
 pub mod limit;
 pub mod name;
 mod nearest;
 pub mod plan;
+pub mod points;
 pub mod profiles;
 pub mod progress;
 pub mod read;
@@ -35,6 +38,7 @@ pub mod schema;
 #[cfg(test)]
 mod stand_in;
 mod step;
+mod stop;
 pub mod when;
 mod workers;
 

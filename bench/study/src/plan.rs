@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
 use crate::file::Study;
-use crate::profiles::{Point, points};
+use crate::points::{Point, points};
 
 /// More workers than this need more than one controller.
 pub const MOST_WORKERS: u32 = 1024;

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::json_schema;
 use crate::nearest::nearest;
-use crate::schema;
 
 /// A study is written by people; a file beyond this is something else.
 const LONGEST_FILE: u64 = 1 << 20;
@@ -95,7 +95,7 @@ fn explain(message: &str) -> String {
 
 /// The section in which a key exists, as it is written: `[run]`, `[[profile]]`, or the top.
 fn section_of(key: &str) -> Option<String> {
-    let schema = schema::study();
+    let schema = json_schema::of::<Study>();
     let has = |object: &Value| object.pointer("/properties").is_some_and(|p| p.get(key).is_some());
     if has(&schema) {
         return Some("the top of the file, before the first [section]".into());

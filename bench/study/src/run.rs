@@ -1,9 +1,7 @@
 //! A study, run or resumed: files, fill, steps, scans. After each step the run's folder is complete as far as it
 //! goes; a crash or Ctrl-C costs the step that was being measured, and nothing else.
 
-use std::future::{Future, pending};
-
-use loadline_fleet::{Fleet, FleetSpec, Placement};
+use loadline_fleet::{Fleet, FleetSpec, Placement, random_token};
 use loadline_load::error::ErrorKind;
 use tokio::sync::watch;
 
@@ -15,6 +13,7 @@ use crate::plan::fleet_spec;
 use crate::progress::{Progress, Update};
 use crate::record::Shared;
 use crate::runner::Runner;
+use crate::stop::or_stop;
 
 /// What a run came to, in figures that an exit code follows from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -132,30 +131,3 @@ fn spec(owned: &OwnedFolder, token: Option<String>) -> Result<FleetSpec, StudyEr
 
 /// Where workers join if the study does not say.
 const DEFAULT_PORT: u16 = 7400;
-
-fn random_token() -> Result<String, StudyError> {
-    use std::io::Read;
-    let mut bytes = [0u8; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut bytes))
-        .map_err(|e| StudyError::io("read", std::path::Path::new("/dev/urandom"), &e))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// What `work` comes to, unless `stop` turns true first: then it is dropped.
-pub(crate) async fn or_stop<T>(
-    stop: &mut watch::Receiver<bool>,
-    work: impl Future<Output = T>,
-) -> Result<T, StudyError> {
-    let stopped = async {
-        if stop.wait_for(|stop| *stop).await.is_err() {
-            // Nobody is left who could stop it.
-            pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        biased;
-        () = stopped => Err(StudyError::interrupted()),
-        done = work => Ok(done),
-    }
-}

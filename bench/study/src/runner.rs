@@ -23,8 +23,8 @@ use crate::jobs::{Jobs, in_order};
 use crate::plan::Step;
 use crate::progress::Update;
 use crate::record::Shared;
-use crate::run::or_stop;
 use crate::step::{collect, integrity};
+use crate::stop::or_stop;
 use crate::when::When;
 use crate::workers::Workers;
 

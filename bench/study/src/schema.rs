@@ -1,13 +1,12 @@
 //! JSON Schemas of what is written and read: an editor completes a study with them, a program reads a run.
 
-use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, generate::SchemaGenerator};
 use serde_json::Value;
 
 use crate::file::Study;
 use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
 use crate::folder::series::SecondLine;
+use crate::json_schema::of;
 
 /// The schema of a study file.
 pub fn study() -> Value {
@@ -29,19 +28,10 @@ pub fn second() -> Value {
     of::<SecondLine>()
 }
 
-/// A schema as it is printed and published.
-pub fn text(schema: &Value) -> String {
-    format!("{schema:#}\n")
-}
-
-/// The schema of a type of this project.
-pub fn of<T: JsonSchema>() -> Value {
-    SchemaGenerator::new(SchemaSettings::draft07()).into_root_schema_for::<T>().to_value()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json_schema::text;
 
     #[test]
     fn the_published_schema_of_a_study_is_current() {

@@ -1,0 +1,15 @@
+//! A type's JSON Schema.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, generate::SchemaGenerator};
+use serde_json::Value;
+
+/// A schema as it is printed and published.
+pub fn text(schema: &Value) -> String {
+    format!("{schema:#}\n")
+}
+
+/// The schema of a type of this project.
+pub fn of<T: JsonSchema>() -> Value {
+    SchemaGenerator::new(SchemaSettings::draft07()).into_root_schema_for::<T>().to_value()
+}
