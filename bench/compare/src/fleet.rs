@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::pair::median;
 use crate::program::number;
+use crate::steal::CpuTicks;
 
 /// How often it is measured.
 const RUNS: usize = 3;
@@ -25,6 +26,7 @@ struct Figures {
 
 /// Measures it a few times, and prints the medians of IOPS and lateness, and the most memory.
 pub(crate) fn measure(program: &Path, folder: &Path) -> Result<(), String> {
+    let cpu = CpuTicks::now();
     let runs = (0..RUNS).map(|_| run(program, folder)).collect::<Result<Vec<Figures>, String>>()?;
     let row = |what: &str, value: String, wanted: &str, met: bool| {
         println!("{what:<44} {value:>25}  {wanted}: {}", if met { "met" } else { "NOT MET" });
@@ -46,6 +48,9 @@ pub(crate) fn measure(program: &Path, folder: &Path) -> Result<(), String> {
     row("fleet of 64: a worker's private memory", mib(worker), "under 16 MiB", worker < 16 * 1024);
     let all = runs.iter().map(|r| r.all_kib).max().unwrap_or(0);
     row("fleet of 64: everything's private memory", mib(all), "under 1536 MiB", all < 1536 * 1024);
+    if let (Some(before), Some(after)) = (cpu, CpuTicks::now()) {
+        println!("{:<44} {:>23.1} %", "fleet of 64: CPU that others took (steal)", after.steal_since(before));
+    }
     Ok(())
 }
 

@@ -94,16 +94,7 @@ struct Figures {
 
 impl Scenario {
     pub(crate) fn measure(&self, context: &Context, file: &Path) -> Result<(), String> {
-        let mut pairs = Vec::new();
-        for pair in 0..context.pairs {
-            // Each goes first in turn, so that neither always finds what the other left.
-            pairs.push(if pair.is_multiple_of(2) {
-                (self.loadline(context, file)?, self.fio(context, file)?)
-            } else {
-                let theirs = self.fio(context, file)?;
-                (self.loadline(context, file)?, theirs)
-            });
-        }
+        let pairs = in_turn(context.pairs, || self.loadline(context, file), || self.fio(context, file))?;
         for wanted in self.wanted {
             let (what, bound, of): (_, _, fn(&Figures) -> f64) = match wanted {
                 Wanted::Iops(bound) => ("IOPS", *bound, |f| f.iops),
@@ -164,21 +155,38 @@ impl Scenario {
 
 /// The generators by themselves: nothing below them.
 pub(crate) fn null_target(context: &Context) -> Result<(), String> {
-    let mut values = Vec::new();
-    for _ in 0..context.pairs {
+    let ours = || {
         let mut arguments = words("bench null:1GiB --warm-up 0s --json - --profile B4-T1-O32-W0-PR --for");
         arguments.push(format!("{}s", context.seconds));
-        let ours = number(&program::run(&context.program, &arguments)?.json, "total/iops")?;
+        number(&program::run(&context.program, &arguments)?.json, "total/iops")
+    };
+    let theirs = || {
         let mut arguments = words(
             "--name=compare --size=1g --ioengine=null --bs=4k --rw=randread --iodepth=32 --thread --time_based \
              --norandommap --output-format=json",
         );
         arguments.push(format!("--runtime={}", context.seconds));
-        let theirs = number(&program::run(Path::new("fio"), &arguments)?.json, "jobs/0/read/iops")?;
-        values.push((ours, theirs));
-    }
+        number(&program::run(Path::new("fio"), &arguments)?.json, "jobs/0/read/iops")
+    };
+    let values = in_turn(context.pairs, ours, theirs)?;
     print_row("null target, 32 outstanding", "IOPS", &values, AtLeast(5.0));
     Ok(())
+}
+
+/// So many pairs. Each of the two goes first in turn, so that neither always finds what the other left.
+fn in_turn<T>(
+    pairs: u32,
+    ours: impl Fn() -> Result<T, String>,
+    theirs: impl Fn() -> Result<T, String>,
+) -> Result<Vec<(T, T)>, String> {
+    let pair = |number: u32| {
+        if number.is_multiple_of(2) {
+            return Ok((ours()?, theirs()?));
+        }
+        let theirs = theirs()?;
+        Ok((ours()?, theirs))
+    };
+    (0..pairs).map(pair).collect()
 }
 
 fn words(text: &str) -> Vec<String> {

@@ -1,6 +1,5 @@
 //! How much of a file was written, not only reserved.
 
-use std::fs::File;
 use std::os::fd::AsRawFd;
 
 /// Extents asked for at once.
@@ -44,7 +43,7 @@ mod ioctl {
 
 /// Bytes of a file's first `size` that were written; `None` if its file
 /// system does not tell.
-pub(crate) fn written(file: &File, size: u64) -> Option<u64> {
+pub(crate) fn written(file: &impl AsRawFd, size: u64) -> Option<u64> {
     let (mut start, mut bytes) = (0, 0);
     for _ in 0..MOST_CALLS {
         if start >= size {

@@ -55,8 +55,8 @@ pub struct Job {
     pub engine: Engine,
     /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
     pub poll: bool,
-    /// Load threads of other jobs that run beside this one on its host. Looking for completions before sleeping
-    /// only pays where there are CPUs for it.
+    /// Load threads of the other jobs of the same step on its host, whatever CPUs they are bound to. Looking for
+    /// completions before sleeping only pays where there are CPUs for it.
     #[serde(default)]
     pub neighbours: u32,
     /// Limits that end the load before it hurts.

@@ -47,6 +47,21 @@ pub(crate) struct OpenDisk {
 /// here, before any I/O: it does not exist, is a directory, is in use, may not be written to, or the block size
 /// does not fit.
 pub(crate) fn open(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
+    let mut open = open_as(disk, profile, write, write)?;
+    if let Some(file) = &open.file
+        && profile.write_percent < 100
+    {
+        let stat = fstat(file).map_err(|e| LoadError::failed(format!("{}: {}", open.name, e.desc())))?;
+        if stat.st_mode & libc::S_IFMT == libc::S_IFREG {
+            let written = extents::written(file, open.size.0).unwrap_or(stat.st_blocks as u64 * 512);
+            open.unwritten = ByteSize(open.size.0.saturating_sub(written));
+        }
+    }
+    Ok(open)
+}
+
+/// As [`open`], but for what was never written. `alone`: nobody else may even read it meanwhile.
+fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<OpenDisk, LoadError> {
     let path = match &disk.target {
         Target::Null(size) => {
             return Ok(OpenDisk {
@@ -72,10 +87,10 @@ pub(crate) fn open(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDi
              and begin a new run"
         )));
     }
-    if let Some(holder) = holder_of_locks(&file, write) {
+    if let Some(holder) = holder_of_locks(&file, alone) {
         return Err(in_use_error(&name, &holder));
     }
-    lock(&file, &name, write)?;
+    lock(&file, &name, alone)?;
     let (size, needed) = if device {
         direct::device_size(&file, &name)?
     } else {
@@ -85,13 +100,8 @@ pub(crate) fn open(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDi
     };
     settle(&file, direct).map_err(|e| LoadError::failed(format!("{name} cannot be set up: {}", e.desc())))?;
     check_alignment(&name, profile, needed)?;
-    let unwritten = if device || profile.write_percent == 100 {
-        ByteSize(0)
-    } else {
-        let written = extents::written(&file, size.0).unwrap_or(metadata.blocks() * 512);
-        ByteSize(size.0.saturating_sub(written))
-    };
     let in_memory = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC);
+    let unwritten = ByteSize(0);
     Ok(OpenDisk { name, file: Some(Arc::new(file.into())), size, in_memory, direct, unwritten })
 }
 
@@ -105,10 +115,11 @@ pub struct Examined {
 }
 
 /// Whether a disk could be measured by this profile now, and what it is. It is opened as a measurement would, but for
-/// reading only, whatever the profile does; whether it may be written to is not asked.
-pub fn examine(target: &Target, profile: &Profile) -> Result<Examined, LoadError> {
+/// reading only, whatever the profile does; whether it may be written to is not asked. `alone`: it will be written to,
+/// so that nobody else may even read it.
+pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examined, LoadError> {
     let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
-    let open = open(&disk, profile, false)?;
+    let open = open_as(&disk, profile, false, alone)?;
     let identity = match &open.file {
         None => None,
         Some(file) => {

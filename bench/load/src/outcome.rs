@@ -117,6 +117,10 @@ impl Scan {
     }
 }
 
+/// The name of the io_uring engine where its threads look for completions for a while before they sleep (closed loop,
+/// a file in memory, CPUs to spare). It may use all of a CPU, and finds completions sooner than one that sleeps.
+pub const LOOKING: &str = "io_uring, looking before sleeping";
+
 /// What a job came to.
 #[derive(Debug, Clone)]
 pub struct Outcome {
@@ -126,7 +130,7 @@ pub struct Outcome {
     pub cpu: CpuTime,
     /// What a reader should know, the audit's findings not included.
     pub findings: Vec<Finding>,
-    /// Which engine ran, in words (`io_uring`, `threads`, `null`).
+    /// Which engine ran, in words: `io_uring`, [`LOOKING`], `threads`, `null`.
     pub engine: String,
     /// What the checks of blocks found, if verifying.
     pub verify: Option<VerifyReport>,

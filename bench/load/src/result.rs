@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::{HostSecond, Inventory, allowed_cpus};
 use crate::job::Job;
-use crate::outcome::{CpuTime, Outcome, VerifyReport};
+use crate::outcome::{CpuTime, LOOKING, Outcome, VerifyReport};
 
 /// The version of the result's form. Readers refuse what they do not know.
 pub const FORMAT: u32 = 1;
@@ -80,6 +80,9 @@ impl BenchResult {
         if outcome.engine == "null" {
             // Nothing is outstanding where everything completes at once.
             asked.outstanding = None;
+        }
+        if outcome.engine == LOOKING {
+            asked.generator_cpu = None;
         }
         if let Some((used, _)) = &mut asked.generator_cpu {
             *used = outcome.cpu.user_s + outcome.cpu.system_s;

@@ -13,7 +13,7 @@ use crate::brake::Watch;
 use crate::collect::{Collector, Sink};
 use crate::error::LoadError;
 use crate::issuer::IssuerReport;
-use crate::outcome::{CpuTime, Outcome, VerifyReport};
+use crate::outcome::{CpuTime, LOOKING, Outcome, VerifyReport};
 use crate::prepare::{Chosen, Prepared};
 use crate::record::Timetable;
 use crate::threads::{END_LIMIT, Threads};
@@ -63,6 +63,7 @@ impl Prepared {
         };
         let give_up = end + Nanos::from(job.drain.0) + END_LIMIT;
         let mut braked = collector.collect(stop, threads.halt(), give_up);
+        let looks = threads.looks;
         let (reports, stuck) = threads.end()?;
         if stuck > 0 {
             self.findings.push(Finding::doubt(
@@ -86,13 +87,14 @@ impl Prepared {
         let whole = collector.window.length().0 / Nanos::SECOND.0;
         braked = braked.or(in_the_end.map(|why| (whole, why)));
         let cpu = collector.cpu();
-        self.outcome(collector.window, cpu, reports, braked)
+        self.outcome(collector.window, cpu, looks, reports, braked)
     }
 
     fn outcome(
         self,
         window: Window,
         cpu: CpuTime,
+        looks: bool,
         reports: Vec<IssuerReport>,
         braked: Option<(u64, String)>,
     ) -> Result<Outcome, LoadError> {
@@ -131,6 +133,7 @@ impl Prepared {
         });
         let engine = match (self.disks.iter().all(|d| d.open.file.is_none()), self.engine) {
             (true, _) => "null",
+            (false, Chosen::Uring) if looks => LOOKING,
             (false, Chosen::Uring) => "io_uring",
             (false, Chosen::Threads) => "threads",
         };

@@ -41,6 +41,8 @@ pub(crate) struct Threads {
     count: usize,
     /// How many have an engine that is hindered.
     pub(crate) hindered: usize,
+    /// Whether any looks for completions before it sleeps.
+    pub(crate) looks: bool,
     halt: Arc<AtomicBool>,
     reports: Receiver<io::Result<IssuerReport>>,
 }
@@ -56,13 +58,17 @@ impl Threads {
         let total = prepared.disks.len() * prepared.job.profile.threads as usize;
         let (report, reports) = mpsc::sync_channel(total);
         let (ready_send, ready) = mpsc::sync_channel(total);
-        let mut threads = Threads { count: 0, hindered: 0, halt: Arc::new(AtomicBool::new(false)), reports };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut threads =
+            Threads { count: 0, hindered: 0, looks: false, halt: Arc::new(AtomicBool::new(false)), reports };
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
+            let waiting = waiting(&prepared.job, disk.open.in_memory, cpus);
+            threads.looks |= disk.open.file.is_some() && waiting == Waiting::SpinsFirst;
             for thread in 0..prepared.job.profile.threads as usize {
                 let index = disk_index * prepared.job.profile.threads as usize + thread;
-                let making =
-                    Making::new(prepared, disk, (disk_index, index, total), &shared, timetable, watch);
+                let number = (disk_index, index, total);
+                let making = Making::new(prepared, disk, number, waiting, &shared, timetable, watch);
                 let (halt, send) = (Arc::clone(&threads.halt), send.clone());
                 let (report, ready) = (report.clone(), ready_send.clone());
                 let made = std::thread::Builder::new()
@@ -140,12 +146,12 @@ impl Making {
         prepared: &Prepared,
         disk: &PreparedDisk,
         (disk_index, index, threads): (usize, usize, usize),
+        waiting: Waiting,
         shared: &Arc<AtomicU64>,
         timetable: Timetable,
         watch: &Arc<Watch>,
     ) -> Making {
         let (job, profile) = (&prepared.job, &prepared.job.profile);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let seed = job.seed.wrapping_add((index as u64 + 1).wrapping_mul(0xD134_2543_DE82_EF95));
         let schedule = profile.rate.as_ref().map(|offered| {
             let iops = offered.rate.iops(profile.block_size);
@@ -174,7 +180,7 @@ impl Making {
             setting,
             file: disk.open.file.clone(),
             in_memory: disk.open.in_memory,
-            waiting: waiting(job, disk.open.in_memory, cpus),
+            waiting,
             engine: prepared.engine,
             data: profile.data,
             seed,
@@ -227,12 +233,13 @@ impl Making {
     }
 }
 
-/// How a job's threads wait. On a file in memory each has a kernel worker at its side, which needs a CPU too.
+/// How a job's threads wait. On a file in memory each has a kernel worker at its side, which needs a CPU too. A load
+/// with a rate has better to do: it sleeps until the next I/O is due.
 fn waiting(job: &Job, in_memory: bool, cpus: usize) -> Waiting {
     let threads = u64::from(job.load_threads()) + u64::from(job.neighbours);
     match (job.poll, in_memory) {
         (true, _) => Waiting::Spins,
-        (false, true) if threads * 2 <= cpus as u64 => Waiting::SpinsFirst,
+        (false, true) if job.profile.rate.is_none() && threads * 2 <= cpus as u64 => Waiting::SpinsFirst,
         _ => Waiting::Sleeps,
     }
 }
@@ -241,7 +248,7 @@ fn waiting(job: &Job, in_memory: bool, cpus: usize) -> Waiting {
 mod tests {
     use super::*;
     use crate::target::{Disk, Target, WritePermission};
-    use loadline_profile::Profile;
+    use loadline_profile::{Arrival, OfferedRate, Profile};
 
     #[test]
     fn a_thread_looks_before_it_sleeps_only_where_it_and_its_kernel_worker_have_a_cpu_each() {
@@ -250,6 +257,11 @@ mod tests {
         assert_eq!(waiting(&job, true, 4), Waiting::SpinsFirst);
         assert_eq!(waiting(&job, true, 3), Waiting::Sleeps, "its own threads take them");
         assert_eq!(waiting(&job, false, 4), Waiting::Sleeps, "a disk takes too long");
+        let paced = Job { profile: "B4-T2-O4-W0-PR".parse().unwrap(), ..job.clone() };
+        assert_eq!(waiting(&paced, true, 4), Waiting::SpinsFirst);
+        let rate = Some(OfferedRate { rate: "100iops".parse().unwrap(), arrival: Arrival::Uniform });
+        let paced = Job { profile: Profile { rate, ..paced.profile }, ..job.clone() };
+        assert_eq!(waiting(&paced, true, 4), Waiting::Sleeps, "it would be late for the next I/O");
         job.neighbours = 1;
         assert_eq!(waiting(&job, true, 4), Waiting::Sleeps, "other workers of this host take them");
         job.poll = true;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use loadline_fleet::{Loss, StepOutcome, WorkerInfo};
-use loadline_load::Job;
 use loadline_load::VerifyReport;
+use loadline_load::{Job, LOOKING};
 use loadline_measure::audit::{Asked, Finding, FindingKind, audit};
 use loadline_measure::window::Window;
 use loadline_profile::Arrival;
@@ -68,6 +68,7 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
     // them is a finding already.
     let whole = result.lost() == 0;
     let on_nothing = result.workers.iter().any(|worker| worker.engine.as_deref() == Some("null"));
+    let looks = result.workers.iter().any(|worker| worker.engine.as_deref() == Some(LOOKING));
     Asked {
         poisson: job.profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson),
         // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes; and
@@ -76,8 +77,8 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
             .then(|| job.outstanding() as f64 * workers),
         rate_iops: rate.filter(|_| whole).map(|rate| rate * workers),
         generator_cpu: cores_at_most(study, result, job)
-            // Who polls uses all the CPU that there is, by design.
-            .filter(|_| whole && !job.poll)
+            // Who polls or looks uses all the CPU that there is, by design.
+            .filter(|_| whole && !job.poll && !looks)
             .map(|cores| (result.cpu.user_s + result.cpu.system_s, cores)),
         steal: result.workers.iter().filter_map(|w| w.host_cpu.map(|cpu| cpu.steal)).reduce(f64::max),
         study: true,

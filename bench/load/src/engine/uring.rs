@@ -26,7 +26,8 @@ use super::{Engine, Io, Kind, Memory};
 const LARGEST_REGION: usize = 1 << 30;
 /// How long to look for completions before sleeping.
 const SPIN: Duration = Duration::from_micros(60);
-/// Pauses of the CPU before each look, for each completion that is waited for.
+/// Pauses of the CPU before each look, for each completion that is waited for: together about a microsecond on the
+/// AMD EPYC that this was measured on, and at most a few on others.
 const PAUSES: usize = 20;
 /// A look is preceded by the pauses of at least so many completions.
 const FEWEST: usize = 4;
@@ -126,7 +127,7 @@ impl UringEngine {
                 return Ok(());
             }
             if Instant::now() >= until {
-                // Cut short by the next I/O that is due, it says nothing.
+                // Cut short by the end of a second, it says nothing.
                 if limit >= SPIN {
                     self.spins.failed();
                 }
@@ -221,11 +222,14 @@ impl Engine for UringEngine {
             // What was pushed is handed over; the caller comes again at once if nothing has completed.
             self.ring.submit()?;
         } else {
+            let mut left = limit;
             if self.in_flight >= want && self.spins.worth_it() {
+                let begin = Instant::now();
                 self.spin(want, limit)?;
+                left = limit.saturating_sub(begin.elapsed());
             }
             if self.done.is_empty() {
-                self.ring.wait(want, Some(limit))?;
+                self.ring.wait(want, Some(left))?;
             }
         }
         self.collect();
