@@ -256,6 +256,7 @@ pub fn human(size: ByteSize) -> String {
 mod tests {
     use super::*;
     use crate::read::parse;
+    use nix::fcntl::{Flock, FlockArg};
 
     fn problems(text: &str, folder: &Path, destroy_data: bool) -> Vec<String> {
         let study = parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap();
@@ -326,12 +327,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         fs::write(&path, vec![0; 8192]).unwrap();
-        let other = fs::File::open(&path).unwrap();
-        other.lock().unwrap();
+        let open = || fs::File::open(&path).unwrap();
+        let other = Flock::lock(open(), FlockArg::LockExclusive).unwrap();
         let refused = problems(&device_of(READ, "disk.img"), folder.path(), false);
         assert!(refused.len() == 1 && refused[0].contains("in use"), "{refused:?}");
-        other.unlock().unwrap();
-        other.lock_shared().unwrap();
+        drop(other);
+        let _other = Flock::lock(open(), FlockArg::LockShared).unwrap();
         assert_eq!(problems(&device_of(READ, "disk.img"), folder.path(), false), [""; 0]);
         let refused = problems(&device_of(WRITE, "disk.img"), folder.path(), true);
         assert!(refused.len() == 1 && refused[0].contains("in use"), "who writes must be alone: {refused:?}");
