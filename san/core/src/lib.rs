@@ -1,0 +1,11 @@
+//! Replication as pure steps: events in, actions out. No I/O, no clock, no thread.
+//!
+//! The rules that it keeps, and why each is needed, are in `docs/design/san.md`.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`layout`] | where a block of a volume is: which group, and where in it |
+//! | [`range`] | what overlaps what, and so waits |
+
+pub mod layout;
+pub mod range;
