@@ -6,6 +6,12 @@
 //! | --- | --- |
 //! | [`layout`] | where a block of a volume is: which group, and where in it |
 //! | [`range`] | what overlaps what, and so waits |
+//! | [`record`] | what the store knows of a volume |
+//! | [`swap`] | changing it when the store may answer late, or not at all |
+//! | [`ids`] | what things are called |
 
+pub mod ids;
 pub mod layout;
 pub mod range;
+pub mod record;
+pub mod swap;

@@ -1,0 +1,60 @@
+//! What things are called.
+
+use std::fmt;
+
+/// A host of the cluster. Never used again for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// One life of a node's process: a number that is larger for each later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+/// One copy of a group on one device. Never used again for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId(pub u64);
+
+/// How often a volume's record has been changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// The one that the next swap makes.
+    ///
+    /// # Panics
+    /// After 2⁶⁴ swaps.
+    pub fn next(self) -> Epoch {
+        Epoch(self.0.checked_add(1).expect("a volume's record changes less often"))
+    }
+}
+
+/// Who orders a volume's I/O: a process, and not its node, since the next one there knows nothing of what this one had
+/// in flight (rule P3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// The node.
+    pub node: NodeId,
+    /// The life of its process.
+    pub incarnation: Incarnation,
+}
+
+/// One proposal to change a record (rule P1): no two are the same, not even of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProposalId {
+    /// Who proposes.
+    pub by: Owner,
+    /// Its proposals, counted.
+    pub number: u64,
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}", self.0)
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n{}.{}", self.node.0, self.incarnation.0)
+    }
+}

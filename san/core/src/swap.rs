@@ -1,0 +1,373 @@
+//! Changing a volume's record when the store may answer late, or not at all (rules P1 and P2).
+//!
+//! ```text
+//!            propose                    committed, or a record of ours is seen
+//!   settled ────────▶ undecided ───────────────────────────────────────────────▶ settled on ours
+//!                       │    ▲ │
+//!                       └────┘ └──────────────────────────────────────────────▶ settled on theirs
+//!       no answer, or the old record is seen: ask again      a higher record of somebody else's
+//! ```
+//!
+//! While it is undecided both records count: whoever is a member of either is needed for a write, and for a read.
+
+use std::collections::BTreeSet;
+
+use thiserror::Error;
+
+use crate::ids::{Epoch, ProposalId, ReplicaId};
+use crate::layout::GroupIndex;
+use crate::record::Record;
+
+/// What the store answers to a compare-and-swap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The proposed record is the record now.
+    Committed,
+    /// The record was another one: this.
+    Refused(Record),
+}
+
+/// What has become of a proposal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is the record, or was.
+    Committed,
+    /// Somebody else's is, and a proposal of ours that has not committed never will: it compares with an epoch that is
+    /// gone.
+    Superseded,
+    /// Nobody knows yet: propose it again.
+    Undecided,
+    /// There is no proposal, and what was seen is not new.
+    Settled,
+}
+
+/// The store does not hold what it held before: it was restored from an old copy, or is not a store. The volume is
+/// blocked until a person decides.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum WentBack {
+    /// A lower epoch than one that was seen.
+    #[error("the store holds epoch {seen} of a volume that had reached epoch {known}: it went back in time")]
+    Lower {
+        /// What it holds.
+        seen: u64,
+        /// What it held.
+        known: u64,
+    },
+    /// Another record of the same epoch.
+    #[error("the store holds another record of epoch {0} than it held before: it went back in time")]
+    Other(u64),
+    /// A record that no swap makes.
+    #[error("the store holds a record that cannot be: {0}")]
+    Broken(String),
+}
+
+/// A volume's record as one process knows it.
+#[derive(Debug, Clone)]
+pub struct Swap {
+    settled: Record,
+    proposed: Option<Record>,
+}
+
+impl Swap {
+    /// Begins with a record that was read from the store.
+    pub fn new(record: Record) -> Result<Swap, WentBack> {
+        check(&record)?;
+        Ok(Swap { settled: record, proposed: None })
+    }
+
+    /// The last record that is known to have been committed.
+    pub fn settled(&self) -> &Record {
+        &self.settled
+    }
+
+    /// What is proposed, and may or may not be the record.
+    pub fn undecided(&self) -> Option<&Record> {
+        self.proposed.as_ref()
+    }
+
+    /// Proposes a record made from the settled one. It is to be sent to the store, to replace the settled one's epoch, and
+    /// again, the very same, for as long as nobody knows ([`Outcome::Undecided`]).
+    ///
+    /// # Panics
+    /// If another is undecided (swaps of one volume are made one at a time), or it is not the next epoch's.
+    pub fn propose(&mut self, record: Record) -> &Record {
+        assert!(self.proposed.is_none(), "swaps of one volume are made one at a time");
+        assert_eq!(record.epoch, self.settled.epoch.next(), "a swap goes to the next epoch");
+        assert_eq!(record.broken(), None);
+        self.proposed.insert(record)
+    }
+
+    /// The store answered a proposal, this one or one of those before: answers may come late, and twice. `asked_at` is
+    /// the epoch that was settled when it was sent.
+    pub fn answered(
+        &mut self,
+        proposal: &ProposalId,
+        answer: Answer,
+        asked_at: Epoch,
+    ) -> Result<Outcome, WentBack> {
+        match answer {
+            Answer::Refused(actual) => self.seen(actual, asked_at),
+            Answer::Committed => match self.proposed.take_if(|record| record.made_by == *proposal) {
+                Some(record) => {
+                    self.settled = record;
+                    Ok(Outcome::Committed)
+                }
+                // An answer about what was decided before.
+                None => Ok(self.undecided_or_settled()),
+            },
+        }
+    }
+
+    /// A record was seen in the store: by asking, or as the reason of a refusal. `asked_at` is the epoch that was settled
+    /// when the question was sent (of a hint that nobody asked for, 0): an answer may be older than what became known
+    /// since, but never older than what was known then.
+    pub fn seen(&mut self, actual: Record, asked_at: Epoch) -> Result<Outcome, WentBack> {
+        check(&actual)?;
+        let known = &self.settled;
+        if actual.epoch < asked_at {
+            return Err(WentBack::Lower { seen: actual.epoch.0, known: asked_at.0 });
+        }
+        if actual.epoch < known.epoch {
+            return Ok(self.undecided_or_settled());
+        }
+        if actual.epoch == known.epoch {
+            // The old record proves nothing: a proposal may yet commit (rule P2).
+            return match actual == *known {
+                true => Ok(self.undecided_or_settled()),
+                false => Err(WentBack::Other(actual.epoch.0)),
+            };
+        }
+        let ours = self.proposed.take();
+        let committed = ours.is_some_and(|record| record.made_by == actual.made_by);
+        self.settled = actual;
+        Ok(if committed { Outcome::Committed } else { Outcome::Superseded })
+    }
+
+    fn undecided_or_settled(&self) -> Outcome {
+        if self.proposed.is_some() { Outcome::Undecided } else { Outcome::Settled }
+    }
+
+    /// The replicas of a group that must have a write before it is acknowledged, and whose leases a read needs (P1).
+    pub fn required(&self, group: GroupIndex) -> BTreeSet<ReplicaId> {
+        let of = |record: &Record| record.groups.get(group.0 as usize).map(|g| g.in_sync.clone());
+        let mut required = of(&self.settled).unwrap_or_default();
+        required.extend(self.proposed.as_ref().and_then(of).unwrap_or_default());
+        required
+    }
+}
+
+fn check(record: &Record) -> Result<(), WentBack> {
+    record.broken().map_or(Ok(()), |what| Err(WentBack::Broken(what)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Incarnation, NodeId, Owner};
+    use crate::record::{Group, State};
+    use proptest::prelude::*;
+
+    fn proposal(node: u32, number: u64) -> ProposalId {
+        ProposalId { by: Owner { node: NodeId(node), incarnation: Incarnation(1) }, number }
+    }
+
+    fn set(replicas: &[u64]) -> BTreeSet<ReplicaId> {
+        replicas.iter().map(|r| ReplicaId(*r)).collect()
+    }
+
+    fn record(replicas: &[u64]) -> Record {
+        Record {
+            epoch: Epoch(7),
+            made_by: proposal(1, 0),
+            owner: proposal(1, 0).by,
+            state: State::Active,
+            attachment: 1,
+            lease_ns: 1_000_000_000,
+            groups: vec![Group { in_sync: set(replicas), ..Group::default() }],
+        }
+    }
+
+    const GROUP: GroupIndex = GroupIndex(0);
+    const THEN: Epoch = Epoch(7);
+
+    #[test]
+    fn while_a_removal_is_undecided_the_one_to_be_removed_is_still_needed() {
+        let mut swap = Swap::new(record(&[1, 2])).unwrap();
+        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2))]).unwrap();
+        swap.propose(smaller.clone());
+        assert_eq!(swap.required(GROUP), set(&[1, 2]));
+        assert_eq!(swap.seen(record(&[1, 2]), THEN), Ok(Outcome::Undecided), "the old record proves nothing");
+        assert_eq!(swap.required(GROUP), set(&[1, 2]));
+        assert_eq!(swap.answered(&proposal(1, 1), Answer::Committed, THEN), Ok(Outcome::Committed));
+        assert_eq!(swap.required(GROUP), set(&[1]));
+        assert_eq!(swap.settled().groups[0].departed, [(ReplicaId(2), Epoch(8))].into());
+    }
+
+    #[test]
+    fn while_an_addition_is_undecided_the_new_one_is_needed_already() {
+        let mut old = record(&[1]);
+        old.groups[0].departed.insert(ReplicaId(2), Epoch(5));
+        let mut swap = Swap::new(old).unwrap();
+        let larger = swap.settled().with(proposal(1, 1), GROUP, ReplicaId(2)).unwrap();
+        swap.propose(larger.clone());
+        assert_eq!(swap.required(GROUP), set(&[1, 2]));
+        assert_eq!(swap.seen(larger, THEN), Ok(Outcome::Committed));
+        assert_eq!(swap.settled().groups[0].departed, [].into());
+    }
+
+    #[test]
+    fn a_refusal_may_be_ones_own_first_try() {
+        let mut swap = Swap::new(record(&[1, 2])).unwrap();
+        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2))]).unwrap();
+        swap.propose(smaller.clone());
+        let answer = Answer::Refused(smaller);
+        assert_eq!(swap.answered(&proposal(1, 1), answer.clone(), THEN), Ok(Outcome::Committed));
+        assert_eq!(swap.answered(&proposal(1, 1), answer, THEN), Ok(Outcome::Settled), "and again, late");
+    }
+
+    #[test]
+    fn a_takeover_by_another_ends_a_proposal() {
+        let mut swap = Swap::new(record(&[1, 2])).unwrap();
+        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2))]).unwrap();
+        let taken = swap.settled().taken_over(proposal(2, 9), true);
+        swap.propose(smaller);
+        assert_eq!(
+            swap.answered(&proposal(1, 1), Answer::Refused(taken.clone()), THEN),
+            Ok(Outcome::Superseded)
+        );
+        assert_eq!((swap.settled(), swap.undecided()), (&taken, None));
+        assert_eq!(taken.attachment, 2);
+    }
+
+    #[test]
+    fn a_takeover_keeps_the_epochs_of_those_that_left_before() {
+        let mut old = record(&[1, 2, 3]);
+        old.groups[0].departed.insert(ReplicaId(4), Epoch(3));
+        let taken = old.taken_over(proposal(2, 1), false);
+        let active = taken.activated(proposal(2, 2), &[set(&[2, 3])]).unwrap();
+        assert_eq!(active.groups[0].departed, [(ReplicaId(1), Epoch(9)), (ReplicaId(4), Epoch(3))].into());
+        assert_eq!(active.groups[0].in_sync, set(&[2, 3]));
+        let nobody = taken.activated(proposal(2, 2), &[set(&[])]);
+        assert!(nobody.unwrap_err().to_string().contains("never removed"));
+    }
+
+    #[test]
+    fn the_last_member_is_never_removed() {
+        let gone = [(GROUP, ReplicaId(1)), (GROUP, ReplicaId(2))];
+        let error = record(&[1, 2]).without(proposal(1, 1), &gone).unwrap_err();
+        assert_eq!(error, crate::record::RecordError::LastMember(ReplicaId(2), 0));
+    }
+
+    #[test]
+    fn a_store_that_went_back_in_time_is_noticed_and_changes_nothing() {
+        let mut swap = Swap::new(record(&[1, 2])).unwrap();
+        let older = Record { epoch: Epoch(6), ..record(&[1, 2]) };
+        assert_eq!(swap.seen(older, THEN), Err(WentBack::Lower { seen: 6, known: 7 }));
+        assert_eq!(swap.seen(record(&[1]), THEN), Err(WentBack::Other(7)));
+        let broken = Record { epoch: Epoch(8), ..record(&[]) };
+        assert!(matches!(swap.seen(broken, THEN), Err(WentBack::Broken(_))));
+        assert_eq!(swap.settled(), &record(&[1, 2]));
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_is_no_store_that_went_back() {
+        let mut swap = Swap::new(record(&[1, 2])).unwrap();
+        let taken = swap.settled().taken_over(proposal(2, 1), false);
+        assert_eq!(swap.seen(taken.clone(), THEN), Ok(Outcome::Superseded));
+        assert_eq!(swap.seen(record(&[1, 2]), THEN), Ok(Outcome::Settled), "it was asked before");
+        let back = swap.seen(record(&[1, 2]), taken.epoch);
+        assert_eq!(back, Err(WentBack::Lower { seen: 7, known: 8 }));
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        /// A process proposes, if it can; its request goes on its way.
+        Propose(usize),
+        /// A request on its way arrives at the store.
+        Arrive(prop::sample::Index),
+        /// An answer on its way arrives, and may arrive again.
+        Answer(prop::sample::Index, bool),
+        /// A process asks again for what it does not know.
+        Again(usize),
+        /// The store answers a process that asked what the record is.
+        Look(usize),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = prop_oneof![
+            (0..2usize).prop_map(Event::Propose),
+            any::<prop::sample::Index>().prop_map(Event::Arrive),
+            (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(i, again)| Event::Answer(i, again)),
+            (0..2usize).prop_map(Event::Again),
+            (0..2usize).prop_map(Event::Look),
+        ];
+        prop::collection::vec(event, 1..80)
+    }
+
+    proptest! {
+        // Requests and answers that arrive late, twice, in any order, or never.
+        #[test]
+        fn nobody_ever_believes_what_was_not_so(events in events()) {
+            let first = record(&[1, 2, 3]);
+            let mut history = vec![first.clone()];
+            let mut processes: Vec<Swap> = (0..2).map(|_| Swap::new(first.clone()).unwrap()).collect();
+            let mut requests: Vec<(usize, Epoch, Record)> = Vec::new();
+            let mut answers: Vec<(usize, Epoch, Option<ProposalId>, Answer)> = Vec::new();
+            let mut number = 0;
+            for event in events {
+                match event {
+                    Event::Propose(who) if processes[who].undecided().is_none() => {
+                        number += 1;
+                        let old = processes[who].settled().clone();
+                        let new = old.taken_over(proposal(who as u32 + 1, number), false);
+                        processes[who].propose(new.clone());
+                        requests.push((who, old.epoch, new));
+                    }
+                    Event::Again(who) => {
+                        if let Some(new) = processes[who].undecided().cloned() {
+                            requests.push((who, processes[who].settled().epoch, new));
+                        }
+                    }
+                    Event::Arrive(which) if !requests.is_empty() => {
+                        let (who, expected, new) = requests.remove(which.index(requests.len()));
+                        let now = history.last().unwrap().clone();
+                        let made_by = Some(new.made_by);
+                        if now.epoch == expected {
+                            history.push(new);
+                            answers.push((who, expected, made_by, Answer::Committed));
+                        } else {
+                            answers.push((who, expected, made_by, Answer::Refused(now)));
+                        }
+                    }
+                    Event::Look(who) => {
+                        let now = history.last().unwrap().clone();
+                        answers.push((who, processes[who].settled().epoch, None, Answer::Refused(now)));
+                    }
+                    Event::Answer(which, again) if !answers.is_empty() => {
+                        let index = which.index(answers.len());
+                        let (who, asked_at, made_by, answer) = answers[index].clone();
+                        if !again {
+                            answers.remove(index);
+                        }
+                        let told = match (made_by, answer) {
+                            (Some(made_by), answer) => processes[who].answered(&made_by, answer, asked_at),
+                            (None, Answer::Refused(now)) => processes[who].seen(now, asked_at),
+                            (None, Answer::Committed) => unreachable!("nobody proposed"),
+                        };
+                        prop_assert!(told.is_ok(), "this store never goes back: {:?}", told);
+                    }
+                    Event::Propose(_) | Event::Arrive(_) | Event::Answer(..) => {}
+                }
+                for (who, swap) in (1..).zip(&processes) {
+                    let settled = swap.settled();
+                    prop_assert!(history.contains(settled), "it believes in a record that never was");
+                    let now = history.last().unwrap();
+                    // If nobody else changed it since, the record is one of the two that it reckons with.
+                    let theirs = |r: &Record| r.epoch > settled.epoch && r.made_by.by.node != NodeId(who);
+                    let others = history.iter().any(theirs);
+                    prop_assert!(others || now == settled || swap.undecided() == Some(now));
+                }
+            }
+        }
+    }
+}
