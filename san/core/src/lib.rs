@@ -8,10 +8,12 @@
 //! | [`range`] | what overlaps what, and so waits |
 //! | [`record`] | what the store knows of a volume |
 //! | [`swap`] | changing it when the store may answer late, or not at all |
+//! | [`lease`] | how long an owner may read without asking |
 //! | [`ids`] | what things are called |
 
 pub mod ids;
 pub mod layout;
+pub mod lease;
 pub mod range;
 pub mod record;
 pub mod swap;

@@ -1,0 +1,217 @@
+//! Leases: how long an owner may answer reads without asking anybody (rules L1 to L3 of `docs/design/san.md`).
+//!
+//! ```text
+//! owner    ask ─────────────────────── holds it until: asked + length − margin ──┤
+//!             ╲                ╱
+//! member       ╲── grant ─────╱ ────── is not sealed by another until: granted + length ──────┤
+//! ```
+//!
+//! Each counts on its own clock. The owner counts from when it asked, the member from when it granted, which is later; so
+//! the owner's time is over first, however long the messages travel, while the two clocks run equally fast to
+//! within [`MOST_DRIFT`]. The length of a volume's leases never changes: a member that has started knows how long it
+//! may have granted one for.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{Owner, ReplicaId};
+
+/// A moment of one node's clock, in nanoseconds. The clock runs on while the node is suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    fn after(self, ns: u64) -> Moment {
+        Moment(self.0.saturating_add(ns))
+    }
+}
+
+/// Two clocks differ in rate by less than one part in so many. Quartz is ten times better.
+pub const MOST_DRIFT: u64 = 1000;
+
+/// The leases that an owner holds, of the members of one group.
+#[derive(Debug, Clone)]
+pub struct Leases {
+    /// How long one is good for, here.
+    usable_ns: u64,
+    until: BTreeMap<ReplicaId, Moment>,
+}
+
+impl Leases {
+    /// None yet, of this length.
+    pub fn new(length_ns: u64) -> Leases {
+        // The drift of the two against each other, rounded up, and one nanosecond for what clocks round away.
+        Leases { usable_ns: length_ns.saturating_sub(length_ns / MOST_DRIFT + 2), until: BTreeMap::new() }
+    }
+
+    /// A member granted what was asked for at this moment: that is when it begins (rule L1).
+    pub fn granted(&mut self, by: ReplicaId, asked: Moment) {
+        let until = asked.after(self.usable_ns);
+        let held = self.until.entry(by).or_insert(until);
+        *held = until.max(*held);
+    }
+
+    /// A member is about to be sealed by another, or is no member any more.
+    pub fn lost(&mut self, of: ReplicaId) {
+        self.until.remove(&of);
+    }
+
+    /// Whether the leases of all of these are held at this moment. To be asked when a read completes (rule L2).
+    pub fn hold<'a>(&self, of: impl IntoIterator<Item = &'a ReplicaId>, now: Moment) -> bool {
+        of.into_iter().all(|replica| self.until.get(replica).is_some_and(|until| now < *until))
+    }
+}
+
+/// What a member promised: to whom it grants leases, and until when it is not to be sealed by another.
+#[derive(Debug, Clone)]
+pub struct Grants {
+    length_ns: u64,
+    /// The last lease granted ends here. Of a process that has just started, the last that its predecessor may have
+    /// granted (rule L3).
+    until: Moment,
+    /// Whose seal was asked for: others get no lease any more.
+    sealing: Option<Owner>,
+}
+
+impl Grants {
+    /// Of a process that starts at this moment. It may have granted a lease a moment ago, in its former life.
+    pub fn of_new_process(length_ns: u64, now: Moment) -> Grants {
+        Grants { length_ns, until: now.after(length_ns), sealing: None }
+    }
+
+    /// Grants this owner a lease, unless it is to be sealed by another. Whether the owner is the one that it follows is for
+    /// the caller to know.
+    pub fn grant(&mut self, to: Owner, now: Moment) -> bool {
+        if self.sealing.is_some_and(|other| other != to) {
+            return false;
+        }
+        self.until = self.until.max(now.after(self.length_ns));
+        true
+    }
+
+    /// Somebody asks to seal it: from now on nobody else gets a lease. Returns when it may answer.
+    pub fn seal(&mut self, by: Owner) -> Moment {
+        self.sealing = Some(by);
+        self.until
+    }
+
+    /// The owner says that it has stopped reading: nothing is left to wait for.
+    pub fn released(&mut self, now: Moment) {
+        self.until = self.until.min(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Incarnation, NodeId};
+    use proptest::prelude::*;
+
+    const LENGTH: u64 = 1_000_000;
+    const MEMBER: ReplicaId = ReplicaId(1);
+
+    fn owner(node: u32) -> Owner {
+        Owner { node: NodeId(node), incarnation: Incarnation(1) }
+    }
+
+    #[test]
+    fn a_lease_begins_when_it_was_asked_for() {
+        let mut leases = Leases::new(LENGTH);
+        leases.granted(MEMBER, Moment(100));
+        assert!(leases.hold([&MEMBER], Moment(100 + LENGTH - LENGTH / 1000 - 3)));
+        assert!(!leases.hold([&MEMBER], Moment(100 + LENGTH - LENGTH / 1000 - 2)));
+        leases.granted(MEMBER, Moment(50));
+        assert!(leases.hold([&MEMBER], Moment(100)), "an older grant takes nothing away");
+        assert!(!leases.hold([&MEMBER, &ReplicaId(2)], Moment(100)), "all are needed");
+        leases.lost(MEMBER);
+        assert!(!leases.hold([&MEMBER], Moment(100)));
+    }
+
+    #[test]
+    fn who_is_to_be_sealed_by_one_grants_nothing_to_another() {
+        let mut grants = Grants::of_new_process(LENGTH, Moment(0));
+        assert!(grants.grant(owner(1), Moment(10)));
+        assert_eq!(grants.seal(owner(2)), Moment(10 + LENGTH));
+        assert!(!grants.grant(owner(1), Moment(20)));
+        assert_eq!(grants.seal(owner(2)), Moment(10 + LENGTH), "asking again changes nothing");
+        grants.released(Moment(30));
+        assert_eq!(grants.seal(owner(2)), Moment(30));
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        /// Real time passes, nanoseconds.
+        Pass(u64),
+        /// The owner asks for a lease.
+        Ask,
+        /// A question arrives at the member, and its answer is on its way.
+        Arrive(prop::sample::Index),
+        /// An answer arrives at the owner.
+        Answer(prop::sample::Index),
+        /// The member's process dies and another starts.
+        Restart,
+        /// Another owner asks to seal the member.
+        Seal,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let pass = prop_oneof![0..LENGTH / 10, LENGTH - 3000..LENGTH + 3000].prop_map(Step::Pass);
+        let step = prop_oneof![
+            4 => pass,
+            3 => Just(Step::Ask),
+            3 => any::<prop::sample::Index>().prop_map(Step::Arrive),
+            3 => any::<prop::sample::Index>().prop_map(Step::Answer),
+            1 => Just(Step::Restart),
+            1 => Just(Step::Seal),
+        ];
+        prop::collection::vec(step, 1..60)
+    }
+
+    proptest! {
+        // A member that another owner has sealed, and an owner that still reads: a read could miss the other's writes.
+        #[test]
+        fn nobody_reads_under_a_lease_of_a_member_that_is_sealed(
+            steps in steps(), fast_owner in any::<bool>(), phase in 0..1_000_000u64,
+        ) {
+            // One clock is as much faster than the other as may be, and neither began at zero.
+            let fast = |real: u64| Moment(phase + real + real / (MOST_DRIFT + 1));
+            let slow = |real: u64| Moment(7 + real);
+            let at_owner = |real| if fast_owner { fast(real) } else { slow(real) };
+            let at_member = |real| if fast_owner { slow(real) } else { fast(real) };
+            let mut real = 0;
+            let mut leases = Leases::new(LENGTH);
+            let mut grants = Grants::of_new_process(LENGTH, at_member(real));
+            // A process that has not started before has nothing to wait for.
+            grants.released(at_member(real));
+            let (mut asked, mut answers) = (Vec::new(), Vec::new());
+            let mut sealed = None;
+            for step in steps {
+                match step {
+                    Step::Pass(ns) => real += ns,
+                    Step::Ask => asked.push(at_owner(real)),
+                    Step::Arrive(which) if !asked.is_empty() => {
+                        let question = asked.remove(which.index(asked.len()));
+                        if grants.grant(owner(1), at_member(real)) {
+                            answers.push(question);
+                        }
+                    }
+                    Step::Answer(which) if !answers.is_empty() => {
+                        leases.granted(MEMBER, answers.remove(which.index(answers.len())));
+                    }
+                    Step::Restart => {
+                        grants = Grants::of_new_process(LENGTH, at_member(real));
+                        // The promise to be sealed is durable.
+                        if sealed.is_some() {
+                            grants.seal(owner(2));
+                        }
+                    }
+                    Step::Seal => sealed = Some(sealed.unwrap_or(false)),
+                    Step::Arrive(_) | Step::Answer(_) => {}
+                }
+                if let Some(answered) = &mut sealed {
+                    *answered |= grants.seal(owner(2)) <= at_member(real);
+                    prop_assert!(!*answered || !leases.hold([&MEMBER], at_owner(real)));
+                }
+            }
+        }
+    }
+}
