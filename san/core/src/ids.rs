@@ -58,3 +58,7 @@ impl fmt::Display for Owner {
         write!(f, "n{}.{}", self.node.0, self.incarnation.0)
     }
 }
+
+/// The place of an entry among those of one ownership of a group, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Sequence(pub u64);

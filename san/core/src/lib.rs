@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`layout`] | where a block of a volume is: which group, and where in it |
 //! | [`range`] | what overlaps what, and so waits |
+//! | [`pipeline`] | a group's entries that are issued and not acknowledged |
 //! | [`record`] | what the store knows of a volume |
 //! | [`swap`] | changing it when the store may answer late, or not at all |
 //! | [`lease`] | how long an owner may read without asking |
@@ -14,6 +15,7 @@
 pub mod ids;
 pub mod layout;
 pub mod lease;
+pub mod pipeline;
 pub mod range;
 pub mod record;
 pub mod swap;
