@@ -247,9 +247,11 @@ mod tests {
                             said.entry(*replica).or_insert(pipeline.acknowledged().0);
                         }
                     }
-                    3 if !required.contains(&replica) => {
+                    3 => {
                         pipeline.forget(replica);
-                        said.remove(&replica);
+                        if !required.contains(&replica) {
+                            said.remove(&replica);
+                        }
                     }
                     _ => {}
                 }
