@@ -10,12 +10,14 @@
 //! | [`record`] | what the store knows of a volume |
 //! | [`swap`] | changing it when the store may answer late, or not at all |
 //! | [`lease`] | how long an owner may read without asking |
+//! | [`placement`] | which replica is on which device |
 //! | [`ids`] | what things are called |
 
 pub mod ids;
 pub mod layout;
 pub mod lease;
 pub mod pipeline;
+pub mod placement;
 pub mod range;
 pub mod record;
 pub mod swap;
