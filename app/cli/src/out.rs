@@ -1,5 +1,6 @@
-//! What is printed, and the one way an error reaches a person. A reader that has gone (`loadline … | head`) is no reason to fail, and none to panic, which would
-//! leave files behind; a disk that is full under a redirected output is one to say so.
+//! What is printed, and the one way an error reaches a person. A reader that has gone (`loadline … | head`) is no
+//! reason to fail, and none to panic, which would leave files behind; a disk that is full under a redirected output is
+//! one to say so.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};

@@ -53,6 +53,23 @@ pub struct WorkerOutcome {
     pub lost: Option<Loss>,
 }
 
+impl WorkerOutcome {
+    /// Of a worker that is about to measure for so long: nothing is known yet.
+    pub(crate) fn begun(worker: WorkerInfo, length: Nanos) -> WorkerOutcome {
+        WorkerOutcome {
+            worker,
+            window: Window::new(length),
+            clock_error: None,
+            cpu: None,
+            host_cpu: None,
+            findings: Vec::new(),
+            engine: None,
+            verify: None,
+            lost: None,
+        }
+    }
+}
+
 /// What a measurement of the fleet came to.
 #[derive(Debug, Clone)]
 pub struct StepOutcome {

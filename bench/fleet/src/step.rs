@@ -9,7 +9,6 @@ use loadline_load::host::Inventory;
 use loadline_load::{Job, Target};
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::interval::EncodedInterval;
-use loadline_measure::window::Window;
 use tokio::time::Instant;
 
 use crate::controller::{Controller, Happening, unix_ms};
@@ -172,17 +171,7 @@ impl Controller {
             hosts: BTreeMap::new(),
         };
         for (rank, (id, prepared)) in (0..).zip(prepared) {
-            let mut outcome = WorkerOutcome {
-                worker: self.info(&id),
-                window: Window::new(Nanos::from(one.measure.0)),
-                clock_error: None,
-                cpu: None,
-                host_cpu: None,
-                findings: Vec::new(),
-                engine: None,
-                verify: None,
-                lost: None,
-            };
+            let mut outcome = WorkerOutcome::begun(self.info(&id), Nanos::from(one.measure.0));
             match prepared {
                 Err(loss) => outcome.lost = Some(loss),
                 Ok((error, host)) => {
@@ -450,17 +439,8 @@ mod tests {
     fn outcome(id: &WorkerId) -> WorkerOutcome {
         use crate::spec::WorkerInfo;
         let text = String::new;
-        WorkerOutcome {
-            worker: WorkerInfo { id: id.clone(), node: text(), host: text(), pid: 0, version: text() },
-            window: Window::new(Nanos(30 * Nanos::SECOND.0)),
-            clock_error: None,
-            cpu: None,
-            host_cpu: None,
-            findings: Vec::new(),
-            engine: None,
-            verify: None,
-            lost: None,
-        }
+        let info = WorkerInfo { id: id.clone(), node: text(), host: text(), pid: 0, version: text() };
+        WorkerOutcome::begun(info, Nanos(30 * Nanos::SECOND.0))
     }
 
     #[test]

@@ -41,8 +41,7 @@ mod ioctl {
     nix::ioctl_readwrite_bad!(fiemap, nix::request_code_readwrite!(b'f', 11, 32), super::Map);
 }
 
-/// Bytes of a file's first `size` that were written; `None` if its file
-/// system does not tell.
+/// Bytes of a file's first `size` that were written; `None` if its file system does not tell.
 pub(crate) fn written(file: &impl AsRawFd, size: u64) -> Option<u64> {
     let (mut start, mut bytes) = (0, 0);
     for _ in 0..MOST_CALLS {

@@ -85,17 +85,17 @@ impl Layout {
     /// How many groups a volume of so many blocks has. Of its last span it has all, so that what comes when it grows
     /// finds its group.
     pub fn groups(&self, volume: u64) -> Result<u32, LayoutError> {
-        let spans = volume.div_ceil(self.span());
-        match u32::try_from(spans * u64::from(self.stripes)) {
-            Ok(groups) if volume <= MOST_BLOCKS => Ok(groups),
-            _ => Err(LayoutError::Size(volume)),
+        if volume > MOST_BLOCKS {
+            return Err(LayoutError::Size(volume));
         }
+        let groups = volume.div_ceil(self.span()) * u64::from(self.stripes);
+        u32::try_from(groups).map_err(|_| LayoutError::Size(volume))
     }
 
     /// How many blocks of a volume of so many are in this group.
     pub fn blocks_in(&self, group: GroupIndex, volume: u64) -> u64 {
         let (span, column) = (u64::from(group.0 / self.stripes), u64::from(group.0 % self.stripes));
-        let left = volume.saturating_sub(span * self.span()).min(self.span());
+        let left = volume.saturating_sub(span.saturating_mul(self.span())).min(self.span());
         let row = self.unit * u64::from(self.stripes);
         left / row * self.unit + (left % row).saturating_sub(column * self.unit).min(self.unit)
     }
@@ -161,6 +161,9 @@ mod tests {
         assert_eq!(small.groups(MOST_BLOCKS), Err(LayoutError::Size(MOST_BLOCKS)));
         let large = Layout::new(12, 256, 1 << 20).unwrap();
         assert_eq!(large.groups(u64::MAX), Err(LayoutError::Size(u64::MAX)));
+        let narrow = Layout::new(12, 1, 1).unwrap();
+        assert_eq!(narrow.groups(u64::MAX), Err(LayoutError::Size(u64::MAX)));
+        assert_eq!(large.blocks_in(GroupIndex(u32::MAX), 100), 0, "the volume has no such group");
     }
 
     proptest! {

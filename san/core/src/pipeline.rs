@@ -111,6 +111,9 @@ impl<T> Pipeline<T> {
 
     /// A replica says that all is durable up to this entry. Late and doubled messages say less than is known: that is no
     /// news. Of a replica that gets no entries nothing is taken.
+    ///
+    /// What a replica said before it went and came back must never get here (its session or connection tells): it has
+    /// dropped entries since that it had said to be durable.
     pub fn durable(&mut self, replica: ReplicaId, through: Sequence) -> Result<(), Nonsense> {
         let issued = self.issued();
         let Some(progress) = self.replicas.iter_mut().find(|p| p.replica == replica) else { return Ok(()) };

@@ -3,10 +3,11 @@
 //! What profiling showed (kernel 6.18):
 //! - A file in memory (tmpfs) never completes inline: each I/O goes to a kernel worker. One worker is enough for
 //!   one thread's load, more only contend, so they are limited to one.
-//! - Sleeping and being woken costs more than such an I/O itself: in a virtual machine 15 to 25 us of CPU, and twice
-//!   that in time. A file in memory answers sooner, so looking for a while before sleeping takes less CPU an I/O, at
-//!   one outstanding and at many, as long as the thread and its worker have a CPU each. Looking too often contends
-//!   with the worker, so each look is preceded by a pause. Where it does not pay it is given up for a while.
+//! - Sleeping and being woken costs more than such an I/O itself: on the virtual machine of the profile 15 to 25 us of
+//!   CPU and some 30 us of time. A file in memory answers sooner, so looking for a while before sleeping takes less
+//!   time an I/O, and with few outstanding less CPU, as long as the thread and its worker have a CPU each. Looking too
+//!   often contends with the worker, so each look is preceded by a pause. Where it does not pay it is given up for a
+//!   while.
 //! - On disks, handing over a whole batch of completions at once settles into lockstep with the device: at most
 //!   four at a time keep it busy. The caller does that.
 
@@ -24,13 +25,13 @@ use super::{Engine, Io, Kind, Memory};
 
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
-/// How long to look for completions before sleeping.
+/// How long to look for a completion before sleeping.
 const SPIN: Duration = Duration::from_micros(60);
-/// Pauses of the CPU before each look, for each completion that is waited for: together about a microsecond on the
-/// AMD EPYC that this was measured on, and at most a few on others.
-const PAUSES: usize = 20;
-/// A look is preceded by the pauses of at least so many completions.
-const FEWEST: usize = 4;
+/// How long, if several are waited for at once: the sleep is shared by them, so looking longer costs more than it saves.
+const SPIN_FOR_SEVERAL: Duration = Duration::from_micros(12);
+/// Pauses of the CPU before each look. Tuned on an AMD EPYC; a pause takes longer on some CPUs, and what is looked for is
+/// then seen later by as much.
+const PAUSES: u32 = 80;
 /// How long a request that does nothing may take.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
 /// How long dropping an engine waits for I/Os in flight, before their memory is given up to them for good.
@@ -116,10 +117,10 @@ impl UringEngine {
     /// Looks for completions for a while, before sleeping for them.
     fn spin(&mut self, want: usize, limit: Duration) -> io::Result<()> {
         self.ring.submit()?;
-        let until = Instant::now() + SPIN.min(limit);
-        let pauses = PAUSES * want.max(FEWEST);
+        let longest = if want > 1 { SPIN_FOR_SEVERAL } else { SPIN };
+        let until = Instant::now() + longest.min(limit);
         loop {
-            (0..pauses).for_each(|_| std::hint::spin_loop());
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
             self.ring.poll()?;
             self.collect();
             if self.done.len() >= want {
@@ -128,7 +129,7 @@ impl UringEngine {
             }
             if Instant::now() >= until {
                 // Cut short by the end of a second, it says nothing.
-                if limit >= SPIN {
+                if limit >= longest {
                     self.spins.failed();
                 }
                 return Ok(());
