@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// A virtual disk. Never used again for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeId(pub u64);
+
 /// A host of the cluster. Never used again for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
@@ -62,3 +66,33 @@ impl fmt::Display for Owner {
 /// The place of an entry among those of one ownership of a group, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
+
+impl Sequence {
+    /// The one after it.
+    ///
+    /// # Panics
+    /// After 2⁶⁴ entries.
+    pub fn next(self) -> Sequence {
+        Sequence(self.0.checked_add(1).expect("an ownership has fewer entries"))
+    }
+}
+
+/// Where an entry stands among all entries of a group: entries of a later ownership come after those of an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The epoch of the swap that made its owner the active one.
+    pub ownership: Epoch,
+    /// Its number in that ownership.
+    pub sequence: Sequence,
+}
+
+impl Position {
+    /// Before every entry.
+    pub const START: Position = Position { ownership: Epoch(0), sequence: Sequence(0) };
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.ownership.0, self.sequence.0)
+    }
+}

@@ -118,6 +118,13 @@ impl Layout {
         span * self.span() + (row * u64::from(self.stripes) + column) * self.unit + offset
     }
 
+    /// How many blocks of a group, from this one on, are consecutive in the volume too.
+    pub fn together(&self, block: u64) -> u64 {
+        // One stripe goes on to the end of its group; several are dealt in units.
+        let whole = if self.stripes == 1 { self.group } else { self.unit };
+        whole - block % whole
+    }
+
     /// The places of consecutive blocks, in their order: as few pieces as there can be.
     pub fn pieces(self, blocks: Range<u64>) -> impl Iterator<Item = Piece> {
         let mut next = blocks.start;
@@ -126,9 +133,7 @@ impl Layout {
                 return None;
             }
             let (group, block) = self.locate(next);
-            // One stripe goes on to the end of its group; several are dealt in units.
-            let whole = if self.stripes == 1 { self.group } else { self.unit };
-            let count = (whole - block % whole).min(blocks.end - next);
+            let count = self.together(block).min(blocks.end - next);
             next += count;
             Some(Piece { group, block, blocks: count })
         })

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use thiserror::Error;
 
 use crate::ids::{ReplicaId, Sequence};
+use crate::rule::{Rule, left_out};
 
 /// Something a replica says that cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -42,10 +43,12 @@ pub enum Nonsense {
     },
 }
 
-/// See the module. `T`: what is to be acknowledged, by its caller's name.
+/// See the module. `T`: an entry.
 #[derive(Debug)]
 pub struct Pipeline<T> {
     acknowledged: Sequence,
+    /// All up to here are acknowledged, and durable on every replica that gets them: they are not needed any more.
+    released: Sequence,
     /// Those after it.
     window: VecDeque<T>,
     replicas: Vec<Progress>,
@@ -61,7 +64,12 @@ struct Progress {
 impl<T> Pipeline<T> {
     /// Nothing was issued yet by this ownership.
     pub fn new() -> Pipeline<T> {
-        Pipeline { acknowledged: Sequence(0), window: VecDeque::new(), replicas: Vec::new() }
+        Pipeline {
+            acknowledged: Sequence(0),
+            released: Sequence(0),
+            window: VecDeque::new(),
+            replicas: Vec::new(),
+        }
     }
 
     /// The last that is acknowledged.
@@ -71,13 +79,19 @@ impl<T> Pipeline<T> {
 
     /// The last that was issued.
     pub fn issued(&self) -> Sequence {
-        Sequence(self.acknowledged.0 + self.window.len() as u64)
+        Sequence(self.released.0 + self.window.len() as u64)
     }
 
     /// Issues an entry.
     pub fn issue(&mut self, what: T) -> Sequence {
         self.window.push_back(what);
         self.issued()
+    }
+
+    /// An entry that is still needed.
+    pub fn entry(&self, sequence: Sequence) -> Option<&T> {
+        let index = sequence.0.checked_sub(self.released.0 + 1)?;
+        self.window.get(usize::try_from(index).ok()?)
     }
 
     /// Who must have an entry before it is acknowledged. A replica that is new here gets everything from the lowest
@@ -101,12 +115,6 @@ impl<T> Pipeline<T> {
     /// A replica gets no entries any more. If it is required, nothing is acknowledged until it is not, or has come back.
     pub fn forget(&mut self, replica: ReplicaId) {
         self.replicas.retain(|p| p.replica != replica || p.required);
-    }
-
-    /// The first entry that a replica may not have: from there on it is sent to it again.
-    pub fn unsure(&self, replica: ReplicaId) -> Option<Sequence> {
-        let progress = self.replicas.iter().find(|p| p.replica == replica)?;
-        Some(Sequence(progress.durable.0 + 1))
     }
 
     /// A replica says that all is durable up to this entry. Late and doubled messages say less than is known: that is no
@@ -136,13 +144,48 @@ impl<T> Pipeline<T> {
 
     /// The next that every required replica has, if there is one: it is acknowledged by this. With no replica required,
     /// nothing ever is.
-    pub fn acknowledge(&mut self) -> Option<T> {
-        let slowest = self.replicas.iter().filter(|p| p.required).map(|p| p.durable).min()?;
-        if slowest <= self.acknowledged {
+    pub fn acknowledge(&mut self) -> Option<&mut T> {
+        let required = self.replicas.iter().filter(|p| p.required).map(|p| p.durable);
+        let through = if left_out(Rule::W4) { required.max()? } else { required.min()? };
+        if through <= self.acknowledged {
             return None;
         }
-        self.acknowledged.0 += 1;
+        self.acknowledged = self.acknowledged.next();
+        let index = self.acknowledged.0 - self.released.0 - 1;
+        Some(self.window.get_mut(index as usize).expect("an entry is not released before it is acknowledged"))
+    }
+
+    /// The next that nobody needs any more, if there is one: acknowledged, and durable on every replica that gets entries.
+    pub fn release(&mut self) -> Option<T> {
+        let slowest = self.replicas.iter().map(|p| p.durable).min().unwrap_or(self.acknowledged);
+        if self.released >= slowest.min(self.acknowledged) {
+            return None;
+        }
+        self.released = self.released.next();
         self.window.pop_front()
+    }
+
+    /// Goes on after an entry that somebody else issued. Whoever needs it has left rule P3 out.
+    #[cfg(feature = "mutants")]
+    pub fn believe(&mut self, last: Sequence) {
+        (self.acknowledged, self.released) = (last, last);
+        self.window.clear();
+    }
+
+    /// Nothing can be left out.
+    #[cfg(not(feature = "mutants"))]
+    pub fn believe(&mut self, _: Sequence) {}
+
+    /// A replica gets entries from now on; those before, although they are not acknowledged, it does not get (rule C2 left
+    /// out).
+    pub fn follow_from_now(&mut self, replica: ReplicaId) {
+        let durable = self.issued();
+        self.replicas.push(Progress { replica, durable, required: false });
+    }
+
+    /// Up to where all is durable on a replica that gets entries.
+    pub fn durable_on(&self, replica: ReplicaId) -> Option<Sequence> {
+        self.replicas.iter().find(|p| p.replica == replica).map(|p| p.durable)
     }
 }
 
@@ -162,7 +205,7 @@ mod tests {
     const B: ReplicaId = ReplicaId(2);
 
     fn all(pipeline: &mut Pipeline<u32>) -> Vec<u32> {
-        std::iter::from_fn(|| pipeline.acknowledge()).collect()
+        std::iter::from_fn(|| pipeline.acknowledge().copied()).collect()
     }
 
     #[test]
@@ -188,7 +231,8 @@ mod tests {
         pipeline.durable(A, Sequence(2)).unwrap();
         assert_eq!(all(&mut pipeline), [1, 2]);
         pipeline.follow(B);
-        assert_eq!(pipeline.unsure(B), Some(Sequence(3)), "from the lowest that is not acknowledged");
+        assert_eq!(pipeline.durable_on(B), Some(Sequence(2)), "it gets what is not acknowledged");
+        assert_eq!((pipeline.release(), pipeline.release()), (Some(1), Some(2)));
         pipeline.require([A, B]);
         pipeline.durable(A, Sequence(3)).unwrap();
         assert_eq!(all(&mut pipeline), []);
@@ -258,7 +302,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                while let Some(number) = pipeline.acknowledge() {
+                while let Some(number) = pipeline.acknowledge().copied() {
                     prop_assert_eq!(number, last + 1, "in their order");
                     last = number;
                     for replica in &required {

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::ids::{Epoch, Owner, ProposalId, ReplicaId};
-use crate::layout::GroupIndex;
+use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId};
+use crate::layout::{GroupIndex, Layout};
+use crate::rule::{Rule, left_out};
 
 /// A volume's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +24,16 @@ pub struct Record {
     pub state: State,
     /// How often the volume was attached: requests in flight are issued again only within one attachment.
     pub attachment: u64,
-    /// Length of a lease, nanoseconds.
+    /// Length of a lease, nanoseconds. It never changes.
     pub lease_ns: u64,
+    /// Its size, in blocks. It only grows.
+    pub blocks: u64,
+    /// Where its blocks are. It never changes.
+    pub layout: Layout,
+    /// Replicas in sync that a group needs for new writes to be accepted.
+    pub least: u32,
+    /// The node of each replica that it names.
+    pub homes: BTreeMap<ReplicaId, NodeId>,
     /// Its groups.
     pub groups: Vec<Group>,
 }
@@ -63,6 +72,24 @@ pub enum RecordError {
     /// It is not known, or in the set already.
     #[error("{0} has not departed from group {1}")]
     NotDeparted(ReplicaId, u32),
+    /// A volume only grows.
+    #[error(
+        "the volume has {now} blocks, and cannot have {asked}: a volume only grows, and its layout has a limit"
+    )]
+    Size {
+        /// Blocks that it has.
+        now: u64,
+        /// Blocks that it was to have.
+        asked: u64,
+    },
+    /// A group that is added has replicas, and only that.
+    #[error("{given} new groups with replicas, and a volume of that size has {needed} more than now")]
+    Groups {
+        /// Groups that were given.
+        given: usize,
+        /// Groups that are missing.
+        needed: usize,
+    },
 }
 
 impl Record {
@@ -113,11 +140,77 @@ impl Record {
         made_by: ProposalId,
         index: GroupIndex,
         replica: ReplicaId,
+        home: NodeId,
     ) -> Result<Record, RecordError> {
         let mut next = self.next(made_by);
         let group = next.group_mut(index)?;
         if !group.in_sync.contains(&replica) {
             group.departed.entry(replica).or_insert(Epoch(0));
+            next.homes.insert(replica, home);
+        }
+        Ok(next)
+    }
+
+    /// Without a replica that has departed and will not come back: it is replaced, or its device is gone.
+    pub fn forgotten(
+        &self,
+        made_by: ProposalId,
+        index: GroupIndex,
+        replica: ReplicaId,
+    ) -> Result<Record, RecordError> {
+        let mut next = self.next(made_by);
+        if next.group_mut(index)?.departed.remove(&replica).is_none() {
+            return Err(RecordError::NotDeparted(replica, index.0));
+        }
+        next.homes.remove(&replica);
+        Ok(next)
+    }
+
+    /// Larger, with the replicas of the groups that are new, which must be durable on their devices already.
+    pub fn grown(
+        &self,
+        made_by: ProposalId,
+        blocks: u64,
+        added: &[Vec<(ReplicaId, NodeId)>],
+    ) -> Result<Record, RecordError> {
+        let size = RecordError::Size { now: self.blocks, asked: blocks };
+        if blocks < self.blocks {
+            return Err(size);
+        }
+        let needed = self.layout.groups(blocks).map_err(|_| size)? as usize - self.groups.len();
+        if added.len() != needed || added.iter().any(Vec::is_empty) {
+            return Err(RecordError::Groups { given: added.len(), needed });
+        }
+        let mut next = Record { blocks, ..self.next(made_by) };
+        for replicas in added {
+            let in_sync = replicas.iter().map(|(replica, _)| *replica).collect();
+            next.groups.push(Group { in_sync, departed: BTreeMap::new() });
+            next.homes.extend(replicas.iter().copied());
+        }
+        Ok(next)
+    }
+
+    /// A person decides that these replicas are what is left of their groups, whatever they may have missed. All others are
+    /// copied in full. The owner must still take over. If the store went back in time, replicas have promised epochs that
+    /// it does not know any more: the highest of these is passed.
+    pub fn recovered(
+        &self,
+        made_by: ProposalId,
+        survivors: &BTreeMap<GroupIndex, ReplicaId>,
+        promised: Epoch,
+    ) -> Result<Record, RecordError> {
+        let mut next = self.taken_over(made_by, true);
+        next.epoch = next.epoch.max(promised.next());
+        for (index, survivor) in survivors {
+            let group = next.group_mut(*index)?;
+            if !group.in_sync.contains(survivor) && !group.departed.contains_key(survivor) {
+                return Err(RecordError::NotMember(*survivor, index.0));
+            }
+            let mut others = std::mem::take(&mut group.in_sync);
+            others.extend(group.departed.keys().copied());
+            others.remove(survivor);
+            group.departed = others.into_iter().map(|replica| (replica, Epoch(0))).collect();
+            group.in_sync = BTreeSet::from([*survivor]);
         }
         Ok(next)
     }
@@ -144,14 +237,22 @@ impl Record {
             if let Some(stranger) = equal.difference(&group.in_sync).next() {
                 return Err(RecordError::NotMember(*stranger, index));
             }
-            let left_out: Vec<ReplicaId> = group.in_sync.difference(equal).copied().collect();
-            if let (Some(last), true) = (left_out.first(), equal.is_empty()) {
+            let gone: Vec<ReplicaId> = group.in_sync.difference(equal).copied().collect();
+            if let (Some(last), true) = (gone.first(), equal.is_empty()) {
                 return Err(RecordError::LastMember(*last, index));
             }
-            group.departed.extend(left_out.into_iter().map(|replica| (replica, self.epoch.next())));
+            if left_out(Rule::T2) {
+                group.departed.values_mut().for_each(|epoch| *epoch = self.epoch.next());
+            }
+            group.departed.extend(gone.into_iter().map(|replica| (replica, self.epoch.next())));
             group.in_sync.clone_from(equal);
         }
         Ok(next)
+    }
+
+    /// All replicas in sync, with their nodes.
+    pub fn members(&self) -> impl Iterator<Item = (ReplicaId, NodeId)> {
+        self.groups.iter().flat_map(|group| &group.in_sync).map(|replica| (*replica, self.homes[replica]))
     }
 
     fn group_mut(&mut self, index: GroupIndex) -> Result<&mut Group, RecordError> {
@@ -161,7 +262,14 @@ impl Record {
 
     /// What every record keeps. Says what it breaks; a record that was read from a store is checked with it.
     pub fn broken(&self) -> Option<String> {
+        if self.layout.groups(self.blocks).ok() != u32::try_from(self.groups.len()).ok() {
+            return Some(format!("{} blocks do not make {} groups", self.blocks, self.groups.len()));
+        }
         for (index, group) in self.groups.iter().enumerate() {
+            let named = group.in_sync.iter().chain(group.departed.keys());
+            if let Some(homeless) = named.clone().find(|r| !self.homes.contains_key(r)) {
+                return Some(format!("{homeless} of group {index} is at no node"));
+            }
             if group.in_sync.is_empty() {
                 return Some(format!("group {index} has no replica in sync"));
             }

@@ -17,6 +17,7 @@ use thiserror::Error;
 use crate::ids::{Epoch, ProposalId, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::record::Record;
+use crate::rule::{Rule, left_out};
 
 /// What the store answers to a compare-and-swap.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +76,14 @@ impl Swap {
         Ok(Swap { settled: record, proposed: None })
     }
 
+    /// Begins with the first record that a process sees, when it knew from others that the store had reached this epoch.
+    pub fn first_seen(record: Record, asked_at: Epoch) -> Result<Swap, WentBack> {
+        if record.epoch < asked_at {
+            return Err(WentBack::Lower { seen: record.epoch.0, known: asked_at.0 });
+        }
+        Swap::new(record)
+    }
+
     /// The last record that is known to have been committed.
     pub fn settled(&self) -> &Record {
         &self.settled
@@ -89,10 +98,10 @@ impl Swap {
     /// again, the very same, for as long as nobody knows ([`Outcome::Undecided`]).
     ///
     /// # Panics
-    /// If another is undecided (swaps of one volume are made one at a time), or it is not the next epoch's.
+    /// If another is undecided (swaps of one volume are made one at a time), or it is of no higher epoch.
     pub fn propose(&mut self, record: Record) -> &Record {
         assert!(self.proposed.is_none(), "swaps of one volume are made one at a time");
-        assert_eq!(record.epoch, self.settled.epoch.next(), "a swap goes to the next epoch");
+        assert!(record.epoch > self.settled.epoch, "a swap goes to a higher epoch");
         assert_eq!(record.broken(), None);
         self.proposed.insert(record)
     }
@@ -132,6 +141,9 @@ impl Swap {
         }
         if actual.epoch == known.epoch {
             // The old record proves nothing: a proposal may yet commit (rule P2).
+            if left_out(Rule::P2) && actual == *known {
+                self.proposed = None;
+            }
             return match actual == *known {
                 true => Ok(self.undecided_or_settled()),
                 false => Err(WentBack::Other(actual.epoch.0)),
@@ -154,6 +166,16 @@ impl Swap {
         required.extend(self.proposed.as_ref().and_then(of).unwrap_or_default());
         required
     }
+
+    /// The replicas of a group that are members whatever becomes of the proposal: reads go to them.
+    pub fn certain(&self, group: GroupIndex) -> BTreeSet<ReplicaId> {
+        let of = |record: &Record| record.groups.get(group.0 as usize).map(|g| g.in_sync.clone());
+        let mut certain = of(&self.settled).unwrap_or_default();
+        if let Some(proposed) = self.proposed.as_ref().and_then(of) {
+            certain.retain(|replica| proposed.contains(replica));
+        }
+        certain
+    }
 }
 
 fn check(record: &Record) -> Result<(), WentBack> {
@@ -164,8 +186,10 @@ fn check(record: &Record) -> Result<(), WentBack> {
 mod tests {
     use super::*;
     use crate::ids::{Incarnation, NodeId, Owner};
+    use crate::layout::Layout;
     use crate::record::{Group, State};
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     fn proposal(node: u32, number: u64) -> ProposalId {
         ProposalId { by: Owner { node: NodeId(node), incarnation: Incarnation(1) }, number }
@@ -173,6 +197,10 @@ mod tests {
 
     fn set(replicas: &[u64]) -> BTreeSet<ReplicaId> {
         replicas.iter().map(|r| ReplicaId(*r)).collect()
+    }
+
+    fn homes(count: u64) -> BTreeMap<ReplicaId, NodeId> {
+        (1..=count).map(|id| (ReplicaId(id), NodeId(id as u32))).collect()
     }
 
     fn record(replicas: &[u64]) -> Record {
@@ -183,6 +211,10 @@ mod tests {
             state: State::Active,
             attachment: 1,
             lease_ns: 1_000_000_000,
+            blocks: 64,
+            layout: Layout::new(1, 64, 64).unwrap(),
+            least: 1,
+            homes: homes(4),
             groups: vec![Group { in_sync: set(replicas), ..Group::default() }],
         }
     }

@@ -1,0 +1,291 @@
+//! What an owner and a replica say to each other.
+//!
+//! Nothing is assumed of what carries the messages but that it does not change them: they may be lost, doubled, late, and
+//! overtake each other. So each names what it belongs to:
+//!
+//! ```text
+//! volume, replica ── epoch, owner ── session ── process
+//! which one         may it speak    which of    which life of the
+//!                   at all          its talks   replica's process
+//! ```
+//!
+//! An owner opens a session with `Hello` or `Seal` and gives it a number that is larger than all before. What comes in a
+//! session that is not the last, or is meant for another life of the replica's process, is not taken: an order to
+//! drop entries must not reach a process that has become a member since.
+
+use std::ops::Range;
+
+use crate::ids::{Epoch, Incarnation, Owner, Position, ReplicaId, Sequence, VolumeId};
+use crate::lease::Moment;
+
+/// Data of consecutive blocks: a part of a buffer that core never looks into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Payload<D> {
+    /// The buffer.
+    pub data: D,
+    /// The first block in it.
+    pub first: u32,
+}
+
+/// What an entry does to its blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What<D> {
+    /// Nothing: it begins the sequence of an ownership.
+    Open,
+    /// They get this content.
+    Data(Payload<D>),
+    /// They read as zeroes; their space stays reserved.
+    Zeroes,
+    /// They read as zeroes; their space is given back.
+    Trim,
+}
+
+/// A change to consecutive blocks of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry<D> {
+    /// The first, in the group.
+    pub block: u64,
+    /// How many. None in an opening entry.
+    pub blocks: u32,
+    /// What becomes of them.
+    pub what: What<D>,
+}
+
+impl<D> Entry<D> {
+    /// Its blocks.
+    pub fn range(&self) -> Range<u64> {
+        self.block..self.block + u64::from(self.blocks)
+    }
+}
+
+/// What is in consecutive blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content<D> {
+    /// This.
+    Data(Payload<D>),
+    /// None of them has ever been written, or all were trimmed: zeroes.
+    Nothing,
+}
+
+/// A block's checksum does not match its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rotten;
+
+/// Which piece of work of the owner an answer belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Job {
+    /// Its place in a table.
+    pub slot: u32,
+    /// How often that place was used before.
+    pub turn: u32,
+    /// Which part of it.
+    pub part: u32,
+}
+
+/// Whom a replica follows. Durable before anybody is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Promise {
+    /// Everything lower is refused.
+    pub epoch: Epoch,
+    /// And everything of others at this epoch.
+    pub owner: Owner,
+}
+
+/// An entry of a replica's log, without its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mention {
+    /// Its number in the log of that replica.
+    pub number: u64,
+    /// Where it stands among all entries of the group.
+    pub position: Position,
+    /// What it does.
+    pub entry: Entry<()>,
+}
+
+/// What a sealed replica has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Up to here all entries are acknowledged: as far as it knows.
+    pub mark: Position,
+    /// Up to here its log has everything.
+    pub end: Position,
+    /// What its log has above its mark, in the order of the log.
+    pub above: Vec<Mention>,
+}
+
+/// How far a replica is with what an owner sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// The ownership that its log is in.
+    pub ownership: Epoch,
+    /// It has everything up to this entry of that ownership.
+    pub received: Sequence,
+    /// Durably up to this one.
+    pub durable: Sequence,
+    /// The same of what is sent beside the sequence in this session.
+    pub beside_received: u64,
+    /// Durably.
+    pub beside_durable: u64,
+    /// Something came that was not the next: send again what comes after `received`.
+    pub gap: bool,
+}
+
+/// What every message of an owner names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FromOwner {
+    /// The volume.
+    pub volume: VolumeId,
+    /// To whom.
+    pub replica: ReplicaId,
+    /// From whom.
+    pub owner: Owner,
+    /// The owner's epoch when it was sent.
+    pub epoch: Epoch,
+    /// Which of its sessions with this replica.
+    pub session: u64,
+    /// Which life of the replica's process it is meant for; 0 in what opens a session.
+    pub process: Incarnation,
+}
+
+/// What an owner, or who wants to become one, says to a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToReplica<D> {
+    /// Opens a session.
+    Hello,
+    /// Opens a session, and asks for the promise to follow nobody lower.
+    Seal,
+    /// The next entry.
+    Entry {
+        /// Which ownership its number counts in.
+        ownership: Epoch,
+        /// Its number.
+        sequence: Sequence,
+        /// The last acknowledged one.
+        mark: Sequence,
+        /// What to do.
+        entry: Entry<D>,
+    },
+    /// What makes it equal to others: an entry outside of the sequence. The order of the log decides between the two.
+    Beside {
+        /// Its number in this session, from 1.
+        number: u64,
+        /// Of a takeover: the entry's own position. Of a copy: what was acknowledged when it was read.
+        position: Position,
+        /// What to do.
+        entry: Entry<D>,
+    },
+    /// It is alive, and asks for a lease.
+    Heartbeat {
+        /// The ownership of the mark.
+        ownership: Epoch,
+        /// The last acknowledged one.
+        mark: Sequence,
+        /// When it was sent, by the owner's clock: the lease begins there.
+        asked: Moment,
+    },
+    /// What is in these blocks?
+    Read {
+        /// For what.
+        job: Job,
+        /// The first.
+        block: u64,
+        /// How many.
+        blocks: u32,
+    },
+    /// What is in this entry of its log?
+    Fetch {
+        /// For what.
+        job: Job,
+        /// Its number in the log.
+        number: u64,
+    },
+    /// It is no member. It lists the blocks that its log mentions above its mark, drops those entries, and gets this
+    /// ownership's entries from here on.
+    Return {
+        /// The ownership.
+        ownership: Epoch,
+        /// The first entry that it will get.
+        from: Sequence,
+    },
+    /// Which blocks have changed since an epoch?
+    Changed {
+        /// For what.
+        job: Job,
+        /// Since when.
+        since: Epoch,
+        /// From which block on.
+        from: u64,
+    },
+    /// It is a member, and needs its list no more.
+    Joined,
+    /// The owner has stopped reading, and will not ask for leases any more.
+    Release,
+    /// How long is it since anybody got a lease? From anybody, in no session.
+    Probe,
+}
+
+/// What every message of a replica names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FromReplica {
+    /// The volume.
+    pub volume: VolumeId,
+    /// From whom.
+    pub replica: ReplicaId,
+    /// Which life of its process.
+    pub process: Incarnation,
+    /// To whom.
+    pub owner: Owner,
+    /// The session of the message that it answers.
+    pub session: u64,
+}
+
+/// What a replica says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToOwner<D> {
+    /// The session is open.
+    Welcome(Progress),
+    /// It has promised, and this is what it has.
+    Sealed(Report),
+    /// Something has become durable, or is missing.
+    Durable(Progress),
+    /// Answer to a heartbeat.
+    Alive {
+        /// When it was asked, as the question said.
+        asked: Moment,
+        /// Whether it grants a lease.
+        granted: bool,
+        /// How far it is.
+        progress: Progress,
+    },
+    /// Answer to `Read` and `Fetch`.
+    Data {
+        /// For what.
+        job: Job,
+        /// What is there.
+        content: Result<Content<D>, Rotten>,
+    },
+    /// Answer to `Return`: blocks that must be copied to it, whatever else is.
+    Listed(Vec<Range<u64>>),
+    /// Answer to `Changed`.
+    Changed {
+        /// For what.
+        job: Job,
+        /// Blocks, in rising order.
+        ranges: Vec<Range<u64>>,
+        /// Where to ask on; nowhere, if these are the last.
+        next: Option<u64>,
+    },
+    /// It follows somebody else.
+    Refused(Promise),
+    /// It knows nothing of this session.
+    Stranger,
+    /// Its device has failed. It will never answer anything else.
+    Failed,
+    /// Answer to `Probe`.
+    Probed {
+        /// Whom it follows.
+        promise: Promise,
+        /// Nanoseconds since it last granted a lease or was asked to be sealed; since it started, if it did not.
+        quiet_ns: u64,
+    },
+}

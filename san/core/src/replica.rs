@@ -1,0 +1,581 @@
+//! A replica: whom it follows, what it appends and in which order, what it tells.
+//!
+//! ```text
+//!              Seal                       opening entry
+//!  following ───────▶ sealing ─▶ sealed ────────────────▶ following
+//!      ▲              (nothing more of      (what makes it
+//!      │               the old owner)        equal)
+//!      └── Joined ── returning ◀── Return, from an owner in whose record it is no member
+//! ```
+//!
+//! It does not know whether it is a member: the owner's record does. The rules are in `docs/design/san.md`, *What a replica
+//! accepts*.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use thiserror::Error;
+
+use crate::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
+use crate::lease::{Grants, Moment};
+use crate::message::{Entry, FromOwner, FromReplica, Progress, Promise, Report, ToOwner, ToReplica, What};
+use crate::rule::{Rule, left_out};
+use crate::store::{Command, Completion, Found, Tag};
+
+/// What happens to a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<D> {
+    /// A message came.
+    Message(FromOwner, ToReplica<D>),
+    /// The store answered.
+    Store(Completion<D>),
+    /// The moment has come for which it asked by [`Replica::wake_at`].
+    Wake,
+}
+
+/// What a replica wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<D> {
+    /// A message to a node.
+    Send(NodeId, FromReplica, ToOwner<D>),
+    /// For the store. The order matters.
+    Store(Command<D>),
+}
+
+/// A message that cannot be meant for this replica. It changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Misdirected {
+    /// Of another volume.
+    #[error("a message for a replica of volume {said}, and {replica} is one of volume {volume}")]
+    Volume {
+        /// The volume that it names.
+        said: u64,
+        /// Who got it.
+        replica: ReplicaId,
+        /// Its volume.
+        volume: u64,
+    },
+    /// For another replica.
+    #[error("a message for replica {said} came to {replica}")]
+    Replica {
+        /// Whom it names.
+        said: ReplicaId,
+        /// Who got it.
+        replica: ReplicaId,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Replica {
+    volume: VolumeId,
+    id: ReplicaId,
+    process: Incarnation,
+    promise: Promise,
+    /// The highest epoch of the owner that it follows.
+    epoch: Epoch,
+    grants: Grants,
+    /// When it last granted a lease or was asked to be sealed.
+    busy: Moment,
+    session: Option<Session>,
+    sessions: u64,
+    /// Up to where it has everything, and durably.
+    received: Position,
+    durable: Sequence,
+    mark: Position,
+    /// Appends that were asked for, and are not durable yet.
+    appends: u64,
+    pending: VecDeque<Pending>,
+    /// Promises that were asked for, and are not durable yet.
+    promising: u32,
+    work: Work,
+    failed: bool,
+}
+
+/// A talk with an owner.
+#[derive(Debug)]
+struct Session {
+    /// Its name here: two owners may number theirs alike.
+    key: u64,
+    owner: Owner,
+    epoch: Epoch,
+    number: u64,
+    beside_received: u64,
+    beside_durable: u64,
+    /// A gap was told, and has not been filled since.
+    gap_told: Option<(Position, u64)>,
+    /// It has returned in this session: the list.
+    listed: Option<Vec<Range<u64>>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Pending {
+    Sequenced(Position),
+    Beside { key: u64, number: u64 },
+}
+
+/// What it is about, beside its daily work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    None,
+    /// Sealed, and its report waits for what is not durable yet, and for the end of the last lease.
+    Sealing(Moment),
+    /// The store looks up what is above the mark.
+    Reporting,
+    /// It is told to return, and waits for what is not durable yet.
+    Draining(Position),
+    /// The store lists and drops, for the session of this key.
+    Dropping(Position, u64),
+}
+
+impl Replica {
+    /// A process starts, and the store was opened. `lease_ns`: the length of the volume's leases.
+    pub fn new(
+        volume: VolumeId,
+        id: ReplicaId,
+        process: Incarnation,
+        lease_ns: u64,
+        found: &Found,
+        now: Moment,
+    ) -> Replica {
+        let epoch =
+            if left_out(Rule::R8) { found.promise.epoch } else { found.epoch.max(found.promise.epoch) };
+        Replica {
+            volume,
+            id,
+            process,
+            promise: found.promise,
+            epoch,
+            grants: Grants::of_new_process(lease_ns, now),
+            busy: now,
+            session: None,
+            sessions: 0,
+            received: found.end,
+            durable: found.end.sequence,
+            mark: found.mark,
+            appends: 0,
+            pending: VecDeque::new(),
+            promising: 0,
+            work: Work::None,
+            failed: found.damaged,
+        }
+    }
+
+    /// When it wants to be woken.
+    pub fn wake_at(&self) -> Option<Moment> {
+        match self.work {
+            Work::Sealing(until) if self.pending.is_empty() && self.promising == 0 => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Which one.
+    pub fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    /// Whom it follows.
+    pub fn promise(&self) -> Promise {
+        self.promise
+    }
+
+    /// Something happened; what is to be done is added to `out`.
+    pub fn step<D: Clone>(
+        &mut self,
+        now: Moment,
+        event: Event<D>,
+        out: &mut Vec<Action<D>>,
+    ) -> Result<(), Misdirected> {
+        match event {
+            Event::Message(from, message) => self.message(now, &from, message, out)?,
+            Event::Store(completion) => self.stored(now, completion, out),
+            Event::Wake => self.work_on(now, out),
+        }
+        Ok(())
+    }
+
+    fn message<D: Clone>(
+        &mut self,
+        now: Moment,
+        from: &FromOwner,
+        message: ToReplica<D>,
+        out: &mut Vec<Action<D>>,
+    ) -> Result<(), Misdirected> {
+        if from.volume != self.volume {
+            let (said, volume) = (from.volume.0, self.volume.0);
+            return Err(Misdirected::Volume { said, replica: self.id, volume });
+        }
+        if from.replica != self.id {
+            return Err(Misdirected::Replica { said: from.replica, replica: self.id });
+        }
+        if self.failed {
+            self.answer(from, ToOwner::Failed, out);
+            return Ok(());
+        }
+        if matches!(message, ToReplica::Probe) {
+            let quiet_ns = now.since(self.busy);
+            self.answer(from, ToOwner::Probed { promise: self.promise, quiet_ns }, out);
+            return Ok(());
+        }
+        if self.is_below_promise(from) {
+            self.answer(from, ToOwner::Refused(self.promise), out);
+            return Ok(());
+        }
+        match message {
+            ToReplica::Hello => {
+                if self.open_session(from) {
+                    self.answer(from, ToOwner::Welcome(self.progress(false)), out);
+                }
+            }
+            ToReplica::Seal => {
+                if self.open_session(from) {
+                    self.seal(now, from, out);
+                }
+            }
+            message => {
+                let ours =
+                    self.session.as_ref().is_some_and(|s| s.owner == from.owner && s.number == from.session)
+                        && (from.process == self.process || left_out(Rule::C6));
+                if ours {
+                    self.in_session(now, from, message, out);
+                } else if self
+                    .session
+                    .as_ref()
+                    .is_none_or(|s| (s.epoch, s.number) < (from.epoch, from.session))
+                {
+                    self.answer(from, ToOwner::Stranger, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_below_promise(&self, from: &FromOwner) -> bool {
+        let (promise, said) = (self.promise, from.epoch);
+        said < promise.epoch || said == promise.epoch && from.owner != promise.owner
+    }
+
+    /// Whether the session that a message names is the last one; opens it if it is new.
+    fn open_session(&mut self, from: &FromOwner) -> bool {
+        if let Some(last) = &self.session {
+            if last.owner == from.owner && last.number == from.session {
+                return true;
+            }
+            if (last.epoch, last.number) > (from.epoch, from.session) {
+                return false;
+            }
+        }
+        self.sessions += 1;
+        self.session = Some(Session {
+            key: self.sessions,
+            owner: from.owner,
+            epoch: from.epoch,
+            number: from.session,
+            beside_received: 0,
+            beside_durable: 0,
+            gap_told: None,
+            listed: None,
+        });
+        if matches!(self.work, Work::Draining(_)) {
+            self.work = Work::None;
+        }
+        true
+    }
+
+    fn in_session<D: Clone>(
+        &mut self,
+        now: Moment,
+        from: &FromOwner,
+        message: ToReplica<D>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        if let ToReplica::Return { ownership, from: first } = message {
+            self.return_to(now, from, Position { ownership, sequence: Sequence(first.0 - 1) }, out);
+            return;
+        }
+        if self.promise.owner != from.owner {
+            // It must be sealed by this owner first.
+            self.answer(from, ToOwner::Refused(self.promise), out);
+            return;
+        }
+        if !(left_out(Rule::W2) && matches!(message, ToReplica::Heartbeat { .. } | ToReplica::Entry { .. })) {
+            self.epoch = self.epoch.max(from.epoch);
+        }
+        match message {
+            ToReplica::Entry { ownership, sequence, mark, entry } => {
+                self.entry(from, Position { ownership, sequence }, mark, entry, out);
+            }
+            ToReplica::Beside { number, position, entry } => self.beside(from, number, position, entry, out),
+            ToReplica::Heartbeat { ownership, mark, asked } => {
+                if self.take_mark(Position { ownership, sequence: mark }) {
+                    out.push(Action::Store(Command::Mark { mark: self.mark, epoch: self.epoch }));
+                }
+                let granted = self.grants.grant(from.owner, now);
+                if granted {
+                    self.busy = now;
+                }
+                self.answer(from, ToOwner::Alive { asked, granted, progress: self.progress(false) }, out);
+            }
+            ToReplica::Read { job, block, blocks } => {
+                let tag = Tag { session: self.sessions, job };
+                out.push(Action::Store(Command::Read { tag, block, blocks }));
+            }
+            ToReplica::Fetch { job, number } => {
+                out.push(Action::Store(Command::Fetch { tag: Tag { session: self.sessions, job }, number }));
+            }
+            ToReplica::Changed { job, since, from: first } => {
+                let tag = Tag { session: self.sessions, job };
+                out.push(Action::Store(Command::Changed { tag, since, from: first }));
+            }
+            ToReplica::Joined => {
+                if let Some(session) = &mut self.session {
+                    session.listed = None;
+                }
+                out.push(Action::Store(Command::Joined));
+            }
+            ToReplica::Release => self.grants.released(now),
+            ToReplica::Hello | ToReplica::Seal | ToReplica::Probe | ToReplica::Return { .. } => {
+                unreachable!("they were taken before")
+            }
+        }
+    }
+
+    /// The next entry is appended; one that is there already is confirmed; after a gap it says what it has.
+    fn entry<D>(
+        &mut self,
+        from: &FromOwner,
+        position: Position,
+        mark: Sequence,
+        entry: Entry<D>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        if matches!(self.work, Work::Draining(_) | Work::Dropping(..)) {
+            return;
+        }
+        let opens = matches!(entry.what, What::Open)
+            && position.ownership > self.received.ownership
+            && position.sequence == Sequence(1);
+        let follows = position.ownership == self.received.ownership
+            && (position.sequence == self.received.sequence.next()
+                || left_out(Rule::W5) && position.sequence > self.received.sequence);
+        if !opens && !follows {
+            let there = position <= self.received;
+            let new = !there && self.tell_gap();
+            if there || new {
+                self.answer(from, ToOwner::Durable(self.progress(new)), out);
+            }
+            return;
+        }
+        if opens {
+            self.durable = Sequence(0);
+        }
+        self.received = position;
+        self.take_mark(Position { ownership: position.ownership, sequence: mark });
+        self.append(Pending::Sequenced(position), position, entry, out);
+    }
+
+    fn beside<D>(
+        &mut self,
+        from: &FromOwner,
+        number: u64,
+        position: Position,
+        entry: Entry<D>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        if matches!(self.work, Work::Draining(_) | Work::Dropping(..)) {
+            return;
+        }
+        let received = self.session.as_ref().map_or(0, |s| s.beside_received);
+        if number != received + 1 {
+            let there = number <= received;
+            let new = !there && self.tell_gap();
+            if there || new {
+                self.answer(from, ToOwner::Durable(self.progress(new)), out);
+            }
+            return;
+        }
+        if let Some(session) = &mut self.session {
+            session.beside_received = number;
+        }
+        self.append(Pending::Beside { key: self.sessions, number }, position, entry, out);
+    }
+
+    fn append<D>(&mut self, what: Pending, position: Position, entry: Entry<D>, out: &mut Vec<Action<D>>) {
+        self.appends += 1;
+        self.pending.push_back(what);
+        out.push(Action::Store(Command::Append {
+            number: self.appends,
+            position,
+            sequenced: matches!(what, Pending::Sequenced(_)),
+            entry,
+            mark: self.mark,
+            epoch: self.epoch,
+        }));
+    }
+
+    /// Whether this gap has not been told yet: many entries can come after one that was lost.
+    fn tell_gap(&mut self) -> bool {
+        let received = self.received;
+        let Some(session) = &mut self.session else { return false };
+        let here = Some((received, session.beside_received));
+        std::mem::replace(&mut session.gap_told, here) != here
+    }
+
+    /// The owner says what is acknowledged. It counts as far as it is durable here: a replica that has just begun to get
+    /// entries may have less. Whether that is news.
+    fn take_mark(&mut self, said: Position) -> bool {
+        if said.ownership != self.received.ownership {
+            return false;
+        }
+        let mark = Position { sequence: said.sequence.min(self.durable), ..said };
+        let news = mark > self.mark;
+        self.mark = self.mark.max(mark);
+        news
+    }
+
+    fn seal<D>(&mut self, now: Moment, from: &FromOwner, out: &mut Vec<Action<D>>) {
+        if left_out(Rule::T5) {
+            // It reports, and goes on following whom it follows.
+            self.work = Work::Sealing(now);
+            self.work_on(now, out);
+            return;
+        }
+        if matches!(self.work, Work::Dropping(..)) {
+            // It will be asked again.
+            return;
+        }
+        self.busy = now;
+        let until = self.grants.seal(from.owner);
+        self.promise_to(from, out);
+        // An entry that is accepted and not durable may become durable, and would be in no report.
+        self.work = Work::Sealing(until);
+        self.work_on(now, out);
+    }
+
+    fn promise_to<D>(&mut self, from: &FromOwner, out: &mut Vec<Action<D>>) {
+        self.epoch = self.epoch.max(from.epoch);
+        if self.promise.owner != from.owner || self.promise.epoch < from.epoch {
+            self.promise = Promise { epoch: from.epoch, owner: from.owner };
+            self.promising += 1;
+            out.push(Action::Store(Command::Promise(self.promise)));
+        }
+    }
+
+    fn return_to<D>(&mut self, now: Moment, from: &FromOwner, after: Position, out: &mut Vec<Action<D>>) {
+        if let Some(list) = self.session.as_ref().and_then(|s| s.listed.clone()) {
+            self.answer(from, ToOwner::Listed(list), out);
+            return;
+        }
+        if matches!(self.work, Work::Draining(_) | Work::Dropping(..)) {
+            return;
+        }
+        self.grants.seal(from.owner);
+        self.promise_to(from, out);
+        self.work = Work::Draining(after);
+        self.work_on(now, out);
+    }
+
+    /// Goes on with what it is about, if nothing is left to wait for.
+    fn work_on<D>(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
+        let drained = self.pending.is_empty() && self.promising == 0;
+        match self.work {
+            Work::Sealing(until) if (drained || left_out(Rule::T9)) && now >= until => {
+                self.work = Work::Reporting;
+                out.push(Action::Store(Command::Above));
+            }
+            Work::Draining(after) if drained => {
+                self.work = Work::Dropping(after, self.sessions);
+                out.push(Action::Store(Command::Return { after }));
+            }
+            _ => {}
+        }
+    }
+
+    fn stored<D>(&mut self, now: Moment, completion: Completion<D>, out: &mut Vec<Action<D>>) {
+        match completion {
+            Completion::Promised(_) => self.promising -= 1,
+            Completion::Appended(through) => self.appended(through, out),
+            Completion::Data { tag, content } => {
+                self.answer_session(tag.session, ToOwner::Data { job: tag.job, content }, out);
+            }
+            Completion::Changed { tag, ranges, next } => {
+                self.answer_session(tag.session, ToOwner::Changed { job: tag.job, ranges, next }, out);
+            }
+            Completion::Above(above) => {
+                if self.work == Work::Reporting {
+                    self.work = Work::None;
+                    let end = Position { sequence: self.durable, ..self.received };
+                    let report = Report { mark: self.mark, end, above };
+                    self.answer_session(self.sessions, ToOwner::Sealed(report), out);
+                }
+            }
+            Completion::Listed(list) => {
+                if let Work::Dropping(after, key) = self.work {
+                    self.work = Work::None;
+                    (self.received, self.durable) = (after, after.sequence);
+                    if let Some(session) = self.session.as_mut().filter(|s| s.key == key) {
+                        session.listed = Some(list.clone());
+                        self.answer_session(key, ToOwner::Listed(list), out);
+                    }
+                }
+            }
+            Completion::Failed => {
+                self.failed = true;
+                self.answer_session(self.sessions, ToOwner::Failed, out);
+            }
+        }
+        self.work_on(now, out);
+    }
+
+    fn appended<D>(&mut self, through: u64, out: &mut Vec<Action<D>>) {
+        let done = self.appends - self.pending.len() as u64;
+        for _ in done..through {
+            match self.pending.pop_front().expect("the store confirms what was appended") {
+                Pending::Sequenced(position) if position.ownership == self.received.ownership => {
+                    self.durable = position.sequence;
+                }
+                // Of the ownership before: nobody asks any more.
+                Pending::Sequenced(_) => {}
+                Pending::Beside { key, number } => {
+                    if let Some(now) = self.session.as_mut().filter(|s| s.key == key) {
+                        now.beside_durable = number;
+                    }
+                }
+            }
+        }
+        if through > done
+            && let Some(session) = &self.session
+            && session.owner == self.promise.owner
+        {
+            self.answer_session(session.key, ToOwner::Durable(self.progress(false)), out);
+        }
+    }
+
+    fn progress(&self, gap: bool) -> Progress {
+        let beside = self.session.as_ref().map_or((0, 0), |s| (s.beside_received, s.beside_durable));
+        Progress {
+            ownership: self.received.ownership,
+            received: self.received.sequence,
+            durable: self.durable,
+            beside_received: beside.0,
+            beside_durable: beside.1,
+            gap,
+        }
+    }
+
+    /// Answers in a session, if it is still the last: what was read before another began one must not be told after.
+    fn answer_session<D>(&self, key: u64, answer: ToOwner<D>, out: &mut Vec<Action<D>>) {
+        let Some(session) = self.session.as_ref().filter(|s| s.key == key) else { return };
+        self.send(session.owner, session.number, answer, out);
+    }
+
+    fn answer<D>(&self, from: &FromOwner, answer: ToOwner<D>, out: &mut Vec<Action<D>>) {
+        self.send(from.owner, from.session, answer, out);
+    }
+
+    fn send<D>(&self, owner: Owner, session: u64, answer: ToOwner<D>, out: &mut Vec<Action<D>>) {
+        let header =
+            FromReplica { volume: self.volume, replica: self.id, process: self.process, owner, session };
+        out.push(Action::Send(owner.node, header, answer));
+    }
+}

@@ -1,0 +1,152 @@
+//! The rules of `docs/design/san.md` that can be left out, one at a time, to see the simulator find out.
+//!
+//! Without the feature `mutants` nothing can be left out, and [`left_out`] is `false` at compile time.
+
+/// A rule, by its name in the design.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// While a swap is undecided the members of both records are needed, for writes.
+    P1Writes,
+    /// While a swap is undecided the leases of the members of both records are needed.
+    P1Reads,
+    /// The old record proves nothing.
+    P2,
+    /// A starting process owns nothing.
+    P3,
+    /// A request waits for earlier ones that overlap it.
+    W1,
+    /// A mark is taken only with the epoch that it came with.
+    W2,
+    /// The swap comes before the acknowledgement.
+    W3,
+    /// All members have a write before it is acknowledged.
+    W4,
+    /// Entries are appended without a gap.
+    W5,
+    /// A lease counts from when it was asked for.
+    L1,
+    /// Leases are looked at when the read completes.
+    L2,
+    /// A member that has just started refuses to be sealed for the length of a lease.
+    L3,
+    /// A read needs leases at all.
+    L4,
+    /// Who is sealed after the reports were merged is left out.
+    T1,
+    /// What departed earlier keeps its epoch.
+    T2,
+    /// Nothing is served before the second swap is known to have committed.
+    T3,
+    /// Requests of an ownership end with it.
+    T4,
+    /// A sealed member refuses the old owner.
+    T5,
+    /// Members are made equal.
+    T6,
+    /// Of two entries to a block the one with the higher position wins.
+    T7,
+    /// Only entries above the highest mark are merged.
+    T8,
+    /// A report waits until what was accepted before is durable.
+    T9,
+    /// A member whose log ends below the highest mark is left out.
+    T10,
+    /// Destage does not go above the mark.
+    R1,
+    /// The log is freed only after the extent is durable.
+    R1Free,
+    /// An extent's stamp is the replica's epoch at destage.
+    R2,
+    /// A freed extent leaves a tombstone.
+    R3,
+    /// The log is synced before anything of it is reported.
+    R4,
+    /// A repair is an ordinary write, under exclusion.
+    R7,
+    /// A mark is stored with the epoch that it came with.
+    R8,
+    /// The list of a returning replica comes first.
+    C1,
+    /// Forwarding begins before the copy list is made.
+    C2,
+    /// What the source's log mentions is copied.
+    C3Log,
+    /// What is stamped since the departure is copied.
+    C3Stamp,
+    /// What the returning replica listed is copied.
+    C3List,
+    /// A copy holds the block's exclusion.
+    C4,
+    /// Everything that was acknowledged is durable at the target before the swap that adds it.
+    C5,
+    /// Destructive orders name the process that they are meant for.
+    C6,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: &[Rule] = &[
+        Rule::P1Writes,
+        Rule::P1Reads,
+        Rule::P2,
+        Rule::P3,
+        Rule::W1,
+        Rule::W2,
+        Rule::W3,
+        Rule::W4,
+        Rule::W5,
+        Rule::L1,
+        Rule::L2,
+        Rule::L3,
+        Rule::L4,
+        Rule::T1,
+        Rule::T2,
+        Rule::T3,
+        Rule::T4,
+        Rule::T5,
+        Rule::T6,
+        Rule::T7,
+        Rule::T8,
+        Rule::T9,
+        Rule::T10,
+        Rule::R1,
+        Rule::R1Free,
+        Rule::R2,
+        Rule::R3,
+        Rule::R4,
+        Rule::R7,
+        Rule::R8,
+        Rule::C1,
+        Rule::C2,
+        Rule::C3Log,
+        Rule::C3Stamp,
+        Rule::C3List,
+        Rule::C4,
+        Rule::C5,
+        Rule::C6,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static LEFT_OUT: std::cell::Cell<Option<Rule>> = const { std::cell::Cell::new(None) };
+}
+
+/// Leaves a rule out in this thread, or none.
+#[cfg(feature = "mutants")]
+pub fn leave_out(rule: Option<Rule>) {
+    LEFT_OUT.set(rule);
+}
+
+/// Whether this rule is left out.
+#[cfg(feature = "mutants")]
+pub fn left_out(rule: Rule) -> bool {
+    LEFT_OUT.get() == Some(rule)
+}
+
+/// Whether this rule is left out: never.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn left_out(_: Rule) -> bool {
+    false
+}

@@ -1,0 +1,130 @@
+//! What a replica asks of the store that keeps it on a device, and what the store answers.
+//!
+//! The store keeps the log, the extents and what was promised; it destages by itself, up to the mark that it was told. The
+//! replica decides what is appended, in which order, and what is told to whom.
+
+use std::ops::Range;
+
+use crate::ids::{Epoch, Position};
+use crate::message::{Content, Entry, Job, Mention, Promise, Rotten};
+
+/// For which question of which session an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag {
+    /// The session.
+    pub session: u64,
+    /// The question.
+    pub job: Job,
+}
+
+/// What a replica asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command<D> {
+    /// Make this durable. → [`Completion::Promised`]
+    Promise(Promise),
+    /// Append to the log, durably, in the order of the numbers. → [`Completion::Appended`]
+    Append {
+        /// Appends are numbered from 1, for each life of the process.
+        number: u64,
+        /// Where it stands among all entries of the group.
+        position: Position,
+        /// Whether it is the next of its ownership; otherwise it is outside of the sequence.
+        sequenced: bool,
+        /// What it does.
+        entry: Entry<D>,
+        /// See [`Command::Mark`].
+        mark: Position,
+        /// See [`Command::Mark`].
+        epoch: Epoch,
+    },
+    /// All entries up to this position are acknowledged, and this is the replica's epoch: destage may go so far, and
+    /// stamps what it writes with this epoch. Both are kept together (rule R8), some time. No answer.
+    Mark {
+        /// The mark.
+        mark: Position,
+        /// The replica's epoch.
+        epoch: Epoch,
+    },
+    /// What is in these blocks, the log counted in? → [`Completion::Data`]
+    Read {
+        /// For what.
+        tag: Tag,
+        /// The first.
+        block: u64,
+        /// How many.
+        blocks: u32,
+    },
+    /// What is in this entry of the log? → [`Completion::Data`]
+    Fetch {
+        /// For what.
+        tag: Tag,
+        /// Its number in the log.
+        number: u64,
+    },
+    /// Which blocks are in an extent that is stamped with this epoch or a later one, or are mentioned in the log?
+    /// → [`Completion::Changed`]
+    Changed {
+        /// For what.
+        tag: Tag,
+        /// The epoch.
+        since: Epoch,
+        /// From which block on.
+        from: u64,
+    },
+    /// What is in the log above the mark? → [`Completion::Above`]
+    Above,
+    /// List, durably, the blocks that the log mentions above the mark, adding to the list that is there; then drop these
+    /// entries, durably. The log goes on after this position. → [`Completion::Listed`]
+    Return {
+        /// Entries of this ownership come next, after this number.
+        after: Position,
+    },
+    /// Forget the list. No answer.
+    Joined,
+}
+
+/// What the store answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completion<D> {
+    /// A promise is durable: the last one that was asked for.
+    Promised(Promise),
+    /// All appends up to this number are durable.
+    Appended(u64),
+    /// Answer to `Read` and `Fetch`.
+    Data {
+        /// For what.
+        tag: Tag,
+        /// What is there.
+        content: Result<Content<D>, Rotten>,
+    },
+    /// Answer to `Changed`.
+    Changed {
+        /// For what.
+        tag: Tag,
+        /// Blocks, in rising order.
+        ranges: Vec<Range<u64>>,
+        /// Where to ask on.
+        next: Option<u64>,
+    },
+    /// Answer to `Above`, in the order of the log.
+    Above(Vec<Mention>),
+    /// Answer to `Return`: the whole list.
+    Listed(Vec<Range<u64>>),
+    /// A write or a sync has failed. Nothing is tried again (rule R6).
+    Failed,
+}
+
+/// What the store found when it was opened. All of it is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Whom the replica follows.
+    pub promise: Promise,
+    /// The mark.
+    pub mark: Position,
+    /// The highest epoch that is kept: of the promise, or beside a mark (rule R8).
+    pub epoch: Epoch,
+    /// The last entry of the unbroken sequence.
+    pub end: Position,
+    /// It has lost something: it may not be used.
+    pub damaged: bool,
+}

@@ -1,0 +1,434 @@
+//! A volume that is served: its entries, who has them, who goes.
+//!
+//! What clients ask for is in `jobs`, replicas that come back are in `returning`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::jobs::Jobs;
+use super::link::{Link, State};
+use super::returning::Returning;
+use super::{Action, Context, Request};
+use crate::ids::{Epoch, Position, ReplicaId, Sequence};
+use crate::layout::GroupIndex;
+use crate::lease::{Leases, Moment};
+use crate::message::{Entry, FromReplica, Progress, ToOwner, ToReplica, What};
+use crate::pipeline::Pipeline;
+use crate::range::Exclusion;
+use crate::rule::{Rule, left_out};
+
+/// An entry that was issued.
+#[derive(Debug)]
+pub(super) struct Issued<D> {
+    pub(super) entry: Entry<D>,
+    /// The job that waits for it; none of an opening entry.
+    pub(super) job: Option<u32>,
+}
+
+/// A group, as its owner sees it.
+#[derive(Debug)]
+pub(super) struct Group<D> {
+    pub(super) pipeline: Pipeline<Issued<D>>,
+    leases: Leases,
+    /// Who must have a write, and whose lease a read needs.
+    pub(super) required: Vec<ReplicaId>,
+    lenders: Vec<ReplicaId>,
+    /// Where a read may go: the local one first.
+    pub(super) readable: Vec<ReplicaId>,
+    /// Replicas that are in sync, for the policy.
+    pub(super) in_sync: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Active<D> {
+    pub(super) ownership: Epoch,
+    pub(super) groups: Vec<Group<D>>,
+    pub(super) links: Vec<Link<D>>,
+    pub(super) jobs: Jobs<D>,
+    pub(super) exclusion: Exclusion,
+    /// Writes that wait for more replicas in sync.
+    pub(super) held: VecDeque<Request<D>>,
+    pub(super) returning: BTreeMap<ReplicaId, Returning>,
+    /// When each replica that has departed was last tried.
+    pub(super) tried: BTreeMap<ReplicaId, Moment>,
+}
+
+impl<D: Clone> Active<D> {
+    /// The second swap has committed: it serves. The members are those with whom it has talked.
+    pub(super) fn new(
+        c: &mut Context,
+        links: Vec<Link<D>>,
+        now: Moment,
+        out: &mut Vec<Action<D>>,
+    ) -> Active<D> {
+        let record = c.swap.as_ref().map(|swap| swap.undecided().unwrap_or(swap.settled()));
+        let ownership = record.expect("it has taken over").epoch;
+        let mut active = Active {
+            ownership,
+            groups: Vec::new(),
+            links,
+            jobs: Jobs::default(),
+            exclusion: Exclusion::default(),
+            held: VecDeque::new(),
+            returning: BTreeMap::new(),
+            tried: BTreeMap::new(),
+        };
+        active.follow_record(c, now, out);
+        active
+    }
+
+    /// It serves no more. Returns what it was asked for and has not done.
+    pub(super) fn end(mut self, c: &Context, out: &mut Vec<Action<D>>) -> Vec<Request<D>> {
+        for link in self.links.iter().filter(|link| link.is_open()) {
+            link.send(c, ToReplica::Release, out);
+        }
+        let mut unfinished = self.jobs.unfinished();
+        unfinished.extend(self.held);
+        unfinished
+    }
+
+    pub(super) fn unanswered(&self) -> usize {
+        self.jobs.clients() + self.held.len()
+    }
+
+    pub(super) fn returning(&self) -> Vec<(ReplicaId, u64)> {
+        self.returning.iter().map(|(replica, returning)| (*replica, returning.left())).collect()
+    }
+
+    /// The record has changed, or a change was proposed: who must have what.
+    pub(super) fn follow_record(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        let swap = c.swap.as_ref().expect("it owns the volume");
+        let record = swap.settled();
+        // Of a proposal that adds groups nothing is used before it has committed.
+        for index in self.groups.len()..record.groups.len() {
+            self.open_group(c, GroupIndex(index as u32), now, out);
+        }
+        let record = c.record().expect("it owns the volume").clone();
+        for (index, group) in (0..).zip(&mut self.groups) {
+            let index = GroupIndex(index);
+            let swap = c.swap.as_ref().expect("it owns the volume");
+            let certain = swap.certain(index);
+            group.in_sync = record.groups[index.0 as usize].in_sync.len();
+            group.readable = certain.into_iter().collect();
+            group.readable.sort_by_key(|replica| record.homes.get(replica) != Some(&c.me.node));
+            group.required = c.required(index);
+            group.lenders.clone_from(&group.required);
+            if left_out(Rule::P1Reads) {
+                group.lenders = record.groups[index.0 as usize].in_sync.iter().copied().collect();
+            }
+            let joining = self.returning.iter().filter(|(_, r)| r.group() == index && r.is_joining());
+            let joining = joining.map(|(replica, _)| *replica);
+            group.pipeline.require(group.required.iter().copied().chain(joining));
+        }
+        // A member to whom nobody talks is one whose return was given up while the swap that adds it was undecided.
+        for (index, group) in (0..).zip(&self.groups) {
+            for replica in &group.required {
+                if !self.links.iter().any(|link| link.replica == *replica) {
+                    let mut link = Link::new(*replica, record.homes[replica], GroupIndex(index), now);
+                    link.greet(c, now, State::Greeting, out);
+                    self.links.push(link);
+                }
+            }
+        }
+        // Who has gone from the record gets nothing more.
+        let named = |link: &Link<D>| {
+            self.groups[link.group.0 as usize].required.contains(&link.replica)
+                || self.returning.contains_key(&link.replica)
+        };
+        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.links).into_iter().partition(named);
+        self.links = stay;
+        for link in go {
+            self.groups[link.group.0 as usize].pipeline.forget(link.replica);
+        }
+        for index in 0..self.groups.len() {
+            self.acknowledge(c, now, index, out);
+        }
+        self.retry_held(c, now, out);
+        self.finish_reads(c, now, out);
+    }
+
+    /// Begins the sequence of a group.
+    fn open_group(&mut self, c: &mut Context, index: GroupIndex, now: Moment, out: &mut Vec<Action<D>>) {
+        let record = c.record().expect("it owns the volume");
+        let members = record.groups[index.0 as usize].in_sync.clone();
+        let mut pipeline = Pipeline::new();
+        pipeline.require(members.iter().copied());
+        self.groups.push(Group {
+            pipeline,
+            leases: Leases::new(record.lease_ns),
+            required: members.iter().copied().collect(),
+            lenders: members.iter().copied().collect(),
+            readable: Vec::new(),
+            in_sync: members.len(),
+        });
+        for replica in members {
+            if !self.links.iter().any(|link| link.replica == replica) {
+                let home = c.record().expect("it owns the volume").homes[&replica];
+                let mut link = Link::new(replica, home, index, now);
+                link.greet(c, now, State::Sealing, out);
+                self.links.push(link);
+            }
+        }
+        let open = Entry { block: 0, blocks: 0, what: What::Open };
+        self.issue(c, index, open, None, out);
+    }
+
+    /// Issues an entry, and sends it to all who get entries.
+    pub(super) fn issue(
+        &mut self,
+        c: &Context,
+        index: GroupIndex,
+        entry: Entry<D>,
+        job: Option<u32>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let group = &mut self.groups[index.0 as usize];
+        for returning in self.returning.values_mut().filter(|r| r.group() == index) {
+            returning.written(&entry.range());
+        }
+        let sequence = group.pipeline.issue(Issued { entry, job });
+        for link in self.links.iter_mut().filter(|link| link.group == index) {
+            // Who has not yet got what comes before gets it all when it is there.
+            if link.is_open() && link.next == sequence {
+                link.send_entries(c, self.ownership, &group.pipeline, out);
+            }
+        }
+    }
+
+    pub(super) fn acknowledged(&self, index: GroupIndex) -> Position {
+        Position {
+            ownership: self.ownership,
+            sequence: self.groups[index.0 as usize].pipeline.acknowledged(),
+        }
+    }
+
+    /// Acknowledges what all have.
+    fn acknowledge(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
+        while let Some(issued) = self.groups[index].pipeline.acknowledge() {
+            if let Some(job) = issued.job {
+                self.jobs.written(job);
+            }
+        }
+        while self.groups[index].pipeline.release().is_some() {}
+        self.go_on(c, now, out);
+    }
+
+    /// Whether reads of this group may be answered now (rules L1, L2, P1).
+    pub(super) fn may_read(&self, index: GroupIndex, now: Moment) -> bool {
+        let group = &self.groups[index.0 as usize];
+        left_out(Rule::L4) || group.leases.hold(&group.lenders, now)
+    }
+
+    pub(super) fn message(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        from: &FromReplica,
+        message: ToOwner<D>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let Some(at) = self.links.iter().position(|link| link.replica == from.replica) else { return };
+        let link = &mut self.links[at];
+        let stranger = link.is_ours(from) && matches!(message, ToOwner::Stranger);
+        if link.has_restarted(from) || stranger {
+            self.greet_again(c, now, at, out);
+            return;
+        }
+        if !link.is_ours(from) || link.state == State::Failed {
+            return;
+        }
+        link.heard = now;
+        match message {
+            ToOwner::Welcome(progress) => {
+                if link.state == State::Greeting {
+                    self.welcomed(c, now, at, from, &progress, out);
+                }
+            }
+            ToOwner::Sealed(report) => {
+                // A replica of a group that is new.
+                if link.state == State::Sealing {
+                    let progress = Progress {
+                        ownership: report.end.ownership,
+                        received: report.end.sequence,
+                        durable: report.end.sequence,
+                        beside_received: 0,
+                        beside_durable: 0,
+                        gap: false,
+                    };
+                    self.welcomed(c, now, at, from, &progress, out);
+                }
+            }
+            ToOwner::Durable(progress) => self.progress(c, now, at, &progress, None, out),
+            ToOwner::Alive { asked, granted, progress } => {
+                if granted {
+                    let replica = link.replica;
+                    let began = if left_out(Rule::L1) { now } else { asked };
+                    self.groups[link.group.0 as usize].leases.granted(replica, began);
+                }
+                self.progress(c, now, at, &progress, Some(asked), out);
+                self.finish_reads(c, now, out);
+            }
+            ToOwner::Data { job, content } => self.data(c, now, from.replica, job, content, out),
+            ToOwner::Listed(ranges) => self.listed(c, now, at, ranges, out),
+            ToOwner::Changed { job, ranges, next } => self.changed(c, now, job, ranges, next, out),
+            ToOwner::Failed => {
+                link.state = State::Failed;
+                self.abandon(c, now, from.replica, out);
+                self.change_members(c, now, out);
+            }
+            ToOwner::Refused(_) | ToOwner::Stranger | ToOwner::Probed { .. } => {}
+        }
+    }
+
+    /// A session has ended: another is begun, or the return from the beginning.
+    fn greet_again(&mut self, c: &mut Context, now: Moment, at: usize, out: &mut Vec<Action<D>>) {
+        let replica = self.links[at].replica;
+        if self.returning.contains_key(&replica) {
+            self.abandon(c, now, replica, out);
+        } else {
+            self.links[at].greet(c, now, State::Greeting, out);
+        }
+    }
+
+    /// A member, or one who comes back, answers in a new session.
+    fn welcomed(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: usize,
+        from: &FromReplica,
+        progress: &Progress,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let link = &mut self.links[at];
+        link.opened(c, from, now, out);
+        if self.returning.contains_key(&from.replica) {
+            self.order_return(c, now, at, out);
+            return;
+        }
+        let here = progress.ownership == self.ownership;
+        let durable = if here { progress.durable } else { Sequence(0) };
+        let pipeline = &mut self.groups[link.group.0 as usize].pipeline;
+        if left_out(Rule::P3) && durable > pipeline.issued() {
+            pipeline.believe(durable);
+        }
+        if pipeline.connected(from.replica, durable).is_err() {
+            // It has lost what it had said to be durable.
+            link.state = State::Failed;
+            self.change_members(c, now, out);
+            return;
+        }
+        link.next = if here { progress.received.next() } else { Sequence(1) };
+        // Not one whose joining is undecided: it needs its list if it comes to nothing.
+        let record = c.record().expect("it owns the volume");
+        if record.groups[link.group.0 as usize].in_sync.contains(&link.replica) {
+            link.send(c, ToReplica::Joined, out);
+        }
+        link.send_entries(c, self.ownership, pipeline, out);
+        self.acknowledge(c, now, self.links[at].group.0 as usize, out);
+    }
+
+    fn progress(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: usize,
+        progress: &Progress,
+        asked: Option<Moment>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let link = &mut self.links[at];
+        if !link.is_open() {
+            return;
+        }
+        let index = link.group.0 as usize;
+        let group = &mut self.groups[index];
+        let again = link.progress(c, progress, asked, self.ownership, out);
+        if progress.ownership == self.ownership
+            && group.pipeline.durable(link.replica, progress.durable).is_err()
+        {
+            link.state = State::Failed;
+            return;
+        }
+        if again {
+            link.send_entries(c, self.ownership, &group.pipeline, out);
+        }
+        let replica = link.replica;
+        self.acknowledge(c, now, index, out);
+        if self.returning.contains_key(&replica) {
+            self.return_on(c, now, replica, out);
+        }
+    }
+
+    /// A swap of ours has committed.
+    pub(super) fn committed(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        let record = c.record().expect("it owns the volume");
+        let is_member = |group: GroupIndex, replica: &ReplicaId| {
+            record.groups[group.0 as usize].in_sync.contains(replica)
+        };
+        self.returning.retain(|replica, returning| !is_member(returning.group(), replica));
+        for link in self.links.iter().filter(|link| link.is_open() && is_member(link.group, &link.replica)) {
+            link.send(c, ToReplica::Joined, out);
+        }
+        self.follow_record(c, now, out);
+    }
+
+    /// Proposes what has to change: who does not answer goes, who has come back joins.
+    pub(super) fn change_members(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        if c.is_undecided() {
+            return;
+        }
+        let silent = c.times.silent_ns;
+        let gone = |link: &&Link<D>| link.state == State::Failed || now.since(link.heard) >= silent;
+        let record = c.record().expect("it owns the volume").clone();
+        let mut leave: Vec<(GroupIndex, ReplicaId)> = Vec::new();
+        for (index, group) in (0..).zip(&record.groups) {
+            let members = || self.links.iter().filter(|link| group.in_sync.contains(&link.replica));
+            let silent: BTreeSet<ReplicaId> = members().filter(gone).map(|link| link.replica).collect();
+            // With nobody left who answers, whoever comes first is as good as the others.
+            let somebody = members().any(|link| !silent.contains(&link.replica) && link.is_open());
+            if somebody && silent.len() < group.in_sync.len() {
+                leave.extend(silent.into_iter().map(|replica| (GroupIndex(index), replica)));
+            }
+        }
+        let id = c.proposal();
+        if !leave.is_empty() {
+            let next = record.without(id, &leave).expect("members, and not the last ones");
+            c.propose(now, next, out);
+            if left_out(Rule::W3) {
+                for (index, replica) in leave {
+                    let group = &mut self.groups[index.0 as usize];
+                    let others: Vec<_> = group.required.iter().filter(|r| **r != replica).copied().collect();
+                    group.pipeline.require(others);
+                    self.acknowledge(c, now, index.0 as usize, out);
+                }
+                return;
+            }
+            self.follow_record(c, now, out);
+            return;
+        }
+        let ready = self.returning.iter().find(|(replica, returning)| {
+            let index = returning.group();
+            let durable = self.groups[index.0 as usize].pipeline.durable_on(**replica);
+            let caught_up = durable >= Some(self.acknowledged(index).sequence);
+            returning.is_joining() && (caught_up || left_out(Rule::C5))
+        });
+        if let Some((replica, returning)) = ready
+            && let Ok(next) = record.with(id, returning.group(), *replica)
+        {
+            c.propose(now, next, out);
+            self.follow_record(c, now, out);
+        }
+    }
+
+    pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        for link in &mut self.links {
+            link.ask_again(c, now, out);
+            let mark = self.groups[link.group.0 as usize].pipeline.acknowledged();
+            link.heartbeat(c, now, self.ownership, mark, out);
+        }
+        self.read_again(c, now, out);
+        self.look_for_departed(c, now, out);
+        self.change_members(c, now, out);
+    }
+}

@@ -1,0 +1,627 @@
+//! Requests of clients, and copies to replicas that come back: from the first step to the last.
+//!
+//! ```text
+//!            ┌─ read ───────────── leases held? ─────────────────────▶ complete
+//!  waits for │
+//!  what it ──┼─ write ──▶ (reads what it does not fill, merges) ─▶ entries ─▶ all members ─▶ complete
+//!  overlaps  │
+//!            └─ copy ──▶ reads ─▶ target ─▶ durable there
+//! ```
+//!
+//! A block whose checksum does not match is read again under exclusion, from one member after the other, and written anew
+//! (rule R7).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::active::Active;
+use super::{Action, Ask, Context, Failure, Request, SECTORS};
+use crate::ids::ReplicaId;
+use crate::layout::{Layout, Piece};
+use crate::lease::Moment;
+use crate::message::{Content, Entry, Job, Payload, Rotten, ToReplica, What};
+use crate::range::Access;
+use crate::rule::{Rule, left_out};
+
+/// The jobs, in slots that are used again.
+#[derive(Debug)]
+pub(super) struct Jobs<D> {
+    slots: Vec<State<D>>,
+    free: Vec<u32>,
+    /// Those that may begin, and those all of whose entries are acknowledged.
+    ready: VecDeque<u32>,
+    finished: VecDeque<u32>,
+    /// Reads that are done but for the leases.
+    unleased: Vec<u32>,
+    /// Made once, for what [`crate::range::Exclusion::leave`] returns.
+    leaving: Vec<u32>,
+}
+
+impl<D> Default for Jobs<D> {
+    fn default() -> Jobs<D> {
+        Jobs {
+            slots: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            finished: VecDeque::new(),
+            unleased: Vec::new(),
+            leaving: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State<D> {
+    /// How often the slot was used.
+    turn: u32,
+    work: Work<D>,
+    stage: Stage,
+    /// The blocks of the volume that it touches.
+    blocks: Range<u64>,
+    /// What it reads.
+    parts: Vec<Part<D>>,
+    /// Parts that have not been read, or entries that are not acknowledged.
+    pending: u32,
+    /// It reads under exclusion, from one member after the other.
+    careful: bool,
+    /// Leases were held when it began (used only with rule L2 left out).
+    was_leased: bool,
+}
+
+#[derive(Debug)]
+enum Work<D> {
+    Nothing,
+    Client(Request<D>),
+    Copy {
+        to: ReplicaId,
+        piece: Piece,
+    },
+    /// It waits for what it overlaps, and when its turn comes does nothing.
+    Cancelled,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    Reading,
+    Leases,
+    Merging,
+    Repairing,
+    Writing,
+    /// Waits until so many entries beside the sequence are confirmed by the target.
+    Copying(u64),
+}
+
+/// Consecutive blocks that are read from one replica.
+#[derive(Debug)]
+struct Part<D> {
+    piece: Piece,
+    /// Where they are in what is asked for, in blocks.
+    at: u64,
+    asked: Option<ReplicaId>,
+    since: Moment,
+    done: bool,
+    /// Who has it with a checksum that does not match.
+    rotten: Vec<ReplicaId>,
+    content: Option<Content<D>>,
+}
+
+impl<D> Jobs<D> {
+    /// Requests of clients that are at work.
+    pub(super) fn clients(&self) -> usize {
+        self.slots.iter().filter(|job| matches!(job.work, Work::Client(_))).count()
+    }
+
+    /// What clients asked for and has not been done.
+    pub(super) fn unfinished(&mut self) -> Vec<Request<D>> {
+        let work = self.slots.iter_mut().map(|job| std::mem::replace(&mut job.work, Work::Nothing));
+        work.filter_map(|work| if let Work::Client(request) = work { Some(request) } else { None }).collect()
+    }
+
+    /// An entry of this job is acknowledged.
+    pub(super) fn written(&mut self, slot: u32) {
+        let job = &mut self.slots[slot as usize];
+        job.pending -= 1;
+        if job.pending == 0 {
+            self.finished.push_back(slot);
+        }
+    }
+
+    fn take(&mut self, work: Work<D>, blocks: Range<u64>) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(State {
+                turn: 0,
+                work: Work::Nothing,
+                stage: Stage::Waiting,
+                blocks: 0..0,
+                parts: Vec::new(),
+                pending: 0,
+                careful: false,
+                was_leased: false,
+            });
+            self.slots.len() as u32 - 1
+        });
+        let job = &mut self.slots[slot as usize];
+        job.turn = job.turn.wrapping_add(1);
+        (job.work, job.stage, job.blocks) = (work, Stage::Waiting, blocks);
+        (job.pending, job.careful, job.was_leased) = (0, false, false);
+        job.parts.clear();
+        slot
+    }
+}
+
+/// The blocks that a request touches, and whether it fills its first and its last.
+struct Span {
+    blocks: Range<u64>,
+    head: bool,
+    tail: bool,
+}
+
+fn span<D>(request: &Request<D>) -> Span {
+    let end = request.sector + u64::from(request.sectors);
+    let blocks = request.sector / SECTORS..end.div_ceil(SECTORS);
+    let (head, tail) = (!request.sector.is_multiple_of(SECTORS), !end.is_multiple_of(SECTORS));
+    match blocks.end - blocks.start {
+        // One block is read once.
+        1 => Span { blocks, head: head || tail, tail: false },
+        _ => Span { blocks, head, tail },
+    }
+}
+
+impl<D: Clone> Active<D> {
+    /// A client asks.
+    pub(super) fn request(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        request: Request<D>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let record = c.record().expect("it owns the volume");
+        let end = request.sector.checked_add(u64::from(request.sectors));
+        if end.is_none_or(|end| end > record.blocks * SECTORS) {
+            out.push(Action::Complete(request.id, Err(Failure::OutOfRange)));
+            return;
+        }
+        let mut blocks = span(&request).blocks;
+        if matches!(request.ask, Ask::Trim) {
+            // What does not fill a block is left as it is.
+            let end = request.sector + u64::from(request.sectors);
+            blocks = request.sector.div_ceil(SECTORS)..end / SECTORS;
+        }
+        if matches!(request.ask, Ask::Flush) || blocks.is_empty() {
+            // What was acknowledged is durable.
+            out.push(Action::Complete(request.id, Ok(())));
+            return;
+        }
+        let reads = matches!(request.ask, Ask::Read);
+        let (least, layout) = (record.least as usize, record.layout);
+        let too_few = |piece: Piece| self.groups[piece.group.0 as usize].in_sync < least;
+        if !reads && layout.pieces(blocks.clone()).any(too_few) {
+            self.held.push_back(request);
+            return;
+        }
+        let access = if reads { Access::Shared } else { Access::Exclusive };
+        let slot = self.jobs.take(Work::Client(request), blocks);
+        self.enter(slot, access);
+        self.go_on(c, now, out);
+    }
+
+    /// Writes that were waiting for more replicas in sync.
+    pub(super) fn retry_held(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        for request in std::mem::take(&mut self.held) {
+            self.request(c, now, request, out);
+        }
+    }
+
+    fn enter(&mut self, slot: u32, access: Access) {
+        let blocks = self.jobs.slots[slot as usize].blocks.clone();
+        if self.is_let_through(slot) || self.exclusion.enter(slot, blocks, access) {
+            self.jobs.ready.push_back(slot);
+        }
+    }
+
+    /// Whether it minds nobody: rule W1 or C4 is left out.
+    fn is_let_through(&self, slot: u32) -> bool {
+        let is_copy = || matches!(self.jobs.slots[slot as usize].work, Work::Copy { .. });
+        left_out(Rule::W1) || left_out(Rule::C4) && is_copy()
+    }
+
+    fn leave(&mut self, slot: u32) {
+        if self.is_let_through(slot) {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.jobs.leaving);
+        self.exclusion.leave(slot, &mut ready);
+        for waiter in ready.drain(..) {
+            self.jobs.ready.push_back(waiter);
+        }
+        self.jobs.leaving = ready;
+    }
+
+    /// A job has ended.
+    fn free(&mut self, slot: u32) {
+        self.leave(slot);
+        self.jobs.slots[slot as usize].work = Work::Nothing;
+        self.jobs.free.push(slot);
+    }
+
+    fn complete(&mut self, slot: u32, result: Result<(), Failure>, out: &mut Vec<Action<D>>) {
+        if let Work::Client(request) = &self.jobs.slots[slot as usize].work {
+            out.push(Action::Complete(request.id, result));
+        }
+        self.free(slot);
+    }
+
+    /// Begins what may begin, and ends what has been acknowledged, until there is nothing of either.
+    pub(super) fn go_on(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        loop {
+            if let Some(slot) = self.jobs.finished.pop_front() {
+                match self.jobs.slots[slot as usize].stage {
+                    Stage::Repairing => self.has_read(c, now, slot, out),
+                    _ => self.complete(slot, Ok(()), out),
+                }
+            } else if let Some(slot) = self.jobs.ready.pop_front() {
+                self.begin(c, now, slot, out);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn begin(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
+        let layout = c.record().expect("it owns the volume").layout;
+        let job = &mut self.jobs.slots[slot as usize];
+        let blocks = job.blocks.clone();
+        match &job.work {
+            Work::Client(request) => match &request.ask {
+                Ask::Read => self.read(c, now, slot, &layout, &[blocks], out),
+                Ask::Write(_) | Ask::WriteZeroes => {
+                    let span = span(request);
+                    let (first, last) = (blocks.start..blocks.start + 1, blocks.end - 1..blocks.end);
+                    match (span.head, span.tail) {
+                        (true, true) => self.read(c, now, slot, &layout, &[first, last], out),
+                        (true, false) => self.read(c, now, slot, &layout, &[first], out),
+                        (false, true) => self.read(c, now, slot, &layout, &[last], out),
+                        (false, false) => self.write(c, slot, None, out),
+                    }
+                }
+                Ask::Trim => self.write(c, slot, None, out),
+                Ask::Flush => unreachable!("it has no blocks"),
+            },
+            Work::Copy { .. } => self.read(c, now, slot, &layout, &[blocks], out),
+            Work::Cancelled => self.free(slot),
+            Work::Nothing => unreachable!("it was given something to do"),
+        }
+    }
+
+    /// Reads these blocks of the volume.
+    fn read(
+        &mut self,
+        c: &Context,
+        now: Moment,
+        slot: u32,
+        layout: &Layout,
+        what: &[Range<u64>],
+        out: &mut Vec<Action<D>>,
+    ) {
+        let job = &mut self.jobs.slots[slot as usize];
+        job.stage = Stage::Reading;
+        job.parts.clear();
+        for blocks in what {
+            let mut at = blocks.start - job.blocks.start;
+            for piece in layout.pieces(blocks.clone()) {
+                let (rotten, content) = (Vec::new(), None);
+                job.parts.push(Part { piece, at, asked: None, since: now, done: false, rotten, content });
+                at += piece.blocks;
+            }
+        }
+        job.pending = job.parts.len() as u32;
+        if left_out(Rule::L2) {
+            let groups = self.jobs.slots[slot as usize].parts.iter();
+            let held = groups.map(|part| part.piece.group).all(|group| self.may_read(group, now));
+            self.jobs.slots[slot as usize].was_leased = held;
+        }
+        for part in 0..self.jobs.slots[slot as usize].parts.len() {
+            self.ask(c, now, slot, part, out);
+        }
+    }
+
+    /// Asks a member for a part: the first that answers, after the one that was asked last.
+    fn ask(&mut self, c: &Context, now: Moment, slot: u32, index: usize, out: &mut Vec<Action<D>>) {
+        let job = &mut self.jobs.slots[slot as usize];
+        let part = &mut job.parts[index];
+        let group = &self.groups[part.piece.group.0 as usize];
+        let last = group.readable.iter().position(|replica| Some(*replica) == part.asked);
+        let first = last.map_or(0, |last| last + 1);
+        let (before, after) = group.readable.split_at(first.min(group.readable.len()));
+        let mut candidates = after.iter().chain(before).filter(|replica| !part.rotten.contains(replica));
+        let open =
+            |replica: &&ReplicaId| self.links.iter().any(|link| link.replica == **replica && link.is_open());
+        part.since = now;
+        let Some(replica) = candidates.find(open) else { return };
+        part.asked = Some(*replica);
+        let (block, blocks) = (part.piece.block, part.piece.blocks as u32);
+        let message =
+            ToReplica::Read { job: Job { slot, turn: job.turn, part: index as u32 }, block, blocks };
+        if let Some(link) = self.links.iter().find(|link| link.replica == *replica) {
+            link.send(c, message, out);
+        }
+    }
+
+    /// What has not been answered is asked again, of another member if there is one.
+    pub(super) fn read_again(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
+        for slot in 0..self.jobs.slots.len() {
+            let job = &self.jobs.slots[slot];
+            if job.stage != Stage::Reading || matches!(job.work, Work::Nothing) {
+                continue;
+            }
+            for part in 0..job.parts.len() {
+                let state = &self.jobs.slots[slot].parts[part];
+                if !state.done && now.since(state.since) >= c.times.resend_ns {
+                    self.ask(c, now, slot as u32, part, out);
+                }
+            }
+        }
+    }
+
+    /// A member answers.
+    pub(super) fn data(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        from: ReplicaId,
+        id: Job,
+        content: Result<Content<D>, Rotten>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let Some(job) = self.jobs.slots.get_mut(id.slot as usize) else { return };
+        if job.turn != id.turn || job.stage != Stage::Reading {
+            return;
+        }
+        let Some(part) = job.parts.get_mut(id.part as usize).filter(|part| !part.done) else { return };
+        match content {
+            Ok(content) => {
+                part.done = true;
+                part.content = Some(content);
+                job.pending -= 1;
+                if job.pending == 0 {
+                    self.repair(c, now, id.slot, out);
+                }
+            }
+            Err(Rotten) => self.rotten(c, now, from, id, out),
+        }
+        self.go_on(c, now, out);
+    }
+
+    fn rotten(&mut self, c: &mut Context, now: Moment, from: ReplicaId, id: Job, out: &mut Vec<Action<D>>) {
+        let job = &mut self.jobs.slots[id.slot as usize];
+        let alone = !matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
+        let part = &mut job.parts[id.part as usize];
+        if part.asked != Some(from) {
+            return;
+        }
+        if !alone && !job.careful && !left_out(Rule::R7) {
+            // A write may just have been under way: once more, alone.
+            job.careful = true;
+            job.turn = job.turn.wrapping_add(1);
+            job.stage = Stage::Waiting;
+            self.leave(id.slot);
+            self.enter(id.slot, Access::Exclusive);
+            return;
+        }
+        part.rotten.push(from);
+        let group = &self.groups[part.piece.group.0 as usize];
+        if group.readable.iter().all(|replica| part.rotten.contains(replica)) {
+            match self.jobs.slots[id.slot as usize].work {
+                // It stays on the list: its return does not end before somebody mends it.
+                Work::Copy { to, piece } => {
+                    self.free(id.slot);
+                    self.not_copied(to, piece);
+                }
+                _ => self.complete(id.slot, Err(Failure::Rotten), out),
+            }
+        } else {
+            self.ask(c, now, id.slot, id.part as usize, out);
+        }
+    }
+
+    /// All is read. What was found rotten somewhere is written anew, to all.
+    fn repair(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
+        let job = &mut self.jobs.slots[slot as usize];
+        let mut entries = Vec::new();
+        for part in job.parts.iter_mut().filter(|part| !part.rotten.is_empty()) {
+            let what = match &part.content {
+                Some(Content::Data(payload)) => What::Data(payload.clone()),
+                _ => What::Trim,
+            };
+            let entry = Entry { block: part.piece.block, blocks: part.piece.blocks as u32, what };
+            entries.push((part.piece.group, entry, std::mem::take(&mut part.rotten)));
+        }
+        if entries.is_empty() {
+            self.has_read(c, now, slot, out);
+            return;
+        }
+        if left_out(Rule::R7) {
+            for (group, entry, rotten) in entries {
+                let position = self.acknowledged(group);
+                for link in self.links.iter_mut().filter(|link| rotten.contains(&link.replica)) {
+                    link.send_beside(c, position, entry.clone(), out);
+                }
+            }
+            self.has_read(c, now, slot, out);
+            return;
+        }
+        job.stage = Stage::Repairing;
+        job.pending = entries.len() as u32;
+        for (group, entry, _) in entries {
+            self.issue(c, group, entry, Some(slot), out);
+        }
+    }
+
+    /// All is read and whole.
+    fn has_read(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
+        let job = &mut self.jobs.slots[slot as usize];
+        match &job.work {
+            Work::Client(request) if matches!(request.ask, Ask::Read) => {
+                for part in &mut job.parts {
+                    let blocks = part.piece.blocks as u32;
+                    if let Some(content) = part.content.take() {
+                        out.push(Action::Fill { request: request.id, at: part.at, blocks, content });
+                    }
+                }
+                job.stage = Stage::Leases;
+                if !self.finish_read(now, slot, out) {
+                    self.jobs.unleased.push(slot);
+                }
+            }
+            Work::Client(request) => {
+                let span = span(request);
+                let mut contents = job.parts.iter_mut().map(|part| part.content.take());
+                let head = if span.head { contents.next().flatten() } else { None };
+                let tail = if span.tail { contents.next().flatten() } else { None };
+                job.stage = Stage::Merging;
+                let id = Job { slot, turn: job.turn, part: 0 };
+                out.push(Action::Merge { job: id, request: request.clone(), head, tail });
+            }
+            Work::Copy { to, piece } => {
+                let (to, piece) = (*to, *piece);
+                let what = match job.parts[0].content.take() {
+                    Some(Content::Data(payload)) => What::Data(payload),
+                    _ => What::Trim,
+                };
+                let entry = Entry { block: piece.block, blocks: piece.blocks as u32, what };
+                let position = self.acknowledged(piece.group);
+                let link = self.links.iter_mut().find(|link| link.replica == to);
+                let link = link.expect("its copies end with the talk");
+                let until = link.send_beside(c, position, entry, out);
+                self.jobs.slots[slot as usize].stage = Stage::Copying(until);
+            }
+            Work::Cancelled | Work::Nothing => unreachable!("it was given something to do"),
+        }
+    }
+
+    /// Ends a read if the leases are held.
+    fn finish_read(&mut self, now: Moment, slot: u32, out: &mut Vec<Action<D>>) -> bool {
+        let job = &self.jobs.slots[slot as usize];
+        let held = job.parts.iter().all(|part| self.may_read(part.piece.group, now));
+        let ends = held || left_out(Rule::L2) && job.was_leased;
+        if ends {
+            self.complete(slot, Ok(()), out);
+        }
+        ends
+    }
+
+    /// Leases have come: ends the reads that were waiting for them.
+    pub(super) fn finish_reads(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        if self.jobs.unleased.is_empty() {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.jobs.unleased);
+        waiting.retain(|slot| !self.finish_read(now, *slot, out));
+        self.jobs.unleased = waiting;
+        self.go_on(c, now, out);
+    }
+
+    /// Whole blocks have been made of what a client writes.
+    pub(super) fn merged(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        id: Job,
+        data: D,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let job = self.jobs.slots.get(id.slot as usize);
+        if job.is_some_and(|job| job.turn == id.turn && job.stage == Stage::Merging) {
+            self.write(c, id.slot, Some(data), out);
+            self.go_on(c, now, out);
+        }
+    }
+
+    /// Issues the entries of a request. `merged`: see [`Action::Merge`].
+    fn write(&mut self, c: &mut Context, slot: u32, merged: Option<D>, out: &mut Vec<Action<D>>) {
+        let layout = c.record().expect("it owns the volume").layout;
+        let job = &mut self.jobs.slots[slot as usize];
+        job.stage = Stage::Writing;
+        let blocks = job.blocks.clone();
+        let Work::Client(request) = &job.work else { unreachable!("copies write nothing") };
+        // Ranges of blocks, and what they get: data begins in its buffer where the range does.
+        let mut parts: [Option<(Range<u64>, What<D>)>; 3] = [None, None, None];
+        match &request.ask {
+            Ask::Write(data) => {
+                let data = merged.unwrap_or_else(|| data.clone());
+                parts[0] = Some((blocks, What::Data(Payload { data, first: 0 })));
+            }
+            Ask::Trim => parts[0] = Some((blocks, What::Trim)),
+            Ask::WriteZeroes => {
+                let span = span(request);
+                let (mut start, mut end) = (blocks.start, blocks.end);
+                if let Some(data) = merged {
+                    if span.head {
+                        let first = Payload { data: data.clone(), first: 0 };
+                        parts[0] = Some((start..start + 1, What::Data(first)));
+                        start += 1;
+                    }
+                    if span.tail {
+                        let last = Payload { data, first: u32::from(span.head) };
+                        parts[2] = Some((end - 1..end, What::Data(last)));
+                        end -= 1;
+                    }
+                }
+                if start < end {
+                    parts[1] = Some((start..end, What::Zeroes));
+                }
+            }
+            Ask::Read | Ask::Flush => unreachable!("they write nothing"),
+        }
+        let entries = || parts.iter().flatten().flat_map(|(range, _)| layout.pieces(range.clone()));
+        job.pending = entries().count() as u32;
+        for (range, what) in parts.iter().flatten() {
+            let mut at = 0;
+            for piece in layout.pieces(range.clone()) {
+                let what = match what {
+                    What::Data(payload) => {
+                        let first = payload.first + at;
+                        What::Data(Payload { data: payload.data.clone(), first })
+                    }
+                    other => other.clone(),
+                };
+                at += piece.blocks as u32;
+                let entry = Entry { block: piece.block, blocks: piece.blocks as u32, what };
+                self.issue(c, piece.group, entry, Some(slot), out);
+            }
+        }
+    }
+
+    /// Copies a piece to a replica that comes back.
+    pub(super) fn copy(&mut self, to: ReplicaId, piece: Piece, layout: &Layout) {
+        let first = layout.block_at(piece.group, piece.block);
+        let slot = self.jobs.take(Work::Copy { to, piece }, first..first + piece.blocks);
+        self.enter(slot, Access::Exclusive);
+    }
+
+    /// Ends the copies that are durable at their target; or all of them. Returns how many.
+    pub(super) fn end_copies(&mut self, to: ReplicaId, confirmed: Option<u64>) -> u32 {
+        let mut ended = 0;
+        for slot in 0..self.jobs.slots.len() {
+            let job = &mut self.jobs.slots[slot];
+            let ours = matches!(job.work, Work::Copy { to: target, .. } if target == to);
+            let durable = match (job.stage, confirmed) {
+                (Stage::Copying(until), Some(confirmed)) => until <= confirmed,
+                (_, None) => true,
+                _ => false,
+            };
+            if ours && durable {
+                job.turn = job.turn.wrapping_add(1);
+                ended += 1;
+                if job.stage == Stage::Waiting && !left_out(Rule::W1) && !left_out(Rule::C4) {
+                    job.work = Work::Cancelled;
+                } else {
+                    self.free(slot as u32);
+                }
+            }
+        }
+        ended
+    }
+}

@@ -1,0 +1,236 @@
+//! An owner's talk with one replica: its session, what was sent, and what must be sent again.
+
+use std::collections::VecDeque;
+
+use super::{Action, Context};
+use crate::ids::{Epoch, Incarnation, NodeId, Position, ReplicaId, Sequence};
+use crate::layout::GroupIndex;
+use crate::lease::Moment;
+use crate::message::{Entry, FromOwner, FromReplica, Progress, ToReplica};
+use crate::pipeline::Pipeline;
+
+/// How the talk stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// A session was asked for with `Hello`.
+    Greeting,
+    /// A session was asked for with `Seal`, and its report has not come.
+    Sealing,
+    /// It answers.
+    Open,
+    /// Its device has failed, or it has lost something. It stays so.
+    Failed,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Link<D> {
+    pub(super) replica: ReplicaId,
+    pub(super) node: NodeId,
+    pub(super) group: GroupIndex,
+    pub(super) state: State,
+    session: u64,
+    process: Incarnation,
+    /// When the session was last asked for.
+    asked: Moment,
+    /// When it last answered.
+    pub(super) heard: Moment,
+    /// The next entry to send.
+    pub(super) next: Sequence,
+    /// What was sent beside the sequence and is not confirmed, and the number of the first of it.
+    beside: VecDeque<(Position, Entry<D>)>,
+    first_beside: u64,
+    /// How many of `beside` have been confirmed over all sessions, for who waits for them.
+    pub(super) confirmed: u64,
+    /// The last heartbeat: when, and what had been sent then.
+    beat: Option<(Moment, Sequence, u64)>,
+    beaten: Option<Moment>,
+}
+
+impl<D: Clone> Link<D> {
+    pub(super) fn new(replica: ReplicaId, node: NodeId, group: GroupIndex, now: Moment) -> Link<D> {
+        Link {
+            replica,
+            node,
+            group,
+            state: State::Greeting,
+            session: 0,
+            process: Incarnation(0),
+            asked: now,
+            heard: now,
+            next: Sequence(1),
+            beside: VecDeque::new(),
+            first_beside: 1,
+            confirmed: 0,
+            beat: None,
+            beaten: None,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    fn header(&self, c: &Context) -> FromOwner {
+        FromOwner {
+            volume: c.volume,
+            replica: self.replica,
+            owner: c.me,
+            epoch: c.epoch(),
+            session: self.session,
+            process: self.process,
+        }
+    }
+
+    pub(super) fn send(&self, c: &Context, message: ToReplica<D>, out: &mut Vec<Action<D>>) {
+        out.push(Action::Send { to: self.node, header: self.header(c), message });
+    }
+
+    /// Begins a session.
+    pub(super) fn greet(&mut self, c: &mut Context, now: Moment, state: State, out: &mut Vec<Action<D>>) {
+        c.sessions += 1;
+        self.session = c.sessions;
+        self.process = Incarnation(0);
+        self.state = state;
+        (self.beat, self.beaten) = (None, None);
+        self.ask(c, now, out);
+    }
+
+    /// Asks for the session, again.
+    fn ask(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
+        self.asked = now;
+        let message = if self.state == State::Sealing { ToReplica::Seal } else { ToReplica::Hello };
+        self.send(c, message, out);
+    }
+
+    /// Asks again for a session that has not been answered for a while.
+    pub(super) fn ask_again(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
+        let waiting = matches!(self.state, State::Greeting | State::Sealing);
+        if waiting && now.since(self.asked) >= c.times.resend_ns {
+            self.ask(c, now, out);
+        }
+    }
+
+    /// Whether a message belongs to this session. Another life of the process is another session.
+    pub(super) fn is_ours(&self, from: &FromReplica) -> bool {
+        from.session == self.session
+            && (matches!(self.state, State::Greeting | State::Sealing) || from.process == self.process)
+    }
+
+    /// Whether it comes from this session, and from a later life of the process than the one that opened it.
+    pub(super) fn has_restarted(&self, from: &FromReplica) -> bool {
+        self.is_open() && from.session == self.session && from.process > self.process
+    }
+
+    /// The session is open. What was sent beside the sequence in former ones is sent again.
+    pub(super) fn opened(&mut self, c: &Context, from: &FromReplica, now: Moment, out: &mut Vec<Action<D>>) {
+        self.state = State::Open;
+        self.process = from.process;
+        self.heard = now;
+        self.first_beside = 1;
+        self.resend_beside(c, 1, out);
+    }
+
+    /// Sends entries of this ownership from `self.next` on: those that are issued.
+    pub(super) fn send_entries(
+        &mut self,
+        c: &Context,
+        ownership: Epoch,
+        pipeline: &Pipeline<super::active::Issued<D>>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let mark = pipeline.acknowledged();
+        while let Some(issued) = pipeline.entry(self.next) {
+            let entry = issued.entry.clone();
+            self.send(c, ToReplica::Entry { ownership, sequence: self.next, mark, entry }, out);
+            self.next = self.next.next();
+        }
+    }
+
+    /// Sends an entry beside the sequence. Returns what [`Link::confirmed`] will be when it is durable.
+    pub(super) fn send_beside(
+        &mut self,
+        c: &Context,
+        position: Position,
+        entry: Entry<D>,
+        out: &mut Vec<Action<D>>,
+    ) -> u64 {
+        let number = self.first_beside + self.beside.len() as u64;
+        self.beside.push_back((position, entry.clone()));
+        if self.is_open() {
+            self.send(c, ToReplica::Beside { number, position, entry }, out);
+        }
+        self.confirmed + self.beside.len() as u64
+    }
+
+    /// Sends what was sent beside the sequence again, from this number on.
+    fn resend_beside(&self, c: &Context, from: u64, out: &mut Vec<Action<D>>) {
+        for (number, (position, entry)) in (self.first_beside..).zip(&self.beside) {
+            if number >= from {
+                let (position, entry) = (*position, entry.clone());
+                self.send(c, ToReplica::Beside { number, position, entry }, out);
+            }
+        }
+    }
+
+    /// Nothing that was sent beside the sequence is wanted any more.
+    pub(super) fn drop_beside(&mut self) {
+        self.first_beside += self.beside.len() as u64;
+        self.beside.clear();
+    }
+
+    /// Whether all that was sent beside the sequence is durable.
+    pub(super) fn beside_is_durable(&self) -> bool {
+        self.beside.is_empty()
+    }
+
+    /// Tells it the mark and asks for a lease and for how far it is, if it is time.
+    pub(super) fn heartbeat(
+        &mut self,
+        c: &Context,
+        now: Moment,
+        ownership: Epoch,
+        mark: Sequence,
+        out: &mut Vec<Action<D>>,
+    ) {
+        if !self.is_open() || self.beaten.is_some_and(|then| now.since(then) < c.times.heartbeat_ns) {
+            return;
+        }
+        self.beaten = Some(now);
+        self.beat = Some((now, self.next, self.first_beside + self.beside.len() as u64));
+        self.send(c, ToReplica::Heartbeat { ownership, mark, asked: now }, out);
+    }
+
+    /// It says how far it is, in answer to the heartbeat of `asked`, if to one. Whether entries of this ownership must be
+    /// sent again: a gap was told, or what was sent before the heartbeat has not come.
+    pub(super) fn progress(
+        &mut self,
+        c: &Context,
+        progress: &Progress,
+        asked: Option<Moment>,
+        ownership: Epoch,
+        out: &mut Vec<Action<D>>,
+    ) -> bool {
+        while self.first_beside <= progress.beside_durable && self.beside.pop_front().is_some() {
+            self.first_beside += 1;
+            self.confirmed += 1;
+        }
+        let received = if progress.ownership == ownership { progress.received } else { Sequence(0) };
+        let (mut again, mut beside_again) = (progress.gap, progress.gap);
+        if let Some((sent, next, next_beside)) = self.beat
+            && asked == Some(sent)
+        {
+            again |= received.next() < next;
+            beside_again |= progress.beside_received + 1 < next_beside;
+            self.beat = None;
+        }
+        if beside_again {
+            self.resend_beside(c, progress.beside_received + 1, out);
+        }
+        again &= received.next() < self.next;
+        if again {
+            self.next = received.next();
+        }
+        again
+    }
+}

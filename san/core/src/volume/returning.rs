@@ -1,0 +1,289 @@
+//! Replicas that come back (rules C1 to C6 of `docs/design/san.md`).
+//!
+//! ```text
+//!  Greeting ─▶ Ordered ───────▶ Copying ────────────────▶ Joining ─────▶ member
+//!  session     it lists and     what has changed since    acknowledgements
+//!              drops; entries   it left, and what it      wait for it; swap
+//!              are kept for it  listed
+//! ```
+
+use std::ops::Range;
+
+use super::active::Active;
+use super::link::{Link, State};
+use super::{Action, Context};
+use crate::ids::{Epoch, ReplicaId};
+use crate::layout::{GroupIndex, Piece};
+use crate::lease::Moment;
+use crate::message::{Job, ToReplica};
+use crate::range_set::RangeSet;
+use crate::rule::{Rule, left_out};
+
+/// Copies under way to one replica at a time, and blocks of each at the most.
+const COPIES: u32 = 4;
+const COPY_BLOCKS: u64 = 16;
+/// A replica that is so many entries behind is given up, and begins anew: they are kept in memory for it.
+const MOST_BEHIND: u64 = 16_384;
+/// In [`Job::slot`], of questions that are not those of a job.
+const SCAN: u32 = u32::MAX;
+
+/// A replica on its way back.
+#[derive(Debug)]
+pub(super) struct Returning {
+    group: GroupIndex,
+    /// What was changed since then has to be copied.
+    departed: Epoch,
+    stage: Stage,
+    to_copy: RangeSet,
+    /// What the source has not been asked for yet begins here; nowhere, if it has told everything.
+    scan: Option<u64>,
+    /// The question that it was asked, and when.
+    scanning: Option<(u32, Moment)>,
+    scans: u32,
+    copying: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Ordered(Moment),
+    Copying,
+    Joining,
+}
+
+impl Returning {
+    pub(super) fn group(&self) -> GroupIndex {
+        self.group
+    }
+
+    pub(super) fn is_joining(&self) -> bool {
+        self.stage == Stage::Joining
+    }
+
+    /// Blocks that are still to be copied, as far as is known.
+    pub(super) fn left(&self) -> u64 {
+        self.to_copy.count()
+    }
+
+    /// An entry was issued, and the replica will get it: its blocks need not be copied.
+    pub(super) fn written(&mut self, blocks: &Range<u64>) {
+        self.to_copy.remove(blocks);
+    }
+}
+
+impl<D: Clone> Active<D> {
+    /// Greets those that have departed and are not on their way back.
+    pub(super) fn look_for_departed(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        let record = c.record().expect("it owns the volume").clone();
+        for (index, group) in (0..).zip(&record.groups) {
+            for (replica, departed) in &group.departed {
+                let waits = self.tried.get(replica).is_some_and(|not_before| now < *not_before);
+                if waits || self.links.iter().any(|link| link.replica == *replica) {
+                    continue;
+                }
+                let group = GroupIndex(index);
+                let mut link = Link::new(*replica, record.homes[replica], group, now);
+                link.greet(c, now, State::Greeting, out);
+                self.links.push(link);
+                let returning = Returning {
+                    group,
+                    departed: *departed,
+                    stage: Stage::Greeting,
+                    to_copy: RangeSet::default(),
+                    scan: Some(0),
+                    scanning: None,
+                    scans: 0,
+                    copying: 0,
+                };
+                self.returning.insert(*replica, returning);
+            }
+        }
+        let silent: Vec<ReplicaId> = self
+            .links
+            .iter()
+            .filter(|link| link.is_open() && self.returning.contains_key(&link.replica))
+            .filter(|link| {
+                let pipeline = &self.groups[link.group.0 as usize].pipeline;
+                let has = pipeline.durable_on(link.replica).unwrap_or(pipeline.issued());
+                now.since(link.heard) >= c.times.silent_ns || pipeline.issued().0 - has.0 > MOST_BEHIND
+            })
+            .map(|link| link.replica)
+            .collect();
+        for replica in silent {
+            self.abandon(c, now, replica, out);
+        }
+        for replica in self.returning.keys().copied().collect::<Vec<_>>() {
+            self.return_on(c, now, replica, out);
+        }
+    }
+
+    /// Its return is given up for now.
+    pub(super) fn abandon(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        replica: ReplicaId,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let Some(returning) = self.returning.remove(&replica) else { return };
+        self.end_copies(replica, None);
+        let at = self.links.iter().position(|link| link.replica == replica);
+        let at = at.expect("who returns is talked to");
+        self.links[at].drop_beside();
+        let failed = self.links[at].state == State::Failed;
+        let wait = if failed { u64::MAX } else { c.times.silent_ns };
+        self.tried.insert(replica, now.after(wait));
+        if c.required(returning.group).contains(&replica) {
+            // The swap that adds it may have committed: it is talked to as a member.
+            if !failed {
+                self.links[at].greet(c, now, State::Greeting, out);
+            }
+        }
+        // Without it, nobody waits for it any more.
+        self.follow_record(c, now, out);
+    }
+
+    /// It has answered: it is told to return. From now on entries are kept for it (rule C2).
+    pub(super) fn order_return(&mut self, c: &mut Context, now: Moment, at: usize, out: &mut Vec<Action<D>>) {
+        let link = &mut self.links[at];
+        let pipeline = &mut self.groups[link.group.0 as usize].pipeline;
+        match left_out(Rule::C2) {
+            true => pipeline.follow_from_now(link.replica),
+            false => _ = pipeline.follow(link.replica),
+        }
+        let from = pipeline.durable_on(link.replica).expect("it follows").next();
+        // Nothing is sent before it has dropped what it has.
+        link.next = crate::ids::Sequence(u64::MAX);
+        link.send(c, ToReplica::Return { ownership: self.ownership, from }, out);
+        let returning = self.returning.get_mut(&link.replica).expect("the caller has looked");
+        returning.stage = Stage::Ordered(now);
+    }
+
+    /// It has listed what it dropped.
+    pub(super) fn listed(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: usize,
+        ranges: Vec<Range<u64>>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let link = &mut self.links[at];
+        let replica = link.replica;
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        if !matches!(returning.stage, Stage::Ordered(_)) {
+            return;
+        }
+        returning.stage = Stage::Copying;
+        if !left_out(Rule::C3List) {
+            ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
+        }
+        let pipeline = &self.groups[link.group.0 as usize].pipeline;
+        link.next = pipeline.durable_on(replica).expect("it follows").next();
+        link.send_entries(c, self.ownership, pipeline, out);
+        self.return_on(c, now, replica, out);
+    }
+
+    /// The source has told a part of what has changed.
+    pub(super) fn changed(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        job: Job,
+        ranges: Vec<Range<u64>>,
+        next: Option<u64>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let asked = |r: &Returning| r.scanning.is_some_and(|(scan, _)| scan == job.turn && job.slot == SCAN);
+        let ours = self.returning.iter_mut().find(|(replica, r)| asked(r) && replica.0 as u32 == job.part);
+        let Some((replica, returning)) = ours else { return };
+        let replica = *replica;
+        ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
+        (returning.scan, returning.scanning) = (next, None);
+        self.return_on(c, now, replica, out);
+    }
+
+    /// A copy could not be made: no member has the blocks whole. It is tried again when the replica is.
+    pub(super) fn not_copied(&mut self, replica: ReplicaId, piece: Piece) {
+        if let Some(returning) = self.returning.get_mut(&replica) {
+            returning.to_copy.insert(piece.block..piece.block + piece.blocks);
+            returning.copying -= 1;
+        }
+    }
+
+    /// Goes on with a return, as far as it goes.
+    pub(super) fn return_on(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        replica: ReplicaId,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let Some(at) = self.links.iter().position(|link| link.replica == replica && link.is_open()) else {
+            return;
+        };
+        let ended = self.end_copies(replica, Some(self.links[at].confirmed));
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        returning.copying -= ended;
+        let resend = c.times.resend_ns;
+        match returning.stage {
+            Stage::Ordered(sent) if now.since(sent) >= resend => {
+                returning.stage = Stage::Ordered(now);
+                let from = self.groups[returning.group.0 as usize].pipeline.durable_on(replica);
+                let from = from.expect("it follows").next();
+                self.links[at].send(c, ToReplica::Return { ownership: self.ownership, from }, out);
+            }
+            Stage::Copying => {
+                self.scan(c, now, replica, out);
+                self.start_copies(c, replica);
+                self.go_on(c, now, out);
+                self.may_join(c, now, replica, out);
+            }
+            Stage::Greeting | Stage::Ordered(_) | Stage::Joining => {}
+        }
+    }
+
+    /// Asks a member what has changed.
+    fn scan(&mut self, c: &Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        let Some(from) = returning.scan else { return };
+        if returning.scanning.is_some_and(|(_, then)| now.since(then) < c.times.resend_ns) {
+            return;
+        }
+        let readable = &self.groups[returning.group.0 as usize].readable;
+        let open =
+            |replica: &ReplicaId| self.links.iter().find(|link| link.replica == *replica && link.is_open());
+        let Some(source) = readable.iter().find_map(open) else { return };
+        returning.scans += 1;
+        returning.scanning = Some((returning.scans, now));
+        let job = Job { slot: SCAN, turn: returning.scans, part: replica.0 as u32 };
+        source.send(c, ToReplica::Changed { job, since: returning.departed, from }, out);
+    }
+
+    fn start_copies(&mut self, c: &Context, replica: ReplicaId) {
+        let layout = c.record().expect("it owns the volume").layout;
+        while let Some(returning) = self.returning.get_mut(&replica)
+            && returning.copying < COPIES
+            && let Some(range) = returning.to_copy.first()
+        {
+            let together = COPY_BLOCKS.min(layout.together(range.start));
+            let blocks = (range.end - range.start).min(together);
+            returning.to_copy.remove(&(range.start..range.start + blocks));
+            returning.copying += 1;
+            let piece = Piece { group: returning.group, block: range.start, blocks };
+            self.copy(replica, piece, &layout);
+        }
+    }
+
+    /// All is copied: acknowledgements wait for it from now on, and it is added when it has what was acknowledged before.
+    fn may_join(&mut self, c: &mut Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        let copied = returning.scan.is_none() && returning.to_copy.is_empty() && returning.copying == 0;
+        let durable = self.links.iter().any(|link| link.replica == replica && link.beside_is_durable());
+        if returning.stage == Stage::Copying && copied && durable {
+            returning.stage = Stage::Joining;
+            self.follow_record(c, now, out);
+            self.change_members(c, now, out);
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Taking a volume over: from the first swap to the second (rules T1 to T10 of `docs/design/san.md`).
+//!
+//! ```text
+//!  Claiming ──────▶ Sealing ───────────▶ Equalizing ──────────▶ Activating ───▶
+//!  first swap       members promise      the newest entries     second swap
+//!                   and report           are made durable       with those that
+//!                      ▲                 on all of them         are equal
+//!                      └──── a member is lost: again, without it ────┘
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::link::{Link, State};
+use super::merge::{Merged, Winner, merge};
+use super::{Action, Context, Status};
+use crate::ids::{Epoch, ReplicaId, Sequence};
+use crate::layout::GroupIndex;
+use crate::lease::Moment;
+use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, What};
+use crate::rule::{Rule, left_out};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Takeover<D> {
+    stage: Stage,
+    /// When the stage began.
+    since: Moment,
+    links: Vec<Link<D>>,
+    reports: BTreeMap<ReplicaId, Report>,
+    /// What the entries that are written to all contain: as far as it was fetched.
+    fetches: Vec<Fetch>,
+    /// How often it began to seal: answers to what was asked before are not taken.
+    turn: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Stage {
+    Claiming,
+    Sealing,
+    Equalizing(Vec<Vec<ReplicaId>>),
+    Activating(Vec<Vec<ReplicaId>>),
+}
+
+#[derive(Debug)]
+struct Fetch {
+    group: GroupIndex,
+    winner: Winner,
+    asked: Moment,
+    done: bool,
+}
+
+impl<D: Clone> Takeover<D> {
+    pub(super) fn new(now: Moment) -> Takeover<D> {
+        Takeover {
+            stage: Stage::Claiming,
+            since: now,
+            links: Vec::new(),
+            reports: BTreeMap::new(),
+            fetches: Vec::new(),
+            turn: 0,
+        }
+    }
+
+    /// Of a process that takes the record's word for it that it is the owner (rule P3 left out).
+    pub(super) fn believing(c: &Context, now: Moment) -> Takeover<D> {
+        let mut takeover = Takeover::new(now);
+        takeover.make_links(c, now);
+        takeover
+    }
+
+    pub(super) fn status(&self) -> Status {
+        match self.stage {
+            Stage::Claiming => Status::Claiming,
+            Stage::Sealing => Status::Sealing,
+            Stage::Equalizing(_) => Status::Equalizing,
+            Stage::Activating(_) => Status::Activating,
+        }
+    }
+
+    /// The talks go on when it is active.
+    pub(super) fn into_links(self) -> Vec<Link<D>> {
+        self.links
+    }
+
+    /// Whether it begins to serve without waiting for its second swap (rule T3 left out).
+    pub(super) fn may_activate(&self) -> bool {
+        left_out(Rule::T3) && matches!(self.stage, Stage::Activating(_))
+    }
+
+    /// A swap of ours has committed. Whether it was the second one.
+    pub(super) fn committed(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) -> bool {
+        match self.stage {
+            Stage::Claiming => {
+                self.make_links(c, now);
+                self.seal(c, now, out);
+                false
+            }
+            Stage::Activating(_) => true,
+            Stage::Sealing | Stage::Equalizing(_) => false,
+        }
+    }
+
+    fn make_links(&mut self, c: &Context, now: Moment) {
+        let Some(record) = c.record() else { return };
+        for (index, group) in (0..).zip(&record.groups) {
+            for replica in &group.in_sync {
+                self.links.push(Link::new(*replica, record.homes[replica], GroupIndex(index), now));
+            }
+        }
+    }
+
+    /// Asks all members, from the beginning.
+    fn seal(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        (self.stage, self.since) = (Stage::Sealing, now);
+        self.turn += 1;
+        self.reports.clear();
+        self.fetches.clear();
+        for link in &mut self.links {
+            link.drop_beside();
+            if link.state != State::Failed {
+                link.greet(c, now, State::Sealing, out);
+            }
+        }
+    }
+
+    pub(super) fn message(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        from: &FromReplica,
+        message: ToOwner<D>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let Some(index) = self.links.iter().position(|link| link.replica == from.replica) else { return };
+        let link = &mut self.links[index];
+        if link.has_restarted(from) || link.is_ours(from) && matches!(message, ToOwner::Stranger) {
+            self.lost(c, now, out);
+            return;
+        }
+        if !link.is_ours(from) {
+            return;
+        }
+        link.heard = now;
+        match message {
+            ToOwner::Sealed(report) if link.state == State::Sealing => {
+                link.opened(c, from, now, out);
+                self.reports.insert(from.replica, report);
+                self.sealed(c, now, index, out);
+            }
+            ToOwner::Data { job, content } => self.fetched(c, now, job, content, out),
+            ToOwner::Durable(progress) => {
+                link.progress(c, &progress, None, Epoch(0), out);
+                self.go_on(c, now, out);
+            }
+            ToOwner::Alive { asked, progress, .. } => {
+                link.progress(c, &progress, Some(asked), Epoch(0), out);
+                self.go_on(c, now, out);
+            }
+            ToOwner::Failed => {
+                link.state = State::Failed;
+                self.lost(c, now, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// A member that counts is lost, or its process is another: everything is compared again.
+    fn lost(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        match self.stage {
+            // Its second swap is on the way and names it. It will be removed when that is decided.
+            Stage::Claiming | Stage::Activating(_) => {}
+            Stage::Sealing | Stage::Equalizing(_) => self.seal(c, now, out),
+        }
+    }
+
+    /// One more has reported.
+    fn sealed(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
+        let (replica, group) = (self.links[index].replica, self.links[index].group);
+        match &mut self.stage {
+            Stage::Sealing => self.compare(c, now, out),
+            // What it holds was not compared: it is left out (rule T1).
+            Stage::Equalizing(equal) | Stage::Activating(equal) => {
+                if left_out(Rule::T1) {
+                    equal[group.0 as usize].push(replica);
+                }
+            }
+            Stage::Claiming => {}
+        }
+    }
+
+    /// Compares what was reported, if that is all, or all that will come.
+    fn compare(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        let waited = now.since(self.since) >= c.times.seal_ns;
+        let Some(record) = c.record() else { return };
+        let reported = |replica: &ReplicaId| self.reports.contains_key(replica);
+        let failed = |replica: &ReplicaId| {
+            self.links.iter().any(|link| link.replica == *replica && link.state == State::Failed)
+        };
+        let enough = record.groups.iter().all(|group| {
+            let all = group.in_sync.iter().all(|r| reported(r) || failed(r));
+            (all || waited) && group.in_sync.iter().any(reported)
+        });
+        if !enough {
+            return;
+        }
+        let of_group = |set: &BTreeSet<ReplicaId>| {
+            let reports = self.reports.iter().filter(|(replica, _)| set.contains(replica));
+            merge(&reports.map(|(replica, report)| (*replica, report.clone())).collect())
+        };
+        let merged: Vec<Merged> = record.groups.iter().map(|group| of_group(&group.in_sync)).collect();
+        if merged.iter().any(|group| group.members.is_empty()) {
+            // Nobody has what is known to be acknowledged. Others may come, or a person must decide.
+            return;
+        }
+        self.since = now;
+        self.stage = Stage::Equalizing(merged.iter().map(|group| group.members.clone()).collect());
+        if !left_out(Rule::T6) {
+            for (group, merged) in (0..).zip(merged) {
+                let fetch = |winner| Fetch { group: GroupIndex(group), winner, asked: now, done: false };
+                self.fetches.extend(merged.winners.into_iter().map(fetch));
+            }
+        }
+        for index in 0..self.fetches.len() {
+            self.fetch(c, now, index, out);
+        }
+        self.go_on(c, now, out);
+    }
+
+    /// Asks for the data of an entry, or writes it at once if it has none.
+    fn fetch(&mut self, c: &Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
+        let fetch = &mut self.fetches[index];
+        fetch.asked = now;
+        let winner = &fetch.winner;
+        let what = match winner.entry.entry.what {
+            What::Data(_) => {
+                let job = Job { slot: index as u32, turn: self.turn, part: 0 };
+                let (holder, number) = (winner.holder, winner.entry.number);
+                if let Some(link) = self.links.iter().find(|link| link.replica == holder) {
+                    link.send(c, ToReplica::Fetch { job, number }, out);
+                }
+                return;
+            }
+            What::Zeroes => What::Zeroes,
+            What::Trim => What::Trim,
+            What::Open => unreachable!("it has no blocks"),
+        };
+        self.write(c, index, what, out);
+    }
+
+    fn fetched(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        job: Job,
+        content: Result<Content<D>, crate::message::Rotten>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let index = job.slot as usize;
+        if job.turn != self.turn || self.fetches.get(index).is_none_or(|fetch| fetch.done) {
+            return;
+        }
+        let winner = &self.fetches[index].winner;
+        match content {
+            Ok(Content::Data(payload)) => {
+                let skip = (winner.blocks.start - winner.entry.entry.block) as u32;
+                let what = What::Data(Payload { data: payload.data, first: payload.first + skip });
+                self.write(c, index, what, out);
+                self.go_on(c, now, out);
+            }
+            // Its log has rotted: it has lost what it had.
+            Ok(Content::Nothing) | Err(_) => {
+                let holder = winner.holder;
+                if let Some(link) = self.links.iter_mut().find(|link| link.replica == holder) {
+                    link.state = State::Failed;
+                }
+                self.lost(c, now, out);
+            }
+        }
+    }
+
+    /// Writes what has won to all that are made equal.
+    fn write(&mut self, c: &Context, index: usize, what: What<D>, out: &mut Vec<Action<D>>) {
+        let fetch = &mut self.fetches[index];
+        fetch.done = true;
+        let Stage::Equalizing(equal) = &self.stage else { return };
+        let Winner { blocks, entry, .. } = &fetch.winner;
+        let count = (blocks.end - blocks.start) as u32;
+        let members = &equal[fetch.group.0 as usize];
+        for link in self.links.iter_mut().filter(|link| members.contains(&link.replica)) {
+            let entry_of = Entry { block: blocks.start, blocks: count, what: what.clone() };
+            link.send_beside(c, entry.position, entry_of, out);
+        }
+    }
+
+    /// Makes the second swap when all are equal.
+    fn go_on(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        let Stage::Equalizing(equal) = &self.stage else { return };
+        let equalized = self.fetches.iter().all(|fetch| fetch.done)
+            && self.links.iter().all(|link| {
+                let counts = equal[link.group.0 as usize].contains(&link.replica);
+                !counts || link.beside_is_durable()
+            });
+        if !equalized || c.is_undecided() {
+            return;
+        }
+        let sets: Vec<BTreeSet<ReplicaId>> = equal.iter().map(|set| set.iter().copied().collect()).collect();
+        let id = c.proposal();
+        let record = c.record().expect("its first swap has committed");
+        match record.activated(id, &sets) {
+            Ok(next) => {
+                (self.stage, self.since) = (Stage::Activating(equal.clone()), now);
+                c.propose(now, next, out);
+            }
+            Err(_) => unreachable!("members of the record, at least one of each group"),
+        }
+    }
+
+    pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        match &self.stage {
+            Stage::Claiming | Stage::Activating(_) => {}
+            Stage::Sealing => {
+                for link in &mut self.links {
+                    link.ask_again(c, now, out);
+                }
+                self.compare(c, now, out);
+            }
+            Stage::Equalizing(equal) => {
+                let counts = |link: &&mut Link<D>| equal[link.group.0 as usize].contains(&link.replica);
+                let silent = self
+                    .links
+                    .iter_mut()
+                    .filter(counts)
+                    .any(|link| now.since(link.heard.max(self.since)) >= c.times.silent_ns);
+                if silent {
+                    self.seal(c, now, out);
+                    return;
+                }
+                // Asks all how far they are: what they have missed is sent again.
+                for link in self.links.iter_mut().filter(counts) {
+                    link.heartbeat(c, now, Epoch(0), Sequence(0), out);
+                }
+                for index in 0..self.fetches.len() {
+                    let fetch = &self.fetches[index];
+                    if !fetch.done && now.since(fetch.asked) >= c.times.resend_ns {
+                        self.fetch(c, now, index, out);
+                    }
+                }
+            }
+        }
+    }
+}
