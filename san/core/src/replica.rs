@@ -86,8 +86,10 @@ pub struct Replica {
     /// Appends that were asked for, and are not durable yet.
     appends: u64,
     pending: VecDeque<Pending>,
-    /// Promises that were asked for, and are not durable yet.
-    promising: u32,
+    /// What is durable of its promises.
+    promised: Promise,
+    /// Questions to the store about what is above the mark.
+    questions: u64,
     work: Work,
     failed: bool,
 }
@@ -155,7 +157,8 @@ impl Replica {
             mark: found.mark,
             appends: 0,
             pending: VecDeque::new(),
-            promising: 0,
+            promised: found.promise,
+            questions: 0,
             work: Work::None,
             failed: found.damaged,
         }
@@ -164,7 +167,7 @@ impl Replica {
     /// When it wants to be woken.
     pub fn wake_at(&self) -> Option<Moment> {
         match self.work {
-            Work::Sealing(until) if self.pending.is_empty() && self.promising == 0 => Some(until),
+            Work::Sealing(until) if self.pending.is_empty() && self.promised == self.promise => Some(until),
             _ => None,
         }
     }
@@ -428,6 +431,10 @@ impl Replica {
             return false;
         }
         let mark = Position { sequence: said.sequence.min(self.durable), ..said };
+        if mark.sequence == Sequence(0) {
+            // Nothing of this ownership is acknowledged: as a mark it would be above those of others, and prove nothing.
+            return false;
+        }
         let news = mark > self.mark;
         self.mark = self.mark.max(mark);
         news
@@ -456,7 +463,6 @@ impl Replica {
         self.epoch = self.epoch.max(from.epoch);
         if self.promise.owner != from.owner || self.promise.epoch < from.epoch {
             self.promise = Promise { epoch: from.epoch, owner: from.owner };
-            self.promising += 1;
             out.push(Action::Store(Command::Promise(self.promise)));
         }
     }
@@ -477,11 +483,12 @@ impl Replica {
 
     /// Goes on with what it is about, if nothing is left to wait for.
     fn work_on<D>(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
-        let drained = self.pending.is_empty() && self.promising == 0;
+        let drained = self.pending.is_empty() && self.promised == self.promise;
         match self.work {
             Work::Sealing(until) if (drained || left_out(Rule::T9)) && now >= until => {
                 self.work = Work::Reporting;
-                out.push(Action::Store(Command::Above));
+                self.questions += 1;
+                out.push(Action::Store(Command::Above(self.questions)));
             }
             Work::Draining(after) if drained => {
                 self.work = Work::Dropping(after, self.sessions);
@@ -493,7 +500,7 @@ impl Replica {
 
     fn stored<D>(&mut self, now: Moment, completion: Completion<D>, out: &mut Vec<Action<D>>) {
         match completion {
-            Completion::Promised(_) => self.promising -= 1,
+            Completion::Promised(promise) => self.promised = promise,
             Completion::Appended(through) => self.appended(through, out),
             Completion::Data { tag, content } => {
                 self.answer_session(tag.session, ToOwner::Data { job: tag.job, content }, out);
@@ -501,8 +508,8 @@ impl Replica {
             Completion::Changed { tag, ranges, next } => {
                 self.answer_session(tag.session, ToOwner::Changed { job: tag.job, ranges, next }, out);
             }
-            Completion::Above(above) => {
-                if self.work == Work::Reporting {
+            Completion::Above(question, above) => {
+                if self.work == Work::Reporting && question == self.questions {
                     self.work = Work::None;
                     let end = Position { sequence: self.durable, ..self.received };
                     let report = Report { mark: self.mark, end, above };

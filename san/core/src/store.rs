@@ -71,8 +71,8 @@ pub enum Command<D> {
         /// From which block on.
         from: u64,
     },
-    /// What is in the log above the mark? → [`Completion::Above`]
-    Above,
+    /// What is in the log above the mark? The number is to be told with the answer. → [`Completion::Above`]
+    Above(u64),
     /// List, durably, the blocks that the log mentions above the mark, adding to the list that is there; then drop these
     /// entries, durably. The log goes on after this position. → [`Completion::Listed`]
     Return {
@@ -86,7 +86,7 @@ pub enum Command<D> {
 /// What the store answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Completion<D> {
-    /// A promise is durable: the last one that was asked for.
+    /// This promise is durable, and those before it.
     Promised(Promise),
     /// All appends up to this number are durable.
     Appended(u64),
@@ -106,8 +106,8 @@ pub enum Completion<D> {
         /// Where to ask on.
         next: Option<u64>,
     },
-    /// Answer to `Above`, in the order of the log.
-    Above(Vec<Mention>),
+    /// Answer to the `Above` of this number, in the order of the log.
+    Above(u64, Vec<Mention>),
     /// Answer to `Return`: the whole list.
     Listed(Vec<Range<u64>>),
     /// A write or a sync has failed. Nothing is tried again (rule R6).

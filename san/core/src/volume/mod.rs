@@ -205,6 +205,8 @@ pub enum Action<D> {
         /// The block with its last sector, if that is another and it does not fill it.
         tail: Option<Content<D>>,
     },
+    /// It is attached elsewhere: the sessions of its clients here are to be closed.
+    Detached,
     /// A request has ended.
     Complete(RequestId, Result<(), Failure>),
     /// An order was carried out, or cannot be.
@@ -531,8 +533,17 @@ impl<D: Clone> Volume<D> {
                 Role::Active(active) => active.committed(&mut self.c, now, out),
             },
             Outcome::Superseded => {
-                // Somebody else's record, which makes somebody else the owner: the swaps of an owner are its own.
-                self.attached &= matches!(self.role, Role::Watch(_));
+                // Somebody else's record, which makes somebody else the owner: the swaps of an owner are its own. Who
+                // has only just begun to claim it did not know the newest record, and tries again.
+                let claims = match &self.role {
+                    Role::Watch(_) => true,
+                    Role::Takeover(takeover) => takeover.status() == Status::Claiming,
+                    Role::Active(_) => false,
+                };
+                if self.attached && !claims {
+                    self.attached = false;
+                    out.push(Action::Detached);
+                }
                 self.retire(now, Failure::Deposed, out);
             }
             Outcome::Undecided | Outcome::Settled => {}
@@ -612,7 +623,7 @@ impl<D: Clone> Volume<D> {
             }
             out.extend(unfinished.into_iter().map(|request| Action::Complete(request.id, Err(why))));
         }
-        if !self.attached || why == Failure::NotAttached {
+        if !self.attached {
             let waiting = self.waiting.drain(..);
             out.extend(waiting.map(|request| Action::Complete(request.id, Err(why))));
         }

@@ -1,0 +1,248 @@
+//! What goes wrong, when, and for how long: storms and calms in turn, from the seed.
+
+use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::lease::Moment;
+use loadline_san_core::replica::Replica;
+use loadline_san_core::volume::{Event, Order, Status};
+
+use crate::settings::new_store;
+use crate::world::{Happening, MS, Time, US, VOLUME, Weather, World};
+
+impl World {
+    /// The weather changes for the worse.
+    pub(crate) fn storm(&mut self) {
+        self.calm = false;
+        let rng = &mut self.rng;
+        let bad = |rng: &mut crate::rng::Rng| [u64::MAX, 200, 40, 12][rng.index(4)];
+        self.weather = Weather {
+            loses: if self.settings.crashes { bad(rng) } else { u64::MAX },
+            doubles: if self.settings.crashes { bad(rng) } else { u64::MAX },
+            slowest: [200 * US, MS, 5 * MS, 30 * MS][rng.index(4)],
+            config_loses: if self.settings.config { [u64::MAX, 10, 3][rng.index(3)] } else { u64::MAX },
+            config_slowest: if self.settings.config {
+                [2 * MS, 30 * MS, 300 * MS][rng.index(3)]
+            } else {
+                2 * MS
+            },
+            disk_slowest: [60 * US, 60 * US, 2 * MS, 20 * MS][rng.index(4)],
+        };
+        self.say(|| format!("storm: {:?}", self.weather));
+        self.after(0, Happening::Fault);
+    }
+
+    /// Everything heals.
+    pub(crate) fn heal(&mut self) {
+        self.calm = true;
+        self.say(|| "calm".to_owned());
+        self.weather = Weather::CALM;
+        self.cut.clear();
+        self.lonely.clear();
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].paused.is_some() {
+                self.after(0, Happening::Resume(node));
+            }
+            if self.nodes[node].process.is_none() {
+                self.after(MS, Happening::Start(node));
+            }
+        }
+    }
+
+    /// Something goes wrong, and later something else.
+    pub(crate) fn fault(&mut self) {
+        if self.calm {
+            return;
+        }
+        let next = self.rng.below(120 * MS);
+        self.after(next, Happening::Fault);
+        let node = self.rng.index(self.nodes.len());
+        match self.rng.below(20) {
+            0..=2 if self.settings.crashes => self.crash(node),
+            3..=5 if self.settings.crashes => {
+                let length = self.short_or_long();
+                self.pause(node, length);
+            }
+            6..=8 if self.settings.crashes => {
+                let other = self.rng.index(self.nodes.len());
+                self.cut_link(node, other);
+                if self.rng.chance(2) {
+                    self.cut_link(other, node);
+                }
+            }
+            9 if self.settings.crashes => {
+                for other in 0..self.nodes.len() {
+                    self.cut_link(node, other);
+                    self.cut_link(other, node);
+                }
+            }
+            10..=11 if self.settings.config => {
+                self.say(|| format!("n{node} cannot reach the configuration store"));
+                self.lonely.insert(node);
+                if self.rng.chance(2) {
+                    self.lonely.clear();
+                }
+            }
+            12 if self.settings.disks => self.disk_fails(node),
+            13..=14 if self.settings.disks => self.disk_rots(node),
+            15 if self.settings.disks => {
+                self.kill(node, true);
+                self.restart_later(node);
+            }
+            16..=18 if self.settings.orders => self.give_order(),
+            _ => {}
+        }
+    }
+
+    fn crash(&mut self, node: usize) {
+        let power = self.settings.disks && self.rng.chance(3);
+        self.kill(node, power);
+        self.restart_later(node);
+    }
+
+    fn restart_later(&mut self, node: usize) {
+        let wait = self.short_or_long();
+        self.after(wait, Happening::Start(node));
+    }
+
+    fn short_or_long(&mut self) -> Time {
+        let most = [5 * MS, 60 * MS, 250 * MS, 800 * MS][self.rng.index(4)];
+        self.rng.below(most)
+    }
+
+    fn cut_link(&mut self, from: usize, to: usize) {
+        if from == to || !self.cut.insert((from, to)) {
+            return;
+        }
+        self.say(|| format!("nothing goes from n{from} to n{to}"));
+        self.coverage.count("network", "link cut");
+        let length = self.short_or_long();
+        self.after(length, Happening::Heal(from, to));
+    }
+
+    /// A disk fails, if the group has another member.
+    fn disk_fails(&mut self, node: usize) {
+        let record = self.record();
+        let spare = |replica: &&ReplicaId| {
+            let well = |r: &&ReplicaId| self.store(**r).is_some_and(|store| !store.is_dead());
+            record.groups.iter().any(|group| {
+                group.in_sync.contains(*replica) && group.in_sync.iter().filter(well).count() > 1
+            })
+        };
+        let Some(replica) = self.nodes[node].stores.keys().find(spare).copied() else { return };
+        self.say(|| format!("the device of {replica} fails"));
+        self.coverage.count("disk", "fails");
+        self.nodes[node].stores.get_mut(&replica).expect("it is there").fail_next();
+    }
+
+    /// A block rots, if another member has it whole.
+    fn disk_rots(&mut self, node: usize) {
+        let record = self.record();
+        let spare = |replica: &&ReplicaId| {
+            record.groups.iter().any(|group| group.in_sync.contains(*replica) && group.in_sync.len() > 1)
+        };
+        let Some(replica) = self.nodes[node].stores.keys().find(spare).copied() else { return };
+        let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
+        if store.rot(&mut self.rng) {
+            self.say(|| format!("a block of {replica} rots"));
+            self.coverage.count("disk", "rots");
+        }
+    }
+
+    /// A person gives an order to the owner.
+    fn give_order(&mut self) {
+        let serves = |node: &usize| {
+            let process = self.nodes[*node].process.as_ref();
+            process.is_some_and(|process| process.volume.status() == Status::Active)
+                && self.nodes[*node].paused.is_none()
+        };
+        let Some(owner) = (0..self.nodes.len()).find(serves) else { return };
+        let record = self.record().clone();
+        let index = self.rng.index(record.groups.len());
+        let (group, of) = (GroupIndex(index as u32), &record.groups[index]);
+        let dead = |replica: &&ReplicaId| self.store(**replica).is_none_or(|store| store.is_dead());
+        let gone = of.departed.keys().find(dead).copied();
+        let order = match self.rng.below(4) {
+            0 if of.in_sync.len() + of.departed.len() < 4 => {
+                let node = self.rng.index(self.nodes.len());
+                let replica = self.new_replica(node);
+                Some(Order::Add { group, replica, home: NodeId(node as u32) })
+            }
+            1 => gone.map(|replica| Order::Forget { group, replica }),
+            2 if of.in_sync.len() > 1 => {
+                let members: Vec<_> = of.in_sync.iter().copied().collect();
+                Some(Order::Remove { group, replica: members[self.rng.index(members.len())] })
+            }
+            3 if record.blocks < 256 => {
+                let blocks = record.blocks + self.rng.below(40);
+                let needed =
+                    record.layout.groups(blocks).expect("it is small") as usize - record.groups.len();
+                let mut added = Vec::new();
+                for _ in 0..needed {
+                    let first = self.rng.index(self.nodes.len());
+                    let copies = (0..self.settings.copies).map(|copy| {
+                        let node = (first + copy) % self.nodes.len();
+                        (self.new_replica(node), NodeId(node as u32))
+                    });
+                    added.push(copies.collect());
+                }
+                Some(Order::Grow { blocks, added })
+            }
+            _ => None,
+        };
+        if let Some(order) = order {
+            self.say(|| format!("n{owner} is told to {order:?}"));
+            self.step_volume(owner, Event::Order(order));
+        }
+    }
+
+    /// An empty replica, durable on its device.
+    fn new_replica(&mut self, node: usize) -> ReplicaId {
+        self.replicas_made += 1;
+        let id = ReplicaId(self.replicas_made);
+        let mut store = new_store();
+        let now: Moment = self.clock(node);
+        let lease_ns = self.record().lease_ns;
+        let state = &mut self.nodes[node];
+        if let Some(process) = &mut state.process {
+            let found = store.open();
+            let incarnation = loadline_san_core::ids::Incarnation(process.life);
+            process.replicas.insert(id, Replica::new(VOLUME, id, incarnation, lease_ns, &found, now));
+        }
+        state.stores.insert(id, store);
+        id
+    }
+
+    /// Something has just happened after which a fault hurts most.
+    pub(crate) fn steer(&mut self, what: &'static str, node: usize) {
+        if self.calm || self.settings.steer == 0 || !self.settings.crashes {
+            return;
+        }
+        if !self.rng.chance(self.settings.steer) {
+            return;
+        }
+        self.coverage.count("steered", what);
+        match self.rng.below(6) {
+            0 => self.crash(node),
+            1 => {
+                let length = self.short_or_long();
+                self.pause(node, length);
+            }
+            2 => {
+                let other = self.rng.index(self.nodes.len());
+                self.crash(other);
+            }
+            3 => {
+                let other = self.rng.index(self.nodes.len());
+                self.cut_link(node, other);
+            }
+            4 => {
+                // Somebody else wants it now.
+                let other = self.rng.index(self.nodes.len());
+                if self.nodes[other].paused.is_none() && other != node {
+                    self.step_volume(other, Event::Attach);
+                }
+            }
+            _ => _ = self.lonely.insert(node),
+        }
+    }
+}

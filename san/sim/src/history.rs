@@ -1,0 +1,217 @@
+//! What clients wrote and read, and whether it could have been so: each sector is a register, and reads and writes take
+//! effect at one moment between their beginning and their end.
+//!
+//! Every write has values of its own (but for zeroes), so what a read returns names the write. A value can no longer be read
+//! by a read that begins after
+//!
+//! - a write was acknowledged that began when the value's own write had ended, or
+//! - a read has returned the value of another write, which began when the value's had ended, or which was read by a read
+//!   that began when the value's had ended.
+//!
+//! A write that failed may have taken effect or not, but not later than its failure: nothing of it is issued again
+//! (rule T4), and a takeover finds what is left of it before anything else is served.
+
+use std::fmt;
+
+/// A number that grows with everything that happens.
+pub type Instant = u64;
+
+/// A write, by its number.
+pub type WriteId = u64;
+
+#[derive(Debug, Clone)]
+struct Candidate {
+    write: WriteId,
+    value: u64,
+    began: Instant,
+    ended: Option<Instant>,
+    /// Reads that begin later must not return it.
+    gone: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct History {
+    sectors: Vec<Vec<Candidate>>,
+    now: Instant,
+    /// When the reads that are under way began, in that order.
+    reads: std::collections::BTreeSet<Instant>,
+}
+
+/// A read returned what cannot be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Impossible {
+    /// The sector.
+    pub sector: u64,
+    /// What was returned.
+    pub value: u64,
+    /// What could have been.
+    pub possible: Vec<u64>,
+}
+
+impl fmt::Display for Impossible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Impossible { sector, value, possible } = self;
+        write!(f, "sector {sector} has value {value}, which is none of {possible:?}")
+    }
+}
+
+impl History {
+    /// Of an empty volume: zeroes.
+    pub fn new(sectors: u64) -> History {
+        let zero = Candidate { write: 0, value: 0, began: 0, ended: Some(0), gone: None };
+        History { sectors: vec![vec![zero]; sectors as usize], now: 0, reads: Default::default() }
+    }
+
+    /// The volume has grown.
+    pub fn grow(&mut self, sectors: u64) {
+        let zero = Candidate { write: 0, value: 0, began: 0, ended: Some(0), gone: None };
+        self.sectors.resize(sectors as usize, vec![zero]);
+    }
+
+    fn tick(&mut self) -> Instant {
+        self.now += 1;
+        self.now
+    }
+
+    /// A write begins, of these values.
+    pub fn write_begins(&mut self, write: WriteId, sector: u64, values: impl IntoIterator<Item = u64>) {
+        let began = self.tick();
+        for (candidates, value) in self.sectors[sector as usize..].iter_mut().zip(values) {
+            candidates.push(Candidate { write, value, began, ended: None, gone: None });
+        }
+    }
+
+    /// It has ended: acknowledged, or failed.
+    pub fn write_ends(&mut self, write: WriteId, sector: u64, sectors: u64, acknowledged: bool) {
+        let now = self.tick();
+        let oldest = self.reads.first().copied().unwrap_or(now);
+        for candidates in &mut self.sectors[sector as usize..(sector + sectors) as usize] {
+            let Some(this) = candidates.iter_mut().find(|c| c.write == write) else { continue };
+            this.ended = Some(now);
+            let began = this.began;
+            if acknowledged {
+                for other in candidates.iter_mut().filter(|c| c.write != write) {
+                    if other.ended.is_some_and(|ended| ended < began) {
+                        other.gone.get_or_insert(now);
+                    }
+                }
+            }
+            candidates.retain(|c| c.gone.is_none_or(|gone| gone >= oldest));
+        }
+    }
+
+    /// A read begins. Its name is for [`read_ends`](Self::read_ends).
+    pub fn read_begins(&mut self) -> Instant {
+        let began = self.tick();
+        self.reads.insert(began);
+        began
+    }
+
+    /// It has failed, and returned nothing.
+    pub fn read_fails(&mut self, began: Instant) {
+        self.reads.remove(&began);
+    }
+
+    /// It returns these values.
+    pub fn read_ends(&mut self, began: Instant, sector: u64, values: &[u64]) -> Result<(), Impossible> {
+        let now = self.tick();
+        self.reads.remove(&began);
+        for ((sector, candidates), value) in (sector..).zip(&mut self.sectors[sector as usize..]).zip(values)
+        {
+            let possible = |c: &&Candidate| c.gone.is_none_or(|gone| gone >= began);
+            let mut matching = candidates.iter().filter(possible).filter(|c| c.value == *value);
+            let Some(this) = matching.next() else {
+                let possible = candidates.iter().filter(possible).map(|c| c.value).collect();
+                return Err(Impossible { sector, value: *value, possible });
+            };
+            if matching.next().is_some() {
+                // Zeroes of two writes: it could be either.
+                continue;
+            }
+            let (write, write_began) = (this.write, this.began);
+            for other in candidates.iter_mut().filter(|c| c.write != write) {
+                if other.ended.is_some_and(|ended| ended < write_began || ended < began) {
+                    other.gone.get_or_insert(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a copy that counts may have this value now.
+    pub fn may_hold(&self, sector: u64, value: u64) -> Result<(), Impossible> {
+        let candidates = self.sectors[sector as usize].iter().filter(|c| c.gone.is_none());
+        let possible: Vec<u64> = candidates.map(|c| c.value).collect();
+        if possible.contains(&value) { Ok(()) } else { Err(Impossible { sector, value, possible }) }
+    }
+
+    /// Sectors of the volume.
+    pub fn sectors(&self) -> u64 {
+        self.sectors.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acknowledged_value_is_read_until_another_is() {
+        let mut history = History::new(1);
+        history.write_begins(1, 0, [10]);
+        let early = history.read_begins();
+        history.write_ends(1, 0, 1, true);
+        let late = history.read_begins();
+        assert!(history.read_ends(early, 0, &[0]).is_ok(), "it began before the write had ended");
+        assert!(history.read_ends(late, 0, &[0]).is_err());
+        let again = history.read_begins();
+        assert!(history.read_ends(again, 0, &[10]).is_ok());
+    }
+
+    #[test]
+    fn a_value_that_was_seen_stays_although_its_write_failed() {
+        let mut history = History::new(1);
+        history.write_begins(1, 0, [10]);
+        let read = history.read_begins();
+        assert!(history.read_ends(read, 0, &[10]).is_ok());
+        history.write_ends(1, 0, 1, false);
+        let read = history.read_begins();
+        assert!(history.read_ends(read, 0, &[0]).is_err(), "it went back");
+    }
+
+    #[test]
+    fn a_write_that_failed_may_be_there_or_not_until_the_next_is_acknowledged() {
+        for seen in [0, 10] {
+            let mut history = History::new(1);
+            history.write_begins(1, 0, [10]);
+            history.write_ends(1, 0, 1, false);
+            assert!(history.may_hold(0, seen).is_ok());
+            let read = history.read_begins();
+            assert!(history.read_ends(read, 0, &[seen]).is_ok());
+            let read = history.read_begins();
+            assert!(history.read_ends(read, 0, &[10 - seen]).is_err(), "and then it stays so");
+        }
+        let mut history = History::new(1);
+        history.write_begins(1, 0, [10]);
+        history.write_ends(1, 0, 1, false);
+        history.write_begins(2, 0, [20]);
+        history.write_ends(2, 0, 1, true);
+        assert!(history.may_hold(0, 10).is_err(), "it was issued again");
+        assert!(history.may_hold(0, 20).is_ok());
+    }
+
+    #[test]
+    fn two_writes_at_once_may_come_in_either_order() {
+        let mut history = History::new(1);
+        history.write_begins(1, 0, [10]);
+        history.write_begins(2, 0, [20]);
+        history.write_ends(1, 0, 1, true);
+        history.write_ends(2, 0, 1, true);
+        assert!(history.may_hold(0, 10).is_ok() && history.may_hold(0, 20).is_ok());
+        let read = history.read_begins();
+        assert!(history.read_ends(read, 0, &[10]).is_ok());
+        let read = history.read_begins();
+        assert!(history.read_ends(read, 0, &[20]).is_err());
+    }
+}

@@ -1,0 +1,25 @@
+//! Whole clusters in one thread, from a seed, with every fault: `san/core` over a model of the store.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`world`] | nodes, processes, the network, the configuration store: what happens, in order |
+//! | `tenant` | clients, and what they ask for |
+//! | `faults` | what goes wrong, and when |
+//! | [`oracle`] | what must never happen |
+//! | [`history`] | whether what was read could be |
+//! | [`run`] | a whole run, from its seed to its verdict |
+//! | [`coverage`] | what of the protocol was seen |
+//! | [`settings`] | what cluster a run has |
+//! | [`store`] | a replica's store on a simulated disk |
+//! | [`rng`] | the seed, and what is drawn from it |
+
+pub mod coverage;
+mod faults;
+pub mod history;
+pub mod oracle;
+pub mod rng;
+pub mod run;
+pub mod settings;
+pub mod store;
+mod tenant;
+pub mod world;

@@ -1,0 +1,168 @@
+//! `./dev sim`: many clusters, each from a seed, with every fault.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use loadline_san_sim::coverage::Coverage;
+use loadline_san_sim::run::{Verdict, run};
+use loadline_san_sim::settings::Settings;
+
+/// Simulates clusters of the virtual SAN: nodes, networks, disks and clients in one thread, from a seed, with
+/// every fault, and checks after each step that nothing happens that must never happen.
+#[derive(Debug, Parser)]
+#[command(
+    name = "./dev sim",
+    after_help = "Exit codes: 0 all is well, 1 something was violated, 2 the command line."
+)]
+struct Arguments {
+    /// How many seeds.
+    #[arg(long, default_value_t = 200, conflicts_with = "seed")]
+    seeds: u64,
+    /// The first one.
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Only this seed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Says everything that happens; with --seed.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// No seed is begun after so many minutes.
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// So many nodes; otherwise each seed has its own number.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=16))]
+    nodes: Option<u64>,
+    /// So many copies; otherwise each seed has its own number.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3))]
+    copies: Option<u64>,
+    /// Client requests of each seed.
+    #[arg(long)]
+    operations: Option<u64>,
+    /// Threads; otherwise as many as there are cores.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=256))]
+    threads: Option<u64>,
+    /// Prints what of the protocol was seen.
+    #[arg(long)]
+    coverage: bool,
+}
+
+impl Arguments {
+    fn settings(&self, seed: u64) -> Settings {
+        let mut settings = Settings::of_seed(seed);
+        if let Some(nodes) = self.nodes {
+            settings.nodes = nodes as usize;
+        }
+        if let Some(copies) = self.copies {
+            settings.copies = copies as usize;
+        }
+        settings.nodes = settings.nodes.max(self.copies.unwrap_or(1) as usize);
+        settings.copies = settings.copies.min(settings.nodes);
+        settings.least = settings.least.min(settings.copies as u32);
+        if let Some(operations) = self.operations {
+            settings.operations = operations;
+        }
+        settings
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let (Some(nodes), Some(copies)) = (arguments.nodes, arguments.copies)
+        && copies > nodes
+    {
+        eprintln!(
+            "{copies} copies need {copies} nodes, and there are {nodes}: ask for fewer copies, or more nodes"
+        );
+        return ExitCode::from(2);
+    }
+    if let Some(seed) = arguments.seed {
+        let settings = arguments.settings(seed);
+        println!("seed {seed}: {settings:?}");
+        let verdict = run(&settings, seed, arguments.trace);
+        report(seed, &verdict);
+        if arguments.coverage {
+            print!("{}", verdict.coverage);
+        }
+        return if verdict.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    // Of many seeds, each panic is reported with its seed, in one line.
+    std::panic::set_hook(Box::new(|_| {}));
+    many(&arguments)
+}
+
+fn report(seed: u64, verdict: &Verdict) {
+    let (ms, operations) = (verdict.at / 1_000_000, verdict.operations);
+    match &verdict.violation {
+        Some(violation) => println!(
+            "seed {seed}: after {ms} ms and {operations} requests: {violation}\n  ./dev sim --seed {seed} --trace"
+        ),
+        None => println!("seed {seed}: all is well after {ms} ms and {operations} requests"),
+    }
+}
+
+struct Sum {
+    coverage: Coverage,
+    operations: u64,
+    lost: u64,
+    violated: Vec<u64>,
+}
+
+fn many(arguments: &Arguments) -> ExitCode {
+    let began = Instant::now();
+    let end =
+        arguments.minutes.map(|minutes| began + Duration::from_secs_f64(minutes.clamp(0.0, 1e6) * 60.0));
+    let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let sum = Mutex::new(Sum { coverage: Coverage::default(), operations: 0, lost: 0, violated: Vec::new() });
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.threads.unwrap_or(cores) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= arguments.seeds {
+                        return;
+                    }
+                    let seed = arguments.first + number;
+                    let verdict = run(&arguments.settings(seed), seed, false);
+                    let mut sum = sum.lock().expect("no thread panics while it has it");
+                    sum.coverage.add(&verdict.coverage);
+                    sum.operations += verdict.operations;
+                    sum.lost += u64::from(verdict.lost);
+                    if verdict.violation.is_some() {
+                        report(seed, &verdict);
+                        sum.violated.push(seed);
+                        // A few are enough to see what they have in common.
+                        stop.fetch_or(sum.violated.len() >= 10, Ordering::Relaxed);
+                    }
+                    let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                    if done.is_multiple_of(500) {
+                        let took = began.elapsed().as_secs_f64();
+                        let left = took / done as f64 * (arguments.seeds - done) as f64;
+                        eprintln!("{done} of {} seeds, about {:.0} s left", arguments.seeds, left);
+                    }
+                }
+            });
+        }
+    });
+    let sum = sum.into_inner().expect("no thread panics while it has it");
+    let (done, took) = (done.into_inner(), began.elapsed().as_secs_f64());
+    if arguments.coverage {
+        print!("{}", sum.coverage);
+    }
+    println!(
+        "{done} seeds, {} client requests, {:.0} a second; {} seeds ended early, all copies of a group dead; {}",
+        sum.operations,
+        sum.operations as f64 / took,
+        sum.lost,
+        match sum.violated.len() {
+            0 => "nothing was violated".to_owned(),
+            count => format!("{count} violated something: {:?}", sum.violated),
+        }
+    );
+    if sum.violated.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

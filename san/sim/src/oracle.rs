@@ -1,0 +1,165 @@
+//! What must never happen, checked as it goes.
+
+use std::fmt;
+
+use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::message::{FromOwner, ToReplica};
+use loadline_san_core::volume::Status;
+
+use crate::history::Impossible;
+use crate::store::{Blocks, Store, ZERO};
+use crate::world::World;
+
+/// What has happened that must never happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Violation {
+    /// A read returned what cannot be.
+    Read(Impossible),
+    /// A member does not have what was acknowledged.
+    Missing(ReplicaId, Impossible),
+    /// Two owners were active at one epoch.
+    TwoOwners(u64),
+    /// A member took an entry from somebody below whom it had promised to follow.
+    BrokenPromise(ReplicaId),
+    /// At rest, two members differ.
+    Differ(ReplicaId, ReplicaId, u64),
+    /// A request was completed that nobody waits for.
+    TwiceCompleted(u64),
+    /// An assertion did not hold.
+    Panicked(String),
+    /// Everything is well, and still something waits.
+    Stuck(String),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Read(impossible) => write!(f, "a read: {impossible}"),
+            Violation::Missing(replica, impossible) => write!(f, "member {replica}: {impossible}"),
+            Violation::TwoOwners(epoch) => write!(f, "two owners are active at epoch {epoch}"),
+            Violation::BrokenPromise(replica) => {
+                write!(f, "{replica} took an entry from somebody below its promise")
+            }
+            Violation::Differ(one, other, block) => {
+                write!(f, "at rest, {one} and {other} differ in block {block} of their group")
+            }
+            Violation::TwiceCompleted(id) => write!(f, "request #{id} was completed again"),
+            Violation::Panicked(what) => write!(f, "panic: {what}"),
+            Violation::Stuck(what) => write!(f, "it should go on, and does not: {what}"),
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn fail(&mut self, violation: Violation) {
+        self.say(|| format!("VIOLATION {violation}"));
+        self.violation.get_or_insert(violation);
+    }
+
+    pub(crate) fn store(&self, replica: ReplicaId) -> Option<&Store> {
+        let home = self.record().homes.get(&replica)?;
+        self.nodes[home.0 as usize].stores.get(&replica)
+    }
+
+    /// Every member has what was acknowledged.
+    pub(crate) fn check_members(&mut self) {
+        let blocks = self.record().blocks;
+        self.check_blocks(0..blocks);
+    }
+
+    /// A write was acknowledged: every member has it.
+    pub(crate) fn check_written(&mut self, sector: u64, sectors: u64) {
+        self.check_blocks(sector / 8..(sector + sectors).div_ceil(8));
+    }
+
+    fn check_blocks(&mut self, blocks: std::ops::Range<u64>) {
+        let record = self.record();
+        for block in blocks {
+            let (group, within) = record.layout.locate(block);
+            for replica in &record.groups[group.0 as usize].in_sync {
+                let Some(store) = self.store(*replica).filter(|store| !store.is_dead()) else { continue };
+                let values = store.durable_value(within).unwrap_or(ZERO);
+                for (sector, value) in (block * 8..).zip(values) {
+                    if let Err(impossible) = self.history.may_hold(sector, value) {
+                        self.fail(Violation::Missing(*replica, impossible));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nobody takes an entry from below its promise.
+    pub(crate) fn check_promise(&mut self, node: usize, header: &FromOwner, message: &ToReplica<Blocks>) {
+        if !matches!(message, ToReplica::Entry { .. } | ToReplica::Beside { .. }) {
+            return;
+        }
+        let Some(process) = &self.nodes[node].process else { return };
+        let Some(replica) = process.replicas.get(&header.replica) else { return };
+        // What is durable counts: the promise in memory is never lower.
+        let durable = self.nodes[node].stores[&header.replica].promise();
+        let below = |promise: loadline_san_core::message::Promise| {
+            header.epoch < promise.epoch || header.epoch == promise.epoch && header.owner != promise.owner
+        };
+        if below(durable) && !below(replica.promise()) {
+            self.fail(Violation::BrokenPromise(header.replica));
+        }
+    }
+
+    /// Only one owner is active at an epoch.
+    pub(crate) fn check_owner(&mut self, node: usize) {
+        let Some(process) = &self.nodes[node].process else { return };
+        let Some(epoch) = process.volume.record().map(|record| record.epoch) else { return };
+        let owner = loadline_san_core::ids::Owner {
+            node: NodeId(node as u32),
+            incarnation: loadline_san_core::ids::Incarnation(process.life),
+        };
+        if *self.owners.entry(epoch).or_insert(owner) != owner {
+            self.fail(Violation::TwoOwners(epoch.0));
+        }
+    }
+
+    /// Nothing is under way: members do not differ.
+    pub(crate) fn check_rest(&mut self) {
+        let record = self.record().clone();
+        for (index, group) in (0..).zip(&record.groups) {
+            let blocks = record.layout.blocks_in(GroupIndex(index), record.blocks);
+            let members: Vec<ReplicaId> = group.in_sync.iter().copied().collect();
+            for pair in members.windows(2) {
+                for block in 0..blocks {
+                    let value = |replica| self.store(replica).and_then(|s| s.value(block)).unwrap_or(ZERO);
+                    if value(pair[0]) != value(pair[1]) {
+                        self.fail(Violation::Differ(pair[0], pair[1], block));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everything has been well for long enough. Whether nothing is left to wait for.
+    pub(crate) fn is_settled(&self) -> Result<(), String> {
+        let record = self.record();
+        let dead = |replica: &ReplicaId| self.store(*replica).is_none_or(Store::is_dead);
+        for (index, group) in record.groups.iter().enumerate() {
+            if let Some(gone) = group.departed.keys().find(|replica| !dead(replica)) {
+                return Err(format!("{gone} of group {index} has not come back"));
+            }
+        }
+        if let Some(waiting) = self.tenants.iter().map(|t| t.asked.len()).find(|count| *count > 0) {
+            return Err(format!("{waiting} requests are not answered"));
+        }
+        let active = self.nodes.iter().filter_map(|node| node.process.as_ref());
+        if !active.map(|process| process.volume.status()).any(|status| status == Status::Active) {
+            return Err("nobody serves the volume".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether some group has lost all its members for good: then nothing can be asked of it.
+    pub(crate) fn is_lost(&self) -> bool {
+        let dead = |replica: &ReplicaId| self.store(*replica).is_none_or(Store::is_dead);
+        self.record().groups.iter().any(|group| group.in_sync.iter().all(dead))
+    }
+}

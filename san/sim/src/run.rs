@@ -1,0 +1,114 @@
+//! A whole run: storms and calms until the clients have asked for enough; then everything heals, and is compared.
+
+use loadline_san_core::volume::Event;
+
+use crate::coverage::Coverage;
+use crate::oracle::Violation;
+use crate::settings::Settings;
+use crate::world::{MS, Time, World};
+
+/// What has come of a run.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// What went wrong, if anything.
+    pub violation: Option<Violation>,
+    /// When, in simulated nanoseconds; or when it ended.
+    pub at: Time,
+    /// Client requests that have ended.
+    pub operations: u64,
+    /// Some group lost all its members, by faults alone: then it ended early.
+    pub lost: bool,
+    /// What was seen.
+    pub coverage: Coverage,
+}
+
+/// Everything well for so long, and nothing may be left to wait for.
+const PATIENCE: Time = 8_000 * MS;
+/// No run is longer, whatever becomes of it.
+const LONGEST: Time = 120_000 * MS;
+
+/// Runs a seed.
+pub fn run(settings: &Settings, seed: u64, trace: bool) -> Verdict {
+    let mut world = World::new(settings.clone(), seed);
+    if trace {
+        world.trace();
+    }
+    // A panic is a finding like any other: assertions are oracles too.
+    let driven = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drive(&mut world)));
+    let lost = driven.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        world.fail(Violation::Panicked(text.unwrap_or_default()));
+        false
+    });
+    Verdict {
+        violation: world.violation().cloned(),
+        at: world.now(),
+        operations: world.done,
+        lost,
+        coverage: std::mem::take(&mut world.coverage),
+    }
+}
+
+/// Whether it ended early.
+fn drive(world: &mut World) -> bool {
+    let well = |world: &mut World, length: Time| world.run_until(world.now() + length);
+    if !well(world, 300 * MS) {
+        return false;
+    }
+    while world.requests < world.settings.operations && world.now() < LONGEST {
+        world.storm();
+        let storm = 200 * MS + world.rng.below(1_500 * MS);
+        if !well(world, storm) {
+            return false;
+        }
+        world.heal();
+        let calm = 100 * MS + world.rng.below(1_000 * MS);
+        if !well(world, calm) {
+            return false;
+        }
+        if world.is_lost() {
+            return true;
+        }
+    }
+    world.heal();
+    settle(world)
+}
+
+/// Everything is well: in bounded time everything is answered and in sync, and members are the same.
+fn settle(world: &mut World) -> bool {
+    for index in 0..world.tenants.len() {
+        world.tenants[index].done = true;
+        if index > 0
+            && let Some(node) = world.tenants[index].node.take()
+        {
+            world.step_volume(node, Event::Detach);
+        }
+    }
+    let until = world.now() + PATIENCE;
+    let mut why = String::new();
+    while world.now() < until {
+        if !world.run_until(world.now() + 50 * MS) {
+            return false;
+        }
+        if world.is_lost() {
+            return true;
+        }
+        match world.is_settled() {
+            Err(reason) => why = reason,
+            Ok(()) => {
+                // What is on its way arrives.
+                if world.run_until(world.now() + 300 * MS) && world.is_settled().is_ok() {
+                    world.check_members();
+                    world.check_rest();
+                    return false;
+                }
+            }
+        }
+        if world.violation().is_some() {
+            return false;
+        }
+    }
+    world.fail(Violation::Stuck(why));
+    false
+}

@@ -1,0 +1,116 @@
+//! What cluster a run has, and what happens to it.
+
+use std::collections::BTreeMap;
+
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
+use loadline_san_core::layout::Layout;
+use loadline_san_core::message::Promise;
+use loadline_san_core::record::{Group, Record, State};
+
+use crate::rng::Rng;
+use crate::store::Store;
+use crate::world::MS;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Nodes.
+    pub nodes: usize,
+    /// Copies of each group.
+    pub copies: usize,
+    /// Stripes.
+    pub stripes: u32,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// Replicas in sync that writes need.
+    pub least: u32,
+    /// Clients, each of which wants the volume at its own node.
+    pub tenants: usize,
+    /// Requests of a client at once.
+    pub depth: usize,
+    /// Nodes take the volume over unasked.
+    pub watch: bool,
+    /// Client requests in all; then everything heals and is compared.
+    pub operations: u64,
+    /// Processes are killed and stopped, the network is cut.
+    pub crashes: bool,
+    /// Power is lost, disks fail and rot.
+    pub disks: bool,
+    /// The configuration store answers late, or not at all.
+    pub config: bool,
+    /// Faults come where they hurt: once in so many chances. 0: never.
+    pub steer: u64,
+    /// Replicas are added, replaced, removed, the volume grows.
+    pub orders: bool,
+}
+
+impl Settings {
+    /// Blocks of a stripe unit, and of a group at the most.
+    pub const UNIT: u64 = 8;
+    /// See [`Settings::UNIT`].
+    pub const GROUP: u64 = 64;
+    /// Length of leases.
+    pub const LEASE: u64 = 100 * MS;
+
+    /// What a seed stands for, where nothing else is said.
+    pub fn of_seed(seed: u64) -> Settings {
+        let mut rng = Rng::new(seed ^ 0x5e77_1e65);
+        let nodes = 2 + rng.index(4);
+        let copies = 1 + rng.index(nodes.min(3));
+        let stripes = 1 + rng.index(3) as u32;
+        Settings {
+            nodes,
+            copies,
+            stripes,
+            blocks: u64::from(stripes) * Settings::UNIT * (2 + rng.below(4)),
+            least: if rng.chance(4) { copies.min(2) as u32 } else { 1 },
+            tenants: if rng.chance(3) { 2 } else { 1 },
+            depth: 1 + rng.index(12),
+            watch: !rng.chance(3),
+            operations: 1500,
+            crashes: !rng.chance(8),
+            disks: !rng.chance(4),
+            config: !rng.chance(4),
+            steer: [0, 4, 12, 40][rng.index(4)],
+            orders: rng.chance(2),
+        }
+    }
+}
+
+/// The record of a new volume.
+pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
+    let layout = Layout::new(settings.stripes, Settings::UNIT, Settings::GROUP).expect("it is within bounds");
+    let groups = layout.groups(settings.blocks).expect("it is small");
+    let mut homes = BTreeMap::new();
+    let mut sets = Vec::new();
+    for _ in 0..groups {
+        let first = rng.index(settings.nodes);
+        let mut group = Group::default();
+        for copy in 0..settings.copies {
+            let replica = ReplicaId(homes.len() as u64 + 1);
+            homes.insert(replica, NodeId(((first + copy) % settings.nodes) as u32));
+            group.in_sync.insert(replica);
+        }
+        sets.push(group);
+    }
+    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    Record {
+        epoch: Epoch(1),
+        made_by: ProposalId { by: nobody, number: 0 },
+        owner: nobody,
+        state: State::TakingOver,
+        attachment: 0,
+        lease_ns: Settings::LEASE,
+        blocks: settings.blocks,
+        layout,
+        least: settings.least,
+        homes,
+        groups: sets,
+    }
+}
+
+/// The store of a new replica.
+pub(crate) fn new_store() -> Store {
+    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    Store::new(Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody })
+}

@@ -1,0 +1,295 @@
+//! A client of the volume: a virtual machine that wants it at its own node, and moves.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use loadline_san_core::message::Content;
+use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId};
+
+use crate::history::{Instant, WriteId};
+use crate::oracle::Violation;
+use crate::store::{Block, Blocks, ZERO};
+use crate::world::{Happening, MS, Time, US, World};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Tenant {
+    /// Where it is.
+    pub(crate) node: Option<usize>,
+    pub(crate) asked: BTreeMap<RequestId, Asked>,
+    /// It asks for nothing more.
+    pub(crate) done: bool,
+    /// Not before this does it go anywhere.
+    not_before: Time,
+}
+
+/// A request that is under way.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    node: usize,
+    pub(crate) since: Time,
+    kind: Kind,
+    sector: u64,
+    sectors: u64,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Read {
+        began: Instant,
+        values: Vec<u64>,
+    },
+    /// What it writes; nothing is zeroes.
+    Write(WriteId),
+    Flush,
+}
+
+impl Tenant {
+    pub(crate) fn new() -> Tenant {
+        Tenant::default()
+    }
+}
+
+/// Requests of different tenants have different names.
+const APART: u64 = 1 << 48;
+
+impl World {
+    pub(crate) fn tenant_acts(&mut self, index: usize) {
+        let think = self.rng.below(2 * MS) + 50 * US;
+        self.after(think, Happening::Tenant(index));
+        if self.now < self.tenants[index].not_before {
+            return;
+        }
+        let tenant = &self.tenants[index];
+        let Some(node) = tenant.node else {
+            if !tenant.done || index == 0 {
+                self.attach(index);
+            }
+            return;
+        };
+        if self.nodes[node].process.is_none() {
+            self.tenants[index].node = None;
+            self.tenants[index].not_before = self.now + self.rng.below(300 * MS);
+            return;
+        }
+        if tenant.done {
+            return;
+        }
+        let waits = tenant.asked.values().any(|asked| self.now - asked.since > 300 * MS);
+        let (restless, forced) = (self.rng.chance(4000), waits && !self.calm && self.rng.chance(400));
+        if restless || forced {
+            self.tenants[index].node = None;
+            self.coverage.count("client", if restless { "moves" } else { "is moved by force" });
+            if restless && self.nodes[node].paused.is_none() {
+                self.step_volume(node, Event::Detach);
+            }
+            return;
+        }
+        let (depth, operations) = (self.settings.depth, self.settings.operations);
+        while self.tenants[index].asked.len() < depth
+            && self.requests < operations
+            && self.tenants[index].node == Some(node)
+            && self.rng.below(4) > 0
+        {
+            self.ask_something(index, node);
+        }
+        if self.requests >= operations {
+            self.tenants[index].done = true;
+        }
+    }
+
+    fn attach(&mut self, index: usize) {
+        let alive: Vec<usize> = (0..self.nodes.len())
+            .filter(|node| self.nodes[*node].process.is_some() && self.nodes[*node].paused.is_none())
+            .collect();
+        if alive.is_empty() {
+            return;
+        }
+        let node = alive[self.rng.index(alive.len())];
+        self.tenants[index].node = Some(node);
+        self.say(|| format!("client {index} attaches at n{node}"));
+        self.coverage.count("client", "attaches");
+        self.step_volume(node, Event::Attach);
+    }
+
+    fn ask_something(&mut self, index: usize, node: usize) {
+        let sectors = self.history.sectors();
+        let hot = self.rng.below(2) == 0;
+        let mut sector = self.rng.below(if hot { 64.min(sectors) } else { sectors });
+        let mut count = match self.rng.below(10) {
+            0..=3 => 8,
+            4..=5 => 1 + self.rng.below(12),
+            6..=8 => 8 * (1 + self.rng.below(4)),
+            _ => 8 * (1 + self.rng.below(24)),
+        };
+        if self.rng.below(10) < 6 {
+            sector -= sector % 8;
+        }
+        count = count.min(sectors - sector);
+        self.requests += 1;
+        let id = RequestId(index as u64 * APART + self.requests);
+        let (ask, kind) = match self.rng.below(100) {
+            0..=39 => {
+                let began = self.history.read_begins();
+                (Ask::Read, Kind::Read { began, values: vec![u64::MAX; count as usize] })
+            }
+            40..=84 => {
+                self.writes += 1;
+                let write = self.writes;
+                let value = |at: u64| (write << 12) + at + 1;
+                self.history.write_begins(write, sector, (0..count).map(value));
+                let mut blocks: Vec<Block> = vec![ZERO; count.div_ceil(8) as usize];
+                (0..count).for_each(|at| blocks[(at / 8) as usize][(at % 8) as usize] = value(at));
+                (Ask::Write(Rc::new(blocks)), Kind::Write(write))
+            }
+            85..=90 => {
+                self.writes += 1;
+                self.history.write_begins(self.writes, sector, (0..count).map(|_| 0));
+                (Ask::WriteZeroes, Kind::Write(self.writes))
+            }
+            91..=96 => {
+                // What does not fill a block is left as it is.
+                let end = (sector + count) / 8 * 8;
+                let first = sector.next_multiple_of(8);
+                self.writes += 1;
+                if first < end {
+                    self.history.write_begins(self.writes, first, (first..end).map(|_| 0));
+                }
+                (Ask::Trim, Kind::Write(self.writes))
+            }
+            _ => (Ask::Flush, Kind::Flush),
+        };
+        let name = match &ask {
+            Ask::Read => "read",
+            Ask::Write(_) => "write",
+            Ask::WriteZeroes => "write zeroes",
+            Ask::Trim => "trim",
+            Ask::Flush => "flush",
+        };
+        self.coverage.count("client", name);
+        self.say(|| format!("client {index} at n{node} asks #{} {name} {sector}+{count}", id.0 % APART));
+        let asked = Asked { node, since: self.now, kind, sector, sectors: count };
+        self.tenants[index].asked.insert(id, asked);
+        self.request(node, Request { id, ask, sector, sectors: count as u32 });
+    }
+
+    /// A part of what a client reads has come.
+    pub(crate) fn fill(&mut self, id: RequestId, at: u64, blocks: u32, content: &Content<Blocks>) {
+        let tenant = &mut self.tenants[(id.0 / APART) as usize];
+        let Some(Asked { kind: Kind::Read { values, .. }, sector, sectors, .. }) = tenant.asked.get_mut(&id)
+        else {
+            return;
+        };
+        let first = (*sector / 8 + at) * 8;
+        for sector_at in first..first + u64::from(blocks) * 8 {
+            let Some(place) = sector_at.checked_sub(*sector).filter(|place| place < sectors) else {
+                continue;
+            };
+            let within = sector_at - first;
+            values[place as usize] = match content {
+                Content::Data(payload) => {
+                    payload.data[payload.first as usize + (within / 8) as usize][(within % 8) as usize]
+                }
+                Content::Nothing => 0,
+            };
+        }
+    }
+
+    /// A request has ended.
+    pub(crate) fn completed(&mut self, id: RequestId, result: Result<(), Failure>) {
+        let index = (id.0 / APART) as usize;
+        let Some(asked) = self.tenants[index].asked.remove(&id) else {
+            self.fail(Violation::TwiceCompleted(id.0 % APART));
+            return;
+        };
+        self.done += 1;
+        self.say(|| format!("client {index} has #{}: {result:?}", id.0 % APART));
+        self.ends(&asked, result.is_ok());
+        match result {
+            Ok(()) => self.coverage.count("client", "acknowledged"),
+            Err(Failure::Rotten) => self.coverage.count("client", "every copy is rotten"),
+            Err(_) => self.coverage.count("client", "refused"),
+        }
+    }
+
+    /// The volume is attached elsewhere. Clients here try again, some time.
+    pub(crate) fn detached(&mut self, node: usize) {
+        self.coverage.count("client", "detached");
+        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.node == Some(node)) {
+            tenant.node = None;
+            tenant.not_before = self.now + self.rng.below(400 * MS);
+        }
+    }
+
+    fn ends(&mut self, asked: &Asked, well: bool) {
+        match &asked.kind {
+            Kind::Read { began, values } if well => {
+                self.say(|| format!("  read {:?}", values.iter().map(|v| v >> 12).collect::<Vec<_>>()));
+                if let Err(impossible) = self.history.read_ends(*began, asked.sector, values) {
+                    self.fail(Violation::Read(impossible));
+                }
+            }
+            Kind::Read { began, .. } => self.history.read_fails(*began),
+            Kind::Write(write) => {
+                self.history.write_ends(*write, asked.sector, asked.sectors, well);
+                if well {
+                    self.check_written(asked.sector, asked.sectors);
+                }
+            }
+            Kind::Flush => {}
+        }
+    }
+
+    /// A process has died, and with it the clients at its node.
+    pub(crate) fn clients_die(&mut self, node: usize) {
+        for index in 0..self.tenants.len() {
+            let tenant = &mut self.tenants[index];
+            if tenant.node == Some(node) {
+                tenant.node = None;
+            }
+            let (gone, stay): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                std::mem::take(&mut tenant.asked).into_iter().partition(|(_, asked)| asked.node == node);
+            tenant.asked = stay;
+            for asked in gone.into_values() {
+                self.done += 1;
+                self.ends(&asked, false);
+            }
+        }
+    }
+}
+
+/// Whole blocks of what a client writes, and of what is around it.
+pub(crate) fn merge(
+    request: &Request<Blocks>,
+    head: Option<&Content<Blocks>>,
+    tail: Option<&Content<Blocks>>,
+) -> Blocks {
+    let (first, end) = (request.sector, request.sector + u64::from(request.sectors));
+    let (first_block, last_block) = (first / 8, (end - 1) / 8);
+    let old = |content: Option<&Content<Blocks>>| match content {
+        Some(Content::Data(payload)) => payload.data[payload.first as usize],
+        _ => ZERO,
+    };
+    let block = |number: u64| {
+        let mut block = match number {
+            _ if number == first_block && head.is_some() => old(head),
+            _ if number == last_block && tail.is_some() => old(tail),
+            _ => ZERO,
+        };
+        for sector in (number * 8).max(first)..(number * 8 + 8).min(end) {
+            let at = sector - first;
+            block[(sector % 8) as usize] = match &request.ask {
+                Ask::Write(data) => data[(at / 8) as usize][(at % 8) as usize],
+                _ => 0,
+            };
+        }
+        block
+    };
+    Rc::new(match &request.ask {
+        Ask::Write(_) => (first_block..=last_block).map(block).collect(),
+        _ => {
+            let wanted = [(head, first_block), (tail, last_block)];
+            wanted.iter().filter(|(content, _)| content.is_some()).map(|(_, number)| block(*number)).collect()
+        }
+    })
+}

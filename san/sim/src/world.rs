@@ -1,0 +1,655 @@
+//! A cluster in one thread: nodes with their processes and disks, the network between them, the configuration store.
+//!
+//! ```text
+//!  tenant ─ requests ─▶ volume ─┬─ messages ─▶ network ─▶ replica ─ commands ─▶ store ─▶ disk
+//!         ◀ completions ─       └─ swaps ────▶ configuration store
+//! ```
+//!
+//! Everything that happens is an entry of one queue, in the order of simulated time. What it leads to is put into the queue
+//! with a delay from the seed. So a run is a function of its seed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
+use loadline_san_core::record::{Record, State};
+use loadline_san_core::replica::{self, Replica};
+use loadline_san_core::swap::Answer;
+use loadline_san_core::volume::{self, Event, Request, Status, Times, Volume};
+
+use crate::coverage::{Coverage, name_of_answer, name_of_message, name_of_status};
+use crate::oracle::Violation;
+use crate::rng::Rng;
+use crate::settings::Settings;
+use crate::store::{Blocks, Store};
+use crate::tenant::{Tenant, merge};
+
+/// Simulated nanoseconds since the beginning.
+pub type Time = u64;
+
+/// One microsecond and one millisecond.
+pub const US: Time = 1_000;
+/// See [`US`].
+pub const MS: Time = 1_000_000;
+
+/// The one volume of a cluster.
+pub const VOLUME: VolumeId = VolumeId(7);
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+pub(crate) enum Happening {
+    /// A message arrives at a node.
+    ToReplica(usize, FromOwner, ToReplica<Blocks>),
+    ToOwner(usize, FromReplica, ToOwner<Blocks>),
+    /// A store does its next step, for this life of the process.
+    Store(usize, ReplicaId, u64),
+    /// A question arrives at the configuration store, from this life of a node's process.
+    Config(usize, u64, Question),
+    /// An answer of it.
+    ConfigAnswer(usize, u64, Question, Result<Record, Answer>),
+    /// Whole blocks have been made of what a client writes.
+    Merged(usize, u64, Job, Blocks),
+    /// Some time has passed.
+    Tick(usize, u64),
+    /// A node's process starts.
+    Start(usize),
+    /// A paused process goes on.
+    Resume(usize),
+    /// Time for a tenant to act.
+    Tenant(usize),
+    /// Time for another fault, or its end.
+    Fault,
+    /// A link heals.
+    Heal(usize, usize),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Question {
+    Look(Epoch),
+    Propose(Box<Record>, Epoch),
+}
+
+/// A node: its disks stay, its process comes and goes.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) process: Option<Process>,
+    pub(crate) lives: u64,
+    pub(crate) stores: BTreeMap<ReplicaId, Store>,
+    /// What comes while the process is stopped.
+    pub(crate) paused: Option<Vec<Happening>>,
+    /// A start is under way.
+    pub(crate) starting: bool,
+    clock_began: u64,
+    /// Parts in a million by which its clock is fast, plus a million.
+    clock_rate: u64,
+}
+
+/// A life of a node's process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) life: u64,
+    pub(crate) volume: Volume<Blocks>,
+    pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
+    /// Stores whose next step is in the queue.
+    stepping: BTreeSet<ReplicaId>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) settings: Settings,
+    pub(crate) rng: Rng,
+    pub(crate) now: Time,
+    queue: BinaryHeap<Reverse<(Time, u64)>>,
+    happenings: HashMap<u64, Happening>,
+    numbers: u64,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) config: Vec<Record>,
+    pub(crate) tenants: Vec<Tenant>,
+    pub(crate) history: crate::history::History,
+    pub(crate) writes: u64,
+    pub(crate) requests: u64,
+    /// Links that carry nothing, from and to.
+    pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// The configuration store cannot be reached from these.
+    pub(crate) lonely: BTreeSet<usize>,
+    pub(crate) weather: Weather,
+    pub(crate) calm: bool,
+    pub(crate) violation: Option<Violation>,
+    /// What was seen, of what the protocol can do.
+    pub coverage: Coverage,
+    /// Client requests that have ended.
+    pub done: u64,
+    /// Who was seen active at each epoch.
+    pub(crate) owners: BTreeMap<Epoch, Owner>,
+    /// Says everything that happens.
+    pub(crate) trace: bool,
+    pub(crate) replicas_made: u64,
+    actions: Vec<volume::Action<Blocks>>,
+    replies: Vec<replica::Action<Blocks>>,
+}
+
+/// How bad things are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Weather {
+    /// One message in so many is lost, or comes twice.
+    pub(crate) loses: u64,
+    pub(crate) doubles: u64,
+    /// The longest that one takes.
+    pub(crate) slowest: Time,
+    /// One answer of the configuration store in so many is lost, and its longest delay.
+    pub(crate) config_loses: u64,
+    pub(crate) config_slowest: Time,
+    /// The longest step of a disk.
+    pub(crate) disk_slowest: Time,
+}
+
+impl Weather {
+    pub(crate) const CALM: Weather = Weather {
+        loses: u64::MAX,
+        doubles: u64::MAX,
+        slowest: 200 * US,
+        config_loses: u64::MAX,
+        config_slowest: 2 * MS,
+        disk_slowest: 60 * US,
+    };
+}
+
+impl World {
+    /// A cluster, with one empty volume, from a seed.
+    pub fn new(settings: Settings, seed: u64) -> World {
+        let mut rng = Rng::new(seed);
+        let record = crate::settings::first_record(&settings, &mut rng);
+        let nodes = (0..settings.nodes).map(|_| Node {
+            process: None,
+            lives: 0,
+            stores: BTreeMap::new(),
+            paused: None,
+            starting: false,
+            clock_began: rng.below(1 << 40),
+            clock_rate: 1_000_000 - 240 + rng.below(480),
+        });
+        let nodes: Vec<Node> = nodes.collect();
+        let mut world = World {
+            history: crate::history::History::new(record.blocks * 8),
+            settings,
+            rng,
+            now: 0,
+            queue: BinaryHeap::new(),
+            happenings: HashMap::new(),
+            numbers: 0,
+            nodes,
+            config: Vec::new(),
+            tenants: Vec::new(),
+            writes: 0,
+            requests: 0,
+            cut: BTreeSet::new(),
+            lonely: BTreeSet::new(),
+            weather: Weather::CALM,
+            calm: true,
+            violation: None,
+            coverage: Coverage::default(),
+            done: 0,
+            owners: BTreeMap::new(),
+            trace: false,
+            replicas_made: record.homes.len() as u64,
+            actions: Vec::new(),
+            replies: Vec::new(),
+        };
+        for group in &record.groups {
+            for replica in &group.in_sync {
+                let node = record.homes[replica].0 as usize;
+                world.nodes[node].stores.insert(*replica, crate::settings::new_store());
+            }
+        }
+        world.config.push(record);
+        for node in 0..world.nodes.len() {
+            world.start(node);
+        }
+        for tenant in 0..world.settings.tenants {
+            world.tenants.push(Tenant::new());
+            world.after(MS, Happening::Tenant(tenant));
+        }
+        world
+    }
+
+    /// What the configuration store holds.
+    pub fn record(&self) -> &Record {
+        self.config.last().expect("the volume was made")
+    }
+
+    /// What has gone wrong, if anything.
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Simulated nanoseconds since the beginning.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Prints everything that happens.
+    pub fn trace(&mut self) {
+        self.trace = true;
+    }
+
+    pub(crate) fn say(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            let (ms, us) = (self.now / MS, self.now / US % 1000);
+            println!("{ms:>7}.{us:03} ms  {}", text());
+        }
+    }
+
+    pub(crate) fn after(&mut self, delay: Time, happening: Happening) {
+        self.numbers += 1;
+        self.queue.push(Reverse((self.now + delay, self.numbers)));
+        self.happenings.insert(self.numbers, happening);
+    }
+
+    /// What a node's clock shows.
+    pub(crate) fn clock(&self, node: usize) -> Moment {
+        let node = &self.nodes[node];
+        let real = u128::from(self.now) * u128::from(node.clock_rate) / 1_000_000;
+        Moment(node.clock_began + real as u64)
+    }
+
+    /// Lets the next thing happen. False if something has gone wrong.
+    pub fn step(&mut self) -> bool {
+        let Some(Reverse((time, number))) = self.queue.pop() else { return false };
+        self.now = time;
+        let happening = self.happenings.remove(&number).expect("it is in the queue");
+        self.happen(happening);
+        self.violation.is_none()
+    }
+
+    /// Lets things happen until this moment. False if something has gone wrong.
+    pub fn run_until(&mut self, until: Time) -> bool {
+        while self.queue.peek().is_some_and(|Reverse((time, _))| *time <= until) {
+            if !self.step() {
+                return false;
+            }
+        }
+        self.now = self.now.max(until);
+        true
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let node = match &happening {
+            Happening::ToReplica(node, ..)
+            | Happening::ToOwner(node, ..)
+            | Happening::Store(node, ..)
+            | Happening::ConfigAnswer(node, ..)
+            | Happening::Merged(node, ..)
+            | Happening::Tick(node, _) => Some(*node),
+            _ => None,
+        };
+        if let Some(node) = node
+            && let Some(waiting) = &mut self.nodes[node].paused
+        {
+            waiting.push(happening);
+            return;
+        }
+        match happening {
+            Happening::ToReplica(node, header, message) => self.to_replica(node, &header, message),
+            Happening::ToOwner(node, header, message) => {
+                self.step_volume(node, Event::Message(header, message));
+            }
+            Happening::Store(node, replica, life) => self.step_store(node, replica, life),
+            Happening::Config(node, life, question) => self.ask_config(node, life, question),
+            Happening::ConfigAnswer(node, life, question, answer) => {
+                if self.is_alive(node, life) {
+                    let event = match (question, answer) {
+                        (Question::Look(asked_at), Ok(record)) => Event::Seen(record, asked_at),
+                        (Question::Propose(record, replaces), Err(answer)) => {
+                            Event::Swapped(record.made_by, answer, replaces)
+                        }
+                        _ => unreachable!("each question has its answer"),
+                    };
+                    self.step_volume(node, event);
+                }
+            }
+            Happening::Merged(node, life, job, blocks) => {
+                if self.is_alive(node, life) {
+                    self.step_volume(node, Event::Merged(job, blocks));
+                }
+            }
+            Happening::Tick(node, life) => self.tick(node, life),
+            Happening::Start(node) => self.start(node),
+            Happening::Resume(node) => self.resume(node),
+            Happening::Tenant(tenant) => self.tenant_acts(tenant),
+            Happening::Fault => self.fault(),
+            Happening::Heal(from, to) => {
+                self.cut.remove(&(from, to));
+            }
+        }
+    }
+
+    pub(crate) fn is_alive(&self, node: usize, life: u64) -> bool {
+        self.nodes[node].process.as_ref().is_some_and(|process| process.life == life)
+    }
+
+    // ---- processes ------------------------------------------------------------------------------------
+
+    /// A node's process starts, if none runs.
+    pub(crate) fn start(&mut self, node: usize) {
+        if self.nodes[node].process.is_some() {
+            return;
+        }
+        let now = self.clock(node);
+        let lease_ns = self.record().lease_ns;
+        let state = &mut self.nodes[node];
+        state.starting = false;
+        state.lives += 1;
+        let life = state.lives;
+        let process = Incarnation(life);
+        let mut replicas = BTreeMap::new();
+        for (id, store) in &mut state.stores {
+            let found = store.open();
+            replicas.insert(*id, Replica::new(VOLUME, *id, process, lease_ns, &found, now));
+        }
+        let me = Owner { node: NodeId(node as u32), incarnation: process };
+        let seed = self.rng.bits();
+        let mut volume = Volume::new(me, VOLUME, Times::of_lease(lease_ns), seed, now);
+        if self.settings.watch {
+            volume.step(now, Event::Watch(true), &mut Vec::new());
+        }
+        self.nodes[node].process = Some(Process { life, volume, replicas, stepping: BTreeSet::new() });
+        self.say(|| format!("n{node} starts, life {life}"));
+        self.coverage.count("process", "starts");
+        let first = self.rng.below(self.record().lease_ns / 16);
+        self.after(first, Happening::Tick(node, life));
+    }
+
+    /// It dies; with the power, what is not synced may be lost.
+    pub(crate) fn kill(&mut self, node: usize, power: bool) {
+        let state = &mut self.nodes[node];
+        let Some(process) = state.process.take() else { return };
+        state.paused = None;
+        for store in state.stores.values_mut() {
+            match power {
+                true => store.power_loss(&mut self.rng),
+                false => store.kill(&mut self.rng),
+            }
+        }
+        let life = process.life;
+        self.say(|| format!("n{node}.{life} {}", if power { "loses power" } else { "is killed" }));
+        self.coverage.count("process", if power { "power loss" } else { "kill" });
+        self.clients_die(node);
+    }
+
+    /// It stops, and goes on later as if nothing had been.
+    pub(crate) fn pause(&mut self, node: usize, length: Time) {
+        let state = &mut self.nodes[node];
+        if state.process.is_none() || state.paused.is_some() {
+            return;
+        }
+        state.paused = Some(Vec::new());
+        self.say(|| format!("n{node} stops for {} ms", length / MS));
+        self.coverage.count("process", "pause");
+        self.after(length, Happening::Resume(node));
+    }
+
+    fn resume(&mut self, node: usize) {
+        let Some(waiting) = self.nodes[node].paused.take() else { return };
+        self.say(|| format!("n{node} goes on, with {} things waiting", waiting.len()));
+        for happening in waiting {
+            self.happen(happening);
+            if self.violation.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn tick(&mut self, node: usize, life: u64) {
+        if !self.is_alive(node, life) {
+            return;
+        }
+        let now = self.clock(node);
+        let process = self.nodes[node].process.as_ref().expect("it is alive");
+        let due: Vec<ReplicaId> = process
+            .replicas
+            .iter()
+            .filter(|(_, replica)| replica.wake_at().is_some_and(|at| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for replica in due {
+            self.step_replica(node, replica, replica::Event::Wake);
+        }
+        self.step_volume(node, Event::Wake);
+        let (rng, state) = (&mut self.rng, &mut self.nodes[node]);
+        for store in state.stores.values_mut() {
+            for _ in 0..rng.below(4) {
+                store.destage(rng);
+            }
+        }
+        let lease_ns = self.record().lease_ns;
+        let next = lease_ns / 16 + self.rng.below(lease_ns / 64);
+        self.after(next, Happening::Tick(node, life));
+    }
+
+    // ---- replicas and stores --------------------------------------------------------------------------
+
+    fn to_replica(&mut self, node: usize, header: &FromOwner, message: ToReplica<Blocks>) {
+        let here =
+            self.nodes[node].process.as_ref().is_some_and(|p| p.replicas.contains_key(&header.replica));
+        if here {
+            self.check_promise(node, header, &message);
+            self.step_replica(node, header.replica, replica::Event::Message(*header, message));
+        }
+    }
+
+    pub(crate) fn step_replica(&mut self, node: usize, id: ReplicaId, event: replica::Event<Blocks>) {
+        let now = self.clock(node);
+        let Some(process) = &mut self.nodes[node].process else { return };
+        let Some(replica) = process.replicas.get_mut(&id) else { return };
+        let mut replies = std::mem::take(&mut self.replies);
+        if let Err(misdirected) = replica.step(now, event, &mut replies) {
+            panic!("nothing is misdirected here: {misdirected}");
+        }
+        let life = process.life;
+        for action in replies.drain(..) {
+            if !self.is_alive(node, life) {
+                // It was killed between two actions.
+                break;
+            }
+            match action {
+                replica::Action::Send(to, header, answer) => {
+                    self.say(|| format!("n{node} {id} → {}  {}", header.owner, brief(&answer)));
+                    self.coverage.count("answer", name_of_answer(&answer));
+                    let to = to.0 as usize;
+                    self.carry(node, to, Happening::ToOwner(to, header, answer));
+                }
+                replica::Action::Store(command) => {
+                    self.say(|| format!("n{node} {id} does {}", brief(&command)));
+                    let state = &mut self.nodes[node];
+                    state.stores.get_mut(&id).expect("a replica has a store").submit(command);
+                    let process = state.process.as_mut().expect("it is alive");
+                    if process.stepping.insert(id) {
+                        let delay = self.rng.below(self.weather.disk_slowest);
+                        self.after(delay, Happening::Store(node, id, life));
+                    }
+                }
+            }
+        }
+        self.replies = replies;
+    }
+
+    fn step_store(&mut self, node: usize, id: ReplicaId, life: u64) {
+        if !self.is_alive(node, life) {
+            return;
+        }
+        let state = &mut self.nodes[node];
+        let store = state.stores.get_mut(&id).expect("stores stay");
+        let mut completions = Vec::new();
+        let more = store.step(&mut self.rng, &mut completions);
+        if more {
+            let delay = self.rng.below(self.weather.disk_slowest);
+            self.after(delay, Happening::Store(node, id, life));
+        } else {
+            state.process.as_mut().expect("it is alive").stepping.remove(&id);
+        }
+        for completion in completions {
+            let promised = matches!(completion, loadline_san_core::store::Completion::Promised(_));
+            self.step_replica(node, id, replica::Event::Store(completion));
+            if promised {
+                self.steer("promised", node);
+            }
+        }
+    }
+
+    // ---- volumes --------------------------------------------------------------------------------------
+
+    pub(crate) fn step_volume(&mut self, node: usize, event: Event<Blocks>) {
+        let now = self.clock(node);
+        let Some(process) = &mut self.nodes[node].process else { return };
+        let mut actions = std::mem::take(&mut self.actions);
+        let before = process.volume.status();
+        process.volume.step(now, event, &mut actions);
+        let (after, life) = (process.volume.status(), process.life);
+        if before != after {
+            self.say(|| format!("n{node}.{life} is {}", name_of_status(after)));
+            self.coverage.transition(before, after);
+            self.status_changed(node, after);
+        }
+        for action in actions.drain(..) {
+            if !self.is_alive(node, life) {
+                // It was killed between two actions.
+                break;
+            }
+            self.act(node, life, action);
+        }
+        self.actions = actions;
+    }
+
+    fn act(&mut self, node: usize, life: u64, action: volume::Action<Blocks>) {
+        match action {
+            volume::Action::Send { to, header, message } => {
+                self.say(|| {
+                    format!("n{node}.{life} → {}  e{} {}", header.replica, header.epoch.0, brief(&message))
+                });
+                self.coverage.count("message", name_of_message(&message));
+                let to = to.0 as usize;
+                self.carry(node, to, Happening::ToReplica(to, header, message));
+            }
+            volume::Action::Look { asked_at } => {
+                self.ask(node, life, Question::Look(asked_at));
+            }
+            volume::Action::Propose { record, replaces } => {
+                self.say(|| format!("n{node}.{life} proposes {}", show(&record)));
+                self.ask(node, life, Question::Propose(record, replaces));
+            }
+            volume::Action::Fill { request, at, blocks, content } => {
+                self.fill(request, at, blocks, &content);
+            }
+            volume::Action::Merge { job, request, head, tail } => {
+                let merged = merge(&request, head.as_ref(), tail.as_ref());
+                self.after(5 * US, Happening::Merged(node, life, job, merged));
+            }
+            volume::Action::Detached => self.detached(node),
+            volume::Action::Complete(request, result) => self.completed(request, result),
+            volume::Action::Done(result) => {
+                self.coverage.count("order", if result.is_ok() { "taken" } else { "refused" });
+            }
+        }
+    }
+
+    /// A client's request, to the volume at its node.
+    pub(crate) fn request(&mut self, node: usize, request: Request<Blocks>) {
+        self.step_volume(node, Event::Request(request));
+    }
+
+    fn status_changed(&mut self, node: usize, status: Status) {
+        if status == Status::Active || status == Status::Changing {
+            self.check_owner(node);
+        }
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
+        let busy = others.filter_map(|(_, n)| n.process.as_ref()).map(|p| p.volume.status());
+        let at_it = |status| matches!(status, Status::Sealing | Status::Equalizing | Status::Activating);
+        if at_it(status) && busy.clone().any(at_it) {
+            self.coverage.count("situation", "takeover within takeover");
+        }
+        self.steer(name_of_status(status), node);
+    }
+
+    // ---- the network ----------------------------------------------------------------------------------
+
+    fn carry(&mut self, from: usize, to: usize, message: Happening) {
+        if from == to {
+            self.after(0, message);
+            return;
+        }
+        if self.cut.contains(&(from, to)) || self.rng.chance(self.weather.loses) {
+            self.say(|| format!("n{from} ✗ n{to}"));
+            return;
+        }
+        if self.rng.chance(self.weather.doubles) {
+            let late = self.rng.below(20 * self.weather.slowest);
+            self.after(late, message.clone());
+        }
+        let delay = 20 * US + self.rng.below(self.weather.slowest);
+        self.after(delay, message);
+    }
+
+    // ---- the configuration store ----------------------------------------------------------------------
+
+    fn ask(&mut self, node: usize, life: u64, question: Question) {
+        if self.lonely.contains(&node) || self.rng.chance(self.weather.config_loses) {
+            return;
+        }
+        let delay = 100 * US + self.rng.below(self.weather.config_slowest);
+        self.after(delay, Happening::Config(node, life, question));
+    }
+
+    fn ask_config(&mut self, node: usize, life: u64, question: Question) {
+        let now = self.record().clone();
+        let answer = match &question {
+            Question::Look(_) => Ok(now),
+            Question::Propose(record, replaces) => Err(match now.epoch == *replaces {
+                true => {
+                    self.commit((**record).clone());
+                    Answer::Committed
+                }
+                false => Answer::Refused(now),
+            }),
+        };
+        if self.lonely.contains(&node) || self.rng.chance(self.weather.config_loses) {
+            self.coverage.count("situation", "answer of the configuration store lost");
+            return;
+        }
+        let delay = 100 * US + self.rng.below(self.weather.config_slowest);
+        self.after(delay, Happening::ConfigAnswer(node, life, question, answer));
+    }
+
+    fn commit(&mut self, record: Record) {
+        self.say(|| format!("committed {}", show(&record)));
+        let grown = record.blocks > self.record().blocks;
+        if grown {
+            self.history.grow(record.blocks * 8);
+        }
+        if record.state == State::Active {
+            self.coverage.count("situation", "record active");
+        }
+        self.config.push(record);
+        self.check_members();
+    }
+}
+
+/// One line of a record.
+pub(crate) fn show(record: &Record) -> String {
+    let sets = record.groups.iter().map(|group| {
+        let members: Vec<String> = group.in_sync.iter().map(ToString::to_string).collect();
+        let gone: Vec<String> = group.departed.iter().map(|(r, e)| format!("{r}@{}", e.0)).collect();
+        format!("[{} | {}]", members.join(" "), gone.join(" "))
+    });
+    let ProposalId { by, number } = record.made_by;
+    let state = if record.state == State::Active { "active" } else { "taking over" };
+    format!("e{} {} {state} {} (by {by}#{number})", record.epoch.0, record.owner, sets.collect::<String>())
+}
+
+/// The debug text of something, without the data in it.
+fn brief(what: &impl std::fmt::Debug) -> String {
+    let text = format!("{what:?}");
+    text.replace("Sequence", "").replace("Epoch", "")
+}
