@@ -143,11 +143,17 @@ impl World {
         let record = self.record();
         let dead = |replica: &ReplicaId| self.store(*replica).is_none_or(Store::is_dead);
         for (index, group) in record.groups.iter().enumerate() {
-            if let Some(gone) = group.departed.keys().find(|replica| !dead(replica)) {
+            // What no member has whole cannot be copied.
+            let rotten = group.in_sync.iter().any(|r| self.store(*r).is_some_and(Store::is_rotten));
+            if let Some(gone) = group.departed.keys().find(|replica| !dead(replica) && !rotten) {
                 return Err(format!("{gone} of group {index} has not come back"));
             }
         }
-        if let Some(waiting) = self.tenants.iter().map(|t| t.asked.len()).find(|count| *count > 0) {
+        // Writes wait for copies that nobody replaces: as they should.
+        let held = record.groups.iter().any(|group| group.in_sync.len() < record.least as usize);
+        if let Some(waiting) = self.tenants.iter().map(|t| t.asked.len()).find(|count| *count > 0)
+            && !held
+        {
             return Err(format!("{waiting} requests are not answered"));
         }
         let active = self.nodes.iter().filter_map(|node| node.process.as_ref());

@@ -1,7 +1,5 @@
 //! A whole run: storms and calms until the clients have asked for enough; then everything heals, and is compared.
 
-use loadline_san_core::volume::Event;
-
 use crate::coverage::Coverage;
 use crate::oracle::Violation;
 use crate::settings::Settings;
@@ -82,7 +80,7 @@ fn settle(world: &mut World) -> bool {
         if index > 0
             && let Some(node) = world.tenants[index].node.take()
         {
-            world.step_volume(node, Event::Detach);
+            world.detach(node);
         }
     }
     let until = world.now() + PATIENCE;

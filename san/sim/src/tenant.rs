@@ -81,7 +81,7 @@ impl World {
             self.tenants[index].node = None;
             self.coverage.count("client", if restless { "moves" } else { "is moved by force" });
             if restless && self.nodes[node].paused.is_none() {
-                self.step_volume(node, Event::Detach);
+                self.detach(node);
             }
             return;
         }
@@ -210,6 +210,12 @@ impl World {
             Err(Failure::Rotten) => self.coverage.count("client", "every copy is rotten"),
             Err(_) => self.coverage.count("client", "refused"),
         }
+    }
+
+    /// The clients at a node give the volume up.
+    pub(crate) fn detach(&mut self, node: usize) {
+        self.step_volume(node, Event::Detach);
+        self.detached(node);
     }
 
     /// The volume is attached elsewhere. Clients here try again, some time.

@@ -142,7 +142,6 @@ impl<D> Jobs<D> {
             self.slots.len() as u32 - 1
         });
         let job = &mut self.slots[slot as usize];
-        job.turn = job.turn.wrapping_add(1);
         (job.work, job.stage, job.blocks) = (work, Stage::Waiting, blocks);
         (job.pending, job.careful, job.was_leased) = (0, false, false);
         job.parts.clear();
@@ -242,7 +241,10 @@ impl<D: Clone> Active<D> {
     /// A job has ended.
     fn free(&mut self, slot: u32) {
         self.leave(slot);
-        self.jobs.slots[slot as usize].work = Work::Nothing;
+        let job = &mut self.jobs.slots[slot as usize];
+        job.work = Work::Nothing;
+        // Answers that are still on the way are for nobody.
+        job.turn = job.turn.wrapping_add(1);
         self.jobs.free.push(slot);
     }
 
@@ -417,7 +419,7 @@ impl<D: Clone> Active<D> {
                 // It stays on the list: its return does not end before somebody mends it.
                 Work::Copy { to, piece } => {
                     self.free(id.slot);
-                    self.not_copied(to, piece);
+                    self.not_copied(now, to, piece);
                 }
                 _ => self.complete(id.slot, Err(Failure::Rotten), out),
             }

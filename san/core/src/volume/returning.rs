@@ -35,6 +35,8 @@ pub(super) struct Returning {
     departed: Epoch,
     stage: Stage,
     to_copy: RangeSet,
+    /// What no member has whole, and when that was last seen. A client may write it anew.
+    unreadable: Option<(RangeSet, Moment)>,
     /// What the source has not been asked for yet begins here; nowhere, if it has told everything.
     scan: Option<u64>,
     /// The question that it was asked, and when.
@@ -62,12 +64,15 @@ impl Returning {
 
     /// Blocks that are still to be copied, as far as is known.
     pub(super) fn left(&self) -> u64 {
-        self.to_copy.count()
+        self.to_copy.count() + self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count())
     }
 
     /// An entry was issued, and the replica will get it: its blocks need not be copied.
     pub(super) fn written(&mut self, blocks: &Range<u64>) {
         self.to_copy.remove(blocks);
+        if let Some((unreadable, _)) = &mut self.unreadable {
+            unreadable.remove(blocks);
+        }
     }
 }
 
@@ -90,6 +95,7 @@ impl<D: Clone> Active<D> {
                     departed: *departed,
                     stage: Stage::Greeting,
                     to_copy: RangeSet::default(),
+                    unreadable: None,
                     scan: Some(0),
                     scanning: None,
                     scans: 0,
@@ -203,10 +209,13 @@ impl<D: Clone> Active<D> {
         self.return_on(c, now, replica, out);
     }
 
-    /// A copy could not be made: no member has the blocks whole. It is tried again when the replica is.
-    pub(super) fn not_copied(&mut self, replica: ReplicaId, piece: Piece) {
+    /// A copy could not be made: no member has the blocks whole. It is tried again after a while, and the replica is no
+    /// member before it is made: it would hold old data where the others say that they have lost theirs.
+    pub(super) fn not_copied(&mut self, now: Moment, replica: ReplicaId, piece: Piece) {
         if let Some(returning) = self.returning.get_mut(&replica) {
-            returning.to_copy.insert(piece.block..piece.block + piece.blocks);
+            let (blocks, since) = returning.unreadable.get_or_insert_with(|| (RangeSet::default(), now));
+            blocks.insert(piece.block..piece.block + piece.blocks);
+            *since = now;
             returning.copying -= 1;
         }
     }
@@ -225,6 +234,11 @@ impl<D: Clone> Active<D> {
         let ended = self.end_copies(replica, Some(self.links[at].confirmed));
         let Some(returning) = self.returning.get_mut(&replica) else { return };
         returning.copying -= ended;
+        if returning.unreadable.as_ref().is_some_and(|(_, since)| now.since(*since) >= c.times.silent_ns)
+            && let Some((blocks, _)) = returning.unreadable.take()
+        {
+            blocks.iter().for_each(|range| returning.to_copy.insert(range));
+        }
         let resend = c.times.resend_ns;
         match returning.stage {
             Stage::Ordered(sent) if now.since(sent) >= resend => {
@@ -278,7 +292,8 @@ impl<D: Clone> Active<D> {
     /// All is copied: acknowledgements wait for it from now on, and it is added when it has what was acknowledged before.
     fn may_join(&mut self, c: &mut Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
         let Some(returning) = self.returning.get_mut(&replica) else { return };
-        let copied = returning.scan.is_none() && returning.to_copy.is_empty() && returning.copying == 0;
+        let nothing_left = returning.to_copy.is_empty() && returning.unreadable.is_none();
+        let copied = returning.scan.is_none() && nothing_left && returning.copying == 0;
         let durable = self.links.iter().any(|link| link.replica == replica && link.beside_is_durable());
         if returning.stage == Stage::Copying && copied && durable {
             returning.stage = Stage::Joining;

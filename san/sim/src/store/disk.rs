@@ -365,6 +365,11 @@ impl Disk {
         self.extents.get(&(block / EXTENT)).map(|extent| extent.stamp)
     }
 
+    /// Whether any block is rotten.
+    pub(super) fn is_rotten(&self) -> bool {
+        !self.rotten.is_empty() || self.log.iter().any(|record| record.rotten)
+    }
+
     /// What is in a block, the log counted in, and whether it is rotten.
     pub(super) fn block(&self, block: u64, view: View) -> (Option<Block>, bool) {
         if let Some(record) = self.log(view).rev().find(|record| record.entry.range().contains(&block)) {

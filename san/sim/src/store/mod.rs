@@ -278,6 +278,12 @@ impl Store {
     }
 
     /// How many blocks it has.
+    /// Whether some block does not match its checksum.
+    pub fn is_rotten(&self) -> bool {
+        self.disk.is_rotten()
+    }
+
+    /// Blocks of its group.
     pub fn blocks(&self) -> u64 {
         self.disk.blocks
     }
