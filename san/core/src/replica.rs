@@ -108,6 +108,8 @@ struct Session {
     gap_told: Option<(Position, u64)>,
     /// It has returned in this session: the list.
     listed: Option<Vec<Range<u64>>>,
+    /// And is a member since: what tells it to return now is late.
+    joined: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -278,6 +280,7 @@ impl Replica {
             beside_durable: 0,
             gap_told: None,
             listed: None,
+            joined: false,
         });
         if matches!(self.work, Work::Draining(_)) {
             self.work = Work::None;
@@ -332,7 +335,7 @@ impl Replica {
             }
             ToReplica::Joined => {
                 if let Some(session) = &mut self.session {
-                    session.listed = None;
+                    session.joined = true;
                 }
                 out.push(Action::Store(Command::Joined));
             }
@@ -468,7 +471,11 @@ impl Replica {
     }
 
     fn return_to<D>(&mut self, now: Moment, from: &FromOwner, after: Position, out: &mut Vec<Action<D>>) {
-        if let Some(list) = self.session.as_ref().and_then(|s| s.listed.clone()) {
+        let Some(session) = &self.session else { return };
+        if session.joined && !left_out(Rule::C7) {
+            return;
+        }
+        if let Some(list) = session.listed.clone().filter(|_| !session.joined) {
             self.answer(from, ToOwner::Listed(list), out);
             return;
         }

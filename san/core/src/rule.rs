@@ -81,6 +81,8 @@ pub enum Rule {
     C5,
     /// Destructive orders name the process that they are meant for.
     C6,
+    /// Who has become a member takes no order to return in the session in which it did.
+    C7,
 }
 
 impl Rule {
@@ -124,6 +126,7 @@ impl Rule {
         Rule::C4,
         Rule::C5,
         Rule::C6,
+        Rule::C7,
     ];
 }
 

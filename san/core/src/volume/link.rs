@@ -35,6 +35,8 @@ pub(super) struct Link<D> {
     asked: Moment,
     /// When it last answered.
     pub(super) heard: Moment,
+    /// The last entry that it said it has, in this session: what says less is late.
+    received: Sequence,
     /// The next entry to send.
     pub(super) next: Sequence,
     /// What was sent beside the sequence and is not confirmed, and the number of the first of it.
@@ -58,6 +60,7 @@ impl<D: Clone> Link<D> {
             process: Incarnation(0),
             asked: now,
             heard: now,
+            received: Sequence(0),
             next: Sequence(1),
             beside: VecDeque::new(),
             first_beside: 1,
@@ -127,7 +130,7 @@ impl<D: Clone> Link<D> {
         self.state = State::Open;
         self.process = from.process;
         self.heard = now;
-        self.first_beside = 1;
+        (self.received, self.first_beside) = (Sequence(0), 1);
         self.resend_beside(c, 1, out);
     }
 
@@ -216,6 +219,10 @@ impl<D: Clone> Link<D> {
             self.confirmed += 1;
         }
         let received = if progress.ownership == ownership { progress.received } else { Sequence(0) };
+        if received < self.received {
+            return false;
+        }
+        self.received = received;
         let (mut again, mut beside_again) = (progress.gap, progress.gap);
         if let Some((sent, next, next_beside)) = self.beat
             && asked == Some(sent)
