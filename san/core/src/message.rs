@@ -126,6 +126,8 @@ pub struct Progress {
     pub beside_received: u64,
     /// Durably.
     pub beside_durable: u64,
+    /// It has returned in this session: what it said before was of entries that it has dropped since.
+    pub returned: bool,
     /// Something came that was not the next: send again what comes after `received`.
     pub gap: bool,
 }
@@ -264,8 +266,13 @@ pub enum ToOwner<D> {
         /// What is there.
         content: Result<Content<D>, Rotten>,
     },
-    /// Answer to `Return`: blocks that must be copied to it, whatever else is.
-    Listed(Vec<Range<u64>>),
+    /// Answer to `Return`.
+    Listed {
+        /// It gets the entries after this one.
+        after: Position,
+        /// Blocks that must be copied to it, whatever else is.
+        ranges: Vec<Range<u64>>,
+    },
     /// Answer to `Changed`.
     Changed {
         /// For what.

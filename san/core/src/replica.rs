@@ -106,8 +106,8 @@ struct Session {
     beside_durable: u64,
     /// A gap was told, and has not been filled since.
     gap_told: Option<(Position, u64)>,
-    /// It has returned in this session: the list.
-    listed: Option<Vec<Range<u64>>>,
+    /// It has returned in this session: after which entry, and the list.
+    listed: Option<(Position, Vec<Range<u64>>)>,
     /// And is a member since: what tells it to return now is late.
     joined: bool,
 }
@@ -475,8 +475,8 @@ impl Replica {
         if session.joined && !left_out(Rule::C7) {
             return;
         }
-        if let Some(list) = session.listed.clone().filter(|_| !session.joined) {
-            self.answer(from, ToOwner::Listed(list), out);
+        if let Some((after, ranges)) = session.listed.clone().filter(|_| !session.joined) {
+            self.answer(from, ToOwner::Listed { after, ranges }, out);
             return;
         }
         if matches!(self.work, Work::Draining(_) | Work::Dropping(..)) {
@@ -523,13 +523,13 @@ impl Replica {
                     self.answer_session(self.sessions, ToOwner::Sealed(report), out);
                 }
             }
-            Completion::Listed(list) => {
+            Completion::Listed(ranges) => {
                 if let Work::Dropping(after, key) = self.work {
                     self.work = Work::None;
                     (self.received, self.durable) = (after, after.sequence);
                     if let Some(session) = self.session.as_mut().filter(|s| s.key == key) {
-                        session.listed = Some(list.clone());
-                        self.answer_session(key, ToOwner::Listed(list), out);
+                        session.listed = Some((after, ranges.clone()));
+                        self.answer_session(key, ToOwner::Listed { after, ranges }, out);
                     }
                 }
             }
@@ -573,6 +573,7 @@ impl Replica {
             durable: self.durable,
             beside_received: beside.0,
             beside_durable: beside.1,
+            returned: self.session.as_ref().is_some_and(|s| s.listed.is_some()),
             gap,
         }
     }

@@ -83,6 +83,8 @@ pub enum Rule {
     C6,
     /// Who has become a member takes no order to return in the session in which it did.
     C7,
+    /// What a replica said before it dropped its entries is not taken after.
+    C8,
 }
 
 impl Rule {
@@ -127,6 +129,7 @@ impl Rule {
         Rule::C5,
         Rule::C6,
         Rule::C7,
+        Rule::C8,
     ];
 }
 

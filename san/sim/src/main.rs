@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use loadline_san_core::rule::Rule;
 use loadline_san_sim::coverage::Coverage;
 use loadline_san_sim::run::{Verdict, run};
 use loadline_san_sim::settings::Settings;
@@ -45,6 +46,9 @@ struct Arguments {
     /// Threads; otherwise as many as there are cores.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: Option<u64>,
+    /// Leaves a rule of the design out, by its name there (W1), to see what comes of it.
+    #[arg(long, value_parser = rule)]
+    leave_out: Option<Rule>,
     /// Prints what of the protocol was seen.
     #[arg(long)]
     coverage: bool,
@@ -69,6 +73,12 @@ impl Arguments {
     }
 }
 
+fn rule(name: &str) -> Result<Rule, String> {
+    let names = || Rule::ALL.iter().map(|rule| format!("{rule:?}"));
+    let known = Rule::ALL.iter().zip(names()).find(|(_, known)| known.eq_ignore_ascii_case(name));
+    known.map(|(rule, _)| *rule).ok_or_else(|| format!("the rules are {}", names().collect::<Vec<_>>().join(", ")))
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let (Some(nodes), Some(copies)) = (arguments.nodes, arguments.copies)
@@ -82,7 +92,7 @@ fn main() -> ExitCode {
     if let Some(seed) = arguments.seed {
         let settings = arguments.settings(seed);
         println!("seed {seed}: {settings:?}");
-        let verdict = run(&settings, seed, arguments.trace);
+        let verdict = run(&settings, seed, arguments.leave_out, arguments.trace);
         report(seed, &verdict);
         if arguments.coverage {
             print!("{}", verdict.coverage);
@@ -128,7 +138,7 @@ fn many(arguments: &Arguments) -> ExitCode {
                         return;
                     }
                     let seed = arguments.first + number;
-                    let verdict = run(&arguments.settings(seed), seed, false);
+                    let verdict = run(&arguments.settings(seed), seed, arguments.leave_out, false);
                     let mut sum = sum.lock().expect("no thread panics while it has it");
                     sum.coverage.add(&verdict.coverage);
                     sum.operations += verdict.operations;

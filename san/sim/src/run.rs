@@ -1,5 +1,7 @@
 //! A whole run: storms and calms until the clients have asked for enough; then everything heals, and is compared.
 
+use loadline_san_core::rule::{Rule, leave_out};
+
 use crate::coverage::Coverage;
 use crate::oracle::Violation;
 use crate::settings::Settings;
@@ -25,8 +27,9 @@ const PATIENCE: Time = 8_000 * MS;
 /// No run is longer, whatever becomes of it.
 const LONGEST: Time = 120_000 * MS;
 
-/// Runs a seed.
-pub fn run(settings: &Settings, seed: u64, trace: bool) -> Verdict {
+/// Runs a seed, with all rules, or with one left out.
+pub fn run(settings: &Settings, seed: u64, left_out: Option<Rule>, trace: bool) -> Verdict {
+    leave_out(left_out);
     let mut world = World::new(settings.clone(), seed);
     if trace {
         world.trace();

@@ -253,6 +253,7 @@ impl<D: Clone> Active<D> {
                         durable: report.end.sequence,
                         beside_received: 0,
                         beside_durable: 0,
+                        returned: false,
                         gap: false,
                     };
                     self.welcomed(c, now, at, from, &progress, out);
@@ -269,7 +270,7 @@ impl<D: Clone> Active<D> {
                 self.finish_reads(c, now, out);
             }
             ToOwner::Data { job, content } => self.data(c, now, from.replica, job, content, out),
-            ToOwner::Listed(ranges) => self.listed(c, now, at, ranges, out),
+            ToOwner::Listed { after, ranges } => self.listed(c, now, at, after, ranges, out),
             ToOwner::Changed { job, ranges, next } => self.changed(c, now, job, ranges, next, out),
             ToOwner::Failed => {
                 link.state = State::Failed;
@@ -338,12 +339,13 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let link = &mut self.links[at];
-        if !link.is_open() {
+        let drops = self.returning.contains_key(&link.replica) && !link.returned;
+        if !link.is_open() || drops && !left_out(Rule::C8) {
             return;
         }
         let index = link.group.0 as usize;
         let group = &mut self.groups[index];
-        let again = link.progress(c, progress, asked, self.ownership, out);
+        let Some(again) = link.progress(c, progress, asked, self.ownership, out) else { return };
         if progress.ownership == self.ownership
             && group.pipeline.durable(link.replica, progress.durable).is_err()
         {

@@ -8,6 +8,7 @@ use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::message::{Entry, FromOwner, FromReplica, Progress, ToReplica};
 use crate::pipeline::Pipeline;
+use crate::rule::{Rule, left_out};
 
 /// How the talk stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(super) struct Link<D> {
     asked: Moment,
     /// When it last answered.
     pub(super) heard: Moment,
+    /// It has dropped what it had, in this session.
+    pub(super) returned: bool,
     /// The last entry that it said it has, in this session: what says less is late.
     received: Sequence,
     /// The next entry to send.
@@ -60,6 +63,7 @@ impl<D: Clone> Link<D> {
             process: Incarnation(0),
             asked: now,
             heard: now,
+            returned: false,
             received: Sequence(0),
             next: Sequence(1),
             beside: VecDeque::new(),
@@ -95,7 +99,7 @@ impl<D: Clone> Link<D> {
         self.session = c.sessions;
         self.process = Incarnation(0);
         self.state = state;
-        (self.beat, self.beaten) = (None, None);
+        (self.beat, self.beaten, self.returned) = (None, None, false);
         self.ask(c, now, out);
     }
 
@@ -205,7 +209,8 @@ impl<D: Clone> Link<D> {
     }
 
     /// It says how far it is, in answer to the heartbeat of `asked`, if to one. Whether entries of this ownership must be
-    /// sent again: a gap was told, or what was sent before the heartbeat has not come.
+    /// sent again: a gap was told, or what was sent before the heartbeat has not come. `None` if the message is late:
+    /// it says less than is known, or what was so before the replica dropped what it had (rule C8).
     pub(super) fn progress(
         &mut self,
         c: &Context,
@@ -213,14 +218,17 @@ impl<D: Clone> Link<D> {
         asked: Option<Moment>,
         ownership: Epoch,
         out: &mut Vec<Action<D>>,
-    ) -> bool {
+    ) -> Option<bool> {
+        if progress.returned != self.returned && !left_out(Rule::C8) {
+            return None;
+        }
         while self.first_beside <= progress.beside_durable && self.beside.pop_front().is_some() {
             self.first_beside += 1;
             self.confirmed += 1;
         }
         let received = if progress.ownership == ownership { progress.received } else { Sequence(0) };
         if received < self.received {
-            return false;
+            return None;
         }
         self.received = received;
         let (mut again, mut beside_again) = (progress.gap, progress.gap);
@@ -238,6 +246,6 @@ impl<D: Clone> Link<D> {
         if again {
             self.next = received.next();
         }
-        again
+        Some(again)
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::active::Active;
 use super::link::{Link, State};
 use super::{Action, Context};
-use crate::ids::{Epoch, ReplicaId};
+use crate::ids::{Epoch, Position, ReplicaId};
 use crate::layout::{GroupIndex, Piece};
 use crate::lease::Moment;
 use crate::message::{Job, ToReplica};
@@ -171,6 +171,7 @@ impl<D: Clone> Active<D> {
         c: &mut Context,
         now: Moment,
         at: usize,
+        after: Position,
         ranges: Vec<Range<u64>>,
         out: &mut Vec<Action<D>>,
     ) {
@@ -180,12 +181,15 @@ impl<D: Clone> Active<D> {
         if !matches!(returning.stage, Stage::Ordered(_)) {
             return;
         }
+        let pipeline = &self.groups[link.group.0 as usize].pipeline;
+        let sequence = pipeline.durable_on(replica).expect("it follows");
+        assert_eq!(after, Position { ownership: self.ownership, sequence }, "{replica} did what it was told");
         returning.stage = Stage::Copying;
+        link.returned = true;
         if !left_out(Rule::C3List) {
             ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
         }
-        let pipeline = &self.groups[link.group.0 as usize].pipeline;
-        link.next = pipeline.durable_on(replica).expect("it follows").next();
+        link.next = sequence.next();
         link.send_entries(c, self.ownership, pipeline, out);
         self.return_on(c, now, replica, out);
     }
