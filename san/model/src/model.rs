@@ -1,0 +1,240 @@
+//! The model: what it is bounded to, where it begins, and what may happen in a state.
+
+use stateright::{Model, Property};
+
+use crate::Rule;
+use crate::properties;
+use crate::state::{BLOCKS, Left, Owner, Phase, Position, REPLICAS, Record, Replica, Set, State};
+
+/// How large the model is. The search is exhaustive within this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Replicas, all in sync at the beginning.
+    pub replicas: usize,
+    /// Nodes that may own the volume, from node 0 on, which does at the beginning.
+    pub owners: usize,
+    /// Blocks.
+    pub blocks: usize,
+    /// How often things happen.
+    pub left: Left,
+    /// The most steps from the beginning. None: as many as there are.
+    pub depth: Option<usize>,
+}
+
+/// The protocol within bounds, with one rule left out or none.
+#[derive(Debug, Clone, Copy)]
+pub struct Protocol {
+    /// Its size.
+    pub bounds: Bounds,
+    /// What it does without.
+    pub left_out: Option<Rule>,
+}
+
+/// One step. The first number is a node: of its owner process, or of its replica. The second is the replica
+/// or the block that it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// A client writes a block at this owner.
+    Write(usize, usize),
+    /// The next entry that a replica lacks reaches it, and its answer the owner.
+    Append(usize, usize),
+    /// The owner acknowledges its oldest entry.
+    Acknowledge(usize),
+    /// A replica hears the mark of the owner.
+    TellMark(usize, usize),
+    /// The owner proposes a set without this member.
+    Remove(usize, usize),
+    /// The proposal of this place in the queue commits. Who made it does not know yet.
+    Commit(usize),
+    /// A node sees the record in the store.
+    Look(usize),
+    /// A node proposes itself as the owner.
+    TakeOver(usize),
+    /// A request to be sealed reaches a member: it promises, or, the second time, reports.
+    Seal(usize, usize),
+    /// A member makes durable what the merge found. The first one ends the reports.
+    Equalize(usize, usize),
+    /// The second swap of a takeover is proposed, with those of which the owner knows that they are equal.
+    Activate(usize, Set),
+    /// All members that are needed grant the owner a lease.
+    Grant(usize),
+    /// The leases run out.
+    Expire(usize),
+    /// Grants arrive that have run out (L1 left out).
+    ArriveLate(usize),
+    /// A client reads a block at this owner.
+    BeginRead(usize, usize),
+    /// The owner reads it from a replica.
+    Sample(usize),
+    /// The owner answers.
+    EndRead(usize),
+    /// A replica that comes back lists and drops by itself (ListAfterPromise left out).
+    List(usize),
+    /// The owner opens a session with a replica that has come back.
+    OpenSession(usize, usize),
+    /// The owner reads a block that is to be copied.
+    ReadCopy(usize, usize),
+    /// The copy is durable at the target.
+    WriteCopy(usize),
+    /// A copy of an older session is durable at its target (OneSession left out).
+    WriteLateCopy(usize),
+    /// The owner proposes a set with the target of its session.
+    Add(usize),
+    /// A client's write of an earlier ownership is issued again (T4 left out).
+    IssueAgain(usize),
+    /// A replica moves what is acknowledged from its log to its extents.
+    Destage(usize),
+    /// A node dies and starts.
+    Crash(usize),
+}
+
+impl Protocol {
+    /// Whether this rule is left out.
+    pub(crate) fn without(&self, rule: Rule) -> bool {
+        self.left_out == Some(rule)
+    }
+
+    fn offered(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.extend((0..state.queue.len()).map(Action::Commit));
+        for node in 0..self.bounds.owners {
+            let owner = &state.owners[node];
+            if owner.phase != Phase::Active && owner.undecided.is_none() && state.left.takeovers > 0 {
+                actions.push(Action::TakeOver(node));
+            }
+            if owner.phase != Phase::Idle {
+                actions.push(Action::Look(node));
+            }
+            match owner.phase {
+                Phase::Idle => {}
+                Phase::TakingOver => {
+                    for replica in owner.known.in_sync.iter() {
+                        actions.extend([Action::Seal(node, replica), Action::Equalize(node, replica)]);
+                    }
+                    let some = (1..=owner.equal.0).map(Set).filter(|some| some.within(owner.equal));
+                    actions.extend(some.map(|some| Action::Activate(node, some)));
+                }
+                Phase::Active => self.offered_active(node, actions),
+            }
+        }
+        for node in 0..self.bounds.replicas {
+            actions.extend([Action::Destage(node), Action::Crash(node)]);
+            if self.without(Rule::ListAfterPromise) {
+                actions.push(Action::List(node));
+            }
+        }
+    }
+
+    fn offered_active(&self, node: usize, actions: &mut Vec<Action>) {
+        actions.extend([Action::Acknowledge(node), Action::WriteCopy(node), Action::Add(node)]);
+        for replica in 0..self.bounds.replicas {
+            actions.extend([
+                Action::Append(node, replica),
+                Action::TellMark(node, replica),
+                Action::Remove(node, replica),
+                Action::OpenSession(node, replica),
+            ]);
+        }
+        for block in 0..self.bounds.blocks {
+            actions.extend([Action::Write(node, block), Action::ReadCopy(node, block)]);
+        }
+        if self.bounds.left.reads > 0 {
+            actions.extend((0..self.bounds.blocks).map(|block| Action::BeginRead(node, block)));
+            actions.extend([Action::Grant(node), Action::Expire(node)]);
+            actions.extend([Action::Sample(node), Action::EndRead(node)]);
+        }
+        if self.without(Rule::L1) {
+            actions.push(Action::ArriveLate(node));
+        }
+        if self.without(Rule::OneSession) {
+            actions.push(Action::WriteLateCopy(node));
+        }
+        if self.without(Rule::T4) {
+            actions.push(Action::IssueAgain(node));
+        }
+    }
+
+    fn begin(&self) -> State {
+        // Node 0 is the owner, in epoch 1, and its opening entry is acknowledged.
+        let opened = Position { epoch: 1, number: 1 };
+        let all = Set::first(self.bounds.replicas);
+        let record = Record { epoch: 1, owner: 0, active: true, in_sync: all, departed: [0; REPLICAS] };
+        let replica = Replica {
+            promise: 1,
+            epoch: 1,
+            mark: opened,
+            mark_epoch: 1,
+            ownership: 1,
+            last: opened,
+            ..Replica::default()
+        };
+        let owner = Owner {
+            phase: Phase::Active,
+            known: record,
+            ownership: 1,
+            issued: 1,
+            acked: opened,
+            heard: [1; REPLICAS],
+            ..Owner::default()
+        };
+        State {
+            record,
+            queue: Vec::new(),
+            owners: [owner, Owner::default(), Owner::default()],
+            replicas: std::array::from_fn(|_| replica.clone()),
+            acked: [0; BLOCKS],
+            seen: [0; BLOCKS],
+            last_value: 0,
+            left: self.bounds.left,
+            flaw: None,
+        }
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![self.begin()]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        self.offered(state, actions);
+    }
+
+    // None: the action is not possible, or changes nothing.
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        match action {
+            Action::Write(node, block) => self.write(state, node, block),
+            Action::Append(node, replica) => self.append(state, node, replica),
+            Action::Acknowledge(node) => self.acknowledge(state, node),
+            Action::TellMark(node, replica) => self.tell_mark(state, node, replica),
+            Action::Remove(node, replica) => self.remove(state, node, replica),
+            Action::Commit(which) => self.commit(state, which),
+            Action::Look(node) => self.look(state, node),
+            Action::TakeOver(node) => self.take_over(state, node),
+            Action::Seal(node, replica) => self.seal(state, node, replica),
+            Action::Equalize(node, replica) => self.equalize(state, node, replica),
+            Action::Activate(node, equal) => self.activate(state, node, equal),
+            Action::Grant(node) => self.grant(state, node),
+            Action::Expire(node) => self.expire(state, node),
+            Action::ArriveLate(node) => self.arrive_late(state, node),
+            Action::BeginRead(node, block) => self.begin_read(state, node, block),
+            Action::Sample(node) => self.sample(state, node),
+            Action::EndRead(node) => self.end_read(state, node),
+            Action::List(replica) => self.list(state, replica),
+            Action::OpenSession(node, replica) => self.open_session(state, node, replica),
+            Action::ReadCopy(node, block) => self.read_copy(state, node, block),
+            Action::WriteCopy(node) => self.write_copy(state, node),
+            Action::WriteLateCopy(node) => self.write_late_copy(state, node),
+            Action::Add(node) => self.add(state, node),
+            Action::IssueAgain(node) => self.issue_again(state, node),
+            Action::Destage(replica) => self.destage(state, replica),
+            Action::Crash(node) => self.crash(state, node),
+        }
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties::all()
+    }
+}

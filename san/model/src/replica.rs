@@ -1,0 +1,77 @@
+//! What a replica does by itself: what it accepts, destage, and a start after a crash (R1 to R3, R8, L3, P3).
+
+use crate::Rule;
+use crate::model::Protocol;
+use crate::state::{Extent, Owner, Phase, REPLICAS, Replica, State};
+
+impl Protocol {
+    /// Whether a replica takes a message of this epoch.
+    pub(crate) fn accepts(&self, state: &State, replica: usize, epoch: u8) -> bool {
+        epoch >= state.replicas[replica].epoch || self.without(Rule::Refusal)
+    }
+
+    /// All that the mark allows goes from the log to the extents, and the log is freed.
+    pub(crate) fn destage(&self, state: &State, which: usize) -> Option<State> {
+        let replica = &state.replicas[which];
+        // Only a return looks at stamps; without one there is nothing to see.
+        if self.bounds.left.returns == 0 && !self.without(Rule::R1) {
+            return None;
+        }
+        let ready = |at| at <= replica.mark || self.without(Rule::R1);
+        if !replica.log.iter().any(|entry| ready(entry.at)) {
+            return None;
+        }
+        let mut next = state.clone();
+        let destaged = &mut next.replicas[which];
+        for entry in replica.log.iter().filter(|entry| ready(entry.at)) {
+            let stamp = match self.left_out {
+                Some(Rule::R2) => entry.at.epoch,
+                Some(Rule::R3) => 0,
+                _ => replica.epoch,
+            };
+            destaged.extents[entry.block] = Extent { value: entry.value, stamp };
+        }
+        destaged.log.retain(|entry| !ready(entry.at));
+        Some(next)
+    }
+
+    /// A node dies and starts. A node that does not start again is one of which nothing is heard any more.
+    pub(crate) fn crash(&self, state: &State, node: usize) -> Option<State> {
+        if state.left.crashes == 0 {
+            return None;
+        }
+        let mut next = state.clone();
+        next.left.crashes -= 1;
+        let replica = &mut next.replicas[node];
+        // A mark that is lost would be as one that was never heard; so it is kept.
+        let stored = if self.without(Rule::R8) { 0 } else { replica.mark_epoch };
+        replica.epoch = replica.promise.max(stored);
+        if self.without(Rule::L3) {
+            for owner in &mut next.owners {
+                owner.lease.bound = owner.lease.bound.without(node);
+            }
+        }
+        next.owners[node] = Owner::default();
+        if self.without(Rule::P3) && state.record.owner == node && state.record.active {
+            // It believes what its own replica has.
+            let replica = &state.replicas[node];
+            next.owners[node] = Owner {
+                phase: Phase::Active,
+                known: state.record,
+                ownership: replica.ownership,
+                issued: replica.last.number,
+                acked: replica.last,
+                heard: [replica.last.number; REPLICAS],
+                ..Owner::default()
+            };
+        }
+        Some(next)
+    }
+}
+
+impl Replica {
+    /// Follows the owner to a higher epoch.
+    pub(crate) fn adopt(&mut self, epoch: u8) {
+        self.epoch = self.epoch.max(epoch);
+    }
+}
