@@ -222,6 +222,15 @@ impl Replica {
             self.answer(from, ToOwner::Probed { promise: self.promise, quiet_ns }, out);
             return Ok(());
         }
+        if let ToReplica::Read { job, block, blocks } = message
+            && left_out(Rule::L2)
+        {
+            // It reads for whoever asks, and does not look again when it answers.
+            let owner = u64::from(from.owner.node.0) << 32 | from.owner.incarnation.0;
+            let tag = Tag { session: 1 << 63 | owner << 20 | from.session, job };
+            out.push(Action::Store(Command::Read { tag, block, blocks }));
+            return Ok(());
+        }
         if self.is_below_promise(from) {
             self.answer(from, ToOwner::Refused(self.promise), out);
             return Ok(());
@@ -509,6 +518,14 @@ impl Replica {
         match completion {
             Completion::Promised(promise) => self.promised = promise,
             Completion::Appended(through) => self.appended(through, out),
+            Completion::Data { tag, content } if left_out(Rule::L2) && tag.session >> 63 == 1 => {
+                let owner = tag.session << 1 >> 21;
+                let owner = Owner {
+                    node: NodeId((owner >> 32) as u32),
+                    incarnation: Incarnation(owner & 0xffff_ffff),
+                };
+                self.send(owner, tag.session & 0xf_ffff, ToOwner::Data { job: tag.job, content }, out);
+            }
             Completion::Data { tag, content } => {
                 self.answer_session(tag.session, ToOwner::Data { job: tag.job, content }, out);
             }

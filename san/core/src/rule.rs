@@ -45,8 +45,6 @@ pub enum Rule {
     T6,
     /// Of two entries to a block the one with the higher position wins.
     T7,
-    /// Only entries above the highest mark are merged.
-    T8,
     /// A report waits until what was accepted before is durable.
     T9,
     /// A member whose log ends below the highest mark is left out.
@@ -110,7 +108,6 @@ impl Rule {
         Rule::T5,
         Rule::T6,
         Rule::T7,
-        Rule::T8,
         Rule::T9,
         Rule::T10,
         Rule::R1,

@@ -62,19 +62,14 @@ impl World {
                 let length = self.short_or_long();
                 self.pause(node, length);
             }
-            6..=8 if self.settings.crashes => {
+            6..=7 if self.settings.crashes => {
                 let other = self.rng.index(self.nodes.len());
                 self.cut_link(node, other);
                 if self.rng.chance(2) {
                     self.cut_link(other, node);
                 }
             }
-            9 if self.settings.crashes => {
-                for other in 0..self.nodes.len() {
-                    self.cut_link(node, other);
-                    self.cut_link(other, node);
-                }
-            }
+            8..=9 if self.settings.crashes => self.isolate_owner(),
             10..=11 if self.settings.config => {
                 self.say(|| format!("n{node} cannot reach the configuration store"));
                 self.lonely.insert(node);
@@ -97,6 +92,33 @@ impl World {
         let power = self.settings.disks && self.rng.chance(3);
         self.kill(node, power);
         self.restart_later(node);
+    }
+
+    /// Whoever serves the volume is alone, and does not know it; somebody else wants it.
+    fn isolate_owner(&mut self) {
+        let serves = |node: &usize| {
+            self.nodes[*node]
+                .process
+                .as_ref()
+                .is_some_and(|process| process.volume.status() == Status::Active)
+        };
+        let Some(owner) = (0..self.nodes.len()).find(serves) else { return };
+        let alone = self.rng.chance(2);
+        for other in 0..self.nodes.len() {
+            if alone || self.rng.chance(2) {
+                self.cut_link(owner, other);
+                self.cut_link(other, owner);
+            }
+        }
+        self.lonely.insert(owner);
+        self.coverage.count("situation", "owner is alone");
+        let other = self.rng.index(self.nodes.len());
+        if other != owner && self.nodes[other].process.is_some() && self.nodes[other].paused.is_none() {
+            if let Some(tenant) = self.tenants.iter_mut().find(|tenant| tenant.node != Some(owner)) {
+                tenant.node = Some(other);
+            }
+            self.step_volume(other, Event::Attach);
+        }
     }
 
     fn restart_later(&mut self, node: usize) {

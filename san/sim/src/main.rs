@@ -76,7 +76,9 @@ impl Arguments {
 fn rule(name: &str) -> Result<Rule, String> {
     let names = || Rule::ALL.iter().map(|rule| format!("{rule:?}"));
     let known = Rule::ALL.iter().zip(names()).find(|(_, known)| known.eq_ignore_ascii_case(name));
-    known.map(|(rule, _)| *rule).ok_or_else(|| format!("the rules are {}", names().collect::<Vec<_>>().join(", ")))
+    known
+        .map(|(rule, _)| *rule)
+        .ok_or_else(|| format!("the rules are {}", names().collect::<Vec<_>>().join(", ")))
 }
 
 fn main() -> ExitCode {

@@ -28,6 +28,8 @@ pub struct Settings {
     pub tenants: usize,
     /// Requests of a client at once.
     pub depth: usize,
+    /// A takeover waits only this part of a lease for members that do not answer: leases alone must do.
+    pub hasty: bool,
     /// Nodes take the volume over unasked.
     pub watch: bool,
     /// Client requests in all; then everything heals and is compared.
@@ -64,8 +66,9 @@ impl Settings {
             stripes,
             blocks: u64::from(stripes) * Settings::UNIT * (2 + rng.below(4)),
             least: if rng.chance(4) { copies.min(2) as u32 } else { 1 },
-            tenants: if rng.chance(3) { 2 } else { 1 },
+            tenants: 1 + rng.index(2),
             depth: 1 + rng.index(12),
+            hasty: rng.chance(2),
             watch: !rng.chance(3),
             operations: 1500,
             crashes: !rng.chance(8),

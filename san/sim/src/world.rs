@@ -351,7 +351,11 @@ impl World {
         }
         let me = Owner { node: NodeId(node as u32), incarnation: process };
         let seed = self.rng.bits();
-        let mut volume = Volume::new(me, VOLUME, Times::of_lease(lease_ns), seed, now);
+        let mut times = Times::of_lease(lease_ns);
+        if self.settings.hasty {
+            times.seal_ns = lease_ns / 8;
+        }
+        let mut volume = Volume::new(me, VOLUME, times, seed, now);
         if self.settings.watch {
             volume.step(now, Event::Watch(true), &mut Vec::new());
         }

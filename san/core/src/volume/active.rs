@@ -113,6 +113,9 @@ impl<D: Clone> Active<D> {
             group.readable.sort_by_key(|replica| record.homes.get(replica) != Some(&c.me.node));
             group.required = c.required(index);
             group.lenders.clone_from(&group.required);
+            if left_out(Rule::L2) {
+                group.lenders.retain(|replica| record.homes.get(replica) != Some(&c.me.node));
+            }
             if left_out(Rule::P1Reads) {
                 group.lenders = record.groups[index.0 as usize].in_sync.iter().copied().collect();
             }

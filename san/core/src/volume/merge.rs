@@ -39,8 +39,7 @@ pub fn merge(reports: &BTreeMap<ReplicaId, Report>) -> Merged {
         reports.iter().partition(|(_, report)| report.end >= highest || left_out(Rule::T10));
     let mut entries: Vec<(ReplicaId, &Mention)> = Vec::new();
     for (replica, report) in &whole {
-        let from = if left_out(Rule::T8) { report.mark } else { highest };
-        let above = report.above.iter().filter(|mention| mention.position > from);
+        let above = report.above.iter().filter(|mention| mention.position > highest);
         entries.extend(above.map(|mention| (**replica, mention)));
     }
     entries.sort_by_key(|(_, mention)| mention.position);

@@ -614,12 +614,13 @@ impl<D: Clone> Volume<D> {
     /// It is not to own the volume any more, or not for now. Nothing of it is ever issued again (rule T4).
     fn retire(&mut self, now: Moment, why: Failure, out: &mut Vec<Action<D>>) {
         let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
+        let mut again = Vec::new();
         if let Role::Active(active) = role {
             let unfinished = active.end(&self.c, out);
             if left_out(Rule::T4) {
-                self.attached = true;
-                self.waiting.extend(unfinished);
-                return;
+                // Its clients are told, and it is issued again all the same.
+                let nameless = |request: &Request<D>| Request { id: RequestId(u64::MAX), ..request.clone() };
+                again.extend(unfinished.iter().filter(|r| r.id != RequestId(u64::MAX)).map(nameless));
             }
             out.extend(unfinished.into_iter().map(|request| Action::Complete(request.id, Err(why))));
         }
@@ -627,6 +628,7 @@ impl<D: Clone> Volume<D> {
             let waiting = self.waiting.drain(..);
             out.extend(waiting.map(|request| Action::Complete(request.id, Err(why))));
         }
+        self.waiting.extend(again);
     }
 
     fn order(&mut self, now: Moment, order: Order, out: &mut Vec<Action<D>>) -> Result<(), OrderError> {
