@@ -57,12 +57,16 @@ impl<D: Clone> Active<D> {
     /// The second swap has committed: it serves. The members are those with whom it has talked.
     pub(super) fn new(
         c: &mut Context,
-        links: Vec<Link<D>>,
+        mut links: Vec<Link<D>>,
         now: Moment,
         out: &mut Vec<Action<D>>,
     ) -> Active<D> {
-        let record = c.swap.as_ref().map(|swap| swap.undecided().unwrap_or(swap.settled()));
-        let ownership = record.expect("it has taken over").epoch;
+        let swap = c.swap.as_ref().expect("it has taken over");
+        let record = swap.undecided().unwrap_or(swap.settled());
+        let ownership = record.epoch;
+        // Who was sealed too late to be compared gets nothing of this ownership: its mark would bless what it holds and
+        // nobody else does (rule T1).
+        links.retain(|link| record.groups[link.group.0 as usize].in_sync.contains(&link.replica));
         let mut active = Active {
             ownership,
             groups: Vec::new(),

@@ -19,6 +19,10 @@ use crate::lease::Moment;
 use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, What};
 use crate::rule::{Rule, left_out};
 
+/// In [`Job::part`], of questions that are not those of a client's request: the session goes on when the takeover is
+/// over, and an answer may come then.
+const FETCH: u32 = u32::MAX;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Takeover<D> {
@@ -233,7 +237,7 @@ impl<D: Clone> Takeover<D> {
         let winner = &fetch.winner;
         let what = match winner.entry.entry.what {
             What::Data(_) => {
-                let job = Job { slot: index as u32, turn: self.turn, part: 0 };
+                let job = Job { slot: index as u32, turn: self.turn, part: FETCH };
                 let (holder, number) = (winner.holder, winner.entry.number);
                 if let Some(link) = self.links.iter().find(|link| link.replica == holder) {
                     link.send(c, ToReplica::Fetch { job, number }, out);
@@ -256,7 +260,10 @@ impl<D: Clone> Takeover<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let index = job.slot as usize;
-        if job.turn != self.turn || self.fetches.get(index).is_none_or(|fetch| fetch.done) {
+        if job.part != FETCH
+            || job.turn != self.turn
+            || self.fetches.get(index).is_none_or(|fetch| fetch.done)
+        {
             return;
         }
         let winner = &self.fetches[index].winner;
