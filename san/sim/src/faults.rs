@@ -112,6 +112,7 @@ impl World {
         }
         self.lonely.insert(owner);
         self.coverage.count("situation", "owner is alone");
+        self.say(|| format!("n{owner} serves, and is alone"));
         let other = self.rng.index(self.nodes.len());
         if other != owner && self.nodes[other].process.is_some() && self.nodes[other].paused.is_none() {
             if let Some(tenant) = self.tenants.iter_mut().find(|tenant| tenant.node != Some(owner)) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use loadline_san_core::message::Content;
-use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId};
+use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId, Status};
 
 use crate::history::{Instant, WriteId};
 use crate::oracle::Violation;
@@ -42,6 +42,12 @@ enum Kind {
     /// What it writes; nothing is zeroes.
     Write(WriteId),
     Flush,
+}
+
+impl Asked {
+    fn is_read(&self) -> bool {
+        matches!(self.kind, Kind::Read { .. })
+    }
 }
 
 impl Tenant {
@@ -91,7 +97,13 @@ impl World {
             && self.tenants[index].node == Some(node)
             && self.rng.below(4) > 0
         {
-            self.ask_something(index, node);
+            self.ask_something(index, node, false);
+        }
+        // Where writes wait, reads go on: an owner that is alone may still answer them, or must not.
+        let reads = self.tenants[index].asked.values().filter(|asked| asked.is_read()).count();
+        let full = self.tenants[index].asked.len() >= depth && self.tenants[index].node == Some(node);
+        if full && reads < 2 && self.requests < operations && self.rng.chance(3) {
+            self.ask_something(index, node, true);
         }
         if self.requests >= operations {
             self.tenants[index].done = true;
@@ -112,7 +124,7 @@ impl World {
         self.step_volume(node, Event::Attach);
     }
 
-    fn ask_something(&mut self, index: usize, node: usize) {
+    fn ask_something(&mut self, index: usize, node: usize, read: bool) {
         let sectors = self.history.sectors();
         let hot = self.rng.below(2) == 0;
         let mut sector = self.rng.below(if hot { 64.min(sectors) } else { sectors });
@@ -128,7 +140,7 @@ impl World {
         count = count.min(sectors - sector);
         self.requests += 1;
         let id = RequestId(index as u64 * APART + self.requests);
-        let (ask, kind) = match self.rng.below(100) {
+        let (ask, kind) = match if read { 0 } else { self.rng.below(100) } {
             0..=39 => {
                 let began = self.history.read_begins();
                 (Ask::Read, Kind::Read { began, values: vec![u64::MAX; count as usize] })
@@ -232,6 +244,9 @@ impl World {
     }
 
     fn ends(&mut self, asked: &Asked, well: bool) {
+        if well {
+            self.see_deposed(asked.node, asked.is_read());
+        }
         match &asked.kind {
             Kind::Read { began, values } if well => {
                 self.say(|| format!("  read {:?}", values.iter().map(|v| v >> 12).collect::<Vec<_>>()));
@@ -247,6 +262,20 @@ impl World {
                 }
             }
             Kind::Flush => {}
+        }
+    }
+
+    /// Counts what is answered by an owner that is none any more and does not know it.
+    fn see_deposed(&mut self, node: usize, read: bool) {
+        let epoch_of = |node: &crate::world::Node| {
+            let volume = &node.process.as_ref()?.volume;
+            let serves = matches!(volume.status(), Status::Active | Status::Changing);
+            volume.record().filter(|_| serves).map(|record| record.epoch)
+        };
+        let mine = epoch_of(&self.nodes[node]);
+        if self.nodes.iter().filter_map(epoch_of).any(|other| Some(other) > mine) {
+            let what = if read { "read answered by a deposed owner" } else { "write acknowledged by a deposed owner" };
+            self.coverage.count("situation", what);
         }
     }
 
