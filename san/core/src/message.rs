@@ -208,6 +208,8 @@ pub enum ToReplica<D> {
         ownership: Epoch,
         /// The first entry that it will get.
         from: Sequence,
+        /// It forgets everything that it has: it is copied in full.
+        empty: bool,
     },
     /// Which blocks have changed since an epoch?
     Changed {

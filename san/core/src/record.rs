@@ -118,6 +118,16 @@ impl Record {
         Ok(next)
     }
 
+    /// The same change, of which is known besides that these have lost something that they had: what is stamped since they
+    /// left is not all that they miss, and they are copied in full (rule C9).
+    pub fn copied_in_full(mut self, lost: &BTreeSet<ReplicaId>) -> Record {
+        for group in &mut self.groups {
+            let departed = group.departed.iter_mut().filter(|(replica, _)| lost.contains(replica));
+            departed.for_each(|(_, epoch)| *epoch = Epoch(0));
+        }
+        self
+    }
+
     /// With a replica that has come back and holds everything.
     pub fn with(
         &self,

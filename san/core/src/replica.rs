@@ -118,6 +118,15 @@ enum Pending {
     Beside { key: u64, number: u64 },
 }
 
+/// What it is told to drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Drop {
+    /// Everything above its mark; it gets what comes after this.
+    after: Position,
+    /// And all the rest.
+    empty: bool,
+}
+
 /// What it is about, beside its daily work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
@@ -127,9 +136,9 @@ enum Work {
     /// The store looks up what is above the mark.
     Reporting,
     /// It is told to return, and waits for what is not durable yet.
-    Draining(Position),
+    Draining(Drop),
     /// The store lists and drops, for the session of this key.
-    Dropping(Position, u64),
+    Dropping(Drop, u64),
 }
 
 impl Replica {
@@ -304,8 +313,9 @@ impl Replica {
         message: ToReplica<D>,
         out: &mut Vec<Action<D>>,
     ) {
-        if let ToReplica::Return { ownership, from: first } = message {
-            self.return_to(now, from, Position { ownership, sequence: Sequence(first.0 - 1) }, out);
+        if let ToReplica::Return { ownership, from: first, empty } = message {
+            let after = Position { ownership, sequence: Sequence(first.0 - 1) };
+            self.return_to(now, from, Drop { after, empty }, out);
             return;
         }
         if self.promise.owner != from.owner {
@@ -479,7 +489,7 @@ impl Replica {
         }
     }
 
-    fn return_to<D>(&mut self, now: Moment, from: &FromOwner, after: Position, out: &mut Vec<Action<D>>) {
+    fn return_to<D>(&mut self, now: Moment, from: &FromOwner, what: Drop, out: &mut Vec<Action<D>>) {
         let Some(session) = &self.session else { return };
         if session.joined && !left_out(Rule::C7) {
             return;
@@ -493,7 +503,7 @@ impl Replica {
         }
         self.grants.seal(from.owner);
         self.promise_to(from, out);
-        self.work = Work::Draining(after);
+        self.work = Work::Draining(what);
         self.work_on(now, out);
     }
 
@@ -506,9 +516,10 @@ impl Replica {
                 self.questions += 1;
                 out.push(Action::Store(Command::Above(self.questions)));
             }
-            Work::Draining(after) if drained => {
-                self.work = Work::Dropping(after, self.sessions);
-                out.push(Action::Store(Command::Return { after }));
+            Work::Draining(what) if drained => {
+                self.work = Work::Dropping(what, self.sessions);
+                let Drop { after, empty } = what;
+                out.push(Action::Store(Command::Return { after, empty }));
             }
             _ => {}
         }
@@ -541,7 +552,7 @@ impl Replica {
                 }
             }
             Completion::Listed(ranges) => {
-                if let Work::Dropping(after, key) = self.work {
+                if let Work::Dropping(Drop { after, .. }, key) = self.work {
                     self.work = Work::None;
                     (self.received, self.durable) = (after, after.sequence);
                     if let Some(session) = self.session.as_mut().filter(|s| s.key == key) {

@@ -83,6 +83,8 @@ pub enum Rule {
     C7,
     /// What a replica said before it dropped its entries is not taken after.
     C8,
+    /// Who has lost something that it had is copied in full.
+    C9,
 }
 
 impl Rule {
@@ -127,6 +129,7 @@ impl Rule {
         Rule::C6,
         Rule::C7,
         Rule::C8,
+        Rule::C9,
     ];
 }
 

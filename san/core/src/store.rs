@@ -78,6 +78,8 @@ pub enum Command<D> {
     Return {
         /// Entries of this ownership come next, after this number.
         after: Position,
+        /// Everything else is forgotten too, the list with it: nothing is left that would have to be copied or freed.
+        empty: bool,
     },
     /// Forget the list. No answer.
     Joined,

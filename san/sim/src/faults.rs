@@ -38,6 +38,9 @@ impl World {
         self.weather = Weather::CALM;
         self.cut.clear();
         self.lonely.clear();
+        self.deaf.clear();
+        self.slow.clear();
+        self.echo.clear();
         for node in 0..self.nodes.len() {
             if self.nodes[node].paused.is_some() {
                 self.after(0, Happening::Resume(node));

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`world`] | nodes, processes, the network, the configuration store: what happens, in order |
 //! | `tenant` | clients, and what they ask for |
+//! | [`directed`] | schedules written down, for what chance finds too rarely |
 //! | `faults` | what goes wrong, and when |
 //! | [`oracle`] | what must never happen |
 //! | [`history`] | whether what was read could be |
@@ -14,6 +15,7 @@
 //! | [`rng`] | the seed, and what is drawn from it |
 
 pub mod coverage;
+pub mod directed;
 mod faults;
 pub mod history;
 pub mod oracle;

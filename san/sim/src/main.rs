@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use loadline_san_core::rule::Rule;
 use loadline_san_sim::coverage::Coverage;
+use loadline_san_sim::directed::{self, SCHEDULES};
 use loadline_san_sim::run::{Verdict, run};
 use loadline_san_sim::settings::Settings;
 
@@ -29,7 +30,7 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// Says everything that happens; with --seed.
-    #[arg(long, requires = "seed")]
+    #[arg(long)]
     trace: bool,
     /// No seed is begun after so many minutes.
     #[arg(long)]
@@ -46,6 +47,9 @@ struct Arguments {
     /// Threads; otherwise as many as there are cores.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: Option<u64>,
+    /// Runs the directed schedules too, and those first.
+    #[arg(long)]
+    directed: bool,
     /// Leaves a rule of the design out, by its name there (W1), to see what comes of it.
     #[arg(long, value_parser = rule)]
     leave_out: Option<Rule>,
@@ -100,6 +104,17 @@ fn main() -> ExitCode {
             print!("{}", verdict.coverage);
         }
         return if verdict.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    if arguments.directed {
+        for schedule in SCHEDULES {
+            let verdict = directed::run(schedule, arguments.first, arguments.leave_out, arguments.trace);
+            println!(
+                "{}: {}",
+                schedule.name,
+                verdict.violation.map_or("all is well".to_owned(), |v| v.to_string())
+            );
+        }
+        return ExitCode::SUCCESS;
     }
     // Of many seeds, each panic is reported with its seed, in one line.
     std::panic::set_hook(Box::new(|_| {}));

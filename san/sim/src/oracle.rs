@@ -5,6 +5,7 @@ use std::fmt;
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::message::{FromOwner, ToReplica};
+use loadline_san_core::record::State;
 use loadline_san_core::volume::Status;
 
 use crate::history::Impossible;
@@ -75,10 +76,14 @@ impl World {
 
     fn check_blocks(&mut self, blocks: std::ops::Range<u64>) {
         let record = self.record();
+        let unknown = |replica: &ReplicaId| self.liars.contains(replica) && record.state == State::TakingOver;
         for block in blocks {
             let (group, within) = record.layout.locate(block);
             for replica in &record.groups[group.0 as usize].in_sync {
                 let Some(store) = self.store(*replica).filter(|store| !store.is_dead()) else { continue };
+                if unknown(replica) {
+                    continue;
+                }
                 let values = store.durable_value(within).unwrap_or(ZERO);
                 for (sector, value) in (block * 8..).zip(values) {
                     if let Err(impossible) = self.history.may_hold(sector, value) {

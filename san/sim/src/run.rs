@@ -31,10 +31,12 @@ const LONGEST: Time = 120_000 * MS;
 pub fn run(settings: &Settings, seed: u64, left_out: Option<Rule>, trace: bool) -> Verdict {
     leave_out(left_out);
     let mut world = World::new(settings.clone(), seed);
-    if trace {
-        world.trace();
-    }
-    // A panic is a finding like any other: assertions are oracles too.
+    world.trace = trace;
+    judge(world, drive)
+}
+
+/// Drives a cluster, and says what has come of it. A panic is a finding like any other: assertions are oracles too.
+pub(crate) fn judge(mut world: World, drive: impl FnOnce(&mut World) -> bool) -> Verdict {
     let driven = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drive(&mut world)));
     let lost = driven.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -77,7 +79,7 @@ fn drive(world: &mut World) -> bool {
 }
 
 /// Everything is well: in bounded time everything is answered and in sync, and members are the same.
-fn settle(world: &mut World) -> bool {
+pub(crate) fn settle(world: &mut World) -> bool {
     for index in 0..world.tenants.len() {
         world.tenants[index].done = true;
         if index > 0

@@ -33,6 +33,16 @@ pub(crate) struct Asked {
     sectors: u64,
 }
 
+/// What a client asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Read,
+    Write,
+    WriteZeroes,
+    Trim,
+    Flush,
+}
+
 #[derive(Debug)]
 enum Kind {
     Read {
@@ -138,14 +148,26 @@ impl World {
             sector -= sector % 8;
         }
         count = count.min(sectors - sector);
+        let what = match if read { 0 } else { self.rng.below(100) } {
+            0..=39 => What::Read,
+            40..=84 => What::Write,
+            85..=90 => What::WriteZeroes,
+            91..=96 => What::Trim,
+            _ => What::Flush,
+        };
+        self.ask_for(index, node, what, sector, count);
+    }
+
+    /// A client asks for this.
+    pub(crate) fn ask_for(&mut self, index: usize, node: usize, what: What, sector: u64, count: u64) {
         self.requests += 1;
         let id = RequestId(index as u64 * APART + self.requests);
-        let (ask, kind) = match if read { 0 } else { self.rng.below(100) } {
-            0..=39 => {
+        let (ask, kind) = match what {
+            What::Read => {
                 let began = self.history.read_begins();
                 (Ask::Read, Kind::Read { began, values: vec![u64::MAX; count as usize] })
             }
-            40..=84 => {
+            What::Write => {
                 self.writes += 1;
                 let write = self.writes;
                 let value = |at: u64| (write << 12) + at + 1;
@@ -154,12 +176,12 @@ impl World {
                 (0..count).for_each(|at| blocks[(at / 8) as usize][(at % 8) as usize] = value(at));
                 (Ask::Write(Rc::new(blocks)), Kind::Write(write))
             }
-            85..=90 => {
+            What::WriteZeroes => {
                 self.writes += 1;
                 self.history.write_begins(self.writes, sector, (0..count).map(|_| 0));
                 (Ask::WriteZeroes, Kind::Write(self.writes))
             }
-            91..=96 => {
+            What::Trim => {
                 // What does not fill a block is left as it is.
                 let end = (sector + count) / 8 * 8;
                 let first = sector.next_multiple_of(8);
@@ -169,7 +191,7 @@ impl World {
                 }
                 (Ask::Trim, Kind::Write(self.writes))
             }
-            _ => (Ask::Flush, Kind::Flush),
+            What::Flush => (Ask::Flush, Kind::Flush),
         };
         let name = match &ask {
             Ask::Read => "read",
@@ -274,7 +296,11 @@ impl World {
         };
         let mine = epoch_of(&self.nodes[node]);
         if self.nodes.iter().filter_map(epoch_of).any(|other| Some(other) > mine) {
-            let what = if read { "read answered by a deposed owner" } else { "write acknowledged by a deposed owner" };
+            let what = if read {
+                "read answered by a deposed owner"
+            } else {
+                "write acknowledged by a deposed owner"
+            };
             self.coverage.count("situation", what);
         }
     }

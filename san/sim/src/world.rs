@@ -115,6 +115,14 @@ pub struct World {
     pub(crate) cut: BTreeSet<(usize, usize)>,
     /// The configuration store cannot be reached from these.
     pub(crate) lonely: BTreeSet<usize>,
+    /// Replicas whose devices have lost what they had said to be durable. A takeover has to leave them out.
+    pub(crate) liars: BTreeSet<ReplicaId>,
+    /// Its answers do not reach these.
+    pub(crate) deaf: BTreeSet<usize>,
+    /// What goes over these links takes so much longer.
+    pub(crate) slow: BTreeMap<(usize, usize), Time>,
+    /// What goes over these links comes again so much later.
+    pub(crate) echo: BTreeMap<(usize, usize), Time>,
     pub(crate) weather: Weather,
     pub(crate) calm: bool,
     pub(crate) violation: Option<Violation>,
@@ -187,6 +195,10 @@ impl World {
             requests: 0,
             cut: BTreeSet::new(),
             lonely: BTreeSet::new(),
+            liars: BTreeSet::new(),
+            deaf: BTreeSet::new(),
+            slow: BTreeMap::new(),
+            echo: BTreeMap::new(),
             weather: Weather::CALM,
             calm: true,
             violation: None,
@@ -210,7 +222,9 @@ impl World {
         }
         for tenant in 0..world.settings.tenants {
             world.tenants.push(Tenant::new());
-            world.after(MS, Happening::Tenant(tenant));
+            if world.settings.operations > 0 {
+                world.after(MS, Happening::Tenant(tenant));
+            }
         }
         world
     }
@@ -228,11 +242,6 @@ impl World {
     /// Simulated nanoseconds since the beginning.
     pub fn now(&self) -> Time {
         self.now
-    }
-
-    /// Prints everything that happens.
-    pub fn trace(&mut self) {
-        self.trace = true;
     }
 
     pub(crate) fn say(&self, text: impl FnOnce() -> String) {
@@ -592,7 +601,11 @@ impl World {
             let late = self.rng.below(20 * self.weather.slowest);
             self.after(late, message.clone());
         }
-        let delay = 20 * US + self.rng.below(self.weather.slowest);
+        if let Some(late) = self.echo.get(&(from, to)) {
+            self.after(*late, message.clone());
+        }
+        let slow = self.slow.get(&(from, to)).copied().unwrap_or(0);
+        let delay = 20 * US + slow + self.rng.below(self.weather.slowest);
         self.after(delay, message);
     }
 
@@ -618,7 +631,8 @@ impl World {
                 false => Answer::Refused(now),
             }),
         };
-        if self.lonely.contains(&node) || self.rng.chance(self.weather.config_loses) {
+        let unheard = self.lonely.contains(&node) || self.deaf.contains(&node);
+        if unheard || self.rng.chance(self.weather.config_loses) {
             self.coverage.count("situation", "answer of the configuration store lost");
             return;
         }

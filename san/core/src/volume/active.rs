@@ -402,7 +402,11 @@ impl<D: Clone> Active<D> {
         }
         let id = c.proposal();
         if !leave.is_empty() {
-            let next = record.without(id, &leave).expect("members, and not the last ones");
+            let mut next = record.without(id, &leave).expect("members, and not the last ones");
+            let failed = self.links.iter().filter(|link| link.state == State::Failed);
+            if !left_out(Rule::C9) {
+                next = next.copied_in_full(&failed.map(|link| link.replica).collect());
+            }
             c.propose(now, next, out);
             if left_out(Rule::W3) {
                 for (index, replica) in leave {

@@ -160,9 +160,10 @@ impl<D: Clone> Active<D> {
         let from = pipeline.durable_on(link.replica).expect("it follows").next();
         // Nothing is sent before it has dropped what it has.
         link.next = crate::ids::Sequence(u64::MAX);
-        link.send(c, ToReplica::Return { ownership: self.ownership, from }, out);
         let returning = self.returning.get_mut(&link.replica).expect("the caller has looked");
         returning.stage = Stage::Ordered(now);
+        let empty = returning.departed == Epoch(0);
+        link.send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
     }
 
     /// It has listed what it dropped.
@@ -249,7 +250,8 @@ impl<D: Clone> Active<D> {
                 returning.stage = Stage::Ordered(now);
                 let from = self.groups[returning.group.0 as usize].pipeline.durable_on(replica);
                 let from = from.expect("it follows").next();
-                self.links[at].send(c, ToReplica::Return { ownership: self.ownership, from }, out);
+                let empty = returning.departed == Epoch(0);
+                self.links[at].send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
             }
             Stage::Copying => {
                 self.scan(c, now, replica, out);

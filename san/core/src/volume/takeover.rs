@@ -31,6 +31,8 @@ pub(super) struct Takeover<D> {
     since: Moment,
     links: Vec<Link<D>>,
     reports: BTreeMap<ReplicaId, Report>,
+    /// Those that have lost something.
+    damaged: BTreeSet<ReplicaId>,
     /// What the entries that are written to all contain: as far as it was fetched.
     fetches: Vec<Fetch>,
     /// How often it began to seal: answers to what was asked before are not taken.
@@ -41,6 +43,7 @@ pub(super) struct Takeover<D> {
 enum Stage {
     Claiming,
     Sealing,
+    /// The members of each group that are made equal.
     Equalizing(Vec<Vec<ReplicaId>>),
     Activating(Vec<Vec<ReplicaId>>),
 }
@@ -60,6 +63,7 @@ impl<D: Clone> Takeover<D> {
             since: now,
             links: Vec::new(),
             reports: BTreeMap::new(),
+            damaged: BTreeSet::new(),
             fetches: Vec::new(),
             turn: 0,
         }
@@ -216,6 +220,8 @@ impl<D: Clone> Takeover<D> {
             // Nobody has what is known to be acknowledged. Others may come, or a person must decide.
             return;
         }
+        let failed = self.links.iter().filter(|link| link.state == State::Failed).map(|link| link.replica);
+        self.damaged = merged.iter().flat_map(|group| group.damaged.iter().copied()).chain(failed).collect();
         self.since = now;
         self.stage = Stage::Equalizing(merged.iter().map(|group| group.members.clone()).collect());
         if !left_out(Rule::T6) {
@@ -314,7 +320,10 @@ impl<D: Clone> Takeover<D> {
         let id = c.proposal();
         let record = c.record().expect("its first swap has committed");
         match record.activated(id, &sets) {
-            Ok(next) => {
+            Ok(mut next) => {
+                if !left_out(Rule::C9) {
+                    next = next.copied_in_full(&self.damaged);
+                }
                 (self.stage, self.since) = (Stage::Activating(equal.clone()), now);
                 c.propose(now, next, out);
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use loadline_san_core::ids::{Epoch, Position};
+use loadline_san_core::ids::{Epoch, Position, Sequence};
 use loadline_san_core::message::{Content, Entry, Mention, Payload, Promise, Rotten, What};
 use loadline_san_core::rule::{Rule, left_out};
 
@@ -245,6 +245,27 @@ impl Disk {
         let ranges: Vec<_> =
             above.map(|record| record.entry.range()).chain(self.list.written.clone()).collect();
         self.list.write(|list| *list = merge(ranges));
+    }
+
+    /// Forgets the last of the sequence, which was synced, and the extent of the first block: a device that lies.
+    pub(super) fn lose_last(&mut self) {
+        let end = self.end();
+        self.log.retain(|record| record.position != end);
+        let before = Sequence(end.sequence.0.saturating_sub(1));
+        let next = self.next;
+        self.span.write(|span| (span.end, span.end_before) = (Position { sequence: before, ..end }, next));
+        self.extents.remove(&0);
+    }
+
+    /// Forgets everything. If that is cut short it is done again: whoever asked for it has not been told.
+    pub(super) fn empty(&mut self, after: Position) {
+        self.log.clear();
+        self.commits.clear();
+        self.extents.clear();
+        self.rotten.clear();
+        self.list.write(Vec::clear);
+        let next = self.next;
+        self.span.write(|span| (span.end, span.end_before) = (after, next));
     }
 
     /// Drops the records above the mark. The sequence goes on after this position.

@@ -90,6 +90,8 @@ enum Step {
     List,
     /// The second.
     Drop(Position),
+    /// Everything is forgotten.
+    Empty(Position),
     ForgetList,
     Sync,
     Tell(Completion<Blocks>),
@@ -210,6 +212,12 @@ impl Store {
                 }
             }
             Step::Drop(after) => self.disk.drop_above(mark, after),
+            Step::Empty(after) => {
+                if let Some(process) = &mut self.process {
+                    process.destage = None;
+                }
+                self.disk.empty(after);
+            }
             Step::ForgetList => self.disk.list.write(Vec::clear),
             Step::Sync => self.disk.sync_log(),
             Step::Tell(completion) => out.push(completion),
@@ -237,7 +245,7 @@ impl Store {
                 Step::Append(_) | Step::Promise(_) => self.carry_out(step, &mut Vec::new()),
                 Step::Keep(_) | Step::Sync | Step::Tell(_) | Step::ForgetList => {}
                 // Nothing after these was handed to the device before they were durable.
-                Step::List | Step::Drop(_) | Step::TellList => break,
+                Step::List | Step::Drop(_) | Step::Empty(_) | Step::TellList => break,
             }
         }
     }
@@ -257,6 +265,11 @@ impl Store {
     /// is none.
     pub fn rot_log(&mut self, rng: &mut Rng) -> bool {
         self.disk.rot_log(rng)
+    }
+
+    /// The device loses what it had said to be durable: the last entry, and the first blocks.
+    pub fn lose_last(&mut self) {
+        self.disk.lose_last();
     }
 
     /// The next write or sync fails. That is final (rule R6).
@@ -369,8 +382,11 @@ impl Process {
                 }
                 // What is synced next takes it along.
                 Command::Mark { mark, epoch } => steps.push(Step::Keep(Known { mark, epoch })),
-                Command::Return { after } => {
+                Command::Return { after, empty: false } => {
                     steps.extend([Step::List, Step::Sync, Step::Drop(after), Step::Sync, Step::TellList]);
+                }
+                Command::Return { after, empty: true } => {
+                    steps.extend([Step::Empty(after), Step::Sync, Step::TellList]);
                 }
                 Command::Joined => steps.push(Step::ForgetList),
                 Command::Read { .. }

@@ -282,7 +282,7 @@ fn after_torn_returns() -> Vec<(Vec<Range<u64>>, Vec<Position>, Position)> {
         let entries = [append(1, data(0, &[1])), append(2, data(9, &[2])), append(3, data(5, &[3, 3]))];
         run(&mut store, entries);
         store.submit(mark(position(1, 1), 1));
-        store.submit(Command::Return { after: position(8, 40) });
+        store.submit(Command::Return { after: position(8, 40), empty: false });
         let (mut rng, mut out) = (Rng::new(seed), Vec::new());
         (0..=steps).for_each(|_| assert!(store.step(&mut rng, &mut out)));
         if steps == 5 {
@@ -317,14 +317,14 @@ fn a_return_lists_what_it_drops_whatever_happens() {
 #[test]
 fn a_list_grows_with_each_return_until_the_replica_has_joined() {
     let mut store = open_store();
-    run(&mut store, [append(1, data(0, &[1])), Command::Return { after: position(2, 10) }]);
+    run(&mut store, [append(1, data(0, &[1])), Command::Return { after: position(2, 10), empty: false }]);
     let entry = data(1, &[2]);
     let (at, mark, epoch) = (position(2, 11), Position::START, Epoch(2));
     let append = Command::Append { number: 2, position: at, sequenced: true, entry, mark, epoch };
     assert_eq!(run(&mut store, [append]), [Completion::Appended(2)]);
     assert_eq!(store.end(), at);
     assert_eq!(
-        run(&mut store, [Command::Return { after: position(3, 5) }]),
+        run(&mut store, [Command::Return { after: position(3, 5), empty: false }]),
         [Completion::Listed(vec![Range { start: 0, end: 2 }])]
     );
     assert_eq!((store.end(), positions(&store)), (position(3, 5), vec![]));

@@ -1,0 +1,340 @@
+//! Schedules that are written down: what must go wrong in just this order is found too rarely by chance.
+//!
+//! Each is true with all rules, and shows what one of them is for: with that rule left out, something is violated. Delays
+//! within a schedule still come from a seed.
+
+use std::collections::BTreeSet;
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::rule::{Rule, leave_out};
+use loadline_san_core::volume::{Event, Status};
+
+use crate::run::{Verdict, judge, settle};
+use crate::settings::Settings;
+use crate::tenant::What;
+use crate::world::{Happening, MS, Time, World};
+
+/// A schedule.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedule {
+    /// Its name.
+    pub name: &'static str,
+    /// The rule that it is about.
+    pub rule: Rule,
+    nodes: usize,
+    copies: usize,
+    drive: fn(&mut World),
+}
+
+/// All of them.
+pub const SCHEDULES: &[Schedule] = &[
+    Schedule {
+        name: "an owner that is alone does not read",
+        rule: Rule::L4,
+        nodes: 3,
+        copies: 3,
+        drive: alone,
+    },
+    Schedule { name: "a grant that travels long", rule: Rule::L1, nodes: 3, copies: 3, drive: late_grant },
+    Schedule {
+        name: "a member that forgot what it granted",
+        rule: Rule::L3,
+        nodes: 3,
+        copies: 3,
+        drive: forgetful,
+    },
+    Schedule {
+        name: "a read that arrives after the seal",
+        rule: Rule::L2,
+        nodes: 4,
+        copies: 2,
+        drive: late_read,
+    },
+    Schedule {
+        name: "who is being added takes over",
+        rule: Rule::P1Reads,
+        nodes: 2,
+        copies: 2,
+        drive: added,
+    },
+    Schedule { name: "a device that lost what it had", rule: Rule::T10, nodes: 2, copies: 2, drive: liar },
+    Schedule {
+        name: "a device that lost what it had returns",
+        rule: Rule::C9,
+        nodes: 2,
+        copies: 2,
+        drive: liar,
+    },
+    Schedule {
+        name: "a late order to return, to the next process",
+        rule: Rule::C6,
+        nodes: 2,
+        copies: 2,
+        drive: late_order,
+    },
+    Schedule {
+        name: "a late order to return, to a member",
+        rule: Rule::C7,
+        nodes: 2,
+        copies: 2,
+        drive: doubled_order,
+    },
+];
+
+/// Runs a schedule, with delays from a seed; with all rules, or with one left out.
+pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) -> Verdict {
+    leave_out(left_out);
+    let settings = Settings {
+        nodes: schedule.nodes,
+        copies: schedule.copies,
+        stripes: 1,
+        blocks: 16,
+        least: 1,
+        tenants: 2,
+        depth: 4,
+        hasty: true,
+        watch: false,
+        operations: 0,
+        crashes: false,
+        disks: false,
+        config: false,
+        steer: 0,
+        orders: false,
+    };
+    let mut world = World::new(settings, seed);
+    world.trace = trace;
+    judge(world, |world| {
+        world.pass(5);
+        (schedule.drive)(world);
+        if world.violation().is_none() {
+            world.heal();
+            (0..2).for_each(|tenant| world.after(MS, Happening::Tenant(tenant)));
+            return settle(world);
+        }
+        false
+    })
+}
+
+/// What a schedule says.
+impl World {
+    /// So many milliseconds pass.
+    fn pass(&mut self, ms: Time) {
+        self.run_until(self.now() + ms * MS);
+    }
+
+    /// A client is at this node from now on, and wants the volume there.
+    fn place(&mut self, tenant: usize, node: usize) {
+        self.tenants[tenant].node = Some(node);
+        self.step_volume(node, Event::Attach);
+    }
+
+    /// A client asks for the first block.
+    fn ask_first(&mut self, tenant: usize, what: What) {
+        let node = self.tenants[tenant].node.expect("it is somewhere");
+        self.ask_for(tenant, node, what, 0, 8);
+    }
+
+    fn waits(&self, tenant: usize) -> bool {
+        !self.tenants[tenant].asked.is_empty()
+    }
+
+    /// Nothing that is sent from now on goes between two nodes.
+    fn part(&mut self, one: usize, other: usize) {
+        self.cut.extend([(one, other), (other, one)]);
+    }
+
+    fn serves(&self, node: usize) -> bool {
+        let volume = self.nodes[node].process.as_ref().map(|process| process.volume.status());
+        matches!(volume, Some(Status::Active | Status::Changing))
+    }
+
+    fn home(&self, replica: ReplicaId) -> usize {
+        self.record().homes[&replica].0 as usize
+    }
+
+    /// A schedule that does not come to where it should shows nothing.
+    fn must(&self, holds: bool, what: &str) {
+        assert!(holds || self.violation().is_some(), "the schedule did not get there: {what}");
+    }
+
+    /// A client at a node has written the first block, and everybody knows.
+    fn begin(&mut self, node: usize) {
+        self.place(0, node);
+        self.pass(250);
+        self.must(self.serves(node), "the first owner serves");
+        self.ask_first(0, What::Write);
+        self.pass(60);
+        self.must(!self.waits(0), "the first write is acknowledged");
+    }
+
+    /// Another client, at another node, takes the volume over and writes; then the first one reads, at the old owner.
+    fn overtake_and_read(&mut self, new: usize, wait: Time) {
+        self.place(1, new);
+        self.pass(wait);
+        self.must(self.serves(new), "the new owner serves");
+        self.ask_first(1, What::Write);
+        self.pass(8);
+        self.must(!self.waits(1), "its write is acknowledged");
+        self.ask_first(0, What::Read);
+        self.pass(8);
+    }
+}
+
+/// The owner reaches nobody, and somebody else takes over when its leases have run out.
+fn alone(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.part(0, 2);
+    world.lonely.insert(0);
+    world.overtake_and_read(1, 130);
+}
+
+/// The answers to the owner's last heartbeats come when its leases have run out.
+fn late_grant(world: &mut World) {
+    world.begin(0);
+    world.slow.extend([((1, 0), 140 * MS), ((2, 0), 140 * MS)]);
+    world.pass(35);
+    world.part(0, 1);
+    world.part(0, 2);
+    world.lonely.insert(0);
+    world.overtake_and_read(1, 130);
+}
+
+/// A member is started anew while the owner holds its lease, and is sealed alone.
+fn forgetful(world: &mut World) {
+    world.begin(0);
+    world.pass(1);
+    world.part(0, 1);
+    world.part(0, 2);
+    world.part(1, 2);
+    world.lonely.insert(0);
+    world.kill(2, false);
+    world.start(2);
+    // With the rule it waits for the lease that its predecessor may have granted.
+    world.place(1, 2);
+    world.pass(40);
+    if world.serves(2) {
+        world.ask_first(1, What::Write);
+        world.pass(5);
+    }
+    world.ask_first(0, What::Read);
+    world.pass(5);
+}
+
+/// A question of the old owner is on its way for long. When it arrives, the replica has an entry of the new owner that
+/// nobody else has, and that is lost.
+fn late_read(world: &mut World) {
+    let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
+    let (asked, other) = (world.home(members[0]), world.home(members[1]));
+    let bare: Vec<usize> = (0..4).filter(|node| *node != asked && *node != other).collect();
+    let (old, new) = (bare[0], bare[1]);
+    world.begin(old);
+    world.slow.insert((old, asked), 150 * MS);
+    world.ask_first(0, What::Read);
+    world.pass(1);
+    world.cut.extend([(old, asked), (old, other)]);
+    world.lonely.insert(old);
+    world.place(1, new);
+    world.pass(130);
+    world.must(world.serves(new), "the new owner serves");
+    world.cut.insert((new, other));
+    world.ask_first(1, What::Write);
+    world.pass(30);
+    world.kill(new, false);
+    world.kill(asked, true);
+    world.place(1, other);
+    world.pass(200);
+    world.must(world.serves(other), "the last one serves");
+    world.ask_first(1, What::Read);
+    world.pass(8);
+    world.must(!world.waits(1), "it reads");
+}
+
+/// The swap that adds a member has committed, and its owner does not know. The new member takes over.
+fn added(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
+    world.cut.clear();
+    world.deaf.insert(0);
+    for _ in 0..300 {
+        world.pass(1);
+        if world.record().groups[0].in_sync.len() == 2 {
+            break;
+        }
+    }
+    world.must(world.record().groups[0].in_sync.len() == 2, "it was added again");
+    world.pass(1);
+    world.part(0, 1);
+    world.overtake_and_read(1, 130);
+}
+
+/// A device drops what it had said to be durable.
+fn liar(world: &mut World) {
+    world.begin(0);
+    world.ask_first(0, What::Write);
+    world.pass(60);
+    world.kill(0, false);
+    world.kill(1, false);
+    for (replica, store) in &mut world.nodes[1].stores {
+        store.lose_last();
+        world.liars.insert(*replica);
+    }
+    world.start(0);
+    world.start(1);
+    world.place(0, 0);
+    world.pass(400);
+    world.must(world.serves(0), "it was taken over");
+}
+
+/// The other node of a cluster of two departs, and begins to return.
+fn depart_and_return(world: &mut World) -> BTreeSet<ReplicaId> {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    let gone = world.record().groups[0].departed.keys().copied().collect();
+    world.echo.insert((0, 1), 60 * MS);
+    world.cut.clear();
+    for _ in 0..140 {
+        world.pass(1);
+        if world.record().groups[0].in_sync.len() == 2 {
+            break;
+        }
+    }
+    world.must(world.record().groups[0].in_sync.len() == 2, "it was added again");
+    world.pass(2);
+    world.echo.clear();
+    gone
+}
+
+/// Greeting and order come again, to a process that has started since, of a replica that is a member since.
+fn late_order(world: &mut World) {
+    depart_and_return(world);
+    world.ask_first(0, What::Write);
+    world.pass(3);
+    world.must(!world.waits(0), "all members have it");
+    world.cut.insert((0, 1));
+    world.kill(1, false);
+    world.start(1);
+    for _ in 0..160 {
+        world.pass(1);
+        world.check_members();
+        if world.record().groups[0].in_sync.len() == 1 {
+            break;
+        }
+    }
+}
+
+/// The order comes again, to a replica that is a member since.
+fn doubled_order(world: &mut World) {
+    depart_and_return(world);
+    for _ in 0..80 {
+        world.ask_first(0, What::Write);
+        world.pass(2);
+        world.check_members();
+    }
+}
