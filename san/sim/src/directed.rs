@@ -12,7 +12,7 @@ use loadline_san_core::volume::{Event, Status};
 use crate::run::{Verdict, judge, settle};
 use crate::settings::Settings;
 use crate::tenant::What;
-use crate::world::{Happening, MS, Time, World};
+use crate::world::{Happening, MS, Time, US, World};
 
 /// A schedule.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +58,9 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: added,
     },
     Schedule { name: "a device that lost what it had", rule: Rule::T10, nodes: 2, copies: 2, drive: liar },
+    Schedule { name: "an entry that spares a copy", rule: Rule::C5, nodes: 2, copies: 2, drive: spared },
+    Schedule { name: "what was accepted before the seal", rule: Rule::T9, nodes: 2, copies: 2, drive: accepted },
+    Schedule { name: "a repair that comes late", rule: Rule::R7, nodes: 3, copies: 2, drive: late_repair },
     Schedule {
         name: "a device that lost what it had returns",
         rule: Rule::C9,
@@ -88,7 +91,7 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
         nodes: schedule.nodes,
         copies: schedule.copies,
         stripes: 1,
-        blocks: 16,
+        blocks: Settings::GROUP,
         least: 1,
         tenants: 2,
         depth: 4,
@@ -286,6 +289,68 @@ fn liar(world: &mut World) {
     world.place(0, 0);
     world.pass(400);
     world.must(world.serves(0), "it was taken over");
+}
+
+/// A replica is sealed while what it has accepted is on its way to the device.
+fn accepted(world: &mut World) {
+    world.begin(0);
+    world.cut.insert((0, 1));
+    world.weather.disk_slowest = 80 * MS;
+    world.ask_first(0, What::Write);
+    world.detach(0);
+    world.pass(1);
+    world.cut.clear();
+    world.place(1, 1);
+    world.pass(300);
+    world.must(world.serves(1), "the new owner serves");
+}
+
+/// A block has rotted. While it is repaired, a client writes it anew.
+fn late_repair(world: &mut World) {
+    let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
+    let (rotten, whole) = (world.home(members[0]), world.home(members[1]));
+    let owner = (0..3).find(|node| *node != rotten && *node != whole).expect("there are three");
+    world.begin(owner);
+    world.nodes[rotten].stores.get_mut(&members[0]).expect("it is there").rot_block(0);
+    world.slow.insert((whole, owner), 5 * MS);
+    world.ask_first(0, What::Read);
+    world.pass(2);
+    world.slow.insert((owner, rotten), 40 * MS);
+    world.pass(5);
+    world.slow.clear();
+    world.ask_first(0, What::Write);
+    world.pass(120);
+    world.check_members();
+}
+
+/// A block that is still to be copied is written: the entry takes the place of the copy, and is on its way for long.
+fn spared(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
+    // More extents than are copied at once.
+    for extent in 0..7 {
+        world.ask_for(0, 0, What::Write, extent * 64, 8);
+        world.pass(2);
+    }
+    world.cut.clear();
+    world.slow.insert((1, 0), 20 * MS);
+    let copies = world.coverage.of("message", "beside");
+    for _ in 0..4000 {
+        world.run_until(world.now() + 100 * US);
+        if world.coverage.of("message", "beside") >= copies + 4 {
+            break;
+        }
+    }
+    world.must(world.coverage.of("message", "beside") == copies + 4, "the first are being copied");
+    world.slow.insert((0, 1), 70 * MS);
+    world.ask_for(0, 0, What::Write, 6 * 64, 8);
+    world.slow.clear();
+    for _ in 0..80 {
+        world.pass(1);
+        world.check_members();
+    }
 }
 
 /// The other node of a cluster of two departs, and begins to return.

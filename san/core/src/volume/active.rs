@@ -190,8 +190,9 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let group = &mut self.groups[index.0 as usize];
+        let sequence = group.pipeline.issued().next();
         for returning in self.returning.values_mut().filter(|r| r.group() == index) {
-            returning.written(&entry.range());
+            returning.written(sequence, &entry.range());
         }
         let sequence = group.pipeline.issue(Issued { entry, job });
         for link in self.links.iter_mut().filter(|link| link.group == index) {
@@ -423,7 +424,8 @@ impl<D: Clone> Active<D> {
         let ready = self.returning.iter().find(|(replica, returning)| {
             let index = returning.group();
             let durable = self.groups[index.0 as usize].pipeline.durable_on(**replica);
-            let caught_up = durable >= Some(self.acknowledged(index).sequence);
+            let must_have = self.acknowledged(index).sequence.max(returning.spared());
+            let caught_up = durable >= Some(must_have);
             returning.is_joining() && (caught_up || left_out(Rule::C5))
         });
         if let Some((replica, returning)) = ready

@@ -76,7 +76,7 @@ enum Work<D> {
         to: ReplicaId,
         piece: Piece,
     },
-    /// It waits for what it overlaps, and when its turn comes does nothing.
+    /// It waits for what it overlaps, or for its entries, and then does nothing more.
     Cancelled,
 }
 
@@ -259,7 +259,9 @@ impl<D: Clone> Active<D> {
     pub(super) fn go_on(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         loop {
             if let Some(slot) = self.jobs.finished.pop_front() {
-                match self.jobs.slots[slot as usize].stage {
+                let job = &self.jobs.slots[slot as usize];
+                match job.stage {
+                    _ if matches!(job.work, Work::Cancelled) => self.free(slot),
                     Stage::Repairing => self.has_read(c, now, slot, out),
                     _ => self.complete(slot, Ok(()), out),
                 }
@@ -617,7 +619,9 @@ impl<D: Clone> Active<D> {
             if ours && durable {
                 job.turn = job.turn.wrapping_add(1);
                 ended += 1;
-                if job.stage == Stage::Waiting && !left_out(Rule::W1) && !left_out(Rule::C4) {
+                let waits = job.stage == Stage::Waiting && !left_out(Rule::W1) && !left_out(Rule::C4);
+                // What it has issued is acknowledged before others may touch these blocks.
+                if waits || job.stage == Stage::Repairing {
                     job.work = Work::Cancelled;
                 } else {
                     self.free(slot as u32);

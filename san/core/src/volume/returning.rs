@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::active::Active;
 use super::link::{Link, State};
 use super::{Action, Context};
-use crate::ids::{Epoch, Position, ReplicaId};
+use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::{GroupIndex, Piece};
 use crate::lease::Moment;
 use crate::message::{Job, ToReplica};
@@ -43,6 +43,8 @@ pub(super) struct Returning {
     scanning: Option<(u32, Moment)>,
     scans: u32,
     copying: u32,
+    /// The last entry in whose place something was not copied.
+    spared: Sequence,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,11 @@ impl Returning {
         self.group
     }
 
+    /// What it must have before it is a member, beside what is acknowledged.
+    pub(super) fn spared(&self) -> Sequence {
+        self.spared
+    }
+
     pub(super) fn is_joining(&self) -> bool {
         self.stage == Stage::Joining
     }
@@ -67,8 +74,14 @@ impl Returning {
         self.to_copy.count() + self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count())
     }
 
-    /// An entry was issued, and the replica will get it: its blocks need not be copied.
-    pub(super) fn written(&mut self, blocks: &Range<u64>) {
+    /// An entry was issued, and the replica will get it: its blocks need not be copied. But until it has it, it holds
+    /// something older there (rule C5).
+    pub(super) fn written(&mut self, sequence: Sequence, blocks: &Range<u64>) {
+        if self.to_copy.iter().any(|range| range.start < blocks.end && blocks.start < range.end)
+            || self.unreadable.is_some()
+        {
+            self.spared = sequence;
+        }
         self.to_copy.remove(blocks);
         if let Some((unreadable, _)) = &mut self.unreadable {
             unreadable.remove(blocks);
@@ -100,6 +113,7 @@ impl<D: Clone> Active<D> {
                     scanning: None,
                     scans: 0,
                     copying: 0,
+                    spared: Sequence(0),
                 };
                 self.returning.insert(*replica, returning);
             }

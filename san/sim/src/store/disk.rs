@@ -386,6 +386,11 @@ impl Disk {
         self.extents.get(&(block / EXTENT)).map(|extent| extent.stamp)
     }
 
+    /// A block of an extent rots.
+    pub(super) fn rot_block(&mut self, block: u64) {
+        self.rotten.insert(block);
+    }
+
     /// Whether any block is rotten.
     pub(super) fn is_rotten(&self) -> bool {
         !self.rotten.is_empty() || self.log.iter().any(|record| record.rotten)

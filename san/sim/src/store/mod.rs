@@ -267,6 +267,11 @@ impl Store {
         self.disk.rot_log(rng)
     }
 
+    /// A block of an extent does not match its checksum any more.
+    pub fn rot_block(&mut self, block: u64) {
+        self.disk.rot_block(block);
+    }
+
     /// The device loses what it had said to be durable: the last entry, and the first blocks.
     pub fn lose_last(&mut self) {
         self.disk.lose_last();
