@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId};
+use crate::ids::{Epoch, NodeId, Owner, Position, ProposalId, ReplicaId};
 use crate::layout::{GroupIndex, Layout};
 use crate::rule::{Rule, left_out};
 
@@ -52,9 +52,22 @@ pub enum State {
 pub struct Group {
     /// The replicas that hold every acknowledged write. Never empty.
     pub in_sync: BTreeSet<ReplicaId>,
-    /// The others, with the epoch of the swap that removed them; 0 if they must be copied in full. It stays as it is
-    /// until the replica is a member again (rule T2).
-    pub departed: BTreeMap<ReplicaId, Epoch>,
+    /// The others. It stays as it is until the replica is a member again (rule T2).
+    pub departed: BTreeMap<ReplicaId, Departed>,
+}
+
+/// A replica that is not in sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departed {
+    /// The epoch of the swap that removed it: what was changed since then is copied to it. 0: everything is.
+    pub epoch: Epoch,
+    /// It had everything up to here. If it has less, it has lost something (rule C9).
+    pub had: Position,
+}
+
+impl Departed {
+    /// One that is to be copied in full.
+    pub const EMPTY: Departed = Departed { epoch: Epoch(0), had: Position::START };
 }
 
 /// Why a record cannot be changed so.
@@ -97,14 +110,15 @@ impl Record {
         Record { epoch: self.epoch.next(), made_by, ..self.clone() }
     }
 
-    /// Without these replicas, which did not answer: those of a dead node go in one swap.
+    /// Without these replicas, which did not answer: those of a dead node go in one swap. Each had everything up to the
+    /// position beside it.
     pub fn without(
         &self,
         made_by: ProposalId,
-        gone: &[(GroupIndex, ReplicaId)],
+        gone: &[(GroupIndex, ReplicaId, Position)],
     ) -> Result<Record, RecordError> {
         let mut next = self.next(made_by);
-        for (index, replica) in gone {
+        for (index, replica, had) in gone {
             let group = next.group_mut(*index)?;
             if !group.in_sync.contains(replica) {
                 return Err(RecordError::NotMember(*replica, index.0));
@@ -113,7 +127,7 @@ impl Record {
                 return Err(RecordError::LastMember(*replica, index.0));
             }
             group.in_sync.remove(replica);
-            group.departed.insert(*replica, self.epoch.next());
+            group.departed.insert(*replica, Departed { epoch: self.epoch.next(), had: *had });
         }
         Ok(next)
     }
@@ -123,9 +137,14 @@ impl Record {
     pub fn copied_in_full(mut self, lost: &BTreeSet<ReplicaId>) -> Record {
         for group in &mut self.groups {
             let departed = group.departed.iter_mut().filter(|(replica, _)| lost.contains(replica));
-            departed.for_each(|(_, epoch)| *epoch = Epoch(0));
+            departed.for_each(|(_, departed)| *departed = Departed::EMPTY);
         }
         self
+    }
+
+    /// These have departed, and are to be copied in full.
+    pub fn emptied(&self, made_by: ProposalId, lost: &BTreeSet<ReplicaId>) -> Record {
+        self.next(made_by).copied_in_full(lost)
     }
 
     /// With a replica that has come back and holds everything.
@@ -155,7 +174,7 @@ impl Record {
         let mut next = self.next(made_by);
         let group = next.group_mut(index)?;
         if !group.in_sync.contains(&replica) {
-            group.departed.entry(replica).or_insert(Epoch(0));
+            group.departed.entry(replica).or_insert(Departed::EMPTY);
             next.homes.insert(replica, home);
         }
         Ok(next)
@@ -219,7 +238,7 @@ impl Record {
             let mut others = std::mem::take(&mut group.in_sync);
             others.extend(group.departed.keys().copied());
             others.remove(survivor);
-            group.departed = others.into_iter().map(|replica| (replica, Epoch(0))).collect();
+            group.departed = others.into_iter().map(|replica| (replica, Departed::EMPTY)).collect();
             group.in_sync = BTreeSet::from([*survivor]);
         }
         Ok(next)
@@ -231,19 +250,21 @@ impl Record {
         Record { owner: made_by.by, state: State::TakingOver, attachment, ..self.next(made_by) }
     }
 
-    /// Second swap of a takeover: it serves, with those that were made equal. The others depart now; those that had
-    /// departed before keep their epoch (rule T2).
+    /// Second swap of a takeover: it serves, with those that were made equal. The others depart now, and had everything up
+    /// to the highest mark of their group, if they have lost nothing; those that had departed before keep their epoch
+    /// (rule T2).
     pub fn activated(
         &self,
         made_by: ProposalId,
         equal: &[BTreeSet<ReplicaId>],
+        marks: &[Position],
     ) -> Result<Record, RecordError> {
         let mut next = Record { state: State::Active, ..self.next(made_by) };
         let count = next.groups.len();
-        if equal.len() != count {
-            return Err(RecordError::NoGroup(equal.len() as u32, count));
+        if equal.len() != count || marks.len() != count {
+            return Err(RecordError::NoGroup(equal.len().min(marks.len()) as u32, count));
         }
-        for ((index, group), equal) in (0..).zip(&mut next.groups).zip(equal) {
+        for (((index, group), equal), had) in (0..).zip(&mut next.groups).zip(equal).zip(marks) {
             if let Some(stranger) = equal.difference(&group.in_sync).next() {
                 return Err(RecordError::NotMember(*stranger, index));
             }
@@ -252,9 +273,10 @@ impl Record {
                 return Err(RecordError::LastMember(*last, index));
             }
             if left_out(Rule::T2) {
-                group.departed.values_mut().for_each(|epoch| *epoch = self.epoch.next());
+                group.departed.values_mut().for_each(|departed| departed.epoch = self.epoch.next());
             }
-            group.departed.extend(gone.into_iter().map(|replica| (replica, self.epoch.next())));
+            let departed = Departed { epoch: self.epoch.next(), had: *had };
+            group.departed.extend(gone.into_iter().map(|replica| (replica, departed)));
             group.in_sync.clone_from(equal);
         }
         Ok(next)
@@ -286,10 +308,10 @@ impl Record {
             if let Some(both) = group.in_sync.iter().find(|r| group.departed.contains_key(r)) {
                 return Some(format!("{both} is in sync in group {index}, and has departed from it"));
             }
-            if let Some((replica, epoch)) = group.departed.iter().find(|(_, e)| **e > self.epoch) {
+            if let Some((replica, departed)) = group.departed.iter().find(|(_, d)| d.epoch > self.epoch) {
                 return Some(format!(
                     "{replica} departed from group {index} at epoch {}, and the record's is {}",
-                    epoch.0, self.epoch.0
+                    departed.epoch.0, self.epoch.0
                 ));
             }
         }

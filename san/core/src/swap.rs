@@ -185,9 +185,9 @@ fn check(record: &Record) -> Result<(), WentBack> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Incarnation, NodeId, Owner};
+    use crate::ids::{Incarnation, NodeId, Owner, Position, Sequence};
     use crate::layout::Layout;
-    use crate::record::{Group, State};
+    use crate::record::{Departed, Group, State};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -219,26 +219,32 @@ mod tests {
         }
     }
 
+    const HAD: Position = Position { ownership: Epoch(6), sequence: Sequence(40) };
+
+    fn at(epoch: u64) -> Departed {
+        Departed { epoch: Epoch(epoch), had: HAD }
+    }
+
     const GROUP: GroupIndex = GroupIndex(0);
     const THEN: Epoch = Epoch(7);
 
     #[test]
     fn while_a_removal_is_undecided_the_one_to_be_removed_is_still_needed() {
         let mut swap = Swap::new(record(&[1, 2])).unwrap();
-        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2))]).unwrap();
+        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2), HAD)]).unwrap();
         swap.propose(smaller.clone());
         assert_eq!(swap.required(GROUP), set(&[1, 2]));
         assert_eq!(swap.seen(record(&[1, 2]), THEN), Ok(Outcome::Undecided), "the old record proves nothing");
         assert_eq!(swap.required(GROUP), set(&[1, 2]));
         assert_eq!(swap.answered(&proposal(1, 1), Answer::Committed, THEN), Ok(Outcome::Committed));
         assert_eq!(swap.required(GROUP), set(&[1]));
-        assert_eq!(swap.settled().groups[0].departed, [(ReplicaId(2), Epoch(8))].into());
+        assert_eq!(swap.settled().groups[0].departed, [(ReplicaId(2), at(8))].into());
     }
 
     #[test]
     fn while_an_addition_is_undecided_the_new_one_is_needed_already() {
         let mut old = record(&[1]);
-        old.groups[0].departed.insert(ReplicaId(2), Epoch(5));
+        old.groups[0].departed.insert(ReplicaId(2), at(5));
         let mut swap = Swap::new(old).unwrap();
         let larger = swap.settled().with(proposal(1, 1), GROUP, ReplicaId(2)).unwrap();
         swap.propose(larger.clone());
@@ -250,7 +256,7 @@ mod tests {
     #[test]
     fn a_refusal_may_be_ones_own_first_try() {
         let mut swap = Swap::new(record(&[1, 2])).unwrap();
-        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2))]).unwrap();
+        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2), HAD)]).unwrap();
         swap.propose(smaller.clone());
         let answer = Answer::Refused(smaller);
         assert_eq!(swap.answered(&proposal(1, 1), answer.clone(), THEN), Ok(Outcome::Committed));
@@ -260,7 +266,7 @@ mod tests {
     #[test]
     fn a_takeover_by_another_ends_a_proposal() {
         let mut swap = Swap::new(record(&[1, 2])).unwrap();
-        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2))]).unwrap();
+        let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2), HAD)]).unwrap();
         let taken = swap.settled().taken_over(proposal(2, 9), true);
         swap.propose(smaller);
         assert_eq!(
@@ -274,18 +280,18 @@ mod tests {
     #[test]
     fn a_takeover_keeps_the_epochs_of_those_that_left_before() {
         let mut old = record(&[1, 2, 3]);
-        old.groups[0].departed.insert(ReplicaId(4), Epoch(3));
+        old.groups[0].departed.insert(ReplicaId(4), at(3));
         let taken = old.taken_over(proposal(2, 1), false);
-        let active = taken.activated(proposal(2, 2), &[set(&[2, 3])]).unwrap();
-        assert_eq!(active.groups[0].departed, [(ReplicaId(1), Epoch(9)), (ReplicaId(4), Epoch(3))].into());
+        let active = taken.activated(proposal(2, 2), &[set(&[2, 3])], &[HAD]).unwrap();
+        assert_eq!(active.groups[0].departed, [(ReplicaId(1), at(9)), (ReplicaId(4), at(3))].into());
         assert_eq!(active.groups[0].in_sync, set(&[2, 3]));
-        let nobody = taken.activated(proposal(2, 2), &[set(&[])]);
+        let nobody = taken.activated(proposal(2, 2), &[set(&[])], &[HAD]);
         assert!(nobody.unwrap_err().to_string().contains("never removed"));
     }
 
     #[test]
     fn the_last_member_is_never_removed() {
-        let gone = [(GROUP, ReplicaId(1)), (GROUP, ReplicaId(2))];
+        let gone = [(GROUP, ReplicaId(1), HAD), (GROUP, ReplicaId(2), HAD)];
         let error = record(&[1, 2]).without(proposal(1, 1), &gone).unwrap_err();
         assert_eq!(error, crate::record::RecordError::LastMember(ReplicaId(2), 0));
     }

@@ -40,6 +40,7 @@ impl World {
         self.lonely.clear();
         self.deaf.clear();
         self.slow.clear();
+        self.without_entries.clear();
         self.echo.clear();
         for node in 0..self.nodes.len() {
             if self.nodes[node].paused.is_some() {

@@ -121,6 +121,8 @@ pub struct World {
     pub(crate) deaf: BTreeSet<usize>,
     /// What goes over these links takes so much longer.
     pub(crate) slow: BTreeMap<(usize, usize), Time>,
+    /// No entry goes over these links.
+    pub(crate) without_entries: BTreeSet<(usize, usize)>,
     /// What goes over these links comes again so much later.
     pub(crate) echo: BTreeMap<(usize, usize), Time>,
     pub(crate) weather: Weather,
@@ -198,6 +200,7 @@ impl World {
             liars: BTreeSet::new(),
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
+            without_entries: BTreeSet::new(),
             echo: BTreeMap::new(),
             weather: Weather::CALM,
             calm: true,
@@ -593,7 +596,9 @@ impl World {
             self.after(0, message);
             return;
         }
-        if self.cut.contains(&(from, to)) || self.rng.chance(self.weather.loses) {
+        let entry = matches!(message, Happening::ToReplica(_, _, ToReplica::Entry { .. }));
+        let cut = self.cut.contains(&(from, to)) || entry && self.without_entries.contains(&(from, to));
+        if cut || self.rng.chance(self.weather.loses) {
             self.say(|| format!("n{from} ✗ n{to}"));
             return;
         }
@@ -658,7 +663,7 @@ impl World {
 pub(crate) fn show(record: &Record) -> String {
     let sets = record.groups.iter().map(|group| {
         let members: Vec<String> = group.in_sync.iter().map(ToString::to_string).collect();
-        let gone: Vec<String> = group.departed.iter().map(|(r, e)| format!("{r}@{}", e.0)).collect();
+        let gone: Vec<String> = group.departed.iter().map(|(r, e)| format!("{r}@{}", e.epoch.0)).collect();
         format!("[{} | {}]", members.join(" "), gone.join(" "))
     });
     let ProposalId { by, number } = record.made_by;

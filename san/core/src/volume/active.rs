@@ -49,7 +49,9 @@ pub(super) struct Active<D> {
     /// Writes that wait for more replicas in sync.
     pub(super) held: VecDeque<Request<D>>,
     pub(super) returning: BTreeMap<ReplicaId, Returning>,
-    /// When each replica that has departed was last tried.
+    /// Replicas that have departed, and have less than they had then: the record is to say so before anything else.
+    pub(super) lost: BTreeSet<ReplicaId>,
+    /// Before when each replica that has departed is not tried again.
     pub(super) tried: BTreeMap<ReplicaId, Moment>,
 }
 
@@ -75,6 +77,7 @@ impl<D: Clone> Active<D> {
             exclusion: Exclusion::default(),
             held: VecDeque::new(),
             returning: BTreeMap::new(),
+            lost: BTreeSet::new(),
             tried: BTreeMap::new(),
         };
         active.follow_record(c, now, out);
@@ -203,6 +206,11 @@ impl<D: Clone> Active<D> {
         }
     }
 
+    /// The same, if there is such a group.
+    pub(super) fn acknowledged_in(&self, index: GroupIndex) -> Option<Position> {
+        self.groups.get(index.0 as usize).map(|_| self.acknowledged(index))
+    }
+
     pub(super) fn acknowledged(&self, index: GroupIndex) -> Position {
         Position {
             ownership: self.ownership,
@@ -312,7 +320,7 @@ impl<D: Clone> Active<D> {
         let link = &mut self.links[at];
         link.opened(c, from, now, out);
         if self.returning.contains_key(&from.replica) {
-            self.order_return(c, now, at, out);
+            self.order_return(c, now, at, progress, out);
             return;
         }
         let here = progress.ownership == self.ownership;
@@ -391,14 +399,15 @@ impl<D: Clone> Active<D> {
         let silent = c.times.silent_ns;
         let gone = |link: &&Link<D>| link.state == State::Failed || now.since(link.heard) >= silent;
         let record = c.record().expect("it owns the volume").clone();
-        let mut leave: Vec<(GroupIndex, ReplicaId)> = Vec::new();
+        let mut leave: Vec<(GroupIndex, ReplicaId, Position)> = Vec::new();
         for (index, group) in (0..).zip(&record.groups) {
             let members = || self.links.iter().filter(|link| group.in_sync.contains(&link.replica));
             let silent: BTreeSet<ReplicaId> = members().filter(gone).map(|link| link.replica).collect();
             // With nobody left who answers, whoever comes first is as good as the others.
             let somebody = members().any(|link| !silent.contains(&link.replica) && link.is_open());
             if somebody && silent.len() < group.in_sync.len() {
-                leave.extend(silent.into_iter().map(|replica| (GroupIndex(index), replica)));
+                let had = self.acknowledged(GroupIndex(index));
+                leave.extend(silent.into_iter().map(|replica| (GroupIndex(index), replica, had)));
             }
         }
         let id = c.proposal();
@@ -410,7 +419,7 @@ impl<D: Clone> Active<D> {
             }
             c.propose(now, next, out);
             if left_out(Rule::W3) {
-                for (index, replica) in leave {
+                for (index, replica, _) in leave {
                     let group = &mut self.groups[index.0 as usize];
                     let others: Vec<_> = group.required.iter().filter(|r| **r != replica).copied().collect();
                     group.pipeline.require(others);
@@ -418,6 +427,12 @@ impl<D: Clone> Active<D> {
                 }
                 return;
             }
+            self.follow_record(c, now, out);
+            return;
+        }
+        if !self.lost.is_empty() {
+            let next = record.emptied(id, &std::mem::take(&mut self.lost));
+            c.propose(now, next, out);
             self.follow_record(c, now, out);
             return;
         }

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use thiserror::Error;
 
-use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
+use crate::ids::{Epoch, NodeId, Owner, Position, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::message::{Content, FromOwner, FromReplica, Job, ToOwner, ToReplica};
@@ -644,7 +644,11 @@ impl<D: Clone> Volume<D> {
             _ if !active => return Err(OrderError::NotOwner),
             Order::Add { group, replica, home } => record.with_new(id, group, replica, home)?,
             Order::Forget { group, replica } => record.forgotten(id, group, replica)?,
-            Order::Remove { group, replica } => record.without(id, &[(group, replica)])?,
+            Order::Remove { group, replica } => {
+                let had =
+                    if let Role::Active(active) = &self.role { active.acknowledged_in(group) } else { None };
+                record.without(id, &[(group, replica, had.unwrap_or(Position::START))])?
+            }
             Order::Grow { blocks, added } => record.grown(id, blocks, &added)?,
         };
         if next.owner == self.c.me && !active {

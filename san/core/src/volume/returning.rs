@@ -15,8 +15,9 @@ use super::{Action, Context};
 use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::{GroupIndex, Piece};
 use crate::lease::Moment;
-use crate::message::{Job, ToReplica};
+use crate::message::{Job, Progress, ToReplica};
 use crate::range_set::RangeSet;
+use crate::record::Departed;
 use crate::rule::{Rule, left_out};
 
 /// Copies under way to one replica at a time, and blocks of each at the most.
@@ -32,7 +33,7 @@ const SCAN: u32 = u32::MAX;
 pub(super) struct Returning {
     group: GroupIndex,
     /// What was changed since then has to be copied.
-    departed: Epoch,
+    departed: Departed,
     stage: Stage,
     to_copy: RangeSet,
     /// What no member has whole, and when that was last seen. A client may write it anew.
@@ -164,7 +165,24 @@ impl<D: Clone> Active<D> {
     }
 
     /// It has answered: it is told to return. From now on entries are kept for it (rule C2).
-    pub(super) fn order_return(&mut self, c: &mut Context, now: Moment, at: usize, out: &mut Vec<Action<D>>) {
+    pub(super) fn order_return(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: usize,
+        progress: &Progress,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let replica = self.links[at].replica;
+        let end = Position { ownership: progress.ownership, sequence: progress.durable };
+        if self.returning.get(&replica).is_some_and(|r| end < r.departed.had) && !left_out(Rule::C9) {
+            // It has lost something. It is emptied, and before that the record must say so: what is changed since it
+            // left would not be enough any more.
+            self.lost.insert(replica);
+            self.abandon(c, now, replica, out);
+            self.change_members(c, now, out);
+            return;
+        }
         let link = &mut self.links[at];
         let pipeline = &mut self.groups[link.group.0 as usize].pipeline;
         match left_out(Rule::C2) {
@@ -176,7 +194,7 @@ impl<D: Clone> Active<D> {
         link.next = crate::ids::Sequence(u64::MAX);
         let returning = self.returning.get_mut(&link.replica).expect("the caller has looked");
         returning.stage = Stage::Ordered(now);
-        let empty = returning.departed == Epoch(0);
+        let empty = returning.departed.epoch == Epoch(0);
         link.send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
     }
 
@@ -264,7 +282,7 @@ impl<D: Clone> Active<D> {
                 returning.stage = Stage::Ordered(now);
                 let from = self.groups[returning.group.0 as usize].pipeline.durable_on(replica);
                 let from = from.expect("it follows").next();
-                let empty = returning.departed == Epoch(0);
+                let empty = returning.departed.epoch == Epoch(0);
                 self.links[at].send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
             }
             Stage::Copying => {
@@ -291,7 +309,7 @@ impl<D: Clone> Active<D> {
         returning.scans += 1;
         returning.scanning = Some((returning.scans, now));
         let job = Job { slot: SCAN, turn: returning.scans, part: replica.0 as u32 };
-        source.send(c, ToReplica::Changed { job, since: returning.departed, from }, out);
+        source.send(c, ToReplica::Changed { job, since: returning.departed.epoch, from }, out);
     }
 
     fn start_copies(&mut self, c: &Context, replica: ReplicaId) {

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::link::{Link, State};
 use super::merge::{Merged, Winner, merge};
 use super::{Action, Context, Status};
-use crate::ids::{Epoch, ReplicaId, Sequence};
+use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, What};
@@ -236,6 +236,12 @@ impl<D: Clone> Takeover<D> {
         self.go_on(c, now, out);
     }
 
+    /// The highest mark that members of a group reported: everything up to there is on all of them.
+    fn highest(&self, members: &BTreeSet<ReplicaId>) -> Position {
+        let marks = self.reports.iter().filter(|(replica, _)| members.contains(replica)).map(|(_, r)| r.mark);
+        marks.max().unwrap_or(Position::START)
+    }
+
     /// Asks for the data of an entry, or writes it at once if it has none.
     fn fetch(&mut self, c: &Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
         let fetch = &mut self.fetches[index];
@@ -319,7 +325,8 @@ impl<D: Clone> Takeover<D> {
         let sets: Vec<BTreeSet<ReplicaId>> = equal.iter().map(|set| set.iter().copied().collect()).collect();
         let id = c.proposal();
         let record = c.record().expect("its first swap has committed");
-        match record.activated(id, &sets) {
+        let marks: Vec<Position> = record.groups.iter().map(|group| self.highest(&group.in_sync)).collect();
+        match record.activated(id, &sets, &marks) {
             Ok(mut next) => {
                 if !left_out(Rule::C9) {
                     next = next.copied_in_full(&self.damaged);

@@ -1,0 +1,299 @@
+//! What a replica says, as bytes: a body for each kind.
+
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::{Content, FromReplica, Payload, Report, Rotten, ToOwner};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::field::{FieldError, Wire, data_blocks, flag, require};
+use crate::frame::{
+    ClusterId, DecodeError, MOST_MENTIONS, MOST_RANGES, Writer, empty, header_from_replica, same_count,
+    whole, with_table,
+};
+use crate::kind::Kind;
+use crate::part::{
+    JobBytes, MentionBytes, NOWHERE, PositionBytes, ProgressBytes, PromiseBytes, RangeBytes, place,
+};
+
+/// What a sealed replica has: 32 bytes. What its log has above its mark follows.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct SealedBody {
+    /// Up to here all is acknowledged.
+    pub mark: PositionBytes,
+    /// Up to here its log has everything.
+    pub end: PositionBytes,
+}
+
+impl Wire for SealedBody {
+    fn check(&self) -> Result<(), FieldError> {
+        self.mark.check()?;
+        self.end.check()
+    }
+}
+
+/// Answer to a heartbeat: 56 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct AliveBody {
+    /// When it was asked: nanoseconds of the owner's clock, as the question said.
+    pub asked_ns: U64,
+    /// 1 if it grants a lease, else 0.
+    pub granted: U32,
+    /// How far it is.
+    pub progress: ProgressBytes,
+}
+
+impl Wire for AliveBody {
+    fn check(&self) -> Result<(), FieldError> {
+        flag("the grant of a lease", self.granted)?;
+        self.progress.check()
+    }
+}
+
+const HERE: u32 = 1;
+const NOTHING: u32 = 2;
+const ROTTEN: u32 = 3;
+
+/// What is in blocks: 16 bytes. The checksums of the data follow.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DataBody {
+    /// For what.
+    pub job: JobBytes,
+    /// 1 if it is the payload, 2 if it is nothing, 3 if the checksum does not match.
+    pub content: U32,
+}
+
+impl Wire for DataBody {
+    fn check(&self) -> Result<(), FieldError> {
+        let holds = (HERE..=ROTTEN).contains(&self.content.get());
+        require(holds, "what is in blocks", self.content, "must be 1 to 3")
+    }
+}
+
+/// Answer to a return: 16 bytes. The ranges follow.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ListedBody {
+    /// It gets the entries after this one.
+    pub after: PositionBytes,
+}
+
+impl Wire for ListedBody {
+    fn check(&self) -> Result<(), FieldError> {
+        self.after.check()
+    }
+}
+
+/// Which blocks have changed: 20 bytes. The ranges follow.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ChangedIsBody {
+    /// For what.
+    pub job: JobBytes,
+    /// The block to ask on from; [`NOWHERE`] if these are all.
+    pub next: U64,
+}
+
+impl Wire for ChangedIsBody {
+    fn check(&self) -> Result<(), FieldError> {
+        if self.next == NOWHERE { Ok(()) } else { place("the block to ask on from", self.next.get()) }
+    }
+}
+
+/// Answer to a probe: 28 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ProbedBody {
+    /// Whom it follows.
+    pub promise: PromiseBytes,
+    /// Nanoseconds since it last granted a lease or was asked to be sealed.
+    pub quiet_ns: U64,
+}
+
+impl Wire for ProbedBody {
+    fn check(&self) -> Result<(), FieldError> {
+        self.promise.check()
+    }
+}
+
+/// What a replica says, where it lies in a buffer.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "each is the message of that name in core")]
+pub enum ToOwnerBody<'a> {
+    Welcome(&'a ProgressBytes),
+    Sealed(&'a SealedBody, &'a [MentionBytes]),
+    Durable(&'a ProgressBytes),
+    Alive(&'a AliveBody),
+    Data(&'a DataBody, &'a [U32]),
+    Listed(&'a ListedBody, &'a [RangeBytes]),
+    Changed(&'a ChangedIsBody, &'a [RangeBytes]),
+    Refused(&'a PromiseBytes),
+    Stranger,
+    Failed,
+    Probed(&'a ProbedBody),
+}
+
+fn mentions(count: usize) -> Result<(), FieldError> {
+    require(count <= MOST_MENTIONS, "the entries of a report", count as u64, "must be at most 65536")
+}
+
+fn ranges(count: usize) -> Result<(), FieldError> {
+    require(count <= MOST_RANGES, "the ranges of a list", count as u64, "must be at most 65536")
+}
+
+impl<'a> ToOwnerBody<'a> {
+    pub(crate) fn decode(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        match kind {
+            Kind::Welcome => whole(kind, bytes).map(Self::Welcome),
+            Kind::Sealed => {
+                let (body, above) = with_table::<SealedBody, MentionBytes>(kind, bytes)?;
+                mentions(above.len())?;
+                Ok(Self::Sealed(body, above))
+            }
+            Kind::Durable => whole(kind, bytes).map(Self::Durable),
+            Kind::Alive => whole(kind, bytes).map(Self::Alive),
+            Kind::Data => {
+                let (body, checksums) = with_table::<DataBody, U32>(kind, bytes)?;
+                match body.content.get() {
+                    HERE => data_blocks("the blocks of an answer", checksums.len() as u64)?,
+                    _ => same_count(kind, checksums.len(), 0)?,
+                }
+                Ok(Self::Data(body, checksums))
+            }
+            Kind::Listed => {
+                let (body, list) = with_table::<ListedBody, RangeBytes>(kind, bytes)?;
+                ranges(list.len())?;
+                Ok(Self::Listed(body, list))
+            }
+            Kind::ChangedIs => {
+                let (body, list) = with_table::<ChangedIsBody, RangeBytes>(kind, bytes)?;
+                ranges(list.len())?;
+                Ok(Self::Changed(body, list))
+            }
+            Kind::Refused => whole(kind, bytes).map(Self::Refused),
+            Kind::Stranger => empty(kind, bytes).map(|()| Self::Stranger),
+            Kind::Failed => empty(kind, bytes).map(|()| Self::Failed),
+            Kind::Probed => whole(kind, bytes).map(Self::Probed),
+            _ => Err(DecodeError::Kind { said: kind.code() }),
+        }
+    }
+
+    /// The checksums of the payload's blocks.
+    pub fn checksums(&self) -> &'a [U32] {
+        if let Self::Data(_, checksums) = self { checksums } else { &[] }
+    }
+
+    /// As core has it. If there is a payload, its handle is asked for; the data is to begin with its buffer.
+    pub fn message<D>(&self, data: impl FnOnce() -> D) -> ToOwner<D> {
+        match self {
+            Self::Welcome(progress) => ToOwner::Welcome(progress.get()),
+            Self::Sealed(body, above) => ToOwner::Sealed(Report {
+                mark: body.mark.get(),
+                end: body.end.get(),
+                above: above.iter().map(MentionBytes::get).collect(),
+            }),
+            Self::Durable(progress) => ToOwner::Durable(progress.get()),
+            Self::Alive(body) => ToOwner::Alive {
+                asked: Moment(body.asked_ns.get()),
+                granted: body.granted == 1,
+                progress: body.progress.get(),
+            },
+            Self::Data(body, _) => {
+                let content = match body.content.get() {
+                    HERE => Ok(Content::Data(Payload { data: data(), first: 0 })),
+                    NOTHING => Ok(Content::Nothing),
+                    // There is no other: it was checked when it was decoded.
+                    _ => Err(Rotten),
+                };
+                ToOwner::Data { job: body.job.get(), content }
+            }
+            Self::Listed(body, list) => ToOwner::Listed {
+                after: body.after.get(),
+                ranges: list.iter().map(RangeBytes::get).collect(),
+            },
+            Self::Changed(body, list) => ToOwner::Changed {
+                job: body.job.get(),
+                ranges: list.iter().map(RangeBytes::get).collect(),
+                next: (body.next != NOWHERE).then_some(body.next.get()),
+            },
+            Self::Refused(promise) => ToOwner::Refused(promise.get()),
+            Self::Stranger => ToOwner::Stranger,
+            Self::Failed => ToOwner::Failed,
+            Self::Probed(body) => {
+                ToOwner::Probed { promise: body.promise.get(), quiet_ns: body.quiet_ns.get() }
+            }
+        }
+    }
+}
+
+/// Adds the frame of a message to bytes. The checksums of the data are asked for, one for each block that is answered;
+/// the blocks themselves are to be written after the frame. What it refuses leaves the bytes as they were.
+pub fn encode_to_owner<'m, D>(
+    cluster: ClusterId,
+    from: &FromReplica,
+    message: &'m ToOwner<D>,
+    checksums: impl FnOnce(&'m Payload<D>) -> &'m [u32],
+    out: &mut Vec<u8>,
+) -> Result<(), FieldError> {
+    Writer::frame(out, header_from_replica(cluster, from), |frame| match message {
+        ToOwner::Welcome(progress) => {
+            frame.part(&ProgressBytes::from(progress))?;
+            Ok(Kind::Welcome)
+        }
+        ToOwner::Sealed(Report { mark, end, above }) => {
+            mentions(above.len())?;
+            frame.part(&SealedBody { mark: (*mark).into(), end: (*end).into() })?;
+            above.iter().try_for_each(|mention| frame.part(&MentionBytes::from(mention)))?;
+            Ok(Kind::Sealed)
+        }
+        ToOwner::Durable(progress) => {
+            frame.part(&ProgressBytes::from(progress))?;
+            Ok(Kind::Durable)
+        }
+        ToOwner::Alive { asked, granted, progress } => {
+            let (asked_ns, granted) = (asked.0.into(), u32::from(*granted).into());
+            frame.part(&AliveBody { asked_ns, granted, progress: progress.into() })?;
+            Ok(Kind::Alive)
+        }
+        ToOwner::Data { job, content } => {
+            let code = match content {
+                Ok(Content::Data(_)) => HERE,
+                Ok(Content::Nothing) => NOTHING,
+                Err(Rotten) => ROTTEN,
+            };
+            frame.part(&DataBody { job: (*job).into(), content: code.into() })?;
+            if let Ok(Content::Data(payload)) = content {
+                let checksums = checksums(payload);
+                frame.checksums(checksums, checksums.len())?;
+            }
+            Ok(Kind::Data)
+        }
+        ToOwner::Listed { after, ranges: list } => {
+            ranges(list.len())?;
+            frame.part(&ListedBody { after: (*after).into() })?;
+            list.iter().try_for_each(|range| frame.part(&RangeBytes::from(range)))?;
+            Ok(Kind::Listed)
+        }
+        ToOwner::Changed { job, ranges: list, next } => {
+            ranges(list.len())?;
+            if let Some(next) = next {
+                place("the block to ask on from", *next)?;
+            }
+            frame.part(&ChangedIsBody { job: (*job).into(), next: next.unwrap_or(NOWHERE).into() })?;
+            list.iter().try_for_each(|range| frame.part(&RangeBytes::from(range)))?;
+            Ok(Kind::ChangedIs)
+        }
+        ToOwner::Refused(promise) => {
+            frame.part(&PromiseBytes::from(promise))?;
+            Ok(Kind::Refused)
+        }
+        ToOwner::Stranger => Ok(Kind::Stranger),
+        ToOwner::Failed => Ok(Kind::Failed),
+        ToOwner::Probed { promise, quiet_ns } => {
+            frame.part(&ProbedBody { promise: promise.into(), quiet_ns: (*quiet_ns).into() })?;
+            Ok(Kind::Probed)
+        }
+    })
+}

@@ -1,0 +1,304 @@
+//! What an owner says, as bytes: a body for each kind.
+
+use loadline_san_core::ids::{Epoch, Sequence};
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::{FromOwner, Payload, ToReplica, What};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::field::{FieldError, Wire, count, data_blocks, flag, number, span};
+use crate::frame::{ClusterId, DecodeError, Writer, empty, header_from_owner, same_count, whole, with_table};
+use crate::kind::Kind;
+use crate::part::{EntryBytes, JobBytes, PositionBytes, place};
+
+/// The next entry: 40 bytes. The checksums of its data follow.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct EntryBody {
+    /// Its ownership, and its number in it, from 1.
+    pub position: PositionBytes,
+    /// The last acknowledged number.
+    pub mark: U64,
+    /// What to do.
+    pub entry: EntryBytes,
+}
+
+impl Wire for EntryBody {
+    fn check(&self) -> Result<(), FieldError> {
+        number("the number of an entry", self.position.sequence)?;
+        self.position.check()?;
+        count("a mark", self.mark)?;
+        self.entry.check()
+    }
+}
+
+/// An entry outside of the sequence: 40 bytes. The checksums of its data follow.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct BesideBody {
+    /// Its number in the session, from 1.
+    pub number: U64,
+    /// Where it stands. Its number may be 0: a copy may be made before anything is acknowledged.
+    pub position: PositionBytes,
+    /// What to do.
+    pub entry: EntryBytes,
+}
+
+impl Wire for BesideBody {
+    fn check(&self) -> Result<(), FieldError> {
+        number("the number of an entry beside the sequence", self.number)?;
+        self.position.check()?;
+        self.entry.check()
+    }
+}
+
+/// It is alive, and asks for a lease: 24 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct HeartbeatBody {
+    /// The ownership of the mark.
+    pub ownership: U64,
+    /// The last acknowledged number.
+    pub mark: U64,
+    /// When it was sent: nanoseconds of the owner's clock.
+    pub asked_ns: U64,
+}
+
+impl Wire for HeartbeatBody {
+    fn check(&self) -> Result<(), FieldError> {
+        count("an ownership", self.ownership)?;
+        count("a mark", self.mark)
+    }
+}
+
+/// What is in these blocks? 24 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ReadBody {
+    /// For what.
+    pub job: JobBytes,
+    /// How many: no more than an answer can have.
+    pub blocks: U32,
+    /// The first.
+    pub block: U64,
+}
+
+impl Wire for ReadBody {
+    fn check(&self) -> Result<(), FieldError> {
+        let (block, blocks) = (self.block.get(), self.blocks.get());
+        data_blocks("the blocks of a read", blocks)?;
+        span(block, block.checked_add(u64::from(blocks)))
+    }
+}
+
+/// What is in this entry of the log? 20 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct FetchBody {
+    /// For what.
+    pub job: JobBytes,
+    /// Its number in the log, from 1.
+    pub number: U64,
+}
+
+impl Wire for FetchBody {
+    fn check(&self) -> Result<(), FieldError> {
+        number("the number of an entry in a log", self.number)
+    }
+}
+
+/// It is no member, and is to list what it may have: 20 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ReturnBody {
+    /// The ownership.
+    pub ownership: U64,
+    /// The first entry that it will get, from 1.
+    pub from: U64,
+    /// 1 if it forgets everything that it has, else 0.
+    pub empty: U32,
+}
+
+impl Wire for ReturnBody {
+    fn check(&self) -> Result<(), FieldError> {
+        count("an ownership", self.ownership)?;
+        number("the first entry that a replica will get", self.from)?;
+        flag("whether a replica forgets everything", self.empty)
+    }
+}
+
+/// Which blocks have changed? 28 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ChangedBody {
+    /// For what.
+    pub job: JobBytes,
+    /// Since this epoch.
+    pub since: U64,
+    /// From this block on.
+    pub from: U64,
+}
+
+impl Wire for ChangedBody {
+    fn check(&self) -> Result<(), FieldError> {
+        count("an epoch", self.since)?;
+        place("the block to ask from", self.from.get())
+    }
+}
+
+/// What an owner says, where it lies in a buffer.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "each is the message of that name in core")]
+pub enum ToReplicaBody<'a> {
+    Hello,
+    Seal,
+    Entry(&'a EntryBody, &'a [U32]),
+    Beside(&'a BesideBody, &'a [U32]),
+    Heartbeat(&'a HeartbeatBody),
+    Read(&'a ReadBody),
+    Fetch(&'a FetchBody),
+    Return(&'a ReturnBody),
+    Changed(&'a ChangedBody),
+    Joined,
+    Release,
+    Probe,
+}
+
+impl<'a> ToReplicaBody<'a> {
+    pub(crate) fn decode(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let bare = |body| empty(kind, bytes).map(|()| body);
+        match kind {
+            Kind::Hello => bare(Self::Hello),
+            Kind::Seal => bare(Self::Seal),
+            Kind::Entry => {
+                let (body, checksums) = with_table::<EntryBody, U32>(kind, bytes)?;
+                same_count(kind, checksums.len(), body.entry.data_blocks())?;
+                Ok(Self::Entry(body, checksums))
+            }
+            Kind::Beside => {
+                let (body, checksums) = with_table::<BesideBody, U32>(kind, bytes)?;
+                same_count(kind, checksums.len(), body.entry.data_blocks())?;
+                Ok(Self::Beside(body, checksums))
+            }
+            Kind::Heartbeat => whole(kind, bytes).map(Self::Heartbeat),
+            Kind::Read => whole(kind, bytes).map(Self::Read),
+            Kind::Fetch => whole(kind, bytes).map(Self::Fetch),
+            Kind::Return => whole(kind, bytes).map(Self::Return),
+            Kind::Changed => whole(kind, bytes).map(Self::Changed),
+            Kind::Joined => bare(Self::Joined),
+            Kind::Release => bare(Self::Release),
+            Kind::Probe => bare(Self::Probe),
+            _ => Err(DecodeError::Kind { said: kind.code() }),
+        }
+    }
+
+    /// The checksums of the payload's blocks.
+    pub fn checksums(&self) -> &'a [U32] {
+        match self {
+            Self::Entry(_, checksums) | Self::Beside(_, checksums) => checksums,
+            _ => &[],
+        }
+    }
+
+    /// As core has it. If there is a payload, its handle is asked for; the data is to begin with its buffer.
+    pub fn message<D>(&self, data: impl FnOnce() -> D) -> ToReplica<D> {
+        match self {
+            Self::Hello => ToReplica::Hello,
+            Self::Seal => ToReplica::Seal,
+            Self::Entry(body, _) => {
+                let position = body.position.get();
+                ToReplica::Entry {
+                    ownership: position.ownership,
+                    sequence: position.sequence,
+                    mark: Sequence(body.mark.get()),
+                    entry: body.entry.get(data),
+                }
+            }
+            Self::Beside(body, _) => ToReplica::Beside {
+                number: body.number.get(),
+                position: body.position.get(),
+                entry: body.entry.get(data),
+            },
+            Self::Heartbeat(body) => ToReplica::Heartbeat {
+                ownership: Epoch(body.ownership.get()),
+                mark: Sequence(body.mark.get()),
+                asked: Moment(body.asked_ns.get()),
+            },
+            Self::Read(body) => {
+                ToReplica::Read { job: body.job.get(), block: body.block.get(), blocks: body.blocks.get() }
+            }
+            Self::Fetch(body) => ToReplica::Fetch { job: body.job.get(), number: body.number.get() },
+            Self::Return(body) => ToReplica::Return {
+                ownership: Epoch(body.ownership.get()),
+                from: Sequence(body.from.get()),
+                empty: body.empty == 1,
+            },
+            Self::Changed(body) => ToReplica::Changed {
+                job: body.job.get(),
+                since: Epoch(body.since.get()),
+                from: body.from.get(),
+            },
+            Self::Joined => ToReplica::Joined,
+            Self::Release => ToReplica::Release,
+            Self::Probe => ToReplica::Probe,
+        }
+    }
+}
+
+/// Adds the frame of a message to bytes. The checksums of the data are asked for, one for each block of the entry; the
+/// blocks themselves are to be written after the frame. What it refuses leaves the bytes as they were.
+pub fn encode_to_replica<'m, D>(
+    cluster: ClusterId,
+    from: &FromOwner,
+    message: &'m ToReplica<D>,
+    checksums: impl FnOnce(&'m Payload<D>) -> &'m [u32],
+    out: &mut Vec<u8>,
+) -> Result<(), FieldError> {
+    Writer::frame(out, header_from_owner(cluster, from), |frame| match message {
+        ToReplica::Hello => Ok(Kind::Hello),
+        ToReplica::Seal => Ok(Kind::Seal),
+        ToReplica::Entry { ownership, sequence, mark, entry } => {
+            let position = PositionBytes { ownership: ownership.0.into(), sequence: sequence.0.into() };
+            frame.part(&EntryBody { position, mark: mark.0.into(), entry: entry.into() })?;
+            if let What::Data(payload) = &entry.what {
+                frame.checksums(checksums(payload), entry.blocks as usize)?;
+            }
+            Ok(Kind::Entry)
+        }
+        ToReplica::Beside { number, position, entry } => {
+            let (number, position) = ((*number).into(), (*position).into());
+            frame.part(&BesideBody { number, position, entry: entry.into() })?;
+            if let What::Data(payload) = &entry.what {
+                frame.checksums(checksums(payload), entry.blocks as usize)?;
+            }
+            Ok(Kind::Beside)
+        }
+        ToReplica::Heartbeat { ownership, mark, asked } => {
+            let (ownership, mark, asked_ns) = (ownership.0.into(), mark.0.into(), asked.0.into());
+            frame.part(&HeartbeatBody { ownership, mark, asked_ns })?;
+            Ok(Kind::Heartbeat)
+        }
+        ToReplica::Read { job, block, blocks } => {
+            let (block, blocks) = ((*block).into(), (*blocks).into());
+            frame.part(&ReadBody { job: (*job).into(), block, blocks })?;
+            Ok(Kind::Read)
+        }
+        ToReplica::Fetch { job, number } => {
+            frame.part(&FetchBody { job: (*job).into(), number: (*number).into() })?;
+            Ok(Kind::Fetch)
+        }
+        ToReplica::Return { ownership, from, empty } => {
+            let (ownership, from, empty) = (ownership.0.into(), from.0.into(), u32::from(*empty).into());
+            frame.part(&ReturnBody { ownership, from, empty })?;
+            Ok(Kind::Return)
+        }
+        ToReplica::Changed { job, since, from } => {
+            let (since, from) = (since.0.into(), (*from).into());
+            frame.part(&ChangedBody { job: (*job).into(), since, from })?;
+            Ok(Kind::Changed)
+        }
+        ToReplica::Joined => Ok(Kind::Joined),
+        ToReplica::Release => Ok(Kind::Release),
+        ToReplica::Probe => Ok(Kind::Probe),
+    })
+}

@@ -1,0 +1,275 @@
+//! Everything that can be said comes back as it was; and what was changed on the way is refused.
+
+mod common;
+
+use common::{CLUSTER, Logged, Message, logged, messages, records};
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
+use loadline_san_core::layout::{GroupIndex, MOST_BLOCKS};
+use loadline_san_core::message::{
+    Content, Entry, FromOwner, FromReplica, Job, Mention, Payload, Report, ToOwner, ToReplica, What,
+};
+use loadline_san_protocol::field::{MOST_COUNT, MOST_DATA_BLOCKS};
+use loadline_san_protocol::frame::{HEADER, MOST_FRAME, MOST_MENTIONS, MOST_PAYLOAD, MOST_RANGES};
+use loadline_san_protocol::log::{Expected, LogFault, MOST_HEADER, SECTOR, block_crc};
+use loadline_san_protocol::record::RecordFault;
+use loadline_san_protocol::{ClusterId, DecodeError, decode, log, needed, record};
+use proptest::prelude::*;
+
+const REPLICA: ReplicaId = ReplicaId(77);
+const GROUP: GroupIndex = GroupIndex(3);
+/// Bytes of a frame that say how long it is.
+const BEGIN: usize = 16;
+
+fn expected() -> Expected {
+    Expected { replica: REPLICA, group: GROUP, generations: 5..=6 }
+}
+
+/// Calls it with each single bit changed.
+fn each_flip(bytes: &[u8], mut judge: impl FnMut(&[u8], usize)) {
+    let mut changed = bytes.to_vec();
+    for bit in 0..bytes.len() * 8 {
+        changed[bit / 8] ^= 1 << (bit % 8);
+        judge(&changed, bit);
+        changed[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_message_comes_back_as_it_was(message in messages()) {
+        let bytes = message.bytes();
+        let frame = decode(&bytes, CLUSTER).unwrap();
+        prop_assert_eq!(frame.length(), bytes.len());
+        prop_assert_eq!(needed(&bytes[..BEGIN]), Ok(Some(bytes.len())));
+        prop_assert_eq!(Message::of(&frame), message);
+    }
+
+    #[test]
+    fn frames_follow_each_other(one in messages(), next in messages(), odd in 0..8usize) {
+        let mut bytes = vec![0; odd];
+        one.encode(&mut bytes).unwrap();
+        let length = bytes.len() - odd;
+        next.encode(&mut bytes).unwrap();
+        let first = decode(&bytes[odd..], CLUSTER).unwrap();
+        prop_assert_eq!(first.length(), length);
+        prop_assert_eq!(Message::of(&first), one);
+        let second = decode(&bytes[odd + length..], CLUSTER).unwrap();
+        prop_assert_eq!(Message::of(&second), next);
+    }
+
+    #[test]
+    fn a_frame_that_was_cut_says_what_is_missing(message in messages()) {
+        let bytes = message.bytes();
+        for got in 0..bytes.len() {
+            let wanted = if got < BEGIN { HEADER } else { bytes.len() };
+            let error = decode(&bytes[..got], CLUSTER).unwrap_err();
+            prop_assert_eq!(error, DecodeError::TooShort { needed: wanted, got });
+            prop_assert_eq!(needed(&bytes[..got]), Ok((got >= BEGIN).then_some(bytes.len())));
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was(record in records()) {
+        let bytes = record::encode(&record).unwrap();
+        prop_assert_eq!(record::decode(&bytes), Ok(record));
+    }
+
+    #[test]
+    fn a_log_record_comes_back_as_it_was(logged in logged(REPLICA, GROUP, 5), data in 0..3usize) {
+        let mut bytes = logged.bytes();
+        let length = bytes.len();
+        prop_assert!(length.is_multiple_of(SECTOR) && length <= MOST_HEADER);
+        bytes.resize(length + data * 4096, 0xdd);
+        let view = log::decode(&bytes, &expected()).unwrap();
+        prop_assert_eq!(view.header.header_length(), length);
+        prop_assert_eq!(view.header.length.get() as usize, length + logged.checksums.len() * 4096);
+        let checksums = view.checksums.iter().map(|c| c.get()).collect();
+        prop_assert_eq!(Logged { record: view.record(), checksums }, logged);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn a_bit_that_changed_in_a_frame_is_seen(message in messages()) {
+        each_flip(&message.bytes(), |bytes, bit| {
+            let found = decode(bytes, CLUSTER);
+            assert!(found.is_err(), "bit {bit} changed: {found:?}");
+        });
+    }
+
+    #[test]
+    fn a_bit_that_changed_in_a_record_is_seen(record in records()) {
+        each_flip(&record::encode(&record).unwrap(), |bytes, bit| {
+            let found = record::decode(bytes);
+            assert!(found.is_err(), "bit {bit} changed: {found:?}");
+        });
+    }
+
+    #[test]
+    fn a_record_that_was_cut_is_seen(record in records()) {
+        let bytes = record::encode(&record).unwrap();
+        for got in 0..bytes.len() {
+            let cut = matches!(record::decode(&bytes[..got]), Err(RecordFault::Truncated { .. }));
+            prop_assert!(cut, "at {}", got);
+        }
+        let more = [bytes, vec![0]].concat();
+        let longer = matches!(record::decode(&more), Err(RecordFault::Length { .. }));
+        prop_assert!(longer);
+    }
+
+    #[test]
+    fn a_bit_that_changed_in_a_log_header_is_seen(logged in logged(REPLICA, GROUP, 6)) {
+        let bytes = logged.bytes();
+        each_flip(&bytes, |bytes, bit| {
+            let found = log::decode(bytes, &expected()).map(|view| view.record());
+            let right = if bit < 64 { found == Err(LogFault::NotARecord) } else { torn(&found) };
+            assert!(right, "bit {bit} changed: {found:?}");
+        });
+        for got in 0..bytes.len() {
+            let needed = if got < SECTOR { SECTOR } else { bytes.len() };
+            let error = log::decode(&bytes[..got], &expected()).unwrap_err();
+            prop_assert_eq!(error, LogFault::TooShort { needed, got });
+        }
+    }
+}
+
+fn torn<T>(found: &Result<T, LogFault>) -> bool {
+    matches!(found, Err(LogFault::Torn { .. }))
+}
+
+fn from_owner(epoch: u64) -> FromOwner {
+    let owner = Owner { node: NodeId(1), incarnation: Incarnation(2) };
+    let (volume, process) = (VolumeId(7), Incarnation(3));
+    FromOwner { volume, replica: REPLICA, owner, epoch: Epoch(epoch), session: 4, process }
+}
+
+fn hello() -> Vec<u8> {
+    Message::ToReplica(from_owner(9), ToReplica::Hello).bytes()
+}
+
+#[test]
+fn what_is_not_for_us_says_why() {
+    let bytes = hello();
+    let other = ClusterId(1);
+    let error = decode(&bytes, other).unwrap_err();
+    assert_eq!(error, DecodeError::Cluster { said: CLUSTER, ours: other });
+    assert!(error.to_string().contains("cluster 0123456789abcdef0011223344556677"), "{error}");
+
+    let mut newer = bytes.clone();
+    newer[4] = 2;
+    let error = decode(&newer, CLUSTER).unwrap_err();
+    assert_eq!(error, DecodeError::Version { said: 2, ours: 1 });
+    assert_eq!(needed(&newer), Err(error));
+    assert!(error.to_string().contains("upgrade the older node"), "{error}");
+
+    let stranger = b"GET / HTTP/1.1\r\n";
+    assert_eq!(needed(stranger), Err(DecodeError::NotOurs { said: u32::from_le_bytes(*b"GET ") }));
+}
+
+#[test]
+fn a_hostile_length_is_refused_before_anything_is_read() {
+    for (at, most) in [(8, MOST_FRAME - HEADER), (12, MOST_PAYLOAD as usize)] {
+        for length in [most as u32 + 1, u32::MAX] {
+            let mut bytes = hello();
+            bytes[at..at + 4].copy_from_slice(&length.to_le_bytes());
+            let error = decode(&bytes, CLUSTER).unwrap_err();
+            assert!(
+                matches!(error, DecodeError::Field(field) if field.value == u64::from(length)),
+                "{error}"
+            );
+            assert_eq!(needed(&bytes), Err(error));
+        }
+    }
+}
+
+#[test]
+fn what_could_not_be_read_is_not_written() {
+    let refused = |message: ToReplica<Vec<u32>>| {
+        let mut out = vec![1, 2, 3];
+        let error = Message::ToReplica(from_owner(9), message).encode(&mut out).unwrap_err();
+        assert_eq!(out, [1, 2, 3], "what was there stays, and nothing is added");
+        error
+    };
+    let entry = |block, blocks, what| ToReplica::Entry {
+        ownership: Epoch(1),
+        sequence: Sequence(1),
+        mark: Sequence(0),
+        entry: Entry { block, blocks, what },
+    };
+    let data = |blocks| What::Data(Payload { data: vec![0; blocks], first: 0 });
+    refused(entry(0, 1, What::Open));
+    refused(entry(1, 0, What::Open));
+    refused(entry(0, 0, What::Zeroes));
+    refused(entry(MOST_BLOCKS, 1, What::Trim));
+    refused(entry(u64::MAX, 1, What::Trim));
+    refused(entry(0, 2, data(1)));
+    refused(entry(0, MOST_DATA_BLOCKS + 1, data(MOST_DATA_BLOCKS as usize + 1)));
+    refused(ToReplica::Return { ownership: Epoch(1), from: Sequence(0), empty: false });
+    let job = Job { slot: 0, turn: 0, part: 0 };
+    refused(ToReplica::Read { job, block: 0, blocks: 0 });
+    refused(ToReplica::Read { job, block: 0, blocks: MOST_DATA_BLOCKS + 1 });
+    refused(ToReplica::Fetch { job, number: MOST_COUNT + 1 });
+    let sequence = Sequence(0);
+    let open = Entry { block: 0, blocks: 0, what: What::Open };
+    refused(ToReplica::Entry { ownership: Epoch(1), sequence, mark: sequence, entry: open });
+
+    let mut out = Vec::new();
+    let hello = Message::ToReplica(from_owner(MOST_COUNT + 1), ToReplica::Hello);
+    assert_eq!(hello.encode(&mut out).unwrap_err().what, "an epoch");
+}
+
+#[test]
+fn the_longest_messages_fit_and_longer_ones_are_refused() {
+    let FromOwner { volume, replica, owner, session, process, .. } = from_owner(0);
+    let from = FromReplica { volume, replica, process, owner, session };
+    let mention = Mention {
+        number: 1,
+        position: Position::START,
+        entry: Entry { block: 0, blocks: 1, what: What::Zeroes },
+    };
+    let report = |count| {
+        let above = vec![mention.clone(); count];
+        ToOwner::Sealed(Report { mark: Position::START, end: Position::START, above })
+    };
+    let list = |count| ToOwner::Listed { after: Position::START, ranges: vec![1..2; count] };
+    let answer = |count| ToOwner::Data {
+        job: Job { slot: 1, turn: 1, part: 1 },
+        content: Ok(Content::Data(Payload { data: vec![5; count], first: 0 })),
+    };
+    let makes: [(&dyn Fn(usize) -> ToOwner<Vec<u32>>, usize); 3] =
+        [(&report, MOST_MENTIONS), (&list, MOST_RANGES), (&answer, MOST_DATA_BLOCKS as usize)];
+    for (make, most) in makes {
+        let message = Message::ToOwner(from, make(most));
+        let bytes = message.bytes();
+        assert!(bytes.len() <= MOST_FRAME);
+        assert_eq!(Message::of(&decode(&bytes, CLUSTER).unwrap()), message);
+        Message::ToOwner(from, make(most + 1)).encode(&mut Vec::new()).unwrap_err();
+    }
+}
+
+#[test]
+fn the_checksum_of_a_block_knows_its_place() {
+    let data = [7; 4096];
+    let here = block_crc(VolumeId(1), GROUP, 5, &data);
+    // Made from CRC32C's definition alone, in one piece: the format does not change unseen.
+    let mut all = Vec::new();
+    all.extend_from_slice(&1u64.to_le_bytes());
+    all.extend_from_slice(&3u32.to_le_bytes());
+    all.extend_from_slice(&5u64.to_le_bytes());
+    all.extend_from_slice(&data);
+    let mut crc = !0u32;
+    for byte in all {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    assert_eq!(here, !crc);
+    assert_ne!(here, block_crc(VolumeId(2), GROUP, 5, &data));
+    assert_ne!(here, block_crc(VolumeId(1), GroupIndex(4), 5, &data));
+    assert_ne!(here, block_crc(VolumeId(1), GROUP, 6, &data));
+}

@@ -1,0 +1,305 @@
+//! Anything that can be said, as strategies: messages, records, log headers. The data of a payload is the checksums of its
+//! blocks.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use loadline_san_core::ids::{
+    Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
+};
+use loadline_san_core::layout::{GroupIndex, Layout, MOST_BLOCKS};
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::*;
+use loadline_san_core::record::{Departed, Group, Record, State};
+use loadline_san_protocol::field::MOST_COUNT;
+use loadline_san_protocol::log::{Change, LogRecord};
+use loadline_san_protocol::{Body, ClusterId, FieldError, Frame, encode_to_owner, encode_to_replica, log};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+pub(crate) const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+
+/// A message of either direction.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Message {
+    ToReplica(FromOwner, ToReplica<Vec<u32>>),
+    ToOwner(FromReplica, ToOwner<Vec<u32>>),
+}
+
+impl Message {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) -> Result<(), FieldError> {
+        match self {
+            Message::ToReplica(from, message) => encode_to_replica(CLUSTER, from, message, |p| &p.data, out),
+            Message::ToOwner(from, message) => encode_to_owner(CLUSTER, from, message, |p| &p.data, out),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.encode(&mut out).expect("it can be said");
+        out
+    }
+
+    pub(crate) fn of(frame: &Frame<'_>) -> Message {
+        let data = |checksums: &[zerocopy::little_endian::U32]| checksums.iter().map(|c| c.get()).collect();
+        match &frame.body {
+            Body::ToReplica(from, body) => Message::ToReplica(*from, body.message(|| data(body.checksums()))),
+            Body::ToOwner(from, body) => Message::ToOwner(*from, body.message(|| data(body.checksums()))),
+        }
+    }
+}
+
+pub(crate) fn counts() -> BoxedStrategy<u64> {
+    prop_oneof![Just(0), Just(MOST_COUNT), 0..1000u64, 0..=MOST_COUNT].boxed()
+}
+
+pub(crate) fn numbers() -> BoxedStrategy<u64> {
+    prop_oneof![Just(1), Just(MOST_COUNT), 1..1000u64, 1..=MOST_COUNT].boxed()
+}
+
+fn owners() -> impl Strategy<Value = Owner> {
+    any::<(u32, u64)>().prop_map(|(n, i)| Owner { node: NodeId(n), incarnation: Incarnation(i) })
+}
+
+fn positions() -> impl Strategy<Value = Position> {
+    (counts(), counts()).prop_map(|(o, s)| Position { ownership: Epoch(o), sequence: Sequence(s) })
+}
+
+fn jobs() -> impl Strategy<Value = Job> {
+    any::<(u32, u32, u32)>().prop_map(|(slot, turn, part)| Job { slot, turn, part })
+}
+
+fn promises() -> impl Strategy<Value = Promise> {
+    (counts(), owners()).prop_map(|(epoch, owner)| Promise { epoch: Epoch(epoch), owner })
+}
+
+/// So many blocks at the most, somewhere.
+fn ranges(most: u64) -> impl Strategy<Value = Range<u64>> {
+    let lengths = prop_oneof![1..=most, 1..=most.min(9)];
+    (lengths, any::<u64>()).prop_map(|(length, at)| {
+        let start = at % (MOST_BLOCKS - length + 1);
+        start..start + length
+    })
+}
+
+fn checksums() -> impl Strategy<Value = Vec<u32>> {
+    prop_oneof![9 => vec(any::<u32>(), 1..9), 1 => vec(any::<u32>(), 90..300)]
+}
+
+pub(crate) fn entries() -> BoxedStrategy<Entry<Vec<u32>>> {
+    let without = (ranges(u64::from(u32::MAX)), any::<bool>()).prop_map(|(range, trim)| {
+        let what = if trim { What::Trim } else { What::Zeroes };
+        Entry { block: range.start, blocks: (range.end - range.start) as u32, what }
+    });
+    let data = (checksums(), any::<u64>()).prop_map(|(data, at)| {
+        let blocks = data.len() as u32;
+        let block = at % (MOST_BLOCKS - u64::from(blocks) + 1);
+        Entry { block, blocks, what: What::Data(Payload { data, first: 0 }) }
+    });
+    let open = Just(Entry { block: 0, blocks: 0, what: What::Open });
+    prop_oneof![1 => open, 2 => without, 3 => data].boxed()
+}
+
+pub(crate) fn stripped(entry: &Entry<Vec<u32>>) -> Entry<()> {
+    let what = match entry.what {
+        What::Open => What::Open,
+        What::Data(_) => What::Data(Payload { data: (), first: 0 }),
+        What::Zeroes => What::Zeroes,
+        What::Trim => What::Trim,
+    };
+    Entry { block: entry.block, blocks: entry.blocks, what }
+}
+
+fn mentions() -> impl Strategy<Value = Mention> {
+    (numbers(), positions(), entries()).prop_map(|(number, position, entry)| Mention {
+        number,
+        position,
+        entry: stripped(&entry),
+    })
+}
+
+fn progresses() -> impl Strategy<Value = Progress> {
+    (counts(), counts(), counts(), counts(), counts(), any::<(bool, bool)>()).prop_map(
+        |(ownership, received, durable, beside_received, beside_durable, (returned, gap))| Progress {
+            ownership: Epoch(ownership),
+            received: Sequence(received),
+            durable: Sequence(durable),
+            beside_received,
+            beside_durable,
+            returned,
+            gap,
+        },
+    )
+}
+
+fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
+    let blocks = ranges(8192).prop_map(|range| (range.start, (range.end - range.start) as u32));
+    prop_oneof![
+        Just(ToReplica::Hello),
+        Just(ToReplica::Seal),
+        (counts(), numbers(), counts(), entries()).prop_map(|(o, s, m, entry)| ToReplica::Entry {
+            ownership: Epoch(o),
+            sequence: Sequence(s),
+            mark: Sequence(m),
+            entry
+        }),
+        (numbers(), positions(), entries()).prop_map(|(number, position, entry)| ToReplica::Beside {
+            number,
+            position,
+            entry
+        }),
+        (counts(), counts(), any::<u64>()).prop_map(|(o, m, asked)| ToReplica::Heartbeat {
+            ownership: Epoch(o),
+            mark: Sequence(m),
+            asked: Moment(asked)
+        }),
+        (jobs(), blocks).prop_map(|(job, (block, blocks))| ToReplica::Read { job, block, blocks }),
+        (jobs(), numbers()).prop_map(|(job, number)| ToReplica::Fetch { job, number }),
+        (counts(), numbers(), any::<bool>()).prop_map(|(o, from, empty)| ToReplica::Return {
+            ownership: Epoch(o),
+            from: Sequence(from),
+            empty
+        }),
+        (jobs(), counts(), 0..=MOST_BLOCKS).prop_map(|(job, since, from)| ToReplica::Changed {
+            job,
+            since: Epoch(since),
+            from
+        }),
+        Just(ToReplica::Joined),
+        Just(ToReplica::Release),
+        Just(ToReplica::Probe),
+    ]
+}
+
+fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
+    let lists = || vec(ranges(MOST_BLOCKS), 0..9);
+    let contents = prop_oneof![
+        checksums().prop_map(|data| Ok(Content::Data(Payload { data, first: 0 }))),
+        Just(Ok(Content::Nothing)),
+        Just(Err(Rotten)),
+    ];
+    prop_oneof![
+        progresses().prop_map(ToOwner::Welcome),
+        (positions(), positions(), vec(mentions(), 0..9))
+            .prop_map(|(mark, end, above)| ToOwner::Sealed(Report { mark, end, above })),
+        progresses().prop_map(ToOwner::Durable),
+        (any::<u64>(), any::<bool>(), progresses()).prop_map(|(asked, granted, progress)| {
+            ToOwner::Alive { asked: Moment(asked), granted, progress }
+        }),
+        (jobs(), contents).prop_map(|(job, content)| ToOwner::Data { job, content }),
+        (positions(), lists()).prop_map(|(after, ranges)| ToOwner::Listed { after, ranges }),
+        (jobs(), lists(), prop::option::of(0..=MOST_BLOCKS))
+            .prop_map(|(job, ranges, next)| ToOwner::Changed { job, ranges, next }),
+        promises().prop_map(ToOwner::Refused),
+        Just(ToOwner::Stranger),
+        Just(ToOwner::Failed),
+        (promises(), any::<u64>()).prop_map(|(promise, quiet_ns)| ToOwner::Probed { promise, quiet_ns }),
+    ]
+}
+
+/// Every message of both directions.
+pub(crate) fn messages() -> impl Strategy<Value = Message> {
+    let down = (any::<(u64, u64)>(), owners(), counts(), any::<(u64, u64)>(), to_replica()).prop_map(
+        |((volume, replica), owner, epoch, (session, process), message)| {
+            let (volume, replica) = (VolumeId(volume), ReplicaId(replica));
+            let (epoch, process) = (Epoch(epoch), Incarnation(process));
+            Message::ToReplica(FromOwner { volume, replica, owner, epoch, session, process }, message)
+        },
+    );
+    let up = (any::<(u64, u64)>(), owners(), any::<(u64, u64)>(), to_owner()).prop_map(
+        |((volume, replica), owner, (session, process), message)| {
+            let (volume, replica) = (VolumeId(volume), ReplicaId(replica));
+            let process = Incarnation(process);
+            Message::ToOwner(FromReplica { volume, replica, process, owner, session }, message)
+        },
+    );
+    prop_oneof![down, up]
+}
+
+fn layouts() -> impl Strategy<Value = Layout> {
+    (1..=12u32, 1..1000u64, 1..1000u64).prop_map(|(stripes, unit, units)| {
+        // The unit of one stripe does not matter, and is not kept.
+        let unit = if stripes == 1 { unit * units } else { unit };
+        let group = if stripes == 1 { unit } else { unit * units };
+        Layout::new(stripes, unit, group).expect("such a layout")
+    })
+}
+
+/// Records that are not broken.
+pub(crate) fn records() -> impl Strategy<Value = Record> {
+    let proposals = (owners(), counts()).prop_map(|(by, number)| ProposalId { by, number });
+    // Of each replica: whether it is in sync, its distance to the one before, its node, when it departed, what it had.
+    let replicas = vec((any::<bool>(), 1..1u64 << 40, any::<u32>(), counts(), positions()), 1..4);
+    let sized = (layouts(), 0..30u64, any::<u64>()).prop_map(|(layout, spans, more)| {
+        let span = layout.blocks_in(GroupIndex(0), u64::MAX) * u64::from(layout.groups(1).unwrap());
+        (layout, (spans * span + more % span) % (3 * span))
+    });
+    let heads = (counts(), proposals, owners(), any::<bool>(), counts(), any::<(u64, u32)>());
+    (heads, sized, vec(replicas, 40), any::<bool>()).prop_map(|(head, (layout, blocks), all, spare)| {
+        let (epoch, made_by, owner, active, attachment, (lease_ns, least)) = head;
+        let count = layout.groups(blocks).expect("a small volume") as usize;
+        let (mut homes, mut last) = (BTreeMap::new(), 0u64);
+        let mut groups = Vec::new();
+        for replicas in all.iter().take(count) {
+            let (mut in_sync, mut departed) = (BTreeSet::new(), BTreeMap::new());
+            for (sync, distance, node, left, had) in replicas {
+                last += distance;
+                homes.insert(ReplicaId(last), NodeId(*node));
+                if *sync || in_sync.is_empty() {
+                    in_sync.insert(ReplicaId(last));
+                } else {
+                    let epoch = Epoch(left % (epoch + 1));
+                    departed.insert(ReplicaId(last), Departed { epoch, had: *had });
+                }
+            }
+            groups.push(Group { in_sync, departed });
+        }
+        if spare {
+            homes.insert(ReplicaId(u64::MAX), NodeId(0));
+        }
+        let state = if active { State::Active } else { State::TakingOver };
+        let epoch = Epoch(epoch);
+        Record { epoch, made_by, owner, state, attachment, lease_ns, blocks, layout, least, homes, groups }
+    })
+}
+
+/// A log record and the checksums of its data.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Logged {
+    pub(crate) record: LogRecord,
+    pub(crate) checksums: Vec<u32>,
+}
+
+impl Logged {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        log::encode(&self.record, &self.checksums, &mut out).expect("it can be written");
+        out
+    }
+}
+
+/// Records of this replica, group, and generation.
+pub(crate) fn logged(
+    replica: ReplicaId,
+    group: GroupIndex,
+    generation: u64,
+) -> impl Strategy<Value = Logged> {
+    let changes = (positions(), any::<bool>(), entries());
+    let heads = (numbers(), any::<u64>(), positions(), counts());
+    (heads, prop::option::weighted(0.8, changes)).prop_map(move |((number, synced, mark, epoch), change)| {
+        let mut checksums = Vec::new();
+        let change = change.map(|(mut position, sequenced, entry)| {
+            if let What::Data(payload) = &entry.what {
+                checksums.clone_from(&payload.data);
+            }
+            if sequenced {
+                position.sequence.0 = position.sequence.0.max(1);
+            }
+            Change { position, sequenced, entry: stripped(&entry) }
+        });
+        let (epoch, synced) = (Epoch(epoch), synced % number);
+        let record = LogRecord { replica, group, generation, number, synced, mark, epoch, change };
+        Logged { record, checksums }
+    })
+}

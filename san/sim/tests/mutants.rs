@@ -1,0 +1,58 @@
+//! With any one rule of the design left out, something is violated, within a stated budget: so each rule is needed, and the
+//! simulator is good enough to see it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use loadline_san_core::rule::Rule;
+use loadline_san_sim::directed::{self, SCHEDULES};
+use loadline_san_sim::run::run;
+use loadline_san_sim::settings::Settings;
+
+/// Each mutant is caught by one of the directed schedules, or by one of so many seeds.
+const BUDGET: u64 = 800;
+
+/// How a mutant is caught.
+fn caught(rule: Rule) -> Option<String> {
+    let directed = SCHEDULES.iter().filter(|schedule| schedule.rule == rule).find_map(|schedule| {
+        let violation = directed::run(schedule, 1, Some(rule), false).violation?;
+        Some(format!("\"{}\": {violation}", schedule.name))
+    });
+    directed.or_else(|| {
+        (1..=BUDGET).find_map(|seed| {
+            let violation = run(&Settings::of_seed(seed), seed, Some(rule), false).violation?;
+            Some(format!("seed {seed}: {violation}"))
+        })
+    })
+}
+
+#[test]
+fn each_rule_is_missed_when_it_is_left_out() {
+    let next = AtomicUsize::new(0);
+    let missed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(rule) = Rule::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match caught(*rule) {
+                        Some(how) => println!("{rule:?}: {how}"),
+                        None => missed.lock().unwrap().push(*rule),
+                    }
+                }
+            });
+        }
+    });
+    let missed = missed.into_inner().unwrap();
+    assert!(missed.is_empty(), "left out, and nobody noticed in {BUDGET} seeds: {missed:?}");
+}
+
+#[test]
+fn the_directed_schedules_violate_nothing_with_all_rules() {
+    for schedule in SCHEDULES {
+        for seed in 1..=5 {
+            let violation = directed::run(schedule, seed, None, false).violation;
+            let violation = violation.map(|violation| violation.to_string());
+            assert_eq!(violation, None, "{}, seed {seed}", schedule.name);
+        }
+    }
+}
