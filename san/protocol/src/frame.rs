@@ -178,7 +178,7 @@ pub enum DecodeError {
     },
     /// A node of another cluster.
     #[error(
-        "a node of cluster {said} has sent this, and this is cluster {ours}: check the address, and remove it there"
+        "a node of cluster {said} has sent this, and this is cluster {ours}: correct the address that one of the two has for the other"
     )]
     Cluster {
         /// What the frame says.

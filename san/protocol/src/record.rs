@@ -205,7 +205,6 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
         groups: short(record.groups.len()),
         in_sync: short(in_sync),
         departed: short(departed),
-        ..Head::new_zeroed()
     };
     head.check()?;
     let mut out = Vec::with_capacity(length);

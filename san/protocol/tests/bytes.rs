@@ -2,15 +2,20 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use common::{CLUSTER, Logged, Message, logged, messages, records};
-use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
-use loadline_san_core::layout::{GroupIndex, MOST_BLOCKS};
+use loadline_san_core::ids::{
+    Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
+};
+use loadline_san_core::layout::{GroupIndex, Layout, MOST_BLOCKS};
 use loadline_san_core::message::{
     Content, Entry, FromOwner, FromReplica, Job, Mention, Payload, Report, ToOwner, ToReplica, What,
 };
+use loadline_san_core::record::{Departed, Group, Record, State};
 use loadline_san_protocol::field::{MOST_COUNT, MOST_DATA_BLOCKS};
 use loadline_san_protocol::frame::{HEADER, MOST_FRAME, MOST_MENTIONS, MOST_PAYLOAD, MOST_RANGES};
-use loadline_san_protocol::log::{Expected, LogFault, MOST_HEADER, SECTOR, block_crc};
+use loadline_san_protocol::log::{Change, Expected, LogFault, LogRecord, MOST_HEADER, SECTOR, block_crc};
 use loadline_san_protocol::record::RecordFault;
 use loadline_san_protocol::{ClusterId, DecodeError, decode, log, needed, record};
 use proptest::prelude::*;
@@ -222,6 +227,9 @@ fn what_could_not_be_read_is_not_written() {
     assert_eq!(hello.encode(&mut out).unwrap_err().what, "an epoch");
 }
 
+/// A message with so many of something.
+type Make<'a> = &'a dyn Fn(usize) -> ToOwner<Vec<u32>>;
+
 #[test]
 fn the_longest_messages_fit_and_longer_ones_are_refused() {
     let FromOwner { volume, replica, owner, session, process, .. } = from_owner(0);
@@ -240,7 +248,7 @@ fn the_longest_messages_fit_and_longer_ones_are_refused() {
         job: Job { slot: 1, turn: 1, part: 1 },
         content: Ok(Content::Data(Payload { data: vec![5; count], first: 0 })),
     };
-    let makes: [(&dyn Fn(usize) -> ToOwner<Vec<u32>>, usize); 3] =
+    let makes: [(Make<'_>, usize); 3] =
         [(&report, MOST_MENTIONS), (&list, MOST_RANGES), (&answer, MOST_DATA_BLOCKS as usize)];
     for (make, most) in makes {
         let message = Message::ToOwner(from, make(most));
@@ -250,6 +258,71 @@ fn the_longest_messages_fit_and_longer_ones_are_refused() {
         Message::ToOwner(from, make(most + 1)).encode(&mut Vec::new()).unwrap_err();
     }
 }
+
+/// Bytes as text, without the zeroes at the end.
+fn hex(bytes: &[u8]) -> String {
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    text.trim_end_matches('0').to_owned()
+}
+
+/// Whoever changes a format raises its version, and then this.
+#[test]
+fn the_formats_do_not_change_unseen() {
+    let entry = ToReplica::Entry {
+        ownership: Epoch(8),
+        sequence: Sequence(5),
+        mark: Sequence(4),
+        entry: Entry { block: 6, blocks: 1, what: What::Data(Payload { data: vec![0xabcd], first: 0 }) },
+    };
+    let frame = Message::ToReplica(from_owner(9), entry).bytes();
+    assert_eq!(hex(&frame), FRAME);
+
+    let position = Position { ownership: Epoch(8), sequence: Sequence(5) };
+    let entry = Entry { block: 6, blocks: 1, what: What::Data(Payload { data: (), first: 0 }) };
+    let record = LogRecord {
+        replica: REPLICA,
+        group: GROUP,
+        generation: 5,
+        number: 12,
+        synced: 11,
+        mark: Position { ownership: Epoch(8), sequence: Sequence(4) },
+        epoch: Epoch(9),
+        change: Some(Change { position, sequenced: true, entry }),
+    };
+    assert_eq!(hex(&Logged { record, checksums: vec![0xabcd] }.bytes()), LOGGED);
+
+    let by = Owner { node: NodeId(1), incarnation: Incarnation(2) };
+    let departed = Departed { epoch: Epoch(6), had: position };
+    let group = Group {
+        in_sync: BTreeSet::from([ReplicaId(77)]),
+        departed: BTreeMap::from([(ReplicaId(78), departed)]),
+    };
+    let record = Record {
+        epoch: Epoch(9),
+        made_by: ProposalId { by, number: 3 },
+        owner: by,
+        state: State::Active,
+        attachment: 1,
+        lease_ns: 2_000_000_000,
+        blocks: 100,
+        layout: Layout::new(1, 256, 256).unwrap(),
+        least: 1,
+        homes: BTreeMap::from([(ReplicaId(77), NodeId(1)), (ReplicaId(78), NodeId(2))]),
+        groups: vec![group],
+    };
+    assert_eq!(hex(&record::encode(&record).unwrap()), RECORD);
+}
+
+const FRAME: &str = "4c4c736e010003002c000000001000007766554433221100efcdab896745230107000000000000004d00000000000000\
+    0200000000000000090000000000000004000000000000000300000000000000010000000ec9d4000800000000000000\
+    0500000000000000040000000000000006000000000000000100000002000000cdab";
+const LOGGED: &str = "4c4c6c6f6772656352f525d20100010000120000000000004d0000000000000005000000000000000c00000000000000\
+    0b0000000000000008000000000000000400000000000000090000000000000008000000000000000500000000000000\
+    0600000000000000010000000200000003000000cdab";
+const RECORD: &str = "4c4c766f6c756d658f31ff57c40000000100020009000000000000000100000002000000000000000300000000000000\
+    010000000200000000000000010000000000000000943577000000006400000000000000010000000001000000000000\
+    000100000000000001000000020000000100000001000000010000004d00000000000000010000004e00000000000000\
+    0200000001000000010000004d000000000000004e000000000000000600000000000000080000000000000005";
 
 #[test]
 fn the_checksum_of_a_block_knows_its_place() {

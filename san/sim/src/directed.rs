@@ -301,14 +301,14 @@ fn liar(world: &mut World) {
 /// A replica is sealed while what it has accepted is on its way to the device.
 fn accepted(world: &mut World) {
     world.begin(0);
-    world.cut.insert((0, 1));
-    world.weather.disk_slowest = 80 * MS;
+    world.without_entries.insert((0, 1));
     world.ask_first(0, What::Write);
+    world.weather.disk_slowest = 20 * MS;
     world.detach(0);
-    world.pass(1);
-    world.cut.clear();
     world.place(1, 1);
     world.pass_until(3_000, |world| world.serves(1));
+    world.without_entries.clear();
+    world.pass(200);
 }
 
 /// A block has rotted. While it is repaired, a client writes it anew.
