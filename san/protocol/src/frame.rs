@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The table has what there are several of: checksums of the payload's blocks, entries of a log, ranges. The payload
-//! follows the frame in the stream and is no part of it: it is written from, and read to, a buffer of its own. The frame's
-//! checksum does not cover it. The table's checksums do, and they are those that the owner took when it copied the data
-//! from its client ([`crate::log::block_crc`]), all the way to the disk.
+//! follows the frame in the stream and is no part of it: it is written from, and read to, a buffer of its own. The
+//! frame's checksum does not cover it. The table's checksums do, and they are those that the owner took when it copied
+//! the data from its client ([`crate::log::block_crc`]), all the way to the disk.
 
 use std::fmt;
 
@@ -151,7 +151,8 @@ impl Header {
     }
 }
 
-/// Why bytes are no frame that can be taken. The connection that they came by is to be closed: what follows cannot be read.
+/// Why bytes are no frame that can be taken. The connection that they came by is to be closed: what follows cannot be
+/// read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// It ends too early.
@@ -249,8 +250,8 @@ impl Frame<'_> {
     }
 }
 
-/// How many bytes the frame has that begins here, without its payload: at most [`MOST_FRAME`]. Nothing, if there are not
-/// yet the 16 bytes that say it. What is no frame is refused; the checksum is not looked at.
+/// How many bytes the frame has that begins here, without its payload: at most [`MOST_FRAME`]. Nothing, if there are
+/// not yet the 16 bytes that say it. What is no frame is refused; the checksum is not looked at.
 pub fn needed(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
     match Begin::ref_from_prefix(bytes) {
         Err(_) => Ok(None),

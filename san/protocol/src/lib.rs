@@ -4,7 +4,8 @@
 //! are: what is decoded borrows from the buffer. Data never passes through here, only the checksums of its blocks.
 //!
 //! Bytes are not trusted. No bytes make a decoder panic, overflow, or allocate more than they are long; and what one
-//! refuses to read, its encoder refuses to write, since both ask the same check. What is decoded encodes to the same bytes.
+//! refuses to read, its encoder refuses to write, since both ask the same check. What is decoded encodes to the same
+//! bytes.
 //!
 //! | module | idea |
 //! | --- | --- |

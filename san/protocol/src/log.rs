@@ -6,8 +6,8 @@
 //! data: whole blocks
 //! ```
 //!
-//! The checksum of the first sector has the same place in every version. So a program knows what a newer one wrote from what has
-//! rotted; and a length is believed only when it is known to be as written.
+//! The checksum of the first sector has the same place in every version. So a program knows what a newer one wrote from
+//! what has rotted; and a length is believed only when it is known to be as written.
 
 use std::ops::RangeInclusive;
 
@@ -25,7 +25,7 @@ use crate::part::{EntryBytes, PositionBytes};
 pub const LOG_VERSION: u16 = 1;
 /// What a log record begins with.
 pub const MAGIC: [u8; 8] = *b"LLlogrec";
-/// Bytes of a sector: what a device writes whole or not at all. Headers are whole sectors.
+/// Bytes of a sector: the least that is written to a device. Headers are whole sectors.
 pub const SECTOR: usize = 512;
 /// The most bytes of a header with its checksums.
 pub const MOST_HEADER: usize = header_length(MOST_DATA_BLOCKS as usize);
@@ -43,9 +43,9 @@ const fn header_length(checksums: usize) -> usize {
     (FIXED + checksums * size_of::<U32>()).next_multiple_of(SECTOR)
 }
 
-/// The checksum of a block: CRC32C of its address (volume 8 bytes, group 4, block in the group 8, little-endian), then of
-/// its data, which is [`BLOCK`] bytes long. A block that is at the wrong place does not match. The owner takes it once, and
-/// it goes with the data over the wire, into the log, and to where the data stays.
+/// The checksum of a block: CRC32C of its address (volume 8 bytes, group 4, block in the group 8, little-endian), then
+/// of its data, which is [`BLOCK`] bytes long. A block that is at the wrong place does not match. The owner takes it
+/// once, and it goes with the data over the wire, into the log, and to where the data stays.
 pub fn block_crc(volume: VolumeId, group: GroupIndex, block: u64, data: &[u8]) -> u32 {
     let mut address = [0; 20];
     address[..8].copy_from_slice(&volume.0.to_le_bytes());

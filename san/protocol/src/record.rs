@@ -154,8 +154,8 @@ pub enum RecordFault {
     Broken(String),
 }
 
-/// Stripes, unit and group size of a layout, as far as anything depends on them: the unit of one stripe does not matter,
-/// and is given as the size of a group.
+/// Stripes, unit and group size of a layout, as far as anything depends on them: the unit of one stripe does not
+/// matter, and is given as the size of a group.
 fn parts(layout: &Layout) -> Result<(u32, u64, u64), LayoutError> {
     let stripes = layout.groups(1)?;
     let group = layout.blocks_in(GroupIndex(0), u64::MAX);

@@ -1,8 +1,8 @@
 //! Any bytes, to every decoder: none panics, and what one takes encodes to the same bytes.
 //!
 //! `LOADLINE_FUZZ_SECONDS` (2) says how long it goes on, and `LOADLINE_FUZZ_SEED` (1) where it begins; the same seed
-//! makes the same inputs in the same order. Most inputs are what can be said, changed, and then given the right checksums
-//! and often the right length, so that the checks behind those are reached.
+//! makes the same inputs in the same order. Most inputs are what can be said, changed, and then given the right
+//! checksums and often the right length, so that the checks behind those are reached.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Anything that can be said, as strategies: messages, records, log headers. The data of a payload is the checksums of its
-//! blocks.
+//! Anything that can be said, as strategies: messages, records, log headers. The data of a payload is the checksums of
+//! its blocks.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
