@@ -17,6 +17,8 @@ use thiserror::Error;
 pub const BLOCK: u64 = 4096;
 /// The most stripes of a volume.
 pub const MOST_STRIPES: u32 = 12;
+/// The most blocks of a piece, and so of an entry: 32 MiB.
+pub const MOST_TOGETHER: u64 = 8192;
 /// The most blocks of a volume: 64 PiB, far from overflowing a byte's address.
 pub const MOST_BLOCKS: u64 = 1 << 44;
 
@@ -74,7 +76,23 @@ impl Layout {
         if unit == 0 || group == 0 || !group.is_multiple_of(unit) || group > MOST_BLOCKS {
             return Err(LayoutError::Sizes { unit, group });
         }
-        Ok(Layout { stripes, unit, group })
+        // One stripe is dealt nothing: its units are its groups.
+        Ok(Layout { stripes, unit: if stripes == 1 { group } else { unit }, group })
+    }
+
+    /// Stripes.
+    pub fn stripes(&self) -> u32 {
+        self.stripes
+    }
+
+    /// Blocks of a stripe unit; with one stripe, of a group.
+    pub fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// Blocks of a group at the most.
+    pub fn group(&self) -> u64 {
+        self.group
     }
 
     /// Blocks of a span.
@@ -118,11 +136,9 @@ impl Layout {
         span * self.span() + (row * u64::from(self.stripes) + column) * self.unit + offset
     }
 
-    /// How many blocks of a group, from this one on, are consecutive in the volume too.
+    /// How many blocks of a group, from this one on, are consecutive in the volume too, and not too many for one piece.
     pub fn together(&self, block: u64) -> u64 {
-        // One stripe goes on to the end of its group; several are dealt in units.
-        let whole = if self.stripes == 1 { self.group } else { self.unit };
-        whole - block % whole
+        (self.unit - block % self.unit).min(MOST_TOGETHER)
     }
 
     /// The places of consecutive blocks, in their order: as few pieces as there can be.
