@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
-use loadline_san_core::layout::{GroupIndex, Layout, LayoutError, MOST_BLOCKS};
+use loadline_san_core::layout::{Layout, LayoutError, MOST_BLOCKS};
 use loadline_san_core::record::{Departed, Group, Record, State};
 use thiserror::Error;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -154,18 +154,10 @@ pub enum RecordFault {
     Broken(String),
 }
 
-/// Stripes, unit and group size of a layout, as far as anything depends on them: the unit of one stripe does not
-/// matter, and is given as the size of a group.
-fn parts(layout: &Layout) -> Result<(u32, u64, u64), LayoutError> {
-    let stripes = layout.groups(1)?;
-    let group = layout.blocks_in(GroupIndex(0), u64::MAX);
-    Ok((stripes, layout.together(0), group))
-}
-
 /// A record as bytes. What cannot be read is not written.
 pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
     record.broken().map_or(Ok(()), |why| Err(RecordFault::Broken(why)))?;
-    let (stripes, unit, group) = parts(&record.layout)?;
+    let layout = &record.layout;
     let all = |of: fn(&Group) -> usize| record.groups.iter().map(of).sum::<usize>();
     let (in_sync, departed) = (all(|g| g.in_sync.len()), all(|g| g.departed.len()));
     let length = HEAD
@@ -197,9 +189,9 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
         attachment: record.attachment.into(),
         lease_ns: record.lease_ns.into(),
         blocks: record.blocks.into(),
-        stripes: stripes.into(),
-        unit_blocks: unit.into(),
-        group_blocks: group.into(),
+        stripes: layout.stripes().into(),
+        unit_blocks: layout.unit().into(),
+        group_blocks: layout.group().into(),
         least: record.least.into(),
         homes: short(record.homes.len()),
         groups: short(record.groups.len()),
