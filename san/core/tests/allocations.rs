@@ -1,6 +1,6 @@
 //! Nothing is allocated for a request in the steady state: neither at the owner nor at the replicas.
 
-#[path = "../benches/instant.rs"]
+#[path = "../benches/bookkeeping/instant.rs"]
 mod instant;
 
 use std::alloc::{GlobalAlloc, Layout, System};

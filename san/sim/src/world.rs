@@ -304,7 +304,7 @@ impl World {
             return;
         }
         match happening {
-            Happening::ToReplica(node, header, message) => self.to_replica(node, &header, message),
+            Happening::ToReplica(node, header, message) => self.deliver(node, &header, message),
             Happening::ToOwner(node, header, message) => {
                 self.step_volume(node, Event::Message(header, message));
             }
@@ -447,7 +447,7 @@ impl World {
 
     // ---- replicas and stores --------------------------------------------------------------------------
 
-    fn to_replica(&mut self, node: usize, header: &FromOwner, message: ToReplica<Blocks>) {
+    fn deliver(&mut self, node: usize, header: &FromOwner, message: ToReplica<Blocks>) {
         let here =
             self.nodes[node].process.as_ref().is_some_and(|p| p.replicas.contains_key(&header.replica));
         if here {
