@@ -1,0 +1,288 @@
+//! What cannot be meant, or cannot be: it is said, and nothing changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use loadline_san_core::ids::{
+    Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
+};
+use loadline_san_core::layout::Layout;
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, ToOwner, ToReplica, What};
+use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::replica::{self, Misdirected, Replica};
+use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_core::swap::Answer;
+use loadline_san_core::volume::{Action, Ask, Event, Failure, Request, RequestId, Status, Times, Volume};
+
+const VOLUME: VolumeId = VolumeId(7);
+const REPLICA: ReplicaId = ReplicaId(3);
+const LEASE_NS: u64 = 1_000_000;
+const NOW: Moment = Moment(10 * LEASE_NS);
+
+fn owner(node: u32) -> Owner {
+    Owner { node: NodeId(node), incarnation: Incarnation(1) }
+}
+
+fn from(owner: Owner, epoch: u64, session: u64) -> FromOwner {
+    FromOwner {
+        volume: VOLUME,
+        replica: REPLICA,
+        owner,
+        epoch: Epoch(epoch),
+        session,
+        process: Incarnation(5),
+    }
+}
+
+fn entry(sequence: u64) -> ToReplica<u8> {
+    let what = if sequence == 1 { What::Open } else { What::Trim };
+    let blocks = u32::from(sequence > 1);
+    let entry = Entry { block: 0, blocks, what };
+    ToReplica::Entry { ownership: Epoch(4), sequence: Sequence(sequence), mark: Sequence(0), entry }
+}
+
+/// A replica that follows node 1, whose first entries it has.
+struct Bench {
+    replica: Replica,
+    out: Vec<replica::Action<u8>>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let found = Found {
+            promise: Promise { epoch: Epoch(3), owner: owner(1) },
+            mark: Position::START,
+            epoch: Epoch(3),
+            end: Position::START,
+            damaged: false,
+        };
+        let replica = Replica::new(VOLUME, REPLICA, Incarnation(5), LEASE_NS, &found, Moment(0));
+        let mut bench = Bench { replica, out: Vec::new() };
+        bench.say(from(owner(1), 4, 8), ToReplica::Hello);
+        bench.say(from(owner(1), 4, 8), entry(1));
+        bench.say(from(owner(1), 4, 8), entry(2));
+        bench
+    }
+
+    /// What comes of a message.
+    fn say(&mut self, from: FromOwner, message: ToReplica<u8>) -> Vec<replica::Action<u8>> {
+        self.out.clear();
+        self.replica.step(NOW, replica::Event::Message(from, message), &mut self.out).expect("it is for it");
+        self.out.clone()
+    }
+
+    /// What it answers, if it does nothing but answer.
+    fn answer(&mut self, from: FromOwner, message: ToReplica<u8>) -> Option<ToOwner<u8>> {
+        match &self.say(from, message)[..] {
+            [] => None,
+            [replica::Action::Send(_, _, answer)] => Some(answer.clone()),
+            more => panic!("it does {more:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_message_for_another_volume_or_replica_is_an_error_that_says_so() {
+    let mut bench = Bench::new();
+    let mut step = |from: FromOwner| {
+        let event = replica::Event::Message(from, entry(3));
+        let result = bench.replica.step(NOW, event, &mut bench.out);
+        (result.unwrap_err(), bench.out.len())
+    };
+    let before = step(FromOwner { volume: VolumeId(8), ..from(owner(1), 4, 8) });
+    assert!(matches!(before.0, Misdirected::Volume { said: 8, .. }), "{}", before.0);
+    let (error, after) = step(FromOwner { replica: ReplicaId(4), ..from(owner(1), 4, 8) });
+    assert!(matches!(error, Misdirected::Replica { said: ReplicaId(4), .. }), "{error}");
+    assert_eq!(before.1, after, "nothing is done");
+}
+
+#[test]
+fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
+    let mut bench = Bench::new();
+    let refused = ToOwner::Refused(Promise { epoch: Epoch(3), owner: owner(1) });
+    for message in [ToReplica::Hello, ToReplica::Seal, entry(3)] {
+        assert_eq!(
+            bench.answer(from(owner(1), 2, 9), message.clone()),
+            Some(refused.clone()),
+            "an old epoch"
+        );
+        assert_eq!(bench.answer(from(owner(2), 3, 9), message), Some(refused.clone()), "somebody else's");
+    }
+}
+
+#[test]
+fn a_doubled_entry_is_confirmed_again_and_appended_once() {
+    let mut bench = Bench::new();
+    let answer = bench.answer(from(owner(1), 4, 8), entry(2));
+    assert!(matches!(answer, Some(ToOwner::Durable(p)) if p.received == Sequence(2) && !p.gap), "{answer:?}");
+}
+
+#[test]
+fn a_gap_is_told_once() {
+    let mut bench = Bench::new();
+    let answer = bench.answer(from(owner(1), 4, 8), entry(4));
+    assert!(matches!(answer, Some(ToOwner::Durable(p)) if p.received == Sequence(2) && p.gap), "{answer:?}");
+    assert_eq!(bench.answer(from(owner(1), 4, 8), entry(5)), None);
+}
+
+#[test]
+fn what_a_former_session_says_or_is_meant_for_a_former_process_is_not_taken() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.answer(from(owner(1), 4, 7), entry(3)), None, "a former session");
+    assert_eq!(
+        bench.answer(from(owner(1), 4, 9), entry(3)),
+        Some(ToOwner::Stranger),
+        "one that it does not know"
+    );
+    let former = FromOwner { process: Incarnation(4), ..from(owner(1), 4, 8) };
+    for message in [entry(3), ToReplica::Return { ownership: Epoch(4), from: Sequence(3), empty: true }] {
+        assert_eq!(bench.answer(former, message), None, "a former process");
+    }
+}
+
+#[test]
+fn nobody_is_followed_who_has_not_sealed_it() {
+    let mut bench = Bench::new();
+    assert!(matches!(bench.answer(from(owner(2), 6, 1), ToReplica::Hello), Some(ToOwner::Welcome(_))));
+    let refused = bench.answer(from(owner(2), 6, 1), entry(3));
+    assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
+    assert_eq!(bench.replica.promise().owner, owner(1));
+}
+
+#[test]
+fn a_device_that_has_failed_answers_nothing_else() {
+    let mut bench = Bench::new();
+    let failed = replica::Event::Store(Completion::Failed);
+    bench.replica.step(NOW, failed, &mut bench.out).unwrap();
+    for message in [ToReplica::Hello, ToReplica::Seal, entry(3), ToReplica::Probe] {
+        assert_eq!(bench.answer(from(owner(1), 4, 9), message), Some(ToOwner::Failed));
+    }
+}
+
+#[test]
+fn an_order_to_return_promises_before_it_drops() {
+    let mut bench = Bench::new();
+    bench.say(from(owner(2), 6, 1), ToReplica::Hello);
+    let order = ToReplica::Return { ownership: Epoch(6), from: Sequence(1), empty: false };
+    let promise = Promise { epoch: Epoch(6), owner: owner(2) };
+    assert_eq!(bench.say(from(owner(2), 6, 1), order), [replica::Action::Store(Command::Promise(promise))]);
+    bench.out.clear();
+    bench.replica.step(NOW, replica::Event::Store(Completion::Appended(2)), &mut bench.out).unwrap();
+    let drops = bench.out.iter().any(|action| matches!(action, replica::Action::Store(_)));
+    assert!(!drops, "the promise is not durable");
+    bench.out.clear();
+    bench.replica.step(NOW, replica::Event::Store(Completion::Promised(promise)), &mut bench.out).unwrap();
+    assert!(matches!(bench.out[..], [replica::Action::Store(Command::Return { empty: false, .. })]));
+}
+
+fn record() -> Record {
+    Record {
+        epoch: Epoch(9),
+        made_by: ProposalId { by: owner(2), number: 1 },
+        owner: owner(2),
+        state: State::Active,
+        attachment: 1,
+        lease_ns: LEASE_NS,
+        blocks: 64,
+        layout: Layout::new(1, 64, 64).unwrap(),
+        least: 1,
+        homes: BTreeMap::from([(REPLICA, NodeId(1))]),
+        groups: vec![Group { in_sync: BTreeSet::from([REPLICA]), ..Group::default() }],
+    }
+}
+
+/// A volume at node 1, which has asked for the record.
+fn volume() -> (Volume<u8>, Vec<Action<u8>>) {
+    let mut volume = Volume::new(owner(1), VOLUME, Times::of_lease(LEASE_NS), 1, NOW);
+    let mut out = Vec::new();
+    volume.step(NOW, Event::Attach, &mut out);
+    assert_eq!(out, [Action::Look { asked_at: Epoch(0) }]);
+    out.clear();
+    (volume, out)
+}
+
+#[test]
+fn a_store_that_went_back_in_time_stops_the_volume_and_says_why() {
+    let (mut volume, mut out) = volume();
+    volume.step(NOW, Event::Seen(record(), Epoch(0)), &mut out);
+    assert_eq!(volume.status(), Status::Claiming);
+    out.clear();
+    let older = Record { epoch: Epoch(5), ..record() };
+    let id = ProposalId { by: owner(1), number: 1 };
+    volume.step(NOW, Event::Swapped(id, Answer::Refused(older), Epoch(9)), &mut out);
+    assert_eq!((volume.status(), &out[..]), (Status::Blocked, &[][..]));
+    assert_eq!(
+        volume.blocked().unwrap().to_string(),
+        "the store holds epoch 5 of a volume that had reached epoch 9: it went back in time"
+    );
+    volume.step(NOW.after(100 * LEASE_NS), Event::Wake, &mut out);
+    assert_eq!(out, [], "nothing is done");
+}
+
+#[test]
+fn a_promise_above_the_record_is_a_store_that_went_back_in_time() {
+    let (mut volume, mut out) = volume();
+    volume.step(NOW, Event::Seen(record(), Epoch(0)), &mut out);
+    let id = ProposalId { by: owner(1), number: 1 };
+    volume.step(NOW, Event::Swapped(id, Answer::Committed, Epoch(9)), &mut out);
+    out.clear();
+    let header = FromReplica {
+        volume: VOLUME,
+        replica: REPLICA,
+        process: Incarnation(5),
+        owner: owner(1),
+        session: 1,
+    };
+    let promise = Promise { epoch: Epoch(30), owner: owner(4) };
+    let later = NOW.after(LEASE_NS);
+    volume.step(later, Event::Message(header, ToOwner::Refused(promise)), &mut out);
+    let looks = out.iter().find(|action| matches!(action, Action::Look { .. }));
+    assert_eq!(looks, Some(&Action::Look { asked_at: Epoch(30) }));
+    let now = volume.record().unwrap().clone();
+    volume.step(later, Event::Seen(now, Epoch(30)), &mut out);
+    assert_eq!(volume.status(), Status::Blocked);
+}
+
+#[test]
+fn a_record_that_cannot_be_stops_the_volume() {
+    let (mut volume, mut out) = volume();
+    let broken = Record { homes: BTreeMap::new(), ..record() };
+    volume.step(NOW, Event::Seen(broken, Epoch(0)), &mut out);
+    assert_eq!(volume.status(), Status::Blocked);
+    assert_eq!(
+        volume.blocked().unwrap().to_string(),
+        "the store holds a record that cannot be: r3 of group 0 is at no node"
+    );
+}
+
+#[test]
+fn what_a_stranger_says_to_an_owner_is_nothing() {
+    let (mut volume, mut out) = volume();
+    volume.step(NOW, Event::Seen(record(), Epoch(0)), &mut out);
+    out.clear();
+    let header = FromReplica {
+        volume: VOLUME,
+        replica: REPLICA,
+        process: Incarnation(5),
+        owner: owner(1),
+        session: 1,
+    };
+    let strangers = [
+        FromReplica { volume: VolumeId(8), ..header },
+        FromReplica { owner: owner(2), ..header },
+        FromReplica { replica: ReplicaId(9), ..header },
+    ];
+    for header in strangers {
+        volume.step(NOW, Event::Message(header, ToOwner::Failed), &mut out);
+        assert_eq!((volume.status(), &out[..]), (Status::Claiming, &[][..]));
+    }
+}
+
+#[test]
+fn a_request_beyond_the_end_or_where_it_is_not_attached_fails() {
+    let mut volume: Volume<u8> = Volume::new(owner(1), VOLUME, Times::of_lease(LEASE_NS), 1, NOW);
+    let mut out = Vec::new();
+    let request = Request { id: RequestId(1), ask: Ask::Read, sector: 0, sectors: 8 };
+    volume.step(NOW, Event::Request(request), &mut out);
+    assert_eq!(out, [Action::Complete(RequestId(1), Err(Failure::NotAttached))]);
+}
