@@ -59,7 +59,7 @@ impl Settings {
         let mut rng = Rng::new(seed ^ 0x5e77_1e65);
         let nodes = 2 + rng.index(4);
         let copies = 1 + rng.index(nodes.min(3));
-        let stripes = 1 + rng.index(3) as u32;
+        let stripes = [1, 1, 2, 3, 4, 12][rng.index(6)];
         Settings {
             nodes,
             copies,

@@ -16,7 +16,7 @@ const DELAYS: u64 = 8;
 
 /// How a mutant is caught.
 fn caught(rule: Rule) -> Option<String> {
-    let schedules = SCHEDULES.iter().filter(|schedule| schedule.rule == rule);
+    let schedules = SCHEDULES.iter().filter(|schedule| schedule.rule == Some(rule));
     let mut tries = schedules.flat_map(|schedule| (1..=DELAYS).map(move |seed| (schedule, seed)));
     let directed = tries.find_map(|(schedule, seed)| {
         let violation = directed::run(schedule, seed, Some(rule), false).violation?;

@@ -128,8 +128,14 @@ pub enum Order {
         /// The replicas of each new group.
         added: Vec<Vec<(ReplicaId, NodeId)>>,
     },
-    /// These are what is left, whatever they have missed. Only where the volume is not active.
-    Recover(BTreeMap<GroupIndex, ReplicaId>),
+    /// These are what is left, whatever they have missed. Only where the volume is not active. With none named, the sets stay
+    /// as they are, and only a store that went back in time is taken for what it is now.
+    Recover {
+        /// The record, as the store holds it now.
+        record: Box<Record>,
+        /// What is left of groups.
+        survivors: BTreeMap<GroupIndex, ReplicaId>,
+    },
 }
 
 /// What happens to a volume.
@@ -228,6 +234,9 @@ pub enum OrderError {
     /// It makes no sense.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// The store's record cannot be.
+    #[error(transparent)]
+    Broken(#[from] WentBack),
 }
 
 /// How long things take. All in nanoseconds.
@@ -632,16 +641,22 @@ impl<D: Clone> Volume<D> {
     }
 
     fn order(&mut self, now: Moment, order: Order, out: &mut Vec<Action<D>>) -> Result<(), OrderError> {
+        let id = self.c.proposal();
+        let active = matches!(self.role, Role::Active(_));
+        if let Order::Recover { record, survivors } = order {
+            return if active {
+                Err(OrderError::Active)
+            } else {
+                self.recover(now, *record, &survivors, id, out)
+            };
+        }
         if self.c.is_undecided() {
             return Err(OrderError::Busy);
         }
-        let id = self.c.proposal();
-        let active = matches!(self.role, Role::Active(_));
         let record = self.c.record().ok_or(OrderError::NotOwner)?;
         let next = match order {
-            Order::Recover(_) if active => return Err(OrderError::Active),
-            Order::Recover(survivors) => record.recovered(id, &survivors, self.c.promised)?,
             _ if !active => return Err(OrderError::NotOwner),
+            Order::Recover { .. } => unreachable!("it was taken before"),
             Order::Add { group, replica, home } => record.with_new(id, group, replica, home)?,
             Order::Forget { group, replica } => record.forgotten(id, group, replica)?,
             Order::Remove { group, replica } => {
@@ -651,10 +666,25 @@ impl<D: Clone> Volume<D> {
             }
             Order::Grow { blocks, added } => record.grown(id, blocks, &added)?,
         };
-        if next.owner == self.c.me && !active {
-            self.c.blocked = None;
-            self.role = Role::Takeover(Takeover::new(now));
-        }
+        self.c.propose(now, next, out);
+        Ok(())
+    }
+
+    /// A person says what is left. It is taken over from there.
+    fn recover(
+        &mut self,
+        now: Moment,
+        record: Record,
+        survivors: &BTreeMap<GroupIndex, ReplicaId>,
+        id: ProposalId,
+        out: &mut Vec<Action<D>>,
+    ) -> Result<(), OrderError> {
+        // All that anybody has promised or known is passed.
+        let passed = self.c.promised.max(self.c.epoch());
+        let next = record.recovered(id, survivors, passed)?;
+        self.c.swap = Some(Swap::new(record)?);
+        self.c.blocked = None;
+        self.role = Role::Takeover(Takeover::new(now));
         self.c.propose(now, next, out);
         Ok(())
     }
