@@ -113,6 +113,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 2,
         drive: doubled_order,
     },
+    Schedule {
+        name: "who is being added is needed for writes",
+        rule: Some(Rule::P1Writes),
+        nodes: 2,
+        copies: 2,
+        drive: added_and_written,
+    },
     Schedule { name: "a recovery by force", rule: None, nodes: 2, copies: 2, drive: forced },
     Schedule { name: "a store restored from an old copy", rule: None, nodes: 2, copies: 2, drive: restored },
 ];
@@ -295,8 +302,8 @@ fn late_read(world: &mut World) {
     world.must(!world.waits(1), "it reads");
 }
 
-/// The swap that adds a member has committed, and its owner does not know. The new member takes over.
-fn added(world: &mut World) {
+/// The swap that adds a member has committed, and its owner does not know. Then the two are parted.
+fn add_unheard(world: &mut World) {
     world.begin(0);
     world.part(0, 1);
     world.pass(160);
@@ -306,7 +313,24 @@ fn added(world: &mut World) {
     world.pass_until(300, |world| world.record().groups[0].in_sync.len() == 2);
     world.pass(1);
     world.part(0, 1);
+}
+
+/// The new member takes over, and the owner would read.
+fn added(world: &mut World) {
+    add_unheard(world);
     world.overtake_and_read(1, 130);
+}
+
+/// The owner is asked to write, and the new member takes over.
+fn added_and_written(world: &mut World) {
+    add_unheard(world);
+    world.ask_first(0, What::Write);
+    world.pass(10);
+    world.place(1, 1);
+    world.pass(150);
+    world.must(world.serves(1), "the new owner serves");
+    world.ask_first(1, What::Read);
+    world.pass(10);
 }
 
 /// The last member is lost for good, and a person decides to go on with one that had departed before.
