@@ -142,6 +142,19 @@ impl Record {
         self
     }
 
+    /// Without a replica that leaves for good.
+    pub fn removed(
+        &self,
+        made_by: ProposalId,
+        index: GroupIndex,
+        replica: ReplicaId,
+    ) -> Result<Record, RecordError> {
+        let mut next = self.without(made_by, &[(index, replica, Position::START)])?;
+        next.group_mut(index)?.departed.remove(&replica);
+        next.homes.remove(&replica);
+        Ok(next)
+    }
+
     /// These have departed, and are to be copied in full.
     pub fn emptied(&self, made_by: ProposalId, lost: &BTreeSet<ReplicaId>) -> Record {
         self.next(made_by).copied_in_full(lost)
@@ -297,7 +310,13 @@ impl Record {
         if self.layout.groups(self.blocks).ok() != u32::try_from(self.groups.len()).ok() {
             return Some(format!("{} blocks do not make {} groups", self.blocks, self.groups.len()));
         }
+        let mut seen = BTreeSet::new();
         for (index, group) in self.groups.iter().enumerate() {
+            let all =
+                group.in_sync.iter().chain(group.departed.keys().filter(|r| !group.in_sync.contains(r)));
+            if let Some(twice) = all.copied().find(|replica| !seen.insert(*replica)) {
+                return Some(format!("{twice} of group {index} is one of another group too"));
+            }
             let named = group.in_sync.iter().chain(group.departed.keys());
             if let Some(homeless) = named.clone().find(|r| !self.homes.contains_key(r)) {
                 return Some(format!("{homeless} of group {index} is at no node"));

@@ -228,7 +228,7 @@ impl Replica {
         }
         if matches!(message, ToReplica::Probe) {
             let quiet_ns = now.since(self.busy);
-            self.answer(from, ToOwner::Probed { promise: self.promise, quiet_ns }, out);
+            self.answer(from, ToOwner::Probed { promise: self.follows(), quiet_ns }, out);
             return Ok(());
         }
         if let ToReplica::Read { job, block, blocks } = message
@@ -241,7 +241,7 @@ impl Replica {
             return Ok(());
         }
         if self.is_below_promise(from) {
-            self.answer(from, ToOwner::Refused(self.promise), out);
+            self.answer(from, ToOwner::Refused(self.follows()), out);
             return Ok(());
         }
         match message {
@@ -264,7 +264,7 @@ impl Replica {
                 } else if self
                     .session
                     .as_ref()
-                    .is_none_or(|s| (s.epoch, s.number) < (from.epoch, from.session))
+                    .is_none_or(|s| (s.epoch, s.number) <= (from.epoch, from.session))
                 {
                     self.answer(from, ToOwner::Stranger, out);
                 }
@@ -274,8 +274,13 @@ impl Replica {
     }
 
     fn is_below_promise(&self, from: &FromOwner) -> bool {
-        let (promise, said) = (self.promise, from.epoch);
-        said < promise.epoch || said == promise.epoch && from.owner != promise.owner
+        // Who wants to be the next owner has an epoch above all that were ever committed.
+        from.epoch < self.promise.epoch || from.owner != self.promise.owner && from.epoch <= self.epoch
+    }
+
+    /// Whom it follows, and how far it has.
+    fn follows(&self) -> Promise {
+        Promise { epoch: self.epoch.max(self.promise.epoch), owner: self.promise.owner }
     }
 
     /// Whether the session that a message names is the last one; opens it if it is new.
@@ -314,13 +319,13 @@ impl Replica {
         out: &mut Vec<Action<D>>,
     ) {
         if let ToReplica::Return { ownership, from: first, empty } = message {
-            let after = Position { ownership, sequence: Sequence(first.0 - 1) };
+            let after = Position { ownership, sequence: Sequence(first.0.saturating_sub(1)) };
             self.return_to(now, from, Drop { after, empty }, out);
             return;
         }
         if self.promise.owner != from.owner {
             // It must be sealed by this owner first.
-            self.answer(from, ToOwner::Refused(self.promise), out);
+            self.answer(from, ToOwner::Refused(self.follows()), out);
             return;
         }
         if !(left_out(Rule::W2) && matches!(message, ToReplica::Heartbeat { .. } | ToReplica::Entry { .. })) {

@@ -85,6 +85,8 @@ pub enum Rule {
     C8,
     /// Who has lost something that it had is copied in full.
     C9,
+    /// The answer to a question of a former attempt is not taken.
+    C10,
 }
 
 impl Rule {
@@ -130,6 +132,7 @@ impl Rule {
         Rule::C7,
         Rule::C8,
         Rule::C9,
+        Rule::C10,
     ];
 }
 

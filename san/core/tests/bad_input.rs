@@ -99,7 +99,8 @@ fn a_message_for_another_volume_or_replica_is_an_error_that_says_so() {
 #[test]
 fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
     let mut bench = Bench::new();
-    let refused = ToOwner::Refused(Promise { epoch: Epoch(3), owner: owner(1) });
+    // It tells the highest epoch of the owner that it follows.
+    let refused = ToOwner::Refused(Promise { epoch: Epoch(4), owner: owner(1) });
     for message in [ToReplica::Hello, ToReplica::Seal, entry(3)] {
         assert_eq!(
             bench.answer(from(owner(1), 2, 9), message.clone()),
@@ -107,6 +108,11 @@ fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
             "an old epoch"
         );
         assert_eq!(bench.answer(from(owner(2), 3, 9), message), Some(refused.clone()), "somebody else's");
+        assert_eq!(
+            bench.answer(from(owner(2), 4, 9), ToReplica::Seal),
+            Some(refused.clone()),
+            "an epoch that is gone"
+        );
     }
 }
 
@@ -136,7 +142,7 @@ fn what_a_former_session_says_or_is_meant_for_a_former_process_is_not_taken() {
     );
     let former = FromOwner { process: Incarnation(4), ..from(owner(1), 4, 8) };
     for message in [entry(3), ToReplica::Return { ownership: Epoch(4), from: Sequence(3), empty: true }] {
-        assert_eq!(bench.answer(former, message), None, "a former process");
+        assert_eq!(bench.answer(former, message), Some(ToOwner::Stranger), "a former process");
     }
 }
 

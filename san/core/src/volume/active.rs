@@ -36,6 +36,8 @@ pub(super) struct Group<D> {
     pub(super) readable: Vec<ReplicaId>,
     /// Replicas that are in sync, for the policy.
     pub(super) in_sync: usize,
+    /// What was acknowledged before this ownership.
+    before: Position,
 }
 
 /// See the module.
@@ -49,6 +51,10 @@ pub(super) struct Active<D> {
     /// Writes that wait for more replicas in sync.
     pub(super) held: VecDeque<Request<D>>,
     pub(super) returning: BTreeMap<ReplicaId, Returning>,
+    /// Questions about what has changed, counted.
+    pub(super) scans: u32,
+    /// When it last looked at the time.
+    ticked: Moment,
     /// Replicas that have departed, and have less than they had then: the record is to say so before anything else.
     pub(super) lost: BTreeSet<ReplicaId>,
     /// Before when each replica that has departed is not tried again.
@@ -60,6 +66,7 @@ impl<D: Clone> Active<D> {
     pub(super) fn new(
         c: &mut Context,
         mut links: Vec<Link<D>>,
+        marks: &[Position],
         now: Moment,
         out: &mut Vec<Action<D>>,
     ) -> Active<D> {
@@ -77,10 +84,15 @@ impl<D: Clone> Active<D> {
             exclusion: Exclusion::default(),
             held: VecDeque::new(),
             returning: BTreeMap::new(),
+            scans: 0,
+            ticked: now,
             lost: BTreeSet::new(),
             tried: BTreeMap::new(),
         };
         active.follow_record(c, now, out);
+        for (group, mark) in active.groups.iter_mut().zip(marks) {
+            group.before = *mark;
+        }
         active
     }
 
@@ -170,6 +182,7 @@ impl<D: Clone> Active<D> {
             lenders: members.iter().copied().collect(),
             readable: Vec::new(),
             in_sync: members.len(),
+            before: Position::START,
         });
         for replica in members {
             if !self.links.iter().any(|link| link.replica == replica) {
@@ -206,9 +219,27 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// The same, if there is such a group.
-    pub(super) fn acknowledged_in(&self, index: GroupIndex) -> Option<Position> {
-        self.groups.get(index.0 as usize).map(|_| self.acknowledged(index))
+    /// Up to where every member of a group has everything.
+    fn had(&self, index: GroupIndex) -> Position {
+        match self.acknowledged(index) {
+            // The opening entry is on its way: a member that has not got it has lost nothing.
+            Position { sequence: Sequence(0), .. } => self.groups[index.0 as usize].before,
+            acknowledged => acknowledged,
+        }
+    }
+
+    /// Whether a member of a group answers.
+    fn answers(&self, c: &Context, now: Moment, link: &Link<D>) -> bool {
+        link.is_open() && now.since(link.heard) < c.times.silent_ns
+    }
+
+    /// Whether a group has a member that answers beside this one.
+    pub(super) fn can_spare(&self, c: &Context, now: Moment, index: GroupIndex, replica: ReplicaId) -> bool {
+        let group = self.groups.get(index.0 as usize);
+        group.is_some_and(|group| {
+            let others = self.links.iter().filter(|link| link.replica != replica);
+            others.filter(|l| group.readable.contains(&l.replica)).any(|link| self.answers(c, now, link))
+        })
     }
 
     pub(super) fn acknowledged(&self, index: GroupIndex) -> Position {
@@ -287,7 +318,9 @@ impl<D: Clone> Active<D> {
             }
             ToOwner::Data { job, content } => self.data(c, now, from.replica, job, content, out),
             ToOwner::Listed { after, ranges } => self.listed(c, now, at, after, ranges, out),
-            ToOwner::Changed { job, ranges, next } => self.changed(c, now, job, ranges, next, out),
+            ToOwner::Changed { job, ranges, next } => {
+                self.changed(c, now, from.replica, job, ranges, next, out);
+            }
             ToOwner::Failed => {
                 link.state = State::Failed;
                 self.abandon(c, now, from.replica, out);
@@ -384,9 +417,22 @@ impl<D: Clone> Active<D> {
         let is_member = |group: GroupIndex, replica: &ReplicaId| {
             record.groups[group.0 as usize].in_sync.contains(replica)
         };
+        // Who has joined is a member; whom a person has struck off is nobody.
+        let departed = |returning: &Returning, replica: &ReplicaId| {
+            record.groups[returning.group().0 as usize].departed.contains_key(replica)
+        };
+        let struck: Vec<ReplicaId> = self
+            .returning
+            .iter()
+            .filter(|(replica, r)| !is_member(r.group(), replica) && !departed(r, replica))
+            .map(|(replica, _)| *replica)
+            .collect();
         self.returning.retain(|replica, returning| !is_member(returning.group(), replica));
         for link in self.links.iter().filter(|link| link.is_open() && is_member(link.group, &link.replica)) {
             link.send(c, ToReplica::Joined, out);
+        }
+        for replica in struck {
+            self.abandon(c, now, replica, out);
         }
         self.follow_record(c, now, out);
     }
@@ -406,7 +452,7 @@ impl<D: Clone> Active<D> {
             // With nobody left who answers, whoever comes first is as good as the others.
             let somebody = members().any(|link| !silent.contains(&link.replica) && link.is_open());
             if somebody && silent.len() < group.in_sync.len() {
-                let had = self.acknowledged(GroupIndex(index));
+                let had = self.had(GroupIndex(index));
                 leave.extend(silent.into_iter().map(|replica| (GroupIndex(index), replica, had)));
             }
         }
@@ -441,7 +487,8 @@ impl<D: Clone> Active<D> {
             let durable = self.groups[index.0 as usize].pipeline.durable_on(**replica);
             let must_have = self.acknowledged(index).sequence.max(returning.spared());
             let caught_up = durable >= Some(must_have);
-            returning.is_joining() && (caught_up || left_out(Rule::C5))
+            let departed = record.groups[index.0 as usize].departed.contains_key(replica);
+            departed && returning.is_joining() && (caught_up || left_out(Rule::C5))
         });
         if let Some((replica, returning)) = ready
             && let Ok(next) = record.with(id, returning.group(), *replica)
@@ -452,7 +499,16 @@ impl<D: Clone> Active<D> {
     }
 
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        if now.since(std::mem::replace(&mut self.ticked, now)) >= c.times.silent_ns {
+            // It was stopped itself: what the members have said meanwhile is still to be read.
+            self.links.iter_mut().for_each(|link| link.heard = now);
+        }
         for link in &mut self.links {
+            // Its process may have started anew, and what it said to that have been lost.
+            let silent = link.is_open() && now.since(link.heard) >= c.times.silent_ns;
+            if silent && !self.returning.contains_key(&link.replica) {
+                link.greet(c, now, State::Greeting, out);
+            }
             link.ask_again(c, now, out);
             let mark = self.groups[link.group.0 as usize].pipeline.acknowledged();
             link.heartbeat(c, now, self.ownership, mark, out);

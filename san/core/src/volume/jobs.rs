@@ -354,7 +354,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// What has not been answered is asked again, of another member if there is one.
-    pub(super) fn read_again(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
+    pub(super) fn read_again(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         for slot in 0..self.jobs.slots.len() {
             let job = &self.jobs.slots[slot];
             if job.stage != Stage::Reading || matches!(job.work, Work::Nothing) {
@@ -363,6 +363,10 @@ impl<D: Clone> Active<D> {
             for part in 0..job.parts.len() {
                 let state = &self.jobs.slots[slot].parts[part];
                 if !state.done && now.since(state.since) >= c.times.resend_ns {
+                    if self.is_hopeless(slot as u32, part) {
+                        self.split_or_end(c, now, slot as u32, part, out);
+                        break;
+                    }
                     self.ask(c, now, slot as u32, part, out);
                 }
             }
@@ -415,18 +419,61 @@ impl<D: Clone> Active<D> {
             return;
         }
         part.rotten.push(from);
-        let group = &self.groups[part.piece.group.0 as usize];
-        if group.readable.iter().all(|replica| part.rotten.contains(replica)) {
-            match self.jobs.slots[id.slot as usize].work {
-                // It stays on the list: its return does not end before somebody mends it.
-                Work::Copy { to, piece } => {
-                    self.free(id.slot);
-                    self.not_copied(now, to, piece);
-                }
-                _ => self.complete(id.slot, Err(Failure::Rotten), out),
-            }
+        if self.is_hopeless(id.slot, id.part as usize) {
+            self.split_or_end(c, now, id.slot, id.part as usize, out);
         } else {
             self.ask(c, now, id.slot, id.part as usize, out);
+        }
+    }
+
+    /// Whether no member has a part whole. Members may have gone since it was asked for.
+    fn is_hopeless(&self, slot: u32, part: usize) -> bool {
+        let part = &self.jobs.slots[slot as usize].parts[part];
+        let group = &self.groups[part.piece.group.0 as usize];
+        group.readable.iter().all(|replica| part.rotten.contains(replica))
+    }
+
+    /// No member has a part whole. Each of its blocks may still be whole somewhere.
+    fn split_or_end(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        slot: u32,
+        index: usize,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let job = &mut self.jobs.slots[slot as usize];
+        let part = &job.parts[index];
+        if part.piece.blocks == 1 {
+            match job.work {
+                // It stays on the list: its return does not end before somebody mends it.
+                Work::Copy { to, piece } => {
+                    self.free(slot);
+                    self.not_copied(now, to, piece);
+                }
+                _ => self.complete(slot, Err(Failure::Rotten), out),
+            }
+            self.go_on(c, now, out);
+            return;
+        }
+        let (Piece { group, block, blocks }, at) = (part.piece, part.at);
+        let single = (0..blocks).map(|n| Part {
+            piece: Piece { group, block: block + n, blocks: 1 },
+            at: at + n,
+            asked: None,
+            since: now,
+            done: false,
+            rotten: Vec::new(),
+            content: None,
+        });
+        job.parts.splice(index..=index, single);
+        job.pending += blocks as u32 - 1;
+        // The parts have other numbers now.
+        job.turn = job.turn.wrapping_add(1);
+        for part in 0..job.parts.len() {
+            if !self.jobs.slots[slot as usize].parts[part].done {
+                self.ask(c, now, slot, part, out);
+            }
         }
     }
 
@@ -489,17 +536,19 @@ impl<D: Clone> Active<D> {
                 out.push(Action::Merge { job: id, request: request.clone(), head, tail });
             }
             Work::Copy { to, piece } => {
-                let (to, piece) = (*to, *piece);
-                let what = match job.parts[0].content.take() {
-                    Some(Content::Data(payload)) => What::Data(payload),
-                    _ => What::Trim,
-                };
-                let entry = Entry { block: piece.block, blocks: piece.blocks as u32, what };
-                let position = self.acknowledged(piece.group);
+                let (to, group) = (*to, piece.group);
+                let position = self.acknowledged(group);
+                let job = &mut self.jobs.slots[slot as usize];
                 let link = self.links.iter_mut().find(|link| link.replica == to);
                 let link = link.expect("its copies end with the talk");
-                let until = link.send_beside(c, position, entry, out);
-                self.jobs.slots[slot as usize].stage = Stage::Copying(until);
+                for part in &mut job.parts {
+                    let what = match part.content.take() {
+                        Some(Content::Data(payload)) => What::Data(payload),
+                        _ => What::Trim,
+                    };
+                    let entry = Entry { block: part.piece.block, blocks: part.piece.blocks as u32, what };
+                    job.stage = Stage::Copying(link.send_beside(c, position, entry, out));
+                }
             }
             Work::Cancelled | Work::Nothing => unreachable!("it was given something to do"),
         }

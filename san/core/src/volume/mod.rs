@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use thiserror::Error;
 
-use crate::ids::{Epoch, NodeId, Owner, Position, ProposalId, ReplicaId, VolumeId};
+use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::message::{Content, FromOwner, FromReplica, Job, ToOwner, ToReplica};
@@ -114,7 +114,7 @@ pub enum Order {
         /// The replica.
         replica: ReplicaId,
     },
-    /// A member is to leave: its node is being emptied, or its device replaced.
+    /// A member is to leave for good: its node is being emptied, or its device replaced.
     Remove {
         /// The group.
         group: GroupIndex,
@@ -215,7 +215,7 @@ pub enum Action<D> {
     Detached,
     /// A request has ended.
     Complete(RequestId, Result<(), Failure>),
-    /// An order was carried out, or cannot be.
+    /// An order was carried out: the record says so. Or it cannot be, or nobody knows.
     Done(Result<(), OrderError>),
 }
 
@@ -228,6 +228,14 @@ pub enum OrderError {
     /// It is in use here.
     #[error("the volume is active: nothing is to be recovered")]
     Active,
+    /// Without it, nobody answers.
+    #[error("no other replica of its group answers beside {0}: wait until another is in sync and reachable")]
+    Needed(ReplicaId),
+    /// Somebody else has taken the volume over. Whether the change was made is to be seen in its record.
+    #[error(
+        "another node has taken the volume over: look at the volume, and give the order there if need be"
+    )]
+    Superseded,
     /// Another change has not been decided yet.
     #[error("another change of the volume is under way: try again")]
     Busy,
@@ -392,6 +400,10 @@ pub struct Volume<D> {
     watching: bool,
     /// Requests that came before it was active.
     waiting: VecDeque<Request<D>>,
+    /// The number of the attachment under which it last claimed the volume for its clients.
+    claimed: Option<u64>,
+    /// The swap of an order that is under way.
+    ordered: Option<ProposalId>,
 }
 
 impl<D: Clone> Volume<D> {
@@ -411,7 +423,8 @@ impl<D: Clone> Volume<D> {
             chance: seed,
         };
         let role = Role::Watch(Watch::new(now));
-        Volume { c, role, attached: false, watching: false, waiting: VecDeque::new() }
+        let (waiting, claimed, ordered) = (VecDeque::new(), None, None);
+        Volume { c, role, attached: false, watching: false, waiting, claimed, ordered }
     }
 
     /// The record, as far as it is known here.
@@ -460,7 +473,7 @@ impl<D: Clone> Volume<D> {
                 }
             }
             Event::Attach => {
-                self.attached = true;
+                (self.attached, self.claimed) = (true, None);
                 self.tick(now, out);
             }
             Event::Detach => {
@@ -468,6 +481,15 @@ impl<D: Clone> Volume<D> {
                 self.retire(now, Failure::NotAttached, out);
             }
             Event::Watch(watching) => self.watching = watching,
+            Event::Seen(record, _) if self.c.blocked.is_some() => {
+                // A record above all that was known and promised is one that a person has made.
+                let known = self.c.promised.max(self.c.epoch());
+                if record.epoch > known
+                    && let Ok(swap) = Swap::new(record)
+                {
+                    (self.c.blocked, self.c.swap, self.c.proposed) = (None, Some(swap), None);
+                }
+            }
             Event::Seen(record, asked_at) => {
                 let outcome = match &mut self.c.swap {
                     Some(swap) => swap.seen(record, asked_at),
@@ -485,8 +507,9 @@ impl<D: Clone> Volume<D> {
                 }
             }
             Event::Order(order) => {
-                let result = self.order(now, order, out);
-                out.push(Action::Done(result));
+                if let Err(why) = self.order(now, order, out) {
+                    out.push(Action::Done(Err(why)));
+                }
             }
             Event::Wake => self.tick(now, out),
         }
@@ -495,7 +518,7 @@ impl<D: Clone> Volume<D> {
     fn request(&mut self, now: Moment, request: Request<D>, out: &mut Vec<Action<D>>) {
         match &mut self.role {
             Role::Active(active) => active.request(&mut self.c, now, request, out),
-            _ if self.attached => self.waiting.push_back(request),
+            _ if self.attached && self.c.blocked.is_none() => self.waiting.push_back(request),
             _ => out.push(Action::Complete(request.id, Err(Failure::NotAttached))),
         }
     }
@@ -506,8 +529,12 @@ impl<D: Clone> Volume<D> {
         }
         if let ToOwner::Refused(promise) = message {
             self.c.promised = self.c.promised.max(promise.epoch);
+            let mine = !matches!(self.role, Role::Watch(_));
             if promise.epoch > self.c.epoch() {
                 self.c.look(now, out);
+            } else if promise.epoch == self.c.epoch() && promise.owner != self.c.me && mine {
+                // No two owners ever share an epoch.
+                self.block(now, WentBack::Other(promise.epoch.0), out);
             }
             return;
         }
@@ -523,18 +550,25 @@ impl<D: Clone> Volume<D> {
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(why) => {
-                self.c.blocked = Some(why);
-                self.retire(now, Failure::Deposed, out);
+                self.block(now, why, out);
                 return;
             }
         };
         if !self.c.is_undecided() {
             self.c.proposed = None;
         }
+        if let Some(id) = self.ordered
+            && matches!(outcome, Outcome::Committed | Outcome::Superseded)
+        {
+            let carried_out = self.c.record().is_some_and(|record| record.made_by == id);
+            self.ordered = None;
+            out.push(Action::Done(if carried_out { Ok(()) } else { Err(OrderError::Superseded) }));
+        }
         match outcome {
             Outcome::Committed => match &mut self.role {
                 Role::Watch(_) => {}
                 Role::Takeover(takeover) => {
+                    self.claimed = self.c.record().map(|record| record.attachment);
                     if takeover.committed(&mut self.c, now, out) {
                         self.activate(now, out);
                     }
@@ -549,7 +583,10 @@ impl<D: Clone> Volume<D> {
                     Role::Takeover(takeover) => takeover.status() == Status::Claiming,
                     Role::Active(_) => false,
                 };
-                if self.attached && !claims {
+                // Unless its clients had the volume already, and others have attached it since.
+                let attachment = self.c.record().map(|record| record.attachment);
+                let moved = self.claimed.is_some() && attachment > self.claimed;
+                if self.attached && (!claims || moved) {
                     self.attached = false;
                     out.push(Action::Detached);
                 }
@@ -560,9 +597,17 @@ impl<D: Clone> Volume<D> {
         self.tick(now, out);
     }
 
+    /// What the store holds cannot be. Nothing is done before a person has decided.
+    fn block(&mut self, now: Moment, why: WentBack, out: &mut Vec<Action<D>>) {
+        self.c.blocked = Some(why);
+        self.retire(now, Failure::Deposed, out);
+    }
+
     /// Some time has passed.
     fn tick(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         if self.c.blocked.is_some() {
+            // A person may have decided elsewhere.
+            self.c.look(now, out);
             return;
         }
         if let Some((since, sent)) = self.c.proposed {
@@ -613,7 +658,8 @@ impl<D: Clone> Volume<D> {
         let Role::Takeover(takeover) = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now))) else {
             unreachable!("only a takeover activates")
         };
-        let mut active = Active::new(&mut self.c, takeover.into_links(), now, out);
+        let (links, marks) = takeover.into_links(&self.c);
+        let mut active = Active::new(&mut self.c, links, &marks, now, out);
         for request in self.waiting.drain(..) {
             active.request(&mut self.c, now, request, out);
         }
@@ -660,12 +706,15 @@ impl<D: Clone> Volume<D> {
             Order::Add { group, replica, home } => record.with_new(id, group, replica, home)?,
             Order::Forget { group, replica } => record.forgotten(id, group, replica)?,
             Order::Remove { group, replica } => {
-                let had =
-                    if let Role::Active(active) = &self.role { active.acknowledged_in(group) } else { None };
-                record.without(id, &[(group, replica, had.unwrap_or(Position::START))])?
+                let Role::Active(active) = &self.role else { return Err(OrderError::NotOwner) };
+                if !active.can_spare(&self.c, now, group, replica) {
+                    return Err(OrderError::Needed(replica));
+                }
+                record.removed(id, group, replica)?
             }
             Order::Grow { blocks, added } => record.grown(id, blocks, &added)?,
         };
+        self.ordered = Some(id);
         self.c.propose(now, next, out);
         Ok(())
     }
@@ -685,6 +734,7 @@ impl<D: Clone> Volume<D> {
         self.c.swap = Some(Swap::new(record)?);
         self.c.blocked = None;
         self.role = Role::Takeover(Takeover::new(now));
+        self.ordered = Some(id);
         self.c.propose(now, next, out);
         Ok(())
     }

@@ -40,12 +40,20 @@ pub(super) struct Returning {
     unreadable: Option<(RangeSet, Moment)>,
     /// What the source has not been asked for yet begins here; nowhere, if it has told everything.
     scan: Option<u64>,
-    /// The question that it was asked, and when.
-    scanning: Option<(u32, Moment)>,
-    scans: u32,
+    /// The question that is under way.
+    scanning: Option<Scan>,
     copying: u32,
     /// The last entry in whose place something was not copied.
     spared: Sequence,
+}
+
+/// A question to a member: what has changed?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Scan {
+    /// Its number. None is used again, or a late answer to a former attempt would be taken for this one's (rule C10).
+    number: u32,
+    source: ReplicaId,
+    asked: Moment,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +120,6 @@ impl<D: Clone> Active<D> {
                     unreadable: None,
                     scan: Some(0),
                     scanning: None,
-                    scans: 0,
                     copying: 0,
                     spared: Sequence(0),
                 };
@@ -232,12 +239,16 @@ impl<D: Clone> Active<D> {
         &mut self,
         c: &mut Context,
         now: Moment,
+        from: ReplicaId,
         job: Job,
         ranges: Vec<Range<u64>>,
         next: Option<u64>,
         out: &mut Vec<Action<D>>,
     ) {
-        let asked = |r: &Returning| r.scanning.is_some_and(|(scan, _)| scan == job.turn && job.slot == SCAN);
+        let asked = |r: &Returning| {
+            let ours = |scan: Scan| scan.number == job.turn && scan.source == from && job.slot == SCAN;
+            r.scanning.is_some_and(ours)
+        };
         let ours = self.returning.iter_mut().find(|(replica, r)| asked(r) && replica.0 as u32 == job.part);
         let Some((replica, returning)) = ours else { return };
         let replica = *replica;
@@ -299,16 +310,26 @@ impl<D: Clone> Active<D> {
     fn scan(&mut self, c: &Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
         let Some(returning) = self.returning.get_mut(&replica) else { return };
         let Some(from) = returning.scan else { return };
-        if returning.scanning.is_some_and(|(_, then)| now.since(then) < c.times.resend_ns) {
+        if returning.scanning.is_some_and(|scan| now.since(scan.asked) < c.times.resend_ns) {
             return;
         }
         let readable = &self.groups[returning.group.0 as usize].readable;
         let open =
             |replica: &ReplicaId| self.links.iter().find(|link| link.replica == *replica && link.is_open());
-        let Some(source) = readable.iter().find_map(open) else { return };
-        returning.scans += 1;
-        returning.scanning = Some((returning.scans, now));
-        let job = Job { slot: SCAN, turn: returning.scans, part: replica.0 as u32 };
+        // The same again, if it can still answer: it may need longer than we wait.
+        let last = returning.scanning.filter(|scan| readable.contains(&scan.source));
+        let again = last.and_then(|scan| open(&scan.source));
+        let Some(source) = again.or_else(|| readable.iter().find_map(open)) else { return };
+        let number = match last.filter(|scan| scan.source == source.replica) {
+            Some(scan) => scan.number,
+            None if left_out(Rule::C10) => 1,
+            None => {
+                self.scans += 1;
+                self.scans
+            }
+        };
+        returning.scanning = Some(Scan { number, source: source.replica, asked: now });
+        let job = Job { slot: SCAN, turn: number, part: replica.0 as u32 };
         source.send(c, ToReplica::Changed { job, since: returning.departed.epoch, from }, out);
     }
 

@@ -17,6 +17,7 @@ use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, What};
+use crate::record::Group;
 use crate::rule::{Rule, left_out};
 
 /// In [`Job::part`], of questions that are not those of a client's request: the session goes on when the takeover is
@@ -85,9 +86,12 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// The talks go on when it is active.
-    pub(super) fn into_links(self) -> Vec<Link<D>> {
-        self.links
+    /// The talks go on when it is active. Beside them, the highest mark of each group.
+    pub(super) fn into_links(self, c: &Context) -> (Vec<Link<D>>, Vec<Position>) {
+        let groups = c.record().map_or(&[][..], |record| &record.groups);
+        let members = |group: &Group| group.in_sync.iter().chain(group.departed.keys()).copied().collect();
+        let marks = groups.iter().map(|group| self.highest(&members(group))).collect();
+        (self.links, marks)
     }
 
     /// Whether it begins to serve without waiting for its second swap (rule T3 left out).

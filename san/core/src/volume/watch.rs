@@ -9,6 +9,7 @@ use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, ReplicaId};
 use crate::lease::Moment;
 use crate::message::{FromOwner, FromReplica, ToOwner, ToReplica};
+use crate::record::Group;
 
 /// See the module.
 #[derive(Debug)]
@@ -60,12 +61,15 @@ impl Watch {
         if self.asked.is_some_and(|then| now.since(then) < quiet / 4) {
             return false;
         }
-        let everywhere = record
-            .groups
-            .iter()
-            .all(|group| group.in_sync.iter().any(|replica| self.answers.contains_key(replica)));
+        // The longest quiet that anybody knows of a group is the shortest that its members tell.
+        let quiet_of = |group: &Group| {
+            let answers = group.in_sync.iter().filter_map(|replica| self.answers.get(replica));
+            answers.min().copied()
+        };
+        let everywhere = record.groups.iter().all(|group| quiet_of(group).is_some());
+        // An owner that reaches only some groups serves nobody.
         let is_quiet = everywhere
-            && self.answers.values().all(|for_ns| *for_ns >= quiet)
+            && record.groups.iter().any(|group| quiet_of(group) >= Some(quiet))
             && now.since(self.seen.1) >= quiet
             && now >= self.not_before;
         self.asked = Some(now);

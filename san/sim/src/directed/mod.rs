@@ -3,6 +3,8 @@
 //! Nothing is violated in any of them. Most show what one rule is for: with that rule left out, something is. Delays within
 //! a schedule still come from a seed.
 
+mod waits;
+
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
@@ -122,6 +124,57 @@ pub const SCHEDULES: &[Schedule] = &[
     },
     Schedule { name: "a recovery by force", rule: None, nodes: 2, copies: 2, drive: forced },
     Schedule { name: "a store restored from an old copy", rule: None, nodes: 2, copies: 2, drive: restored },
+    Schedule {
+        name: "an answer to a former attempt",
+        rule: Some(Rule::C10),
+        nodes: 3,
+        copies: 2,
+        drive: waits::stale_answer,
+    },
+    Schedule {
+        name: "who has it whole is removed",
+        rule: None,
+        nodes: 3,
+        copies: 2,
+        drive: waits::hung_read,
+    },
+    Schedule { name: "a source that takes long", rule: None, nodes: 3, copies: 2, drive: waits::slow_source },
+    Schedule {
+        name: "one that comes back is struck off",
+        rule: None,
+        nodes: 3,
+        copies: 3,
+        drive: waits::struck_off,
+    },
+    Schedule {
+        name: "the only member, greeted late",
+        rule: None,
+        nodes: 2,
+        copies: 1,
+        drive: waits::only_member,
+    },
+    Schedule {
+        name: "an owner that reaches half",
+        rule: None,
+        nodes: 4,
+        copies: 1,
+        drive: waits::half_reached,
+    },
+    Schedule { name: "clients that have moved", rule: None, nodes: 3, copies: 3, drive: waits::moved },
+    Schedule {
+        name: "dead before the opening entry",
+        rule: None,
+        nodes: 3,
+        copies: 2,
+        drive: waits::before_opening,
+    },
+    Schedule {
+        name: "two rotten blocks, apart",
+        rule: None,
+        nodes: 3,
+        copies: 2,
+        drive: waits::rotten_apart,
+    },
 ];
 
 /// Runs a schedule, with delays from a seed; with all rules, or with one left out.
@@ -130,7 +183,7 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
     let settings = Settings {
         nodes: schedule.nodes,
         copies: schedule.copies,
-        stripes: 1,
+        stripes: if schedule.name == "an owner that reaches half" { 2 } else { 1 },
         blocks: Settings::GROUP,
         least: 1,
         tenants: 2,

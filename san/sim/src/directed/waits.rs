@@ -1,0 +1,191 @@
+//! Schedules in which something waited for ever, or was given up without need.
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::record::Departed;
+use loadline_san_core::volume::{Event, Order, Status};
+
+use crate::tenant::What;
+use crate::world::{MS, World};
+
+/// The members of the first group, and the nodes of the first two; a node that has none.
+fn places(world: &World) -> (Vec<ReplicaId>, usize, usize, usize) {
+    let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
+    let (one, other) = (world.home(members[0]), world.home(members[1]));
+    let bare = (0..3).find(|node| *node != one && *node != other).expect("there are three");
+    (members, one, other, bare)
+}
+
+fn members(world: &World) -> usize {
+    world.record().groups[0].in_sync.len()
+}
+
+/// What has changed is told late, to an attempt that was given up; a later one is not to take it for its own.
+pub(super) fn stale_answer(world: &mut World) {
+    let (_, source, target, owner) = places(world);
+    world.begin(owner);
+    world.part(owner, target);
+    world.pass(160);
+    world.must(members(world) == 1, "one was removed");
+    let asked = world.coverage.of("message", "changed");
+    let late = 110 + world.rng.below(40);
+    world.slow.insert((source, owner), late * MS);
+    world.cut.clear();
+    world.pass_until(300, |world| world.coverage.of("message", "changed") > asked);
+    world.pass(1);
+    world.slow.clear();
+    world.kill(target, false);
+    world.ask_for(0, owner, What::Write, 40 * 8, 8);
+    world.pass(4);
+    world.must(!world.waits(0), "the other has it");
+    world.start(target);
+    world.pass(60);
+    world.slow.insert((source, owner), 20 * MS);
+    world.pass_until(900, |world| members(world) == 2);
+    world.check_members();
+}
+
+/// The member that has a block whole is removed while it is asked for it.
+pub(super) fn hung_read(world: &mut World) {
+    let (replicas, one, other, _) = places(world);
+    world.begin(one);
+    world.pass(100);
+    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").rot_block(0);
+    world.part(one, other);
+    world.ask_first(0, What::Read);
+    world.pass(400);
+    world.must(members(world) == 1, "the other was removed");
+    world.must(!world.waits(0), "the read has ended: nobody else has the block");
+}
+
+/// The source takes longer than one waits before one asks again.
+pub(super) fn slow_source(world: &mut World) {
+    let (_, source, target, owner) = places(world);
+    world.begin(owner);
+    world.part(owner, target);
+    world.pass(160);
+    world.must(members(world) == 1, "one was removed");
+    world.cut.clear();
+    world.slow.insert((source, owner), 35 * MS);
+    world.pass_until(3_000, |world| members(world) == 2);
+}
+
+/// A replica that is coming back is struck off. The others come back all the same.
+pub(super) fn struck_off(world: &mut World) {
+    let replicas: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
+    let homes: Vec<usize> = replicas.iter().map(|replica| world.home(*replica)).collect();
+    world.begin(homes[0]);
+    world.part(homes[0], homes[1]);
+    world.part(homes[0], homes[2]);
+    world.pass(160);
+    world.must(members(world) == 1, "the others were removed");
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    let returns = world.coverage.of("message", "return");
+    world.cut.remove(&(homes[0], homes[1]));
+    world.cut.remove(&(homes[1], homes[0]));
+    world.slow.insert((homes[1], homes[0]), 10 * MS);
+    world.pass_until(300, |world| world.coverage.of("message", "return") > returns);
+    let order = Order::Forget { group: GroupIndex(0), replica: replicas[1] };
+    world.step_volume(homes[0], Event::Order(order));
+    world.pass(50);
+    world.slow.clear();
+    world.cut.clear();
+    world.pass_until(2_000, |world| world.record().groups[0].in_sync.contains(&replicas[2]));
+    world.must(!world.record().homes.contains_key(&replicas[1]), "it is struck off");
+}
+
+/// The only member's process starts anew, and an old greeting makes it believe in a session that its owner has never begun
+/// with it.
+pub(super) fn only_member(world: &mut World) {
+    let home = world.home(*world.record().groups[0].in_sync.first().expect("there is one"));
+    let owner = 1 - home;
+    world.begin(owner);
+    world.kill(home, false);
+    world.start(home);
+    let greeted = world.coverage.of("message", "hello");
+    world.echo.insert((owner, home), 60 * MS);
+    world.pass_until(200, |world| world.coverage.of("message", "hello") > greeted);
+    world.pass(2);
+    world.echo.clear();
+    world.part(owner, home);
+    world.kill(home, false);
+    world.start(home);
+    world.pass(70);
+    world.cut.clear();
+    world.ask_first(0, What::Read);
+    world.pass_until(2_000, |world| !world.waits(0));
+}
+
+/// The owner reaches one group and not the other. Others reach both.
+pub(super) fn half_reached(world: &mut World) {
+    let homes: Vec<usize> = world
+        .record()
+        .groups
+        .iter()
+        .map(|group| world.home(*group.in_sync.first().expect("it has one")))
+        .collect();
+    if homes[0] == homes[1] {
+        return;
+    }
+    for node in 0..world.nodes.len() {
+        world.step_volume(node, Event::Watch(true));
+    }
+    world.begin(homes[0]);
+    world.part(homes[0], homes[1]);
+    world.pass_until(5_000, |world| (0..4).any(|node| node != homes[0] && world.serves(node)));
+}
+
+/// A node steps down, and its clients go on elsewhere. When it reaches the store again it leaves them alone.
+pub(super) fn moved(world: &mut World) {
+    world.begin(0);
+    world.lonely.insert(0);
+    world.part(0, 2);
+    world.pass(600);
+    world.place(1, 1);
+    world.pass(600);
+    world.must(world.serves(1), "the new node serves");
+    world.cut.clear();
+    world.lonely.clear();
+    world.pass(1_000);
+    world.must(world.serves(1) && !world.serves(0), "it still does");
+}
+
+/// A member that was made equal dies before the opening entry has come: it has lost nothing.
+pub(super) fn before_opening(world: &mut World) {
+    let (_, one, other, owner) = places(world);
+    world.begin(owner);
+    world.pass(100);
+    world.detach(owner);
+    world.place(1, one);
+    let activates = |world: &World| {
+        let volume = world.nodes[one].process.as_ref().map(|process| process.volume.status());
+        volume == Some(Status::Activating)
+    };
+    world.pass_until(600, activates);
+    world.part(one, other);
+    world.pass(200);
+    for _ in 0..300 {
+        let emptied = world.record().groups[0].departed.values().any(|departed| *departed == Departed::EMPTY);
+        world.must(!emptied, "nobody has lost anything");
+        world.pass(1);
+        world.cut.clear();
+    }
+}
+
+/// Two blocks have rotted, each at another member: together they are whole.
+pub(super) fn rotten_apart(world: &mut World) {
+    let (replicas, one, other, _) = places(world);
+    world.begin(one);
+    for block in 0..4 {
+        world.ask_for(0, one, What::Write, block * 8, 8);
+    }
+    world.pass(200);
+    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").rot_block(1);
+    world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there").rot_block(2);
+    world.ask_for(0, one, What::Read, 0, 32);
+    world.pass(100);
+    world.must(!world.waits(0), "it is answered");
+    world.must(world.coverage.of("client", "every copy is rotten") == 0, "and well");
+    world.must(!world.nodes[one].stores[&replicas[0]].is_rotten(), "and mended");
+}
