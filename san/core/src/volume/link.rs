@@ -83,7 +83,7 @@ impl<D: Clone> Link<D> {
             volume: c.volume,
             replica: self.replica,
             owner: c.me,
-            epoch: c.epoch(),
+            epoch: c.mine,
             session: self.session,
             process: self.process,
         }

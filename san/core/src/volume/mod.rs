@@ -309,6 +309,9 @@ struct Context {
     volume: VolumeId,
     times: Times,
     swap: Option<Swap>,
+    /// The last epoch at which it was the owner: what it says is of that one. A record that makes somebody else the owner
+    /// gives it no right to speak at its epoch.
+    mine: Epoch,
     /// Since when a proposal is undecided, and when it was last sent.
     proposed: Option<(Moment, Moment)>,
     /// When the record was last asked for.
@@ -414,6 +417,7 @@ impl<D: Clone> Volume<D> {
             volume,
             times,
             swap: None,
+            mine: Epoch(0),
             proposed: None,
             looked: None,
             promised: Epoch(0),
@@ -529,7 +533,7 @@ impl<D: Clone> Volume<D> {
         }
         if let ToOwner::Refused(promise) = message {
             self.c.promised = self.c.promised.max(promise.epoch);
-            let mine = !matches!(self.role, Role::Watch(_));
+            let mine = self.c.record().is_some_and(|record| record.owner == self.c.me);
             if promise.epoch > self.c.epoch() {
                 self.c.look(now, out);
             } else if promise.epoch == self.c.epoch() && promise.owner != self.c.me && mine {
@@ -556,6 +560,9 @@ impl<D: Clone> Volume<D> {
         };
         if !self.c.is_undecided() {
             self.c.proposed = None;
+        }
+        if let Some(record) = self.c.record().filter(|record| record.owner == self.c.me) {
+            self.c.mine = record.epoch;
         }
         if let Some(id) = self.ordered
             && matches!(outcome, Outcome::Committed | Outcome::Superseded)
@@ -642,7 +649,7 @@ impl<D: Clone> Volume<D> {
         let Some(record) = self.c.record() else { return };
         if left_out(Rule::P3) && record.owner.node == self.c.me.node && record.state == State::Active {
             // It believes what the record says of its node.
-            self.c.me = record.owner;
+            (self.c.mine, self.c.me) = (record.epoch, record.owner);
             self.c.sessions = 1 << 32;
             let takeover = Takeover::believing(&self.c, now);
             self.role = Role::Takeover(takeover);
