@@ -222,7 +222,13 @@ fn a_store_that_went_back_in_time_stops_the_volume_and_says_why() {
         "the store holds epoch 5 of a volume that had reached epoch 9: it went back in time"
     );
     volume.step(NOW.after(100 * LEASE_NS), Event::Wake, &mut out);
-    assert_eq!(out, [], "nothing is done");
+    assert_eq!(out, [Action::Look { asked_at: Epoch(9) }], "it only looks whether a person has decided");
+    let still = Record { epoch: Epoch(7), ..record() };
+    volume.step(NOW, Event::Seen(still, Epoch(9)), &mut out);
+    assert_eq!(volume.status(), Status::Blocked);
+    let decided = Record { epoch: Epoch(12), ..record() };
+    volume.step(NOW, Event::Seen(decided, Epoch(9)), &mut out);
+    assert_eq!(volume.status(), Status::Watching, "a record above all that was known is a person's");
 }
 
 #[test]

@@ -294,15 +294,15 @@ fn alone(world: &mut World) {
     world.overtake_and_read(1, 130);
 }
 
-/// The answers to the owner's last heartbeats come when its leases have run out.
+/// The answers to the owner's last heartbeats come shortly before its leases run out.
 fn late_grant(world: &mut World) {
     world.begin(0);
-    world.slow.extend([((1, 0), 140 * MS), ((2, 0), 140 * MS)]);
+    world.slow.extend([((1, 0), 60 * MS), ((2, 0), 60 * MS)]);
     world.pass(35);
     world.part(0, 1);
     world.part(0, 2);
     world.lonely.insert(0);
-    world.overtake_and_read(1, 130);
+    world.overtake_and_read(1, 112);
 }
 
 /// A member is started anew while the owner holds its lease, and is sealed alone.
@@ -326,7 +326,7 @@ fn forgetful(world: &mut World) {
     world.pass(5);
 }
 
-/// A question of the old owner is on its way for long. When it arrives, the replica has an entry of the new owner that
+/// A question of the old owner, which is stopped, is on its way for long. When it arrives, the replica has an entry of the new owner that
 /// nobody else has, and that is lost.
 fn late_read(world: &mut World) {
     let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
@@ -339,6 +339,7 @@ fn late_read(world: &mut World) {
     world.pass(1);
     world.cut.extend([(old, asked), (old, other)]);
     world.lonely.insert(old);
+    world.pause(old, 145 * MS);
     world.place(1, new);
     world.pass(130);
     world.must(world.serves(new), "the new owner serves");
