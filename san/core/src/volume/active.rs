@@ -319,7 +319,7 @@ impl<D: Clone> Active<D> {
             ToOwner::Data { job, content } => self.data(c, now, from.replica, job, content, out),
             ToOwner::Listed { after, ranges } => self.listed(c, now, at, after, ranges, out),
             ToOwner::Changed { job, ranges, next } => {
-                self.changed(c, now, from.replica, job, ranges, next, out);
+                self.changed(c, now, from.replica, job, (ranges, next), out);
             }
             ToOwner::Failed => {
                 link.state = State::Failed;

@@ -241,8 +241,7 @@ impl<D: Clone> Active<D> {
         now: Moment,
         from: ReplicaId,
         job: Job,
-        ranges: Vec<Range<u64>>,
-        next: Option<u64>,
+        (ranges, next): (Vec<Range<u64>>, Option<u64>),
         out: &mut Vec<Action<D>>,
     ) {
         let asked = |r: &Returning| {
