@@ -6,7 +6,7 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::settings::new_store;
+use crate::settings::{Settings, new_store};
 use crate::world::{Happening, MS, Time, US, VOLUME, Weather, World};
 
 impl World {
@@ -60,7 +60,7 @@ impl World {
         let next = self.rng.below(120 * MS);
         self.after(next, Happening::Fault);
         let node = self.rng.index(self.nodes.len());
-        match self.rng.below(20) {
+        match self.rng.below(22) {
             0..=2 if self.settings.crashes => self.crash(node),
             3..=5 if self.settings.crashes => {
                 let length = self.short_or_long();
@@ -88,6 +88,10 @@ impl World {
                 self.restart_later(node);
             }
             16..=18 if self.settings.orders => self.give_order(),
+            19..=20 if self.settings.crashes => {
+                let other = self.rng.index(self.nodes.len());
+                self.bend_link(node, other);
+            }
             _ => {}
         }
     }
@@ -136,6 +140,23 @@ impl World {
         self.rng.below(most)
     }
 
+    /// What goes over a link takes as long as leases do, or comes again as late: when who sent it is at something else.
+    fn bend_link(&mut self, from: usize, to: usize) {
+        if from == to {
+            return;
+        }
+        let late = self.rng.below(3 * Settings::LEASE);
+        let comes_again = self.rng.chance(2);
+        self.say(|| format!("from n{from} to n{to} things come {} ms late, again: {comes_again}", late / MS));
+        match comes_again {
+            true => _ = self.echo.insert((from, to), late),
+            false => _ = self.slow.insert((from, to), late),
+        }
+        self.coverage.count("network", if comes_again { "link repeats" } else { "link is slow" });
+        let length = self.short_or_long();
+        self.after(length, Happening::Heal(from, to));
+    }
+
     fn cut_link(&mut self, from: usize, to: usize) {
         if from == to || !self.cut.insert((from, to)) {
             return;
@@ -155,7 +176,11 @@ impl World {
                 group.in_sync.contains(*replica) && group.in_sync.iter().filter(well).count() > 1
             })
         };
-        let Some(replica) = self.nodes[node].stores.keys().find(spare).copied() else { return };
+        let spares: Vec<ReplicaId> = self.nodes[node].stores.keys().filter(spare).copied().collect();
+        if spares.is_empty() {
+            return;
+        }
+        let replica = spares[self.rng.index(spares.len())];
         self.say(|| format!("the device of {replica} fails"));
         self.coverage.count("disk", "fails");
         self.nodes[node].stores.get_mut(&replica).expect("it is there").fail_next();
@@ -167,7 +192,11 @@ impl World {
         let spare = |replica: &&ReplicaId| {
             record.groups.iter().any(|group| group.in_sync.contains(*replica) && group.in_sync.len() > 1)
         };
-        let Some(replica) = self.nodes[node].stores.keys().find(spare).copied() else { return };
+        let spares: Vec<ReplicaId> = self.nodes[node].stores.keys().filter(spare).copied().collect();
+        if spares.is_empty() {
+            return;
+        }
+        let replica = spares[self.rng.index(spares.len())];
         let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
         if store.rot(&mut self.rng) {
             self.say(|| format!("a block of {replica} rots"));

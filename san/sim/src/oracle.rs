@@ -4,12 +4,11 @@ use std::fmt;
 
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::message::{FromOwner, ToReplica};
 use loadline_san_core::record::State;
 use loadline_san_core::volume::Status;
 
 use crate::history::Impossible;
-use crate::store::{Blocks, Store, ZERO};
+use crate::store::{Store, ZERO};
 use crate::world::World;
 
 /// What has happened that must never happen.
@@ -23,6 +22,8 @@ pub enum Violation {
     TwoOwners(u64),
     /// A member took an entry from somebody below whom it had promised to follow.
     BrokenPromise(ReplicaId),
+    /// A request failed since no copy was whole, and each of its blocks is whole somewhere.
+    NotRotten(u64),
     /// At rest, two members differ.
     Differ(ReplicaId, ReplicaId, u64),
     /// A request was completed that nobody waits for.
@@ -41,6 +42,12 @@ impl fmt::Display for Violation {
             Violation::TwoOwners(epoch) => write!(f, "two owners are active at epoch {epoch}"),
             Violation::BrokenPromise(replica) => {
                 write!(f, "{replica} took an entry from somebody below its promise")
+            }
+            Violation::NotRotten(sector) => {
+                write!(
+                    f,
+                    "the request at sector {sector} failed as rotten, and each block is whole somewhere"
+                )
             }
             Violation::Differ(one, other, block) => {
                 write!(f, "at rest, {one} and {other} differ in block {block} of their group")
@@ -95,20 +102,33 @@ impl World {
         }
     }
 
-    /// Nobody takes an entry from below its promise.
-    pub(crate) fn check_promise(&mut self, node: usize, header: &FromOwner, message: &ToReplica<Blocks>) {
-        if !matches!(message, ToReplica::Entry { .. } | ToReplica::Beside { .. }) {
+    /// A replica appends what it has just got: not from below what it has promised.
+    pub(crate) fn check_promise(&mut self, replica: ReplicaId) {
+        let (Some(from), Some(promise)) = (self.heard, self.promised.get(&replica)) else { return };
+        let below = from.epoch < promise.epoch || from.epoch == promise.epoch && from.owner != promise.owner;
+        if from.replica == replica && below {
+            self.fail(Violation::BrokenPromise(replica));
+        }
+    }
+
+    /// A request at a node has failed since no copy is whole: so it must be, of one of its blocks. Members of which the owner
+    /// does not know yet do not count.
+    pub(crate) fn check_rotten(&mut self, node: usize, sector: u64, sectors: u64) {
+        let record = self.record();
+        let Some(process) = &self.nodes[node].process else { return };
+        let knows = process.volume.record().is_some_and(|known| known.epoch == record.epoch);
+        if !knows || process.volume.status() != Status::Active {
             return;
         }
-        let Some(process) = &self.nodes[node].process else { return };
-        let Some(replica) = process.replicas.get(&header.replica) else { return };
-        // What is durable counts: the promise in memory is never lower.
-        let durable = self.nodes[node].stores[&header.replica].promise();
-        let below = |promise: loadline_san_core::message::Promise| {
-            header.epoch < promise.epoch || header.epoch == promise.epoch && header.owner != promise.owner
+        let is_lost = |block: u64| {
+            let (group, within) = record.layout.locate(block);
+            let members = &record.groups[group.0 as usize].in_sync;
+            members
+                .iter()
+                .all(|replica| self.store(*replica).is_none_or(|s| s.is_dead() || !s.is_whole(within)))
         };
-        if below(durable) && !below(replica.promise()) {
-            self.fail(Violation::BrokenPromise(header.replica));
+        if !(sector / 8..(sector + sectors).div_ceil(8)).any(is_lost) {
+            self.fail(Violation::NotRotten(sector));
         }
     }
 

@@ -245,7 +245,10 @@ impl World {
         self.ends(&asked, result.is_ok());
         match result {
             Ok(()) => self.coverage.count("client", "acknowledged"),
-            Err(Failure::Rotten) => self.coverage.count("client", "every copy is rotten"),
+            Err(Failure::Rotten) => {
+                self.coverage.count("client", "every copy is rotten");
+                self.check_rotten(asked.node, asked.sector, asked.sectors);
+            }
             Err(_) => self.coverage.count("client", "refused"),
         }
     }

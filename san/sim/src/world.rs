@@ -13,9 +13,10 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
+use loadline_san_core::message::{FromOwner, FromReplica, Job, Promise, ToOwner, ToReplica};
 use loadline_san_core::record::{Record, State};
 use loadline_san_core::replica::{self, Replica};
+use loadline_san_core::store::{Command, Completion};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, Event, Request, Status, Times, Volume};
 
@@ -132,6 +133,10 @@ pub struct World {
     pub coverage: Coverage,
     /// Client requests that have ended.
     pub done: u64,
+    /// What the replicas have promised, durably.
+    pub(crate) promised: BTreeMap<ReplicaId, Promise>,
+    /// What the message named that a replica has just got.
+    pub(crate) heard: Option<FromOwner>,
     /// Who was seen active at each epoch.
     pub(crate) owners: BTreeMap<Epoch, Owner>,
     /// Says everything that happens.
@@ -207,6 +212,8 @@ impl World {
             violation: None,
             coverage: Coverage::default(),
             done: 0,
+            promised: BTreeMap::new(),
+            heard: None,
             owners: BTreeMap::new(),
             trace: false,
             replicas_made: record.homes.len() as u64,
@@ -334,6 +341,8 @@ impl World {
             Happening::Fault => self.fault(),
             Happening::Heal(from, to) => {
                 self.cut.remove(&(from, to));
+                self.slow.remove(&(from, to));
+                self.echo.remove(&(from, to));
             }
         }
     }
@@ -451,7 +460,7 @@ impl World {
         let here =
             self.nodes[node].process.as_ref().is_some_and(|p| p.replicas.contains_key(&header.replica));
         if here {
-            self.check_promise(node, header, &message);
+            self.heard = Some(*header);
             self.step_replica(node, header.replica, replica::Event::Message(*header, message));
         }
     }
@@ -478,6 +487,9 @@ impl World {
                     self.carry(node, to, Happening::ToOwner(to, header, answer));
                 }
                 replica::Action::Store(command) => {
+                    if matches!(command, Command::Append { .. }) {
+                        self.check_promise(id);
+                    }
                     self.say(|| format!("n{node} {id} does {}", brief(&command)));
                     let state = &mut self.nodes[node];
                     state.stores.get_mut(&id).expect("a replica has a store").submit(command);
@@ -507,9 +519,12 @@ impl World {
             state.process.as_mut().expect("it is alive").stepping.remove(&id);
         }
         for completion in completions {
-            let promised = matches!(completion, loadline_san_core::store::Completion::Promised(_));
+            let promised = if let Completion::Promised(promise) = completion { Some(promise) } else { None };
+            if let Some(promise) = promised {
+                self.promised.insert(id, promise);
+            }
             self.step_replica(node, id, replica::Event::Store(completion));
-            if promised {
+            if promised.is_some() {
                 self.steer("promised", node);
             }
         }

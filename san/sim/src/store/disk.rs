@@ -391,6 +391,11 @@ impl Disk {
         self.rotten.insert(block);
     }
 
+    /// Whether a block can be read.
+    pub(super) fn is_whole(&self, block: u64) -> bool {
+        self.read(block, 1).is_ok()
+    }
+
     /// Whether any block is rotten.
     pub(super) fn is_rotten(&self) -> bool {
         !self.rotten.is_empty() || self.log.iter().any(|record| record.rotten)

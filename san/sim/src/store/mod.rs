@@ -296,6 +296,11 @@ impl Store {
     }
 
     /// How many blocks it has.
+    /// Whether a block matches its checksum.
+    pub fn is_whole(&self, block: u64) -> bool {
+        self.disk.is_whole(block)
+    }
+
     /// Whether some block does not match its checksum.
     pub fn is_rotten(&self) -> bool {
         self.disk.is_rotten()
