@@ -85,6 +85,9 @@ pub enum RecordError {
     /// It is not known, or in the set already.
     #[error("{0} has not departed from group {1}")]
     NotDeparted(ReplicaId, u32),
+    /// It is to be copied in full, or was being so.
+    #[error("{0} of group {1} may be empty: it is being copied in full. Name another that is left")]
+    MayBeEmpty(ReplicaId, u32),
     /// A volume only grows.
     #[error(
         "the volume has {now} blocks, and cannot have {asked}: a volume only grows, and its layout has a limit"
@@ -247,6 +250,9 @@ impl Record {
             let group = next.group_mut(*index)?;
             if !group.in_sync.contains(survivor) && !group.departed.contains_key(survivor) {
                 return Err(RecordError::NotMember(*survivor, index.0));
+            }
+            if group.departed.get(survivor).is_some_and(|departed| departed.epoch == Epoch(0)) {
+                return Err(RecordError::MayBeEmpty(*survivor, index.0));
             }
             let mut others = std::mem::take(&mut group.in_sync);
             others.extend(group.departed.keys().copied());

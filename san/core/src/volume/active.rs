@@ -38,6 +38,8 @@ pub(super) struct Group<D> {
     pub(super) in_sync: usize,
     /// What was acknowledged before this ownership.
     before: Position,
+    /// Blocks of data in entries that are kept, since somebody has not got them yet.
+    pub(super) kept: u64,
 }
 
 /// See the module.
@@ -59,6 +61,11 @@ pub(super) struct Active<D> {
     pub(super) lost: BTreeSet<ReplicaId>,
     /// Before when each replica that has departed is not tried again.
     pub(super) tried: BTreeMap<ReplicaId, Moment>,
+}
+
+/// Blocks of data in an entry.
+fn data_blocks<D>(entry: &Entry<D>) -> u64 {
+    if matches!(entry.what, What::Data(_)) { u64::from(entry.blocks) } else { 0 }
 }
 
 impl<D: Clone> Active<D> {
@@ -183,6 +190,7 @@ impl<D: Clone> Active<D> {
             readable: Vec::new(),
             in_sync: members.len(),
             before: Position::START,
+            kept: 0,
         });
         for replica in members {
             if !self.links.iter().any(|link| link.replica == replica) {
@@ -210,6 +218,7 @@ impl<D: Clone> Active<D> {
         for returning in self.returning.values_mut().filter(|r| r.group() == index) {
             returning.written(sequence, &entry.range());
         }
+        group.kept += data_blocks(&entry);
         let sequence = group.pipeline.issue(Issued { entry, job });
         for link in self.links.iter_mut().filter(|link| link.group == index) {
             // Who has not yet got what comes before gets it all when it is there.
@@ -256,7 +265,10 @@ impl<D: Clone> Active<D> {
                 self.jobs.written(job);
             }
         }
-        while self.groups[index].pipeline.release().is_some() {}
+        let group = &mut self.groups[index];
+        while let Some(released) = group.pipeline.release() {
+            group.kept -= data_blocks(&released.entry);
+        }
         self.go_on(c, now, out);
     }
 

@@ -33,6 +33,8 @@ pub(super) struct Jobs<D> {
     finished: VecDeque<u32>,
     /// Reads that are done but for the leases.
     unleased: Vec<u32>,
+    /// Requests of clients that are at work.
+    clients: usize,
     /// Made once, for what [`crate::range::Exclusion::leave`] returns.
     leaving: Vec<u32>,
 }
@@ -45,6 +47,7 @@ impl<D> Default for Jobs<D> {
             ready: VecDeque::new(),
             finished: VecDeque::new(),
             unleased: Vec::new(),
+            clients: 0,
             leaving: Vec::new(),
         }
     }
@@ -109,7 +112,7 @@ struct Part<D> {
 impl<D> Jobs<D> {
     /// Requests of clients that are at work.
     pub(super) fn clients(&self) -> usize {
-        self.slots.iter().filter(|job| matches!(job.work, Work::Client(_))).count()
+        self.clients
     }
 
     /// What clients asked for and has not been done.
@@ -141,6 +144,7 @@ impl<D> Jobs<D> {
             });
             self.slots.len() as u32 - 1
         });
+        self.clients += usize::from(matches!(work, Work::Client(_)));
         let job = &mut self.slots[slot as usize];
         (job.work, job.stage, job.blocks) = (work, Stage::Waiting, blocks);
         (job.pending, job.careful, job.was_leased) = (0, false, false);
@@ -242,6 +246,7 @@ impl<D: Clone> Active<D> {
     fn free(&mut self, slot: u32) {
         self.leave(slot);
         let job = &mut self.jobs.slots[slot as usize];
+        self.jobs.clients -= usize::from(matches!(job.work, Work::Client(_)));
         job.work = Work::Nothing;
         // Answers that are still on the way are for nobody.
         job.turn = job.turn.wrapping_add(1);

@@ -47,6 +47,9 @@ use watch::Watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
+/// The most requests that a volume has at once, at work or waiting. Exports have far lower bounds of their own.
+pub const MOST_REQUESTS: usize = 65_536;
+
 /// Sectors in a block. A sector has 512 bytes.
 pub const SECTORS: u64 = 8;
 
@@ -87,6 +90,9 @@ pub enum Failure {
     /// It is not attached here.
     #[error("the volume is not attached at this node: attach it first")]
     NotAttached,
+    /// There are [`MOST_REQUESTS`] already. Nothing was done.
+    #[error("the volume has {MOST_REQUESTS} requests waiting: ask again when some have been answered")]
+    TooMany,
     /// It goes beyond the end. Nothing was done.
     #[error("the request goes beyond the end of the volume")]
     OutOfRange,
@@ -520,6 +526,10 @@ impl<D: Clone> Volume<D> {
     }
 
     fn request(&mut self, now: Moment, request: Request<D>, out: &mut Vec<Action<D>>) {
+        if self.unanswered() >= MOST_REQUESTS {
+            out.push(Action::Complete(request.id, Err(Failure::TooMany)));
+            return;
+        }
         match &mut self.role {
             Role::Active(active) => active.request(&mut self.c, now, request, out),
             _ if self.attached && self.c.blocked.is_none() => self.waiting.push_back(request),

@@ -23,7 +23,10 @@ use crate::rule::{Rule, left_out};
 /// Copies under way to one replica at a time, and blocks of each at the most.
 const COPIES: u32 = 4;
 const COPY_BLOCKS: u64 = 16;
-/// A replica that is so many entries behind is given up, and begins anew: they are kept in memory for it.
+/// Blocks of data, 256 MiB, that an owner keeps in memory for replicas of a group that are behind. One that comes back and
+/// needs more is given up, and begins anew.
+const MOST_KEPT: u64 = 65_536;
+/// And so many entries, whatever is in them.
 const MOST_BEHIND: u64 = 16_384;
 /// In [`Job::slot`], of questions that are not those of a job.
 const SCAN: u32 = u32::MAX;
@@ -131,9 +134,11 @@ impl<D: Clone> Active<D> {
             .iter()
             .filter(|link| link.is_open() && self.returning.contains_key(&link.replica))
             .filter(|link| {
-                let pipeline = &self.groups[link.group.0 as usize].pipeline;
-                let has = pipeline.durable_on(link.replica).unwrap_or(pipeline.issued());
-                now.since(link.heard) >= c.times.silent_ns || pipeline.issued().0 - has.0 > MOST_BEHIND
+                let group = &self.groups[link.group.0 as usize];
+                let issued = group.pipeline.issued();
+                let behind = issued.0 - group.pipeline.durable_on(link.replica).unwrap_or(issued).0;
+                let keeps_too_much = behind > MOST_BEHIND || behind > 0 && group.kept > MOST_KEPT;
+                now.since(link.heard) >= c.times.silent_ns || keeps_too_much
             })
             .map(|link| link.replica)
             .collect();
