@@ -11,6 +11,7 @@ use loadline_san_sim::coverage::Coverage;
 use loadline_san_sim::directed::{self, SCHEDULES};
 use loadline_san_sim::run::{Verdict, run};
 use loadline_san_sim::settings::Settings;
+use loadline_san_sim::tell;
 
 /// Simulates clusters of the virtual SAN: nodes, networks, disks and clients in one thread, from a seed, with
 /// every fault, and checks after each step that nothing happens that must never happen.
@@ -47,7 +48,7 @@ struct Arguments {
     /// Threads; otherwise as many as there are cores.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: Option<u64>,
-    /// Runs the directed schedules too, and those first.
+    /// Only the directed schedules, each with delays from the first seed.
     #[arg(long)]
     directed: bool,
     /// Leaves a rule of the design out, by its name there (W1), to see what comes of it.
@@ -97,24 +98,26 @@ fn main() -> ExitCode {
     }
     if let Some(seed) = arguments.seed {
         let settings = arguments.settings(seed);
-        println!("seed {seed}: {settings:?}");
+        tell!("seed {seed}: {settings:?}");
         let verdict = run(&settings, seed, arguments.leave_out, arguments.trace);
         report(seed, &verdict);
         if arguments.coverage {
-            print!("{}", verdict.coverage);
+            tell!("{}", verdict.coverage);
         }
         return if verdict.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     if arguments.directed {
+        let mut violated = false;
         for schedule in SCHEDULES {
             let verdict = directed::run(schedule, arguments.first, arguments.leave_out, arguments.trace);
-            println!(
+            violated |= verdict.violation.is_some();
+            tell!(
                 "{}: {}",
                 schedule.name,
                 verdict.violation.map_or("all is well".to_owned(), |v| v.to_string())
             );
         }
-        return ExitCode::SUCCESS;
+        return if violated { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     // Of many seeds, each panic is reported with its seed, in one line.
     std::panic::set_hook(Box::new(|_| {}));
@@ -124,10 +127,10 @@ fn main() -> ExitCode {
 fn report(seed: u64, verdict: &Verdict) {
     let (ms, operations) = (verdict.at / 1_000_000, verdict.operations);
     match &verdict.violation {
-        Some(violation) => println!(
+        Some(violation) => tell!(
             "seed {seed}: after {ms} ms and {operations} requests: {violation}\n  ./dev sim --seed {seed} --trace"
         ),
-        None => println!("seed {seed}: all is well after {ms} ms and {operations} requests"),
+        None => tell!("seed {seed}: all is well after {ms} ms and {operations} requests"),
     }
 }
 
@@ -179,9 +182,9 @@ fn many(arguments: &Arguments) -> ExitCode {
     let sum = sum.into_inner().expect("no thread panics while it has it");
     let (done, took) = (done.into_inner(), began.elapsed().as_secs_f64());
     if arguments.coverage {
-        print!("{}", sum.coverage);
+        tell!("{}", sum.coverage);
     }
-    println!(
+    tell!(
         "{done} seeds, {} client requests, {:.0} a second; {} seeds ended early, all copies of a group dead; {}",
         sum.operations,
         sum.operations as f64 / took,

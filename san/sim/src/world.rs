@@ -257,7 +257,7 @@ impl World {
     pub(crate) fn say(&self, text: impl FnOnce() -> String) {
         if self.trace {
             let (ms, us) = (self.now / MS, self.now / US % 1000);
-            println!("{ms:>7}.{us:03} ms  {}", text());
+            crate::tell!("{ms:>7}.{us:03} ms  {}", text());
         }
     }
 
