@@ -4,7 +4,7 @@ use std::fmt;
 
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::record::State;
+use loadline_san_core::record::{Departed, State};
 use loadline_san_core::volume::Status;
 
 use crate::history::Impossible;
@@ -24,6 +24,8 @@ pub enum Violation {
     BrokenPromise(ReplicaId),
     /// A request failed since no copy was whole, and each of its blocks is whole somewhere.
     NotRotten(u64),
+    /// A replica is to be copied in full that has lost nothing.
+    Emptied(ReplicaId),
     /// At rest, two members differ.
     Differ(ReplicaId, ReplicaId, u64),
     /// A request was completed that nobody waits for.
@@ -48,6 +50,9 @@ impl fmt::Display for Violation {
                     f,
                     "the request at sector {sector} failed as rotten, and each block is whole somewhere"
                 )
+            }
+            Violation::Emptied(replica) => {
+                write!(f, "{replica} is to be copied in full, and has lost nothing")
             }
             Violation::Differ(one, other, block) => {
                 write!(f, "at rest, {one} and {other} differ in block {block} of their group")
@@ -129,6 +134,26 @@ impl World {
         };
         if !(sector / 8..(sector + sectors).div_ceil(8)).any(is_lost) {
             self.fail(Violation::NotRotten(sector));
+        }
+    }
+
+    /// Nobody is emptied who was a member, and whose device is well.
+    pub(crate) fn check_emptied(&mut self) {
+        let [.., before, now] = &self.config[..] else { return };
+        for (old, new) in before.groups.iter().zip(&now.groups) {
+            let emptied = new.departed.iter().filter(|(_, departed)| **departed == Departed::EMPTY);
+            for (replica, _) in emptied {
+                let had = old
+                    .departed
+                    .get(replica)
+                    .map_or(old.in_sync.contains(replica), |d| *d != Departed::EMPTY);
+                let well = self.store(*replica).is_some_and(|store| !store.is_dead());
+                if had && well && !self.liars.contains(replica) && !self.forced {
+                    let replica = *replica;
+                    self.fail(Violation::Emptied(replica));
+                    return;
+                }
+            }
         }
     }
 

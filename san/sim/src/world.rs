@@ -118,6 +118,8 @@ pub struct World {
     pub(crate) lonely: BTreeSet<usize>,
     /// Replicas whose devices have lost what they had said to be durable. A takeover has to leave them out.
     pub(crate) liars: BTreeSet<ReplicaId>,
+    /// A person decides what is left.
+    pub(crate) forced: bool,
     /// Its answers do not reach these.
     pub(crate) deaf: BTreeSet<usize>,
     /// What goes over these links takes so much longer.
@@ -203,6 +205,7 @@ impl World {
             cut: BTreeSet::new(),
             lonely: BTreeSet::new(),
             liars: BTreeSet::new(),
+            forced: false,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
@@ -670,6 +673,7 @@ impl World {
             self.coverage.count("situation", "record active");
         }
         self.config.push(record);
+        self.check_emptied();
         self.check_members();
     }
 }

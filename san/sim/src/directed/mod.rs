@@ -406,6 +406,7 @@ fn forced(world: &mut World) {
     });
     let record = Box::new(world.record().clone());
     let survivors = [(GroupIndex(0), survivor)].into();
+    world.forced = true;
     world.place(1, 1);
     world.step_volume(1, Event::Order(Order::Recover { record, survivors }));
     world.pass_until(600, |world| world.serves(1));
