@@ -1,0 +1,276 @@
+//! What happens to a volume, and what it wants done: its events and actions, and what goes with them.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::ids::{Epoch, NodeId, ProposalId, ReplicaId};
+use crate::layout::GroupIndex;
+use crate::message::{Content, FromOwner, FromReplica, Job, ToOwner, ToReplica};
+use crate::record::{Record, RecordError};
+use crate::swap::{Answer, WentBack};
+
+/// A client's request, by the name that its export gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// The most requests that a volume has at once, at work or waiting. Exports have far lower bounds of their own.
+pub const MOST_REQUESTS: usize = 65_536;
+
+/// Sectors in a block. A sector has 512 bytes.
+pub const SECTORS: u64 = 8;
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask<D> {
+    /// Read.
+    Read,
+    /// Write this: sector by sector, from the first of the request on.
+    Write(D),
+    /// Make it read as zeroes; the space stays reserved.
+    WriteZeroes,
+    /// Make it read as zeroes, and give the space back. What does not fill a block is left as it is.
+    Trim,
+    /// All that was acknowledged before is durable. It has no sectors.
+    Flush,
+}
+
+/// A client's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request<D> {
+    /// Its name.
+    pub id: RequestId,
+    /// What it asks for.
+    pub ask: Ask<D>,
+    /// The first sector.
+    pub sector: u64,
+    /// How many.
+    pub sectors: u32,
+}
+
+/// Why a request was not carried out. Whether a write that failed is on the volume is not known, unless said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Failure {
+    /// This node does not own the volume any more: its clients' sessions end.
+    #[error("this node does not own the volume any more: connect to the node that does")]
+    Deposed,
+    /// It is not attached here.
+    #[error("the volume is not attached at this node: attach it first")]
+    NotAttached,
+    /// There are [`MOST_REQUESTS`] already. Nothing was done.
+    #[error("the volume has {MOST_REQUESTS} requests waiting: ask again when some have been answered")]
+    TooMany,
+    /// It goes beyond the end. Nothing was done.
+    #[error("the request goes beyond the end of the volume")]
+    OutOfRange,
+    /// No copy in sync has the data that its checksum was made of.
+    #[error("no copy of these blocks matches its checksum: restore them from a backup, or write them anew")]
+    Rotten,
+}
+
+/// Something that a person decides about a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// A new, empty replica is to become a member. It is durable on its device.
+    Add {
+        /// The group.
+        group: GroupIndex,
+        /// The replica.
+        replica: ReplicaId,
+        /// Its node.
+        home: NodeId,
+    },
+    /// A replica that has departed will not come back.
+    Forget {
+        /// The group.
+        group: GroupIndex,
+        /// The replica.
+        replica: ReplicaId,
+    },
+    /// A member is to leave for good: its node is being emptied, or its device replaced.
+    Remove {
+        /// The group.
+        group: GroupIndex,
+        /// The replica.
+        replica: ReplicaId,
+    },
+    /// The volume is to have so many blocks. The replicas of groups that are new are durable on their devices.
+    Grow {
+        /// Blocks.
+        blocks: u64,
+        /// The replicas of each new group.
+        added: Vec<Vec<(ReplicaId, NodeId)>>,
+    },
+    /// These are what is left, whatever they have missed. Only where the volume is not active. With none named, the sets stay
+    /// as they are, and only a store that went back in time is taken for what it is now.
+    Recover {
+        /// The record, as the store holds it now.
+        record: Box<Record>,
+        /// What is left of groups.
+        survivors: BTreeMap<GroupIndex, ReplicaId>,
+    },
+}
+
+/// What happens to a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<D> {
+    /// Its clients are here: it is to be owned here.
+    Attach,
+    /// Its clients have gone. What they asked for is dropped.
+    Detach,
+    /// It is to be taken over if nobody serves it.
+    Watch(bool),
+    /// A client asks.
+    Request(Request<D>),
+    /// A replica says something.
+    Message(FromReplica, ToOwner<D>),
+    /// The configuration store was asked what the record is; this is it. `asked_at` as in the action.
+    Seen(Record, Epoch),
+    /// The configuration store answered a proposal.
+    Swapped(ProposalId, Answer, Epoch),
+    /// What [`Action::Merge`] asked for.
+    Merged(Job, D),
+    /// A person decides.
+    Order(Order),
+    /// Some time has passed: to come every [`Times::tick_ns`], or nearly so.
+    Wake,
+}
+
+/// What a volume wants done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<D> {
+    /// A message to a replica.
+    Send {
+        /// Its node.
+        to: NodeId,
+        /// What it names.
+        header: FromOwner,
+        /// What it says.
+        message: ToReplica<D>,
+    },
+    /// Ask the configuration store what the record is.
+    Look {
+        /// To be told with the answer: what is known when this is asked.
+        asked_at: Epoch,
+    },
+    /// Ask the configuration store to make this the record, if it is at this epoch.
+    Propose {
+        /// The record.
+        record: Box<Record>,
+        /// What it replaces. To be told with the answer.
+        replaces: Epoch,
+    },
+    /// A part of what a client reads: whole blocks. It may come again with other content before the completion.
+    Fill {
+        /// Who reads.
+        request: RequestId,
+        /// Where it belongs, in blocks from the one with the request's first sector.
+        at: u64,
+        /// How many blocks.
+        blocks: u32,
+        /// What is there.
+        content: Content<D>,
+    },
+    /// Make whole blocks of what a client writes and what is around it. → [`Event::Merged`]
+    ///
+    /// Of a write: all its blocks. Of zeroes: its first block if `head` is given, then its last if `tail` is.
+    Merge {
+        /// To be told with the answer.
+        job: Job,
+        /// What is written.
+        request: Request<D>,
+        /// The block with its first sector, if it does not fill that.
+        head: Option<Content<D>>,
+        /// The block with its last sector, if that is another and it does not fill it.
+        tail: Option<Content<D>>,
+    },
+    /// It is attached elsewhere: the sessions of its clients here are to be closed.
+    Detached,
+    /// A request has ended.
+    Complete(RequestId, Result<(), Failure>),
+    /// An order was carried out: the record says so. Or it cannot be, or nobody knows.
+    Done(Result<(), OrderError>),
+}
+
+/// Why an order is not carried out. Nothing was changed by it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum OrderError {
+    /// Somebody else owns it, or nobody.
+    #[error("this node does not own the volume: ask the one that does")]
+    NotOwner,
+    /// It is in use here.
+    #[error("the volume is active: nothing is to be recovered")]
+    Active,
+    /// Without it, nobody answers.
+    #[error("no other replica of its group answers beside {0}: wait until another is in sync and reachable")]
+    Needed(ReplicaId),
+    /// Somebody else has taken the volume over. Whether the change was made is to be seen in its record.
+    #[error(
+        "another node has taken the volume over: look at the volume, and give the order there if need be"
+    )]
+    Superseded,
+    /// Another change has not been decided yet.
+    #[error("another change of the volume is under way: try again")]
+    Busy,
+    /// It makes no sense.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The store's record cannot be.
+    #[error(transparent)]
+    Broken(#[from] WentBack),
+}
+
+/// How long things take. All in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Between two [`Event::Wake`].
+    pub tick_ns: u64,
+    /// Between heartbeats to a member: several in the length of a lease.
+    pub heartbeat_ns: u64,
+    /// What has not been answered for so long is asked again.
+    pub resend_ns: u64,
+    /// A member that has said nothing for so long is removed.
+    pub silent_ns: u64,
+    /// A swap that stays undecided for so long makes an owner step down.
+    pub undecided_ns: u64,
+    /// A takeover waits so long for members that do not answer, if others do: longer than a lease.
+    pub seal_ns: u64,
+    /// A volume for which no member has granted a lease for so long, nor was asked to be sealed, is taken over.
+    pub quiet_ns: u64,
+}
+
+impl Times {
+    /// What goes with leases of this length.
+    pub fn of_lease(lease_ns: u64) -> Times {
+        Times {
+            tick_ns: lease_ns / 16,
+            heartbeat_ns: lease_ns / 4,
+            resend_ns: lease_ns / 4,
+            silent_ns: lease_ns,
+            undecided_ns: 2 * lease_ns,
+            seal_ns: lease_ns * 3 / 2,
+            quiet_ns: 2 * lease_ns,
+        }
+    }
+}
+
+/// What a volume does, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Status {
+    /// Not owned here.
+    Watching,
+    /// A takeover waits for its first swap.
+    Claiming,
+    /// It waits for members to be sealed: of some group there may be none.
+    Sealing,
+    /// It makes them equal.
+    Equalizing,
+    /// It waits for its second swap.
+    Activating,
+    /// It serves.
+    Active,
+    /// It serves, and a swap is undecided.
+    Changing,
+    /// The configuration store went back in time. Nothing is done until a person decides.
+    Blocked,
+}
