@@ -30,7 +30,7 @@ struct Arguments {
     /// Only this seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Says everything that happens; with --seed.
+    /// Says everything that happens; with --seed or --directed.
     #[arg(long)]
     trace: bool,
     /// No seed is begun after so many minutes.
@@ -94,6 +94,10 @@ fn main() -> ExitCode {
         eprintln!(
             "{copies} copies need {copies} nodes, and there are {nodes}: ask for fewer copies, or more nodes"
         );
+        return ExitCode::from(2);
+    }
+    if arguments.trace && arguments.seed.is_none() && !arguments.directed {
+        eprintln!("--trace of many seeds tells nothing: name one with --seed, or give --directed");
         return ExitCode::from(2);
     }
     if let Some(seed) = arguments.seed {
