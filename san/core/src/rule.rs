@@ -13,6 +13,8 @@ pub enum Rule {
     P2,
     /// A starting process owns nothing.
     P3,
+    /// Before its first swap a node asks the members whom they follow.
+    P4,
     /// A request waits for earlier ones that overlap it.
     W1,
     /// A mark is taken only with the epoch that it came with.
@@ -96,6 +98,7 @@ impl Rule {
         Rule::P1Reads,
         Rule::P2,
         Rule::P3,
+        Rule::P4,
         Rule::W1,
         Rule::W2,
         Rule::W3,

@@ -207,12 +207,46 @@ fn volume() -> (Volume<u8>, Vec<Action<u8>>) {
     (volume, out)
 }
 
-#[test]
-fn a_store_that_went_back_in_time_stops_the_volume_and_says_why() {
+/// What a replica says to node 1, in a session of this number.
+fn said(session: u64) -> FromReplica {
+    FromReplica { volume: VOLUME, replica: REPLICA, process: Incarnation(5), owner: owner(1), session }
+}
+
+/// A volume at node 1, which has asked whom the members follow.
+fn asking() -> (Volume<u8>, Vec<Action<u8>>) {
     let (mut volume, mut out) = volume();
     volume.step(NOW, Event::Seen(record(), Epoch(0)), &mut out);
+    assert!(matches!(out[0], Action::Send { message: ToReplica::Probe, .. }));
+    out.clear();
+    (volume, out)
+}
+
+/// A volume at node 1, whose first swap is on its way.
+fn claiming() -> (Volume<u8>, Vec<Action<u8>>) {
+    let (mut volume, mut out) = asking();
+    let promise = Promise { epoch: Epoch(9), owner: owner(2) };
+    volume.step(NOW, Event::Message(said(0), ToOwner::Probed { promise, quiet_ns: 0 }), &mut out);
     assert_eq!(volume.status(), Status::Claiming);
     out.clear();
+    (volume, out)
+}
+
+#[test]
+fn nothing_is_proposed_while_a_member_follows_somebody_above_the_record() {
+    let (mut volume, mut out) = asking();
+    let promise = Promise { epoch: Epoch(10), owner: owner(2) };
+    volume.step(NOW, Event::Message(said(0), ToOwner::Probed { promise, quiet_ns: 0 }), &mut out);
+    assert!(out.is_empty(), "it asked for the record a moment ago: {out:?}");
+    let later = NOW.after(LEASE_NS);
+    volume.step(later, Event::Wake, &mut out);
+    assert_eq!(out, [Action::Look { asked_at: Epoch(10) }]);
+    volume.step(later, Event::Seen(record(), Epoch(10)), &mut out);
+    assert_eq!(volume.status(), Status::Blocked);
+}
+
+#[test]
+fn a_store_that_went_back_in_time_stops_the_volume_and_says_why() {
+    let (mut volume, mut out) = claiming();
     let older = Record { epoch: Epoch(5), ..record() };
     let id = ProposalId { by: owner(1), number: 1 };
     volume.step(NOW, Event::Swapped(id, Answer::Refused(older), Epoch(9)), &mut out);
@@ -233,21 +267,13 @@ fn a_store_that_went_back_in_time_stops_the_volume_and_says_why() {
 
 #[test]
 fn a_promise_above_the_record_is_a_store_that_went_back_in_time() {
-    let (mut volume, mut out) = volume();
-    volume.step(NOW, Event::Seen(record(), Epoch(0)), &mut out);
+    let (mut volume, mut out) = claiming();
     let id = ProposalId { by: owner(1), number: 1 };
     volume.step(NOW, Event::Swapped(id, Answer::Committed, Epoch(9)), &mut out);
     out.clear();
-    let header = FromReplica {
-        volume: VOLUME,
-        replica: REPLICA,
-        process: Incarnation(5),
-        owner: owner(1),
-        session: 1,
-    };
     let promise = Promise { epoch: Epoch(30), owner: owner(4) };
     let later = NOW.after(LEASE_NS);
-    volume.step(later, Event::Message(header, ToOwner::Refused(promise)), &mut out);
+    volume.step(later, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
     let looks = out.iter().find(|action| matches!(action, Action::Look { .. }));
     assert_eq!(looks, Some(&Action::Look { asked_at: Epoch(30) }));
     let now = volume.record().unwrap().clone();
@@ -269,24 +295,18 @@ fn a_record_that_cannot_be_stops_the_volume() {
 
 #[test]
 fn what_a_stranger_says_to_an_owner_is_nothing() {
-    let (mut volume, mut out) = volume();
-    volume.step(NOW, Event::Seen(record(), Epoch(0)), &mut out);
-    out.clear();
-    let header = FromReplica {
-        volume: VOLUME,
-        replica: REPLICA,
-        process: Incarnation(5),
-        owner: owner(1),
-        session: 1,
-    };
+    let (mut volume, mut out) = asking();
     let strangers = [
-        FromReplica { volume: VolumeId(8), ..header },
-        FromReplica { owner: owner(2), ..header },
-        FromReplica { replica: ReplicaId(9), ..header },
+        FromReplica { volume: VolumeId(8), ..said(0) },
+        FromReplica { owner: owner(2), ..said(0) },
+        FromReplica { replica: ReplicaId(9), ..said(0) },
     ];
     for header in strangers {
-        volume.step(NOW, Event::Message(header, ToOwner::Failed), &mut out);
-        assert_eq!((volume.status(), &out[..]), (Status::Claiming, &[][..]));
+        let promise = Promise { epoch: Epoch(9), owner: owner(2) };
+        for message in [ToOwner::Refused(promise), ToOwner::Probed { promise, quiet_ns: 0 }, ToOwner::Failed] {
+            volume.step(NOW, Event::Message(header, message), &mut out);
+            assert_eq!((volume.status(), &out[..]), (Status::Watching, &[][..]));
+        }
     }
 }
 

@@ -83,6 +83,7 @@ impl<D: Clone> Active<D> {
         // Who was sealed too late to be compared gets nothing of this ownership: its mark would bless what it holds and
         // nobody else does (rule T1).
         links.retain(|link| record.groups[link.group.0 as usize].in_sync.contains(&link.replica));
+        links.iter_mut().for_each(Link::beat_at_once);
         let mut active = Active {
             ownership,
             groups: Vec::new(),

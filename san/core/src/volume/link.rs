@@ -191,6 +191,11 @@ impl<D: Clone> Link<D> {
         self.beside.is_empty()
     }
 
+    /// It is time for a heartbeat: what was granted in a takeover is no lease.
+    pub(super) fn beat_at_once(&mut self) {
+        self.beaten = None;
+    }
+
     /// Tells it the mark and asks for a lease and for how far it is, if it is time.
     pub(super) fn heartbeat(
         &mut self,

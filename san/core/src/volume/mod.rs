@@ -275,7 +275,8 @@ impl<D: Clone> Volume<D> {
     }
 
     fn message(&mut self, now: Moment, from: &FromReplica, message: ToOwner<D>, out: &mut Vec<Action<D>>) {
-        if from.volume != self.c.volume || from.owner != self.c.me {
+        let known = self.c.record().is_some_and(|record| record.homes.contains_key(&from.replica));
+        if from.volume != self.c.volume || from.owner != self.c.me || !known {
             return;
         }
         if let ToOwner::Refused(promise) = message {
@@ -290,7 +291,12 @@ impl<D: Clone> Volume<D> {
             return;
         }
         match &mut self.role {
-            Role::Watch(watch) => watch.message(&mut self.c, from, &message),
+            Role::Watch(watch) => {
+                watch.message(&mut self.c, from, &message);
+                if self.attached {
+                    self.tick(now, out);
+                }
+            }
             Role::Takeover(takeover) => takeover.message(&mut self.c, now, from, message, out),
             Role::Active(active) => active.message(&mut self.c, now, from, message, out),
         }

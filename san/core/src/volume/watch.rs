@@ -2,14 +2,18 @@
 //!
 //! Nobody serves it if no member that can be reached has granted a lease for a while, nor was asked to be sealed: a takeover
 //! in progress is left alone. The wait is a little different each time, so that two who watch rarely begin together.
+//!
+//! Before anything is proposed, members tell whom they follow: a promise above the record's epoch shows a configuration
+//! store that went back in time (rule P4).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, ReplicaId};
 use crate::lease::Moment;
 use crate::message::{FromOwner, FromReplica, ToOwner, ToReplica};
-use crate::record::Group;
+use crate::record::{Group, Record};
+use crate::rule::{Rule, left_out};
 
 /// See the module.
 #[derive(Debug)]
@@ -18,20 +22,36 @@ pub(super) struct Watch {
     not_before: Moment,
     /// The record's epoch that was seen, and since when.
     seen: (Epoch, Moment),
-    /// When the members were last asked, and what they have answered since: nanoseconds of quiet.
+    /// When the members were first and last asked, and what they have answered since: nanoseconds of quiet.
+    first_asked: Option<Moment>,
     asked: Option<Moment>,
     answers: BTreeMap<ReplicaId, u64>,
+    /// Those whose devices have failed: they will say nothing else.
+    failed: BTreeSet<ReplicaId>,
 }
 
 impl Watch {
     pub(super) fn new(now: Moment) -> Watch {
-        Watch { not_before: now, seen: (Epoch(0), now), asked: None, answers: BTreeMap::new() }
+        Watch {
+            not_before: now,
+            seen: (Epoch(0), now),
+            first_asked: None,
+            asked: None,
+            answers: BTreeMap::new(),
+            failed: BTreeSet::new(),
+        }
     }
 
     pub(super) fn message<D>(&mut self, c: &mut Context, from: &FromReplica, message: &ToOwner<D>) {
-        if let ToOwner::Probed { promise, quiet_ns } = message {
-            c.promised = c.promised.max(promise.epoch);
-            self.answers.insert(from.replica, *quiet_ns);
+        match message {
+            ToOwner::Probed { promise, quiet_ns } => {
+                c.promised = c.promised.max(promise.epoch);
+                self.answers.insert(from.replica, *quiet_ns);
+            }
+            ToOwner::Failed => {
+                self.failed.insert(from.replica);
+            }
+            _ => {}
         }
     }
 
@@ -51,8 +71,21 @@ impl Watch {
             c.look(now, out);
             return false;
         };
+        if c.promised > record.epoch && !left_out(Rule::P4) {
+            // Either the record that is known here is old, or what the store holds is.
+            c.look(now, out);
+            return false;
+        }
         if attached {
-            return now >= self.not_before;
+            if now >= self.not_before && (left_out(Rule::P4) || self.have_told(c, record, now)) {
+                return true;
+            }
+            if self.asked.is_none_or(|then| now.since(then) >= c.times.resend_ns) {
+                self.ask(c, record, now, out);
+                // Its members may be others by now.
+                c.look(now, out);
+            }
+            return false;
         }
         if self.seen.0 != record.epoch {
             self.seen = (record.epoch, now);
@@ -72,8 +105,34 @@ impl Watch {
             && record.groups.iter().any(|group| quiet_of(group) >= Some(quiet))
             && now.since(self.seen.1) >= quiet
             && now >= self.not_before;
-        self.asked = Some(now);
         self.answers.clear();
+        self.ask(c, record, now, out);
+        if is_quiet {
+            let wait = c.random(quiet);
+            self.not_before = now.after(wait);
+            if wait < quiet / 2 {
+                return true;
+            }
+        }
+        c.look(now, out);
+        false
+    }
+
+    /// Whether the members have told whom they follow: all of them, or after a while at least one of each group. A takeover
+    /// that reaches nobody of some group could not go on.
+    fn have_told(&self, c: &Context, record: &Record, now: Moment) -> bool {
+        let waited = self.first_asked.is_some_and(|then| now.since(then) >= c.times.resend_ns);
+        let told = |replica: &&ReplicaId| self.answers.contains_key(*replica);
+        record.groups.iter().all(|group| {
+            let count = group.in_sync.iter().filter(told).count();
+            let failed = group.in_sync.intersection(&self.failed).count();
+            count > 0 && (waited || count + failed >= group.in_sync.len())
+        })
+    }
+
+    fn ask<D>(&mut self, c: &Context, record: &Record, now: Moment, out: &mut Vec<Action<D>>) {
+        self.asked = Some(now);
+        self.first_asked.get_or_insert(now);
         for (replica, node) in record.members() {
             let header = FromOwner {
                 volume: c.volume,
@@ -85,14 +144,5 @@ impl Watch {
             };
             out.push(Action::Send { to: node, header, message: ToReplica::Probe });
         }
-        if is_quiet {
-            let wait = c.random(quiet);
-            self.not_before = now.after(wait);
-            if wait < quiet / 2 {
-                return true;
-            }
-        }
-        c.look(now, out);
-        false
     }
 }

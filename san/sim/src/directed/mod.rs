@@ -125,6 +125,13 @@ pub const SCHEDULES: &[Schedule] = &[
     Schedule { name: "a recovery by force", rule: None, nodes: 2, copies: 2, drive: forced },
     Schedule { name: "a store restored from an old copy", rule: None, nodes: 2, copies: 2, drive: restored },
     Schedule {
+        name: "a restored store, and a node that starts again and again",
+        rule: Some(Rule::P4),
+        nodes: 2,
+        copies: 2,
+        drive: restored_and_restarted,
+    },
+    Schedule {
         name: "an answer to a former attempt",
         rule: Some(Rule::C10),
         nodes: 3,
@@ -317,7 +324,10 @@ fn forgetful(world: &mut World) {
     world.start(2);
     // With the rule it waits for the lease that its predecessor may have granted.
     world.place(1, 2);
-    world.pass(40);
+    let until = world.now() + 65 * MS;
+    while !world.serves(2) && world.now() < until {
+        world.pass(1);
+    }
     if world.serves(2) {
         world.ask_first(1, What::Write);
         world.pass(5);
@@ -441,6 +451,35 @@ fn restored(world: &mut World) {
     // The other node learns of it when it starts anew.
     world.kill(1, false);
     world.start(1);
+}
+
+/// The configuration store is restored from an old copy, in which somebody is a member who has missed writes since. Each try
+/// of a process that has forgotten the former one would raise the record's epoch, until it passes all promises.
+fn restored_and_restarted(world: &mut World) {
+    let old = world.record().clone();
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
+    world.ask_first(0, What::Write);
+    world.pass(20);
+    world.must(!world.waits(0), "it is written without the other");
+    world.kill(0, false);
+    let newest = world.record().clone();
+    world.config.push(old);
+    world.place(1, 1);
+    for _ in 0..6 {
+        world.pass(400);
+        world.kill(1, false);
+        world.start(1);
+        world.step_volume(1, Event::Attach);
+    }
+    world.pass(400);
+    // A person finds a newer copy.
+    world.config.push(newest);
+    world.start(0);
+    world.place(0, 0);
+    world.pass_until(600, |world| world.serves(0));
 }
 
 /// A device drops what it had said to be durable.
