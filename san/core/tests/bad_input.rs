@@ -303,7 +303,8 @@ fn what_a_stranger_says_to_an_owner_is_nothing() {
     ];
     for header in strangers {
         let promise = Promise { epoch: Epoch(9), owner: owner(2) };
-        for message in [ToOwner::Refused(promise), ToOwner::Probed { promise, quiet_ns: 0 }, ToOwner::Failed] {
+        for message in [ToOwner::Refused(promise), ToOwner::Probed { promise, quiet_ns: 0 }, ToOwner::Failed]
+        {
             volume.step(NOW, Event::Message(header, message), &mut out);
             assert_eq!((volume.status(), &out[..]), (Status::Watching, &[][..]));
         }
