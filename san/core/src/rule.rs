@@ -25,6 +25,8 @@ pub enum Rule {
     W4,
     /// Entries are appended without a gap.
     W5,
+    /// No write is taken with fewer replicas in sync than the policy asks for.
+    W6,
     /// A lease counts from when it was asked for.
     L1,
     /// Leases are looked at when the read completes.
@@ -104,6 +106,7 @@ impl Rule {
         Rule::W3,
         Rule::W4,
         Rule::W5,
+        Rule::W6,
         Rule::L1,
         Rule::L2,
         Rule::L3,

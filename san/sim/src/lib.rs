@@ -6,6 +6,8 @@
 //! | `tenant` | clients, and what they ask for |
 //! | [`directed`] | schedules written down, for what chance finds too rarely |
 //! | `faults` | what goes wrong, and when |
+//! | `lasting` | what stays broken at the end |
+//! | `wire` | messages and records as bytes |
 //! | [`oracle`] | what must never happen |
 //! | [`history`] | whether what was read could be |
 //! | [`run`] | a whole run, from its seed to its verdict |
@@ -18,12 +20,14 @@ pub mod coverage;
 pub mod directed;
 mod faults;
 pub mod history;
+mod lasting;
 pub mod oracle;
 pub mod rng;
 pub mod run;
 pub mod settings;
 pub mod store;
 mod tenant;
+mod wire;
 pub mod world;
 
 /// Prints a line. Whoever reads may have read enough, as `head` does: then there is nothing more to do.

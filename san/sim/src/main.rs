@@ -194,7 +194,7 @@ fn many(arguments: &Arguments) -> ExitCode {
         tell!("{}", sum.coverage);
     }
     tell!(
-        "{done} seeds, {} client requests, {:.0} a second; {} seeds ended early, all copies of a group dead; {}",
+        "{done} seeds, {} client requests, {:.0} a second; {} seeds ended early, no copy of a group left; {}",
         sum.operations,
         sum.operations as f64 / took,
         sum.lost,

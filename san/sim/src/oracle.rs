@@ -4,7 +4,7 @@ use std::fmt;
 
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::record::{Departed, State};
+use loadline_san_core::record::{Departed, Record, State};
 use loadline_san_core::volume::Status;
 
 use crate::history::Impossible;
@@ -30,6 +30,10 @@ pub enum Violation {
     Differ(ReplicaId, ReplicaId, u64),
     /// A request was completed that nobody waits for.
     TwiceCompleted(u64),
+    /// Core said what has no bytes.
+    NotSendable(String),
+    /// A write was taken, and too few replicas have been in sync since.
+    TooFew(u64),
     /// An assertion did not hold.
     Panicked(String),
     /// Everything is well, and still something waits.
@@ -58,6 +62,13 @@ impl fmt::Display for Violation {
                 write!(f, "at rest, {one} and {other} differ in block {block} of their group")
             }
             Violation::TwiceCompleted(id) => write!(f, "request #{id} was completed again"),
+            Violation::NotSendable(why) => write!(f, "what core says cannot be sent or stored: {why}"),
+            Violation::TooFew(sector) => {
+                write!(
+                    f,
+                    "a write of sector {sector} was taken with fewer replicas in sync than the policy asks for"
+                )
+            }
             Violation::Panicked(what) => write!(f, "panic: {what}"),
             Violation::Stuck(what) => write!(f, "it should go on, and does not: {what}"),
         }
@@ -104,6 +115,21 @@ impl World {
                     }
                 }
             }
+        }
+    }
+
+    /// A write was acknowledged that was asked for when this was the number of records: some of these, from then on, had enough
+    /// replicas in sync.
+    pub(crate) fn check_least(&mut self, records: usize, sector: u64, sectors: u64) {
+        let enough = |record: &Record| {
+            (sector / 8..(sector + sectors).div_ceil(8)).all(|block| {
+                let (group, _) = record.layout.locate(block);
+                let group = record.groups.get(group.0 as usize);
+                group.is_some_and(|group| group.in_sync.len() >= record.least as usize)
+            })
+        };
+        if !self.config[records - 1..].iter().any(enough) {
+            self.fail(Violation::TooFew(sector));
         }
     }
 
@@ -186,36 +212,5 @@ impl World {
                 }
             }
         }
-    }
-
-    /// Everything has been well for long enough. Whether nothing is left to wait for.
-    pub(crate) fn is_settled(&self) -> Result<(), String> {
-        let record = self.record();
-        let dead = |replica: &ReplicaId| self.store(*replica).is_none_or(Store::is_dead);
-        for (index, group) in record.groups.iter().enumerate() {
-            // What no member has whole cannot be copied.
-            let rotten = group.in_sync.iter().any(|r| self.store(*r).is_some_and(Store::is_rotten));
-            if let Some(gone) = group.departed.keys().find(|replica| !dead(replica) && !rotten) {
-                return Err(format!("{gone} of group {index} has not come back"));
-            }
-        }
-        // Writes wait for copies that nobody replaces: as they should.
-        let held = record.groups.iter().any(|group| group.in_sync.len() < record.least as usize);
-        if let Some(waiting) = self.tenants.iter().map(|t| t.asked.len()).find(|count| *count > 0)
-            && !held
-        {
-            return Err(format!("{waiting} requests are not answered"));
-        }
-        let active = self.nodes.iter().filter_map(|node| node.process.as_ref());
-        if !active.map(|process| process.volume.status()).any(|status| status == Status::Active) {
-            return Err("nobody serves the volume".to_owned());
-        }
-        Ok(())
-    }
-
-    /// Whether some group has lost all its members for good: then nothing can be asked of it.
-    pub(crate) fn is_lost(&self) -> bool {
-        let dead = |replica: &ReplicaId| self.store(*replica).is_none_or(Store::is_dead);
-        self.record().groups.iter().any(|group| group.in_sync.iter().all(dead))
     }
 }

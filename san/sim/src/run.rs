@@ -75,6 +75,9 @@ fn drive(world: &mut World) -> bool {
         }
     }
     world.heal();
+    if world.settings.lasting {
+        world.leave_broken();
+    }
     settle(world)
 }
 

@@ -44,6 +44,8 @@ pub struct Settings {
     pub steer: u64,
     /// Replicas are added, replaced, removed, the volume grows.
     pub orders: bool,
+    /// Something stays broken at the end.
+    pub lasting: bool,
 }
 
 impl Settings {
@@ -76,6 +78,7 @@ impl Settings {
             config: !rng.chance(4),
             steer: [0, 4, 12, 40][rng.index(4)],
             orders: rng.chance(2),
+            lasting: rng.chance(2),
         }
     }
 }

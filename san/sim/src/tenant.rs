@@ -29,8 +29,11 @@ pub(crate) struct Asked {
     node: usize,
     pub(crate) since: Time,
     kind: Kind,
+    /// What of it can be judged.
     sector: u64,
     sectors: u64,
+    /// How many records there had been of the volume.
+    records: usize,
 }
 
 /// What a client asks for.
@@ -51,7 +54,8 @@ enum Kind {
     },
     /// What it writes; nothing is zeroes.
     Write(WriteId),
-    Flush,
+    /// It changes nothing: a flush, or a trim that fills no block.
+    Nothing,
 }
 
 impl Asked {
@@ -121,13 +125,19 @@ impl World {
     }
 
     fn attach(&mut self, index: usize) {
+        let whole_links = |node: &usize| !self.lasting.cut.iter().any(|(from, _)| from == node);
         let alive: Vec<usize> = (0..self.nodes.len())
             .filter(|node| self.nodes[*node].process.is_some() && self.nodes[*node].paused.is_none())
+            .filter(|node| !self.is_out(*node) && (self.lasting.out.is_some() || whole_links(node)))
             .collect();
         if alive.is_empty() {
             return;
         }
         let node = alive[self.rng.index(alive.len())];
+        self.attach_at(index, node);
+    }
+
+    pub(crate) fn attach_at(&mut self, index: usize, node: usize) {
         self.tenants[index].node = Some(node);
         self.say(|| format!("client {index} attaches at n{node}"));
         self.coverage.count("client", "attaches");
@@ -162,6 +172,7 @@ impl World {
     pub(crate) fn ask_for(&mut self, index: usize, node: usize, what: What, sector: u64, count: u64) {
         self.requests += 1;
         let id = RequestId(index as u64 * APART + self.requests);
+        let mut judged = sector..sector + count;
         let (ask, kind) = match what {
             What::Read => {
                 let began = self.history.read_begins();
@@ -183,15 +194,16 @@ impl World {
             }
             What::Trim => {
                 // What does not fill a block is left as it is.
-                let end = (sector + count) / 8 * 8;
-                let first = sector.next_multiple_of(8);
-                self.writes += 1;
-                if first < end {
-                    self.history.write_begins(self.writes, first, (first..end).map(|_| 0));
+                judged = sector.next_multiple_of(8)..(sector + count) / 8 * 8;
+                if !judged.is_empty() {
+                    self.writes += 1;
+                    self.history.write_begins(self.writes, judged.start, judged.clone().map(|_| 0));
+                    (Ask::Trim, Kind::Write(self.writes))
+                } else {
+                    (Ask::Trim, Kind::Nothing)
                 }
-                (Ask::Trim, Kind::Write(self.writes))
             }
-            What::Flush => (Ask::Flush, Kind::Flush),
+            What::Flush => (Ask::Flush, Kind::Nothing),
         };
         let name = match &ask {
             Ask::Read => "read",
@@ -202,7 +214,9 @@ impl World {
         };
         self.coverage.count("client", name);
         self.say(|| format!("client {index} at n{node} asks #{} {name} {sector}+{count}", id.0 % APART));
-        let asked = Asked { node, since: self.now, kind, sector, sectors: count };
+        let records = self.config.len();
+        let (first, sectors) = (judged.start, judged.end.saturating_sub(judged.start));
+        let asked = Asked { node, since: self.now, kind, sector: first, sectors, records };
         self.tenants[index].asked.insert(id, asked);
         self.request(node, Request { id, ask, sector, sectors: count as u32 });
     }
@@ -284,9 +298,10 @@ impl World {
                 self.history.write_ends(*write, asked.sector, asked.sectors, well);
                 if well {
                     self.check_written(asked.sector, asked.sectors);
+                    self.check_least(asked.records, asked.sector, asked.sectors);
                 }
             }
-            Kind::Flush => {}
+            Kind::Nothing => {}
         }
     }
 

@@ -21,11 +21,13 @@ use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, Event, Request, Status, Times, Volume};
 
 use crate::coverage::{Coverage, name_of_answer, name_of_message, name_of_status};
+use crate::lasting::Lasting;
 use crate::oracle::Violation;
 use crate::rng::Rng;
 use crate::settings::Settings;
 use crate::store::{Blocks, Store};
 use crate::tenant::{Tenant, merge};
+use crate::wire;
 
 /// Simulated nanoseconds since the beginning.
 pub type Time = u64;
@@ -128,6 +130,8 @@ pub struct World {
     pub(crate) without_entries: BTreeSet<(usize, usize)>,
     /// What goes over these links comes again so much later.
     pub(crate) echo: BTreeMap<(usize, usize), Time>,
+    /// What never heals.
+    pub(crate) lasting: Lasting,
     pub(crate) weather: Weather,
     pub(crate) calm: bool,
     pub(crate) violation: Option<Violation>,
@@ -186,7 +190,8 @@ impl World {
             paused: None,
             starting: false,
             clock_began: rng.below(1 << 40),
-            clock_rate: 1_000_000 - 240 + rng.below(480),
+            // As far apart as the margin of the leases allows.
+            clock_rate: 1_000_000 - 500 + rng.below(1_001),
         });
         let nodes: Vec<Node> = nodes.collect();
         let mut world = World {
@@ -210,6 +215,7 @@ impl World {
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
             echo: BTreeMap::new(),
+            lasting: Lasting::default(),
             weather: Weather::CALM,
             calm: true,
             violation: None,
@@ -358,7 +364,7 @@ impl World {
 
     /// A node's process starts, if none runs.
     pub(crate) fn start(&mut self, node: usize) {
-        if self.nodes[node].process.is_some() {
+        if self.nodes[node].process.is_some() || self.is_out(node) && self.lasting.dead {
             return;
         }
         let now = self.clock(node);
@@ -614,8 +620,16 @@ impl World {
             self.after(0, message);
             return;
         }
+        let message = match wire::carried(&message) {
+            Ok(message) => message,
+            Err(why) => {
+                self.fail(Violation::NotSendable(why));
+                return;
+            }
+        };
         let entry = matches!(message, Happening::ToReplica(_, _, ToReplica::Entry { .. }));
-        let cut = self.cut.contains(&(from, to)) || entry && self.without_entries.contains(&(from, to));
+        let cut = self.cut.contains(&(from, to)) || self.lasting.cut.contains(&(from, to));
+        let cut = cut || entry && self.without_entries.contains(&(from, to));
         if cut || self.rng.chance(self.weather.loses) {
             self.say(|| format!("n{from} ✗ n{to}"));
             return;
@@ -634,8 +648,12 @@ impl World {
 
     // ---- the configuration store ----------------------------------------------------------------------
 
+    fn is_lonely(&self, node: usize) -> bool {
+        self.lonely.contains(&node) || self.is_out(node) && self.lasting.lonely
+    }
+
     fn ask(&mut self, node: usize, life: u64, question: Question) {
-        if self.lonely.contains(&node) || self.rng.chance(self.weather.config_loses) {
+        if self.is_lonely(node) || self.rng.chance(self.weather.config_loses) {
             return;
         }
         let delay = 100 * US + self.rng.below(self.weather.config_slowest);
@@ -648,13 +666,16 @@ impl World {
             Question::Look(_) => Ok(now),
             Question::Propose(record, replaces) => Err(match now.epoch == *replaces {
                 true => {
-                    self.commit((**record).clone());
+                    match wire::kept(record) {
+                        Ok(record) => self.commit(record),
+                        Err(why) => self.fail(Violation::NotSendable(why)),
+                    }
                     Answer::Committed
                 }
                 false => Answer::Refused(now),
             }),
         };
-        let unheard = self.lonely.contains(&node) || self.deaf.contains(&node);
+        let unheard = self.is_lonely(node) || self.deaf.contains(&node);
         if unheard || self.rng.chance(self.weather.config_loses) {
             self.coverage.count("situation", "answer of the configuration store lost");
             return;

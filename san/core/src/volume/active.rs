@@ -34,7 +34,7 @@ pub(super) struct Group<D> {
     lenders: Vec<ReplicaId>,
     /// Where a read may go: the local one first.
     pub(super) readable: Vec<ReplicaId>,
-    /// Replicas that are in sync, for the policy.
+    /// Replicas that are in sync whatever becomes of a proposal, for the policy.
     pub(super) in_sync: usize,
     /// What was acknowledged before this ownership.
     before: Position,
@@ -135,7 +135,7 @@ impl<D: Clone> Active<D> {
             let index = GroupIndex(index);
             let swap = c.swap.as_ref().expect("it owns the volume");
             let certain = swap.certain(index);
-            group.in_sync = record.groups[index.0 as usize].in_sync.len();
+            group.in_sync = certain.len();
             group.readable = certain.into_iter().collect();
             group.readable.sort_by_key(|replica| record.homes.get(replica) != Some(&c.me.node));
             group.required = c.required(index);

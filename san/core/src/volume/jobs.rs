@@ -200,7 +200,7 @@ impl<D: Clone> Active<D> {
         let reads = matches!(request.ask, Ask::Read);
         let (least, layout) = (record.least as usize, record.layout);
         let too_few = |piece: Piece| self.groups[piece.group.0 as usize].in_sync < least;
-        if !reads && layout.pieces(blocks.clone()).any(too_few) {
+        if !reads && layout.pieces(blocks.clone()).any(too_few) && !left_out(Rule::W6) {
             self.held.push_back(request);
             return;
         }

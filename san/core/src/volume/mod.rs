@@ -476,6 +476,9 @@ impl<D: Clone> Volume<D> {
         };
         self.ordered = Some(id);
         self.c.propose(now, next, out);
+        if let Role::Active(active) = &mut self.role {
+            active.follow_record(&mut self.c, now, out);
+        }
         Ok(())
     }
 

@@ -203,6 +203,7 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
         config: false,
         steer: 0,
         orders: false,
+        lasting: false,
     };
     let mut world = World::new(settings, seed);
     world.trace = trace;

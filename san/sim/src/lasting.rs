@@ -1,0 +1,118 @@
+//! What stays broken when all else has healed. The volume must be served all the same, if one live node reaches the
+//! configuration store and a member of every group.
+
+use std::collections::BTreeSet;
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::volume::Status;
+
+use crate::store::Store;
+use crate::world::World;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Lasting {
+    /// This node is not to be counted on: it is dead, or nobody reaches it.
+    pub(crate) out: Option<usize>,
+    /// Its process never starts again.
+    pub(crate) dead: bool,
+    /// It does not reach the configuration store either.
+    pub(crate) lonely: bool,
+    /// Links that never carry anything again.
+    pub(crate) cut: BTreeSet<(usize, usize)>,
+}
+
+impl World {
+    /// A node stays out, or a link between two does.
+    pub(crate) fn leave_broken(&mut self) {
+        let nodes = self.nodes.len();
+        let one = self.rng.index(nodes);
+        let others: Vec<usize> = (0..nodes).filter(|node| *node != one).collect();
+        let what = match self.rng.below(4) {
+            0 => {
+                self.lasting = Lasting { out: Some(one), dead: true, ..Lasting::default() };
+                let power = self.rng.chance(2);
+                self.kill(one, power);
+                "a node is gone"
+            }
+            // A client at one of the two could not be served, nor at a node that has nobody else.
+            1 if nodes > 2 => {
+                let other = others[self.rng.index(others.len())];
+                self.lasting.cut = [(one, other), (other, one)].into();
+                let third = (0..nodes).find(|node| *node != one && *node != other);
+                self.move_clients(third.expect("there are three"));
+                "a link is gone"
+            }
+            kind => {
+                let cut = others.iter().flat_map(|other| [(one, *other), (*other, one)]).collect();
+                self.lasting = Lasting { out: Some(one), dead: false, lonely: kind == 2, cut };
+                if self.tenants.iter().any(|tenant| tenant.node == Some(one)) {
+                    self.detach(one);
+                }
+                if kind == 2 { "a node is alone" } else { "a node reaches the configuration store only" }
+            }
+        };
+        self.say(|| format!("{what}: n{one}, for good"));
+        self.coverage.count("lasting", what);
+    }
+
+    /// All clients want the volume at this node.
+    fn move_clients(&mut self, node: usize) {
+        for index in 0..self.tenants.len() {
+            if let Some(now) = self.tenants[index].node.filter(|now| *now != node) {
+                self.detach(now);
+            }
+        }
+        self.attach_at(0, node);
+    }
+
+    /// Whether nothing is ever heard of this node.
+    pub(crate) fn is_out(&self, node: usize) -> bool {
+        self.lasting.out == Some(node)
+    }
+
+    fn is_usable(&self, replica: &ReplicaId) -> bool {
+        let home = self.record().homes.get(replica).map(|home| home.0 as usize);
+        home.is_some_and(|home| !self.is_out(home)) && !self.store(*replica).is_none_or(Store::is_dead)
+    }
+
+    /// Whether some group has no member that can be reached: then nothing can be asked of it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.record().groups.iter().any(|group| !group.in_sync.iter().any(|replica| self.is_usable(replica)))
+    }
+
+    /// The node that serves the volume, if one does. It may have been deposed by somebody who died of it, and not know: its
+    /// members follow it still.
+    fn owner(&self) -> Option<usize> {
+        let serves = |node: &usize| {
+            let process = self.nodes[*node].process.as_ref();
+            !self.is_out(*node) && process.is_some_and(|p| p.volume.status() == Status::Active)
+        };
+        (0..self.nodes.len()).find(serves)
+    }
+
+    /// Everything has been well for long enough. Whether nothing is left to wait for.
+    pub(crate) fn is_settled(&self) -> Result<(), String> {
+        let record = self.record();
+        let owner = self.owner().ok_or("nobody serves the volume")?;
+        for (index, group) in record.groups.iter().enumerate() {
+            // What no member has whole cannot be copied.
+            let rotten = group.in_sync.iter().any(|r| self.store(*r).is_some_and(Store::is_rotten));
+            let reachable = |replica: &ReplicaId| {
+                let home = record.homes[replica].0 as usize;
+                self.is_usable(replica) && !self.lasting.cut.contains(&(owner, home))
+            };
+            if let Some(gone) = group.departed.keys().find(|replica| reachable(replica) && !rotten) {
+                return Err(format!("{gone} of group {index} has not come back"));
+            }
+        }
+        // Writes wait for copies that nobody replaces: as they should.
+        let held = record.groups.iter().any(|group| group.in_sync.len() < record.least as usize);
+        if let Some(waiting) = self.tenants.iter().map(|t| t.asked.len()).find(|count| *count > 0)
+            && !held
+        {
+            return Err(format!("{waiting} requests are not answered"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! What goes between nodes, and into the configuration store, goes as bytes.
+
+use std::rc::Rc;
+
+use loadline_san_core::message::{Content, Entry, Payload, ToOwner, ToReplica, What};
+use loadline_san_core::record::Record;
+use loadline_san_protocol::{Body, ClusterId, decode, encode_to_owner, encode_to_replica, record};
+
+use crate::store::{Block, Blocks};
+use crate::world::Happening;
+
+const CLUSTER: ClusterId = ClusterId(0x10ad);
+
+/// What arrives of a message, or why it cannot be sent. Its data goes beside the bytes, to a buffer of its own.
+pub(crate) fn carried(message: &Happening) -> Result<Happening, String> {
+    let mut bytes = Vec::new();
+    let (node, data) = match message {
+        Happening::ToReplica(node, from, message) => {
+            let data = data_of(message);
+            let sums = vec![0; data.len()];
+            encode_to_replica(CLUSTER, from, message, |_| &sums, &mut bytes).map_err(|e| e.to_string())?;
+            (*node, data)
+        }
+        Happening::ToOwner(node, from, message) => {
+            let data = data_of_answer(message);
+            let sums = vec![0; data.len()];
+            encode_to_owner(CLUSTER, from, message, |_| &sums, &mut bytes).map_err(|e| e.to_string())?;
+            (*node, data)
+        }
+        _ => unreachable!("only these go between nodes"),
+    };
+    let arrived = || -> Blocks { Rc::new(data.to_vec()) };
+    Ok(match decode(&bytes, CLUSTER).expect("what was encoded is decoded").body {
+        Body::ToReplica(from, body) => Happening::ToReplica(node, from, body.message(arrived)),
+        Body::ToOwner(from, body) => Happening::ToOwner(node, from, body.message(arrived)),
+    })
+}
+
+/// What is kept of a record, or why it cannot be.
+pub(crate) fn kept(record: &Record) -> Result<Record, String> {
+    let bytes = record::encode(record).map_err(|e| e.to_string())?;
+    record::decode(&bytes).map_err(|e| e.to_string())
+}
+
+fn data_of(message: &ToReplica<Blocks>) -> &[Block] {
+    match message {
+        ToReplica::Entry { entry, .. } | ToReplica::Beside { entry, .. } => match entry {
+            Entry { what: What::Data(payload), blocks, .. } => &from_first(payload)[..*blocks as usize],
+            _ => &[],
+        },
+        _ => &[],
+    }
+}
+
+fn data_of_answer(message: &ToOwner<Blocks>) -> &[Block] {
+    match message {
+        ToOwner::Data { content: Ok(Content::Data(payload)), .. } => from_first(payload),
+        _ => &[],
+    }
+}
+
+fn from_first(payload: &Payload<Blocks>) -> &[Block] {
+    &payload.data[payload.first as usize..]
+}
