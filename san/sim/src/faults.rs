@@ -42,6 +42,8 @@ impl World {
         self.slow.clear();
         self.without_entries.clear();
         self.echo.clear();
+        self.hung.clear();
+        self.merge_delay = 5 * US;
         for node in 0..self.nodes.len() {
             if self.nodes[node].paused.is_some() {
                 self.after(0, Happening::Resume(node));

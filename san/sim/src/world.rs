@@ -130,6 +130,10 @@ pub struct World {
     pub(crate) without_entries: BTreeSet<(usize, usize)>,
     /// What goes over these links comes again so much later.
     pub(crate) echo: BTreeMap<(usize, usize), Time>,
+    /// Devices that do nothing, while the processes that use them answer.
+    pub(crate) hung: BTreeSet<ReplicaId>,
+    /// How long it takes to make whole blocks of what a client writes.
+    pub(crate) merge_delay: Time,
     /// What never heals.
     pub(crate) lasting: Lasting,
     pub(crate) weather: Weather,
@@ -215,6 +219,8 @@ impl World {
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
             echo: BTreeMap::new(),
+            hung: BTreeSet::new(),
+            merge_delay: 5 * US,
             lasting: Lasting::default(),
             weather: Weather::CALM,
             calm: true,
@@ -517,6 +523,10 @@ impl World {
         if !self.is_alive(node, life) {
             return;
         }
+        if self.hung.contains(&id) {
+            self.after(MS, Happening::Store(node, id, life));
+            return;
+        }
         let state = &mut self.nodes[node];
         let store = state.stores.get_mut(&id).expect("stores stay");
         let mut completions = Vec::new();
@@ -585,7 +595,7 @@ impl World {
             }
             volume::Action::Merge { job, request, head, tail } => {
                 let merged = merge(&request, head.as_ref(), tail.as_ref());
-                self.after(5 * US, Happening::Merged(node, life, job, merged));
+                self.after(self.merge_delay, Happening::Merged(node, life, job, merged));
             }
             volume::Action::Detached => self.detached(node),
             volume::Action::Complete(request, result) => self.completed(request, result),

@@ -284,6 +284,11 @@ impl Store {
         }
     }
 
+    /// The device is well again, which a start of the process finds.
+    pub fn revive(&mut self) {
+        self.health = Health::Well;
+    }
+
     /// Whether a write or a sync has failed, or a start has found that something is lost.
     pub fn is_dead(&self) -> bool {
         matches!(self.health, Health::Untold | Health::Dead)
