@@ -155,7 +155,10 @@ pub enum ToReplica<D> {
     /// Opens a session.
     Hello,
     /// Opens a session, and asks for the promise to follow nobody lower.
-    Seal,
+    Seal {
+        /// A person goes on with it, whatever it has lost: it is to be used although its store was found damaged.
+        salvage: bool,
+    },
     /// The next entry.
     Entry {
         /// Which ownership its number counts in.

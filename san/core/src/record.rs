@@ -85,6 +85,9 @@ pub enum RecordError {
     /// It is not known, or in the set already.
     #[error("{0} has not departed from group {1}")]
     NotDeparted(ReplicaId, u32),
+    /// The volume has it already, or had named it twice.
+    #[error("{0} is a replica of this volume already: a new one has an id of its own")]
+    Known(ReplicaId),
     /// It is to be copied in full, or was being so.
     #[error("{0} of group {1} may be empty: it is being copied in full. Name another that is left")]
     MayBeEmpty(ReplicaId, u32),
@@ -188,11 +191,8 @@ impl Record {
         home: NodeId,
     ) -> Result<Record, RecordError> {
         let mut next = self.next(made_by);
-        let group = next.group_mut(index)?;
-        if !group.in_sync.contains(&replica) {
-            group.departed.entry(replica).or_insert(Departed::EMPTY);
-            next.homes.insert(replica, home);
-        }
+        next.settle(replica, home)?;
+        next.group_mut(index)?.departed.insert(replica, Departed::EMPTY);
         Ok(next)
     }
 
@@ -230,7 +230,9 @@ impl Record {
         for replicas in added {
             let in_sync = replicas.iter().map(|(replica, _)| *replica).collect();
             next.groups.push(Group { in_sync, departed: BTreeMap::new() });
-            next.homes.extend(replicas.iter().copied());
+            for (replica, home) in replicas {
+                next.settle(*replica, *home)?;
+            }
         }
         Ok(next)
     }
@@ -304,6 +306,14 @@ impl Record {
     /// All replicas in sync, with their nodes.
     pub fn members(&self) -> impl Iterator<Item = (ReplicaId, NodeId)> {
         self.groups.iter().flat_map(|group| &group.in_sync).map(|replica| (*replica, self.homes[replica]))
+    }
+
+    /// A replica that is new has a home.
+    fn settle(&mut self, replica: ReplicaId, home: NodeId) -> Result<(), RecordError> {
+        match self.homes.insert(replica, home) {
+            None => Ok(()),
+            Some(_) => Err(RecordError::Known(replica)),
+        }
     }
 
     fn group_mut(&mut self, index: GroupIndex) -> Result<&mut Group, RecordError> {

@@ -92,6 +92,8 @@ pub struct Replica {
     questions: u64,
     work: Work,
     failed: bool,
+    /// The store was found damaged: nobody but a person goes on with it.
+    damaged: bool,
 }
 
 /// A talk with an owner.
@@ -171,7 +173,8 @@ impl Replica {
             promised: found.promise,
             questions: 0,
             work: Work::None,
-            failed: found.damaged,
+            failed: false,
+            damaged: found.damaged,
         }
     }
 
@@ -222,7 +225,12 @@ impl Replica {
         if from.replica != self.id {
             return Err(Misdirected::Replica { said: from.replica, replica: self.id });
         }
-        if self.failed {
+        let salvaged = matches!(message, ToReplica::Seal { salvage: true }) && !self.is_below_promise(from);
+        if self.damaged && salvaged && !self.failed {
+            self.damaged = false;
+            out.push(Action::Store(Command::Salvage));
+        }
+        if self.failed || self.damaged {
             self.answer(from, ToOwner::Failed, out);
             return Ok(());
         }
@@ -250,7 +258,7 @@ impl Replica {
                     self.answer(from, ToOwner::Welcome(self.progress(false)), out);
                 }
             }
-            ToReplica::Seal => {
+            ToReplica::Seal { .. } => {
                 if self.open_session(from) {
                     self.seal(now, from, out);
                 }
@@ -364,7 +372,7 @@ impl Replica {
                 out.push(Action::Store(Command::Joined));
             }
             ToReplica::Release => self.grants.released(now),
-            ToReplica::Hello | ToReplica::Seal | ToReplica::Probe | ToReplica::Return { .. } => {
+            ToReplica::Hello | ToReplica::Seal { .. } | ToReplica::Probe | ToReplica::Return { .. } => {
                 unreachable!("they were taken before")
             }
         }

@@ -53,6 +53,8 @@ pub enum Rule {
     T9,
     /// A member whose log ends below the highest mark is left out.
     T10,
+    /// What was asked for in a former ownership is not taken.
+    T11,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extent is durable.
@@ -120,6 +122,7 @@ impl Rule {
         Rule::T7,
         Rule::T9,
         Rule::T10,
+        Rule::T11,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,

@@ -83,6 +83,9 @@ pub enum Command<D> {
     },
     /// Forget the list. No answer.
     Joined,
+    /// It was found damaged when it was opened, and a person goes on with what is left: what cannot be read of the log is
+    /// dropped. Nothing else is asked of a damaged store before. No answer; what comes next is answered after it is done.
+    Salvage,
 }
 
 /// What the store answers.
@@ -127,6 +130,6 @@ pub struct Found {
     pub epoch: Epoch,
     /// The last entry of the unbroken sequence.
     pub end: Position,
-    /// It has lost something: it may not be used.
+    /// It has lost something: it may not be used, unless a person goes on with it.
     pub damaged: bool,
 }

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use loadline_san_core::ids::{
     Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
 };
-use loadline_san_core::layout::Layout;
+use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, ToOwner, ToReplica, What};
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, Report, ToOwner, ToReplica, What};
+use loadline_san_core::record::{Group, Record, RecordError, State};
 use loadline_san_core::replica::{self, Misdirected, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{Action, Ask, Event, Failure, Request, RequestId, Status, Times, Volume};
+use loadline_san_core::volume::{
+    Action, Ask, Event, Failure, Order, OrderError, Request, RequestId, Status, Times, Volume,
+};
 
 const VOLUME: VolumeId = VolumeId(7);
 const REPLICA: ReplicaId = ReplicaId(3);
@@ -101,7 +103,7 @@ fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
     let mut bench = Bench::new();
     // It tells the highest epoch of the owner that it follows.
     let refused = ToOwner::Refused(Promise { epoch: Epoch(4), owner: owner(1) });
-    for message in [ToReplica::Hello, ToReplica::Seal, entry(3)] {
+    for message in [ToReplica::Hello, ToReplica::Seal { salvage: false }, entry(3)] {
         assert_eq!(
             bench.answer(from(owner(1), 2, 9), message.clone()),
             Some(refused.clone()),
@@ -109,7 +111,7 @@ fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
         );
         assert_eq!(bench.answer(from(owner(2), 3, 9), message), Some(refused.clone()), "somebody else's");
         assert_eq!(
-            bench.answer(from(owner(2), 4, 9), ToReplica::Seal),
+            bench.answer(from(owner(2), 4, 9), ToReplica::Seal { salvage: false }),
             Some(refused.clone()),
             "an epoch that is gone"
         );
@@ -160,7 +162,7 @@ fn a_device_that_has_failed_answers_nothing_else() {
     let mut bench = Bench::new();
     let failed = replica::Event::Store(Completion::Failed);
     bench.replica.step(NOW, failed, &mut bench.out).unwrap();
-    for message in [ToReplica::Hello, ToReplica::Seal, entry(3), ToReplica::Probe] {
+    for message in [ToReplica::Hello, ToReplica::Seal { salvage: false }, entry(3), ToReplica::Probe] {
         assert_eq!(bench.answer(from(owner(1), 4, 9), message), Some(ToOwner::Failed));
     }
 }
@@ -318,4 +320,50 @@ fn a_request_beyond_the_end_or_where_it_is_not_attached_fails() {
     let request = Request { id: RequestId(1), ask: Ask::Read, sector: 0, sectors: 8 };
     volume.step(NOW, Event::Request(request), &mut out);
     assert_eq!(out, [Action::Complete(RequestId(1), Err(Failure::NotAttached))]);
+}
+
+/// A volume at node 1 that serves: its one member has said what it has, and has the opening entry.
+fn serving() -> (Volume<u8>, Vec<Action<u8>>) {
+    let (mut volume, mut out) = claiming();
+    let swapped = |volume: &mut Volume<u8>, number, out: &mut Vec<Action<u8>>| {
+        let id = ProposalId { by: owner(1), number };
+        volume.step(NOW, Event::Swapped(id, Answer::Committed, Epoch(9)), out);
+    };
+    swapped(&mut volume, 1, &mut out);
+    let report = Report { mark: Position::START, end: Position::START, above: Vec::new() };
+    volume.step(NOW, Event::Message(said(1), ToOwner::Sealed(report)), &mut out);
+    swapped(&mut volume, 2, &mut out);
+    assert_eq!(volume.status(), Status::Active);
+    out.clear();
+    (volume, out)
+}
+
+#[test]
+fn a_replica_that_the_volume_has_is_not_taken_for_a_new_one() {
+    let (mut volume, mut out) = serving();
+    let epoch = volume.record().unwrap().epoch;
+    let twice = vec![vec![(ReplicaId(8), NodeId(2))], vec![(ReplicaId(8), NodeId(3))]];
+    let orders = [
+        (Order::Add { group: GroupIndex(0), replica: REPLICA, home: NodeId(2) }, REPLICA),
+        (Order::Grow { blocks: 128, added: vec![vec![(REPLICA, NodeId(2))]] }, REPLICA),
+        (Order::Grow { blocks: 192, added: twice }, ReplicaId(8)),
+    ];
+    for (order, known) in orders {
+        out.clear();
+        volume.step(NOW, Event::Order(order), &mut out);
+        assert_eq!(out, [Action::Done(Err(OrderError::Record(RecordError::Known(known))))]);
+    }
+    assert_eq!(volume.record().unwrap().epoch, epoch);
+}
+
+#[test]
+fn the_last_sector_can_be_asked_for_and_the_next_cannot() {
+    let (mut volume, mut out) = serving();
+    let last = 64 * 8 - 1;
+    let read = |sector| Request { id: RequestId(sector), ask: Ask::Read, sector, sectors: 1 };
+    volume.step(NOW, Event::Request(read(last)), &mut out);
+    assert!(matches!(out[..], [Action::Send { message: ToReplica::Read { block: 63, blocks: 1, .. }, .. }]));
+    out.clear();
+    volume.step(NOW, Event::Request(read(last + 1)), &mut out);
+    assert_eq!(out, [Action::Complete(RequestId(last + 1), Err(Failure::OutOfRange))]);
 }

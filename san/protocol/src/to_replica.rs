@@ -146,12 +146,26 @@ impl Wire for ChangedBody {
     }
 }
 
+/// It opens a session, and asks for a promise: 4 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct SealBody {
+    /// 1 if a person goes on with the replica, whatever it has lost, else 0.
+    pub salvage: U32,
+}
+
+impl Wire for SealBody {
+    fn check(&self) -> Result<(), FieldError> {
+        flag("whether a person goes on with a replica", self.salvage)
+    }
+}
+
 /// What an owner says, where it lies in a buffer.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "each is the message of that name in core")]
 pub enum ToReplicaBody<'a> {
     Hello,
-    Seal,
+    Seal(&'a SealBody),
     Entry(&'a EntryBody, &'a [U32]),
     Beside(&'a BesideBody, &'a [U32]),
     Heartbeat(&'a HeartbeatBody),
@@ -169,7 +183,7 @@ impl<'a> ToReplicaBody<'a> {
         let bare = |body| empty(kind, bytes).map(|()| body);
         match kind {
             Kind::Hello => bare(Self::Hello),
-            Kind::Seal => bare(Self::Seal),
+            Kind::Seal => whole(kind, bytes).map(Self::Seal),
             Kind::Entry => {
                 let (body, checksums) = with_table::<EntryBody, U32>(kind, bytes)?;
                 same_count(kind, checksums.len(), body.entry.data_blocks())?;
@@ -204,7 +218,7 @@ impl<'a> ToReplicaBody<'a> {
     pub fn message<D>(&self, data: impl FnOnce() -> D) -> ToReplica<D> {
         match self {
             Self::Hello => ToReplica::Hello,
-            Self::Seal => ToReplica::Seal,
+            Self::Seal(body) => ToReplica::Seal { salvage: body.salvage.get() == 1 },
             Self::Entry(body, _) => {
                 let position = body.position.get();
                 ToReplica::Entry {
@@ -256,7 +270,10 @@ pub fn encode_to_replica<'m, D>(
 ) -> Result<(), FieldError> {
     Writer::frame(out, header_from_owner(cluster, from), |frame| match message {
         ToReplica::Hello => Ok(Kind::Hello),
-        ToReplica::Seal => Ok(Kind::Seal),
+        ToReplica::Seal { salvage } => {
+            frame.part(&SealBody { salvage: u32::from(*salvage).into() })?;
+            Ok(Kind::Seal)
+        }
         ToReplica::Entry { ownership, sequence, mark, entry } => {
             let position = PositionBytes { ownership: ownership.0.into(), sequence: sequence.0.into() };
             frame.part(&EntryBody { position, mark: mark.0.into(), entry: entry.into() })?;

@@ -66,7 +66,7 @@ pub(crate) fn name_of_status(status: Status) -> &'static str {
 pub(crate) fn name_of_message<D>(message: &ToReplica<D>) -> &'static str {
     match message {
         ToReplica::Hello => "hello",
-        ToReplica::Seal => "seal",
+        ToReplica::Seal { .. } => "seal",
         ToReplica::Entry { .. } => "entry",
         ToReplica::Beside { .. } => "beside",
         ToReplica::Heartbeat { .. } => "heartbeat",

@@ -53,7 +53,7 @@ pub(crate) enum Happening {
     /// An answer of it.
     ConfigAnswer(usize, u64, Question, Result<Record, Answer>),
     /// Whole blocks have been made of what a client writes.
-    Merged(usize, u64, Job, Blocks),
+    Merged(usize, u64, Epoch, Job, Blocks),
     /// Some time has passed.
     Tick(usize, u64),
     /// A node's process starts.
@@ -344,9 +344,9 @@ impl World {
                     self.step_volume(node, event);
                 }
             }
-            Happening::Merged(node, life, job, blocks) => {
+            Happening::Merged(node, life, ownership, job, blocks) => {
                 if self.is_alive(node, life) {
-                    self.step_volume(node, Event::Merged(job, blocks));
+                    self.step_volume(node, Event::Merged(ownership, job, blocks));
                 }
             }
             Happening::Tick(node, life) => self.tick(node, life),
@@ -593,9 +593,9 @@ impl World {
             volume::Action::Fill { request, at, blocks, content } => {
                 self.fill(request, at, blocks, &content);
             }
-            volume::Action::Merge { job, request, head, tail } => {
+            volume::Action::Merge { ownership, job, request, head, tail } => {
                 let merged = merge(&request, head.as_ref(), tail.as_ref());
-                self.after(self.merge_delay, Happening::Merged(node, life, job, merged));
+                self.after(self.merge_delay, Happening::Merged(node, life, ownership, job, merged));
             }
             volume::Action::Detached => self.detached(node),
             volume::Action::Complete(request, result) => self.completed(request, result),

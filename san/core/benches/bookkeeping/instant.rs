@@ -175,7 +175,9 @@ impl Instant {
                     Command::Above(question) => Completion::Above(question, Vec::new()),
                     Command::Return { .. } => Completion::Listed(Vec::new()),
                     Command::Mark { .. } | Command::Joined => continue,
-                    Command::Fetch { .. } | Command::Changed { .. } => unreachable!("nobody comes back"),
+                    Command::Fetch { .. } | Command::Changed { .. } | Command::Salvage => {
+                        unreachable!("nobody comes back, and nothing is damaged")
+                    }
                 },
             };
             self.messages.push_back(Message::Stored(index, completion));

@@ -240,7 +240,15 @@ impl<D: Clone> Active<D> {
 
     /// Whether a member of a group answers.
     fn answers(&self, c: &Context, now: Moment, link: &Link<D>) -> bool {
-        link.is_open() && now.since(link.heard) < c.times.silent_ns
+        link.is_open() && now.since(link.heard) < c.times.silent_ns && !link.is_stalled(c, now)
+    }
+
+    /// Whether all answer who must have a write, also if a proposal that is undecided comes to be.
+    pub(super) fn all_answer(&self, c: &Context, now: Moment) -> bool {
+        self.groups.iter().flat_map(|group| &group.required).all(|replica| {
+            let link = self.links.iter().find(|link| link.replica == *replica);
+            link.is_some_and(|link| self.answers(c, now, link))
+        })
     }
 
     /// Whether a group has a member that answers beside this one.
@@ -329,9 +337,13 @@ impl<D: Clone> Active<D> {
                 self.progress(c, now, at, &progress, Some(asked), out);
                 self.finish_reads(c, now, out);
             }
-            ToOwner::Data { job, content } => self.data(c, now, from.replica, job, content, out),
+            ToOwner::Data { job, content } => {
+                link.answers();
+                self.data(c, now, from.replica, job, content, out);
+            }
             ToOwner::Listed { after, ranges } => self.listed(c, now, at, after, ranges, out),
             ToOwner::Changed { job, ranges, next } => {
+                link.answers();
                 self.changed(c, now, from.replica, job, (ranges, next), out);
             }
             ToOwner::Failed => {
@@ -375,7 +387,8 @@ impl<D: Clone> Active<D> {
         if left_out(Rule::P3) && durable > pipeline.issued() {
             pipeline.believe(durable);
         }
-        if pipeline.connected(from.replica, durable).is_err() {
+        let end = Position { ownership: progress.ownership, sequence: progress.durable };
+        if pipeline.connected(from.replica, durable).is_err() || !here && end < link.end {
             // It has lost what it had said to be durable.
             link.state = State::Failed;
             self.change_members(c, now, out);
@@ -407,12 +420,16 @@ impl<D: Clone> Active<D> {
         }
         let index = link.group.0 as usize;
         let group = &mut self.groups[index];
-        let Some(again) = link.progress(c, progress, asked, self.ownership, out) else { return };
-        if progress.ownership == self.ownership
-            && group.pipeline.durable(link.replica, progress.durable).is_err()
-        {
-            link.state = State::Failed;
-            return;
+        let Some(again) = link.progress(c, now, progress, asked, self.ownership, out) else { return };
+        if progress.ownership == self.ownership {
+            let before = group.pipeline.durable_on(link.replica);
+            if group.pipeline.durable(link.replica, progress.durable).is_err() {
+                link.state = State::Failed;
+                return;
+            }
+            if group.pipeline.durable_on(link.replica) > before {
+                link.moves(now);
+            }
         }
         if again {
             link.send_entries(c, self.ownership, &group.pipeline, out);
@@ -456,7 +473,9 @@ impl<D: Clone> Active<D> {
             return;
         }
         let silent = c.times.silent_ns;
-        let gone = |link: &&Link<D>| link.state == State::Failed || now.since(link.heard) >= silent;
+        let gone = |link: &&Link<D>| {
+            link.state == State::Failed || now.since(link.heard) >= silent || link.is_stalled(c, now)
+        };
         let record = c.record().expect("it owns the volume").clone();
         let mut leave: Vec<(GroupIndex, ReplicaId, Position)> = Vec::new();
         for (index, group) in (0..).zip(&record.groups) {
@@ -514,12 +533,23 @@ impl<D: Clone> Active<D> {
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         if now.since(std::mem::replace(&mut self.ticked, now)) >= c.times.silent_ns {
             // It was stopped itself: what the members have said meanwhile is still to be read.
-            self.links.iter_mut().for_each(|link| link.heard = now);
+            self.links.iter_mut().for_each(|link| link.wait_anew(now));
         }
         for link in &mut self.links {
+            let pipeline = &self.groups[link.group.0 as usize].pipeline;
+            let has_all =
+                pipeline.durable_on(link.replica).is_none_or(|through| through >= pipeline.issued());
+            let ordered = self.returning.get(&link.replica).is_some_and(Returning::is_ordered);
+            if has_all && link.beside_is_durable() && !ordered {
+                link.moves(now);
+            }
             // Its process may have started anew, and what it said to that have been lost.
             let silent = link.is_open() && now.since(link.heard) >= c.times.silent_ns;
             if silent && !self.returning.contains_key(&link.replica) {
+                link.greet(c, now, State::Greeting, out);
+            }
+            if link.state == State::Failed && link.was_asked_long_ago(c, now) {
+                // Another life of its process may have found its device well: what it has is compared then.
                 link.greet(c, now, State::Greeting, out);
             }
             link.ask_again(c, now, out);

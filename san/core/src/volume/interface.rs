@@ -128,8 +128,8 @@ pub enum Event<D> {
     Seen(Record, Epoch),
     /// The configuration store answered a proposal.
     Swapped(ProposalId, Answer, Epoch),
-    /// What [`Action::Merge`] asked for.
-    Merged(Job, D),
+    /// What [`Action::Merge`] asked for, in this ownership.
+    Merged(Epoch, Job, D),
     /// A person decides.
     Order(Order),
     /// Some time has passed: to come every [`Times::tick_ns`], or nearly so.
@@ -174,8 +174,12 @@ pub enum Action<D> {
     /// Make whole blocks of what a client writes and what is around it. → [`Event::Merged`]
     ///
     /// Of a write: all its blocks. Of zeroes: its first block if `head` is given, then its last if `tail` is.
+    ///
+    /// The request may have ended when that is done, and even the ownership: then the blocks are for nobody.
     Merge {
         /// To be told with the answer.
+        ownership: Epoch,
+        /// The same.
         job: Job,
         /// What is written.
         request: Request<D>,
@@ -231,7 +235,10 @@ pub struct Times {
     pub resend_ns: u64,
     /// A member that has said nothing for so long is removed.
     pub silent_ns: u64,
-    /// A swap that stays undecided for so long makes an owner step down.
+    /// A member that answers, but does not do for so long what it was told, is removed: its device may hang. Longer than
+    /// any device takes.
+    pub stalled_ns: u64,
+    /// A swap that stays undecided for so long makes an owner step down, if it stands in the way.
     pub undecided_ns: u64,
     /// A takeover waits so long for members that do not answer, if others do: longer than a lease.
     pub seal_ns: u64,
@@ -247,6 +254,7 @@ impl Times {
             heartbeat_ns: lease_ns / 4,
             resend_ns: lease_ns / 4,
             silent_ns: lease_ns,
+            stalled_ns: 4 * lease_ns,
             undecided_ns: 2 * lease_ns,
             seal_ns: lease_ns * 3 / 2,
             quiet_ns: 2 * lease_ns,

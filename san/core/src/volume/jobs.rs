@@ -372,6 +372,10 @@ impl<D: Clone> Active<D> {
                         self.split_or_end(c, now, slot as u32, part, out);
                         break;
                     }
+                    let asked = state.asked;
+                    if let Some(link) = self.links.iter_mut().find(|link| Some(link.replica) == asked) {
+                        link.is_awaited(now);
+                    }
                     self.ask(c, now, slot as u32, part, out);
                 }
             }
@@ -538,7 +542,8 @@ impl<D: Clone> Active<D> {
                 let tail = if span.tail { contents.next().flatten() } else { None };
                 job.stage = Stage::Merging;
                 let id = Job { slot, turn: job.turn, part: 0 };
-                out.push(Action::Merge { job: id, request: request.clone(), head, tail });
+                let (ownership, request) = (self.ownership, request.clone());
+                out.push(Action::Merge { ownership, job: id, request, head, tail });
             }
             Work::Copy { to, piece } => {
                 let (to, group) = (*to, piece.group);

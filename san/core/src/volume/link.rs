@@ -36,6 +36,14 @@ pub(super) struct Link<D> {
     asked: Moment,
     /// When it last answered.
     pub(super) heard: Moment,
+    /// When it last did something that it was told, or there was nothing to do.
+    moved: Moment,
+    /// When it was first and last found not to have answered a question, with no answer between the two.
+    unanswered: Option<(Moment, Moment)>,
+    /// A person goes on with it, whatever it has lost.
+    pub(super) salvage: bool,
+    /// Up to where it had everything, as it said when it was sealed.
+    pub(super) end: Position,
     /// It has dropped what it had, in this session.
     pub(super) returned: bool,
     /// The last entry that it said it has, in this session: what says less is late.
@@ -63,6 +71,10 @@ impl<D: Clone> Link<D> {
             process: Incarnation(0),
             asked: now,
             heard: now,
+            moved: now,
+            unanswered: None,
+            salvage: false,
+            end: Position::START,
             returned: false,
             received: Sequence(0),
             next: Sequence(1),
@@ -106,8 +118,16 @@ impl<D: Clone> Link<D> {
     /// Asks for the session, again.
     fn ask(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
         self.asked = now;
-        let message = if self.state == State::Sealing { ToReplica::Seal } else { ToReplica::Hello };
+        let message = match self.state {
+            State::Sealing => ToReplica::Seal { salvage: self.salvage },
+            _ => ToReplica::Hello,
+        };
         self.send(c, message, out);
+    }
+
+    /// Whether the last session was asked for so long ago that another life of a process may have begun.
+    pub(super) fn was_asked_long_ago(&self, c: &Context, now: Moment) -> bool {
+        now.since(self.asked) >= c.times.stalled_ns
     }
 
     /// Asks again for a session that has not been answered for a while.
@@ -133,7 +153,7 @@ impl<D: Clone> Link<D> {
     pub(super) fn opened(&mut self, c: &Context, from: &FromReplica, now: Moment, out: &mut Vec<Action<D>>) {
         self.state = State::Open;
         self.process = from.process;
-        self.heard = now;
+        (self.heard, self.moved, self.unanswered) = (now, now, None);
         (self.received, self.first_beside) = (Sequence(0), 1);
         self.resend_beside(c, 1, out);
     }
@@ -186,6 +206,34 @@ impl<D: Clone> Link<D> {
         self.beside.clear();
     }
 
+    /// It has done something that it was told, or nothing is left to do.
+    pub(super) fn moves(&mut self, now: Moment) {
+        self.moved = now;
+    }
+
+    /// Who asked was stopped: what it has said meanwhile is still to be read.
+    pub(super) fn wait_anew(&mut self, now: Moment) {
+        (self.heard, self.moved, self.unanswered) = (now, now, None);
+    }
+
+    /// A question that it was asked has not been answered in time.
+    pub(super) fn is_awaited(&mut self, now: Moment) {
+        let first = self.unanswered.map_or(now, |(first, _)| first);
+        self.unanswered = Some((first, now));
+    }
+
+    /// It has answered a question.
+    pub(super) fn answers(&mut self) {
+        self.unanswered = None;
+    }
+
+    /// Whether it answers, and does not do what it is told.
+    pub(super) fn is_stalled(&self, c: &Context, now: Moment) -> bool {
+        let limit = c.times.stalled_ns;
+        let mute = self.unanswered.is_some_and(|(first, last)| last.since(first) >= limit);
+        self.is_open() && (mute || now.since(self.moved) >= limit)
+    }
+
     /// Whether all that was sent beside the sequence is durable.
     pub(super) fn beside_is_durable(&self) -> bool {
         self.beside.is_empty()
@@ -219,6 +267,7 @@ impl<D: Clone> Link<D> {
     pub(super) fn progress(
         &mut self,
         c: &Context,
+        now: Moment,
         progress: &Progress,
         asked: Option<Moment>,
         ownership: Epoch,
@@ -230,6 +279,7 @@ impl<D: Clone> Link<D> {
         while self.first_beside <= progress.beside_durable && self.beside.pop_front().is_some() {
             self.first_beside += 1;
             self.confirmed += 1;
+            self.moved = now;
         }
         let received = if progress.ownership == ownership { progress.received } else { Sequence(0) };
         if received < self.received {

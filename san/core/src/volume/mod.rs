@@ -214,8 +214,11 @@ impl<D: Clone> Volume<D> {
         match event {
             Event::Request(request) => self.request(now, request, out),
             Event::Message(from, message) => self.message(now, &from, message, out),
-            Event::Merged(job, data) => {
-                if let Role::Active(active) = &mut self.role {
+            Event::Merged(ownership, job, data) => {
+                // Jobs are numbered anew in each ownership (rule T11).
+                if let Role::Active(active) = &mut self.role
+                    && (active.ownership == ownership || left_out(Rule::T11))
+                {
                     active.merged(&mut self.c, now, job, data, out);
                 }
             }
@@ -372,7 +375,13 @@ impl<D: Clone> Volume<D> {
         }
         if let Some((since, sent)) = self.c.proposed {
             let patience = self.c.times.undecided_ns;
-            if now.since(since) >= patience && !matches!(self.role, Role::Watch(_)) {
+            let in_the_way = match &self.role {
+                Role::Watch(_) => false,
+                Role::Takeover(_) => true,
+                // While all who must have a write answer, it stands in nobody's way.
+                Role::Active(active) => !active.all_answer(&self.c, now),
+            };
+            if now.since(since) >= patience && in_the_way {
                 self.retire(now, Failure::Deposed, out);
             }
             if now.since(sent) >= self.c.times.resend_ns {
@@ -496,7 +505,7 @@ impl<D: Clone> Volume<D> {
         let next = record.recovered(id, survivors, passed)?;
         self.c.swap = Some(Swap::new(record)?);
         self.c.blocked = None;
-        self.role = Role::Takeover(Takeover::new(now));
+        self.role = Role::Takeover(Takeover::forced(now, survivors.keys().copied()));
         self.ordered = Some(id);
         self.c.propose(now, next, out);
         Ok(())

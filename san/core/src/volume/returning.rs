@@ -77,6 +77,11 @@ impl Returning {
         self.spared
     }
 
+    /// Whether it is to list and drop what it has.
+    pub(super) fn is_ordered(&self) -> bool {
+        matches!(self.stage, Stage::Ordered(_))
+    }
+
     pub(super) fn is_joining(&self) -> bool {
         self.stage == Stage::Joining
     }
@@ -138,7 +143,7 @@ impl<D: Clone> Active<D> {
                 let issued = group.pipeline.issued();
                 let behind = issued.0 - group.pipeline.durable_on(link.replica).unwrap_or(issued).0;
                 let keeps_too_much = behind > MOST_BEHIND || behind > 0 && group.kept > MOST_KEPT;
-                now.since(link.heard) >= c.times.silent_ns || keeps_too_much
+                now.since(link.heard) >= c.times.silent_ns || link.is_stalled(c, now) || keeps_too_much
             })
             .map(|link| link.replica)
             .collect();
@@ -164,7 +169,8 @@ impl<D: Clone> Active<D> {
         let at = at.expect("who returns is talked to");
         self.links[at].drop_beside();
         let failed = self.links[at].state == State::Failed;
-        let wait = if failed { u64::MAX } else { c.times.silent_ns };
+        // Another life of its process may find its device well.
+        let wait = if failed { 4 * c.times.stalled_ns } else { c.times.silent_ns };
         self.tried.insert(replica, now.after(wait));
         if c.required(returning.group).contains(&replica) {
             // The swap that adds it may have committed: it is talked to as a member.
@@ -324,17 +330,22 @@ impl<D: Clone> Active<D> {
         let last = returning.scanning.filter(|scan| readable.contains(&scan.source));
         let again = last.and_then(|scan| open(&scan.source));
         let Some(source) = again.or_else(|| readable.iter().find_map(open)) else { return };
-        let number = match last.filter(|scan| scan.source == source.replica) {
-            Some(scan) => scan.number,
+        let source = source.replica;
+        let Some(link) = self.links.iter_mut().find(|link| link.replica == source) else { return };
+        let number = match last.filter(|scan| scan.source == source) {
+            Some(scan) => {
+                link.is_awaited(now);
+                scan.number
+            }
             None if left_out(Rule::C10) => 1,
             None => {
                 self.scans += 1;
                 self.scans
             }
         };
-        returning.scanning = Some(Scan { number, source: source.replica, asked: now });
+        returning.scanning = Some(Scan { number, source, asked: now });
         let job = Job { slot: SCAN, turn: number, part: replica.0 as u32 };
-        source.send(c, ToReplica::Changed { job, since: returning.departed.epoch, from }, out);
+        link.send(c, ToReplica::Changed { job, since: returning.departed.epoch, from }, out);
     }
 
     fn start_copies(&mut self, c: &Context, replica: ReplicaId) {

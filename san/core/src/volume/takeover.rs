@@ -34,8 +34,12 @@ pub(super) struct Takeover<D> {
     reports: BTreeMap<ReplicaId, Report>,
     /// Those that have lost something.
     damaged: BTreeSet<ReplicaId>,
+    /// Those that did not do what they were told, while others of their groups do: they take no further part.
+    left_out: BTreeSet<ReplicaId>,
     /// What the entries that are written to all contain: as far as it was fetched.
     fetches: Vec<Fetch>,
+    /// Groups of which a person has said what is left: one replica, which is taken as it is.
+    forced: BTreeSet<GroupIndex>,
     /// How often it began to seal: answers to what was asked before are not taken.
     turn: u32,
 }
@@ -65,9 +69,16 @@ impl<D: Clone> Takeover<D> {
             links: Vec::new(),
             reports: BTreeMap::new(),
             damaged: BTreeSet::new(),
+            left_out: BTreeSet::new(),
             fetches: Vec::new(),
+            forced: BTreeSet::new(),
             turn: 0,
         }
+    }
+
+    /// Of a recovery by force: of these groups a person has said what is left.
+    pub(super) fn forced(now: Moment, groups: impl Iterator<Item = GroupIndex>) -> Takeover<D> {
+        Takeover { forced: groups.collect(), ..Takeover::new(now) }
     }
 
     /// Of a process that takes the record's word for it that it is the owner (rule P3 left out).
@@ -116,7 +127,9 @@ impl<D: Clone> Takeover<D> {
         let Some(record) = c.record() else { return };
         for (index, group) in (0..).zip(&record.groups) {
             for replica in &group.in_sync {
-                self.links.push(Link::new(*replica, record.homes[replica], GroupIndex(index), now));
+                let mut link = Link::new(*replica, record.homes[replica], GroupIndex(index), now);
+                link.salvage = self.forced.contains(&link.group);
+                self.links.push(link);
             }
         }
     }
@@ -129,7 +142,7 @@ impl<D: Clone> Takeover<D> {
         self.fetches.clear();
         for link in &mut self.links {
             link.drop_beside();
-            if link.state != State::Failed {
+            if link.state != State::Failed && !self.left_out.contains(&link.replica) {
                 link.greet(c, now, State::Sealing, out);
             }
         }
@@ -144,6 +157,9 @@ impl<D: Clone> Takeover<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let Some(index) = self.links.iter().position(|link| link.replica == from.replica) else { return };
+        if self.left_out.contains(&from.replica) {
+            return;
+        }
         let link = &mut self.links[index];
         if link.has_restarted(from) || link.is_ours(from) && matches!(message, ToOwner::Stranger) {
             self.lost(c, now, out);
@@ -156,16 +172,20 @@ impl<D: Clone> Takeover<D> {
         match message {
             ToOwner::Sealed(report) if link.state == State::Sealing => {
                 link.opened(c, from, now, out);
+                link.end = report.end;
                 self.reports.insert(from.replica, report);
                 self.sealed(c, now, index, out);
             }
-            ToOwner::Data { job, content } => self.fetched(c, now, job, content, out),
+            ToOwner::Data { job, content } => {
+                link.answers();
+                self.fetched(c, now, job, content, out);
+            }
             ToOwner::Durable(progress) => {
-                link.progress(c, &progress, None, Epoch(0), out);
+                link.progress(c, now, &progress, None, Epoch(0), out);
                 self.go_on(c, now, out);
             }
             ToOwner::Alive { asked, progress, .. } => {
-                link.progress(c, &progress, Some(asked), Epoch(0), out);
+                link.progress(c, now, &progress, Some(asked), Epoch(0), out);
                 self.go_on(c, now, out);
             }
             ToOwner::Failed => {
@@ -192,8 +212,16 @@ impl<D: Clone> Takeover<D> {
             Stage::Sealing => self.compare(c, now, out),
             // What it holds was not compared: it is left out (rule T1).
             Stage::Equalizing(equal) | Stage::Activating(equal) => {
+                let equal = &mut equal[group.0 as usize];
                 if left_out(Rule::T1) {
-                    equal[group.0 as usize].push(replica);
+                    equal.push(replica);
+                    return;
+                }
+                // But who is to be kept may have less than it knows to be acknowledged (rule T10).
+                let mark = self.reports[&replica].mark;
+                let lost = |kept: &ReplicaId| self.reports.get(kept).is_some_and(|report| report.end < mark);
+                if equal.iter().any(lost) && matches!(self.stage, Stage::Equalizing(_)) {
+                    self.seal(c, now, out);
                 }
             }
             Stage::Claiming => {}
@@ -206,7 +234,8 @@ impl<D: Clone> Takeover<D> {
         let Some(record) = c.record() else { return };
         let reported = |replica: &ReplicaId| self.reports.contains_key(replica);
         let failed = |replica: &ReplicaId| {
-            self.links.iter().any(|link| link.replica == *replica && link.state == State::Failed)
+            self.left_out.contains(replica)
+                || self.links.iter().any(|link| link.replica == *replica && link.state == State::Failed)
         };
         let enough = record.groups.iter().all(|group| {
             let all = group.in_sync.iter().all(|r| reported(r) || failed(r));
@@ -215,11 +244,15 @@ impl<D: Clone> Takeover<D> {
         if !enough {
             return;
         }
-        let of_group = |set: &BTreeSet<ReplicaId>| {
-            let reports = self.reports.iter().filter(|(replica, _)| set.contains(replica));
+        let of_group = |(index, group): (u32, &Group)| {
+            if self.forced.contains(&GroupIndex(index)) {
+                // There is nobody to compare it with: what it has lost is lost.
+                return Merged { members: group.in_sync.iter().copied().collect(), ..Merged::default() };
+            }
+            let reports = self.reports.iter().filter(|(replica, _)| group.in_sync.contains(replica));
             merge(&reports.map(|(replica, report)| (*replica, report.clone())).collect())
         };
-        let merged: Vec<Merged> = record.groups.iter().map(|group| of_group(&group.in_sync)).collect();
+        let merged: Vec<Merged> = (0..).zip(&record.groups).map(of_group).collect();
         if merged.iter().any(|group| group.members.is_empty()) {
             // Nobody has what is known to be acknowledged. Others may come, or a person must decide.
             return;
@@ -342,16 +375,47 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
+    /// Leaves out who answers, and does not do what it is told: its device may hang. Whether there is one; the others are
+    /// compared again without it, if there are others of its group.
+    fn leave_out_stalled(&mut self, c: &Context, now: Moment) -> bool {
+        let Stage::Equalizing(equal) = &self.stage else { return false };
+        let mut stalled = Vec::new();
+        for link in self.links.iter_mut() {
+            let equal = &equal[link.group.0 as usize];
+            if !equal.contains(&link.replica) {
+                continue;
+            }
+            if link.beside_is_durable() {
+                link.moves(now);
+            }
+            let others = equal.iter().any(|other| *other != link.replica && !stalled.contains(other));
+            if link.is_stalled(c, now) && others {
+                stalled.push(link.replica);
+            }
+        }
+        self.left_out.extend(stalled.iter().copied());
+        !stalled.is_empty()
+    }
+
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         match &self.stage {
             Stage::Claiming | Stage::Activating(_) => {}
             Stage::Sealing => {
                 for link in &mut self.links {
+                    if link.state == State::Failed && link.was_asked_long_ago(c, now) {
+                        // Another life of its process may find its device well.
+                        link.greet(c, now, State::Sealing, out);
+                    }
                     link.ask_again(c, now, out);
                 }
                 self.compare(c, now, out);
             }
-            Stage::Equalizing(equal) => {
+            Stage::Equalizing(_) => {
+                if self.leave_out_stalled(c, now) {
+                    self.seal(c, now, out);
+                    return;
+                }
+                let Stage::Equalizing(equal) = &self.stage else { return };
                 let counts = |link: &&mut Link<D>| equal[link.group.0 as usize].contains(&link.replica);
                 let silent = self
                     .links
@@ -369,6 +433,10 @@ impl<D: Clone> Takeover<D> {
                 for index in 0..self.fetches.len() {
                     let fetch = &self.fetches[index];
                     if !fetch.done && now.since(fetch.asked) >= c.times.resend_ns {
+                        let holder = fetch.winner.holder;
+                        if let Some(link) = self.links.iter_mut().find(|link| link.replica == holder) {
+                            link.is_awaited(now);
+                        }
                         self.fetch(c, now, index, out);
                     }
                 }

@@ -137,7 +137,7 @@ fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
     let blocks = ranges(8192).prop_map(|range| (range.start, (range.end - range.start) as u32));
     prop_oneof![
         Just(ToReplica::Hello),
-        Just(ToReplica::Seal),
+        any::<bool>().prop_map(|salvage| ToReplica::Seal { salvage }),
         (counts(), numbers(), counts(), entries()).prop_map(|(o, s, m, entry)| ToReplica::Entry {
             ownership: Epoch(o),
             sequence: Sequence(s),

@@ -3,6 +3,8 @@
 //! Nothing is violated in any of them. Most show what one rule is for: with that rule left out, something is. Delays within
 //! a schedule still come from a seed.
 
+mod losses;
+mod stalls;
 mod waits;
 
 use loadline_san_core::ids::ReplicaId;
@@ -174,6 +176,70 @@ pub const SCHEDULES: &[Schedule] = &[
         nodes: 3,
         copies: 2,
         drive: waits::before_opening,
+    },
+    Schedule { name: "a member that hangs", rule: None, nodes: 3, copies: 3, drive: stalls::hung_member },
+    Schedule { name: "a source that hangs", rule: None, nodes: 3, copies: 3, drive: stalls::hung_source },
+    Schedule { name: "small ones pass", rule: None, nodes: 3, copies: 3, drive: stalls::small_ones_pass },
+    Schedule { name: "a target that hangs", rule: None, nodes: 3, copies: 3, drive: stalls::hung_target },
+    Schedule {
+        name: "one that is made equal hangs",
+        rule: None,
+        nodes: 3,
+        copies: 3,
+        drive: stalls::hung_equal,
+    },
+    Schedule {
+        name: "the configuration store is away",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: stalls::store_away,
+    },
+    Schedule { name: "the only copy revives", rule: None, nodes: 2, copies: 1, drive: stalls::revived },
+    Schedule {
+        name: "returned, and started anew",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: stalls::returned_and_restarted,
+    },
+    Schedule { name: "a group that is new", rule: None, nodes: 2, copies: 2, drive: stalls::grown },
+    Schedule {
+        name: "blocks made for a former ownership",
+        rule: Some(Rule::T11),
+        nodes: 2,
+        copies: 2,
+        drive: stalls::stale_merge,
+    },
+    Schedule {
+        name: "lost before the opening entry",
+        rule: None,
+        nodes: 3,
+        copies: 2,
+        drive: losses::lost_before_opening,
+    },
+    Schedule {
+        name: "away, and lost",
+        rule: Some(Rule::C9),
+        nodes: 2,
+        copies: 2,
+        drive: losses::away_and_lost,
+    },
+    Schedule { name: "many changes", rule: None, nodes: 2, copies: 2, drive: losses::pages },
+    Schedule { name: "forced, and short", rule: None, nodes: 2, copies: 1, drive: losses::forced_and_short },
+    Schedule {
+        name: "forced, and rotten",
+        rule: None,
+        nodes: 2,
+        copies: 1,
+        drive: losses::forced_and_rotten,
+    },
+    Schedule {
+        name: "forced, and the other lives",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: losses::forced_and_the_other_lives,
     },
     Schedule {
         name: "two rotten blocks, apart",

@@ -410,6 +410,28 @@ impl Disk {
         (blocks.map(|blocks| blocks[(block % EXTENT) as usize]), self.rotten.contains(&block))
     }
 
+    /// Whether a record of the log cannot be read.
+    pub(super) fn has_rotten_log(&self) -> bool {
+        self.log(View::Written).any(|record| record.rotten)
+    }
+
+    /// Gives up what cannot be read of the log.
+    pub(super) fn salvage(&mut self) {
+        self.log.retain(|record| !record.rotten);
+    }
+
+    /// What is in a block if what cannot be read of the log is given up.
+    pub(super) fn value_without_rot(&self, block: u64) -> Option<Block> {
+        let there = |record: &&Record| !record.rotten && record.entry.range().contains(&block);
+        match self.log(View::Written).rev().find(there) {
+            Some(record) => record.value(block),
+            None => {
+                let blocks = self.extents.get(&(block / EXTENT)).and_then(|extent| extent.blocks.as_ref());
+                blocks.map(|blocks| blocks[(block % EXTENT) as usize])
+            }
+        }
+    }
+
     /// Answers `Read`.
     pub(super) fn read(&self, block: u64, blocks: u32) -> Result<Content<Blocks>, Rotten> {
         let mut values = Vec::with_capacity(blocks as usize);

@@ -93,6 +93,8 @@ enum Step {
     /// Everything is forgotten.
     Empty(Position),
     ForgetList,
+    /// What cannot be read of the log is dropped.
+    Salvage,
     Sync,
     Tell(Completion<Blocks>),
     TellList,
@@ -136,6 +138,9 @@ impl Store {
     /// If the store is not open, or has no such blocks.
     pub fn submit(&mut self, command: Command<Blocks>) {
         let process = self.process.as_mut().expect("commands come from a process");
+        if matches!(command, Command::Salvage) && self.health == Health::Dead && self.disk.has_rotten_log() {
+            self.health = Health::Well;
+        }
         if matches!(self.health, Health::Untold | Health::Dead) {
             return;
         }
@@ -218,6 +223,7 @@ impl Store {
                 }
                 self.disk.empty(after);
             }
+            Step::Salvage => self.disk.salvage(),
             Step::ForgetList => self.disk.list.write(Vec::clear),
             Step::Sync => self.disk.sync_log(),
             Step::Tell(completion) => out.push(completion),
@@ -245,7 +251,7 @@ impl Store {
                 Step::Append(_) | Step::Promise(_) => self.carry_out(step, &mut Vec::new()),
                 Step::Keep(_) | Step::Sync | Step::Tell(_) | Step::ForgetList => {}
                 // Nothing after these was handed to the device before they were durable.
-                Step::List | Step::Drop(_) | Step::Empty(_) | Step::TellList => break,
+                Step::List | Step::Drop(_) | Step::Empty(_) | Step::TellList | Step::Salvage => break,
             }
         }
     }
@@ -300,7 +306,11 @@ impl Store {
         self.health != Health::Untold && self.process.as_ref().is_none_or(idle)
     }
 
-    /// How many blocks it has.
+    /// What a read of this block would return if all that has rotted in the log were given up.
+    pub fn value_without_rot(&self, block: u64) -> Option<Block> {
+        self.disk.value_without_rot(block)
+    }
+
     /// Whether a block matches its checksum.
     pub fn is_whole(&self, block: u64) -> bool {
         self.disk.is_whole(block)
@@ -404,6 +414,7 @@ impl Process {
                     steps.extend([Step::Empty(after), Step::Sync, Step::TellList]);
                 }
                 Command::Joined => steps.push(Step::ForgetList),
+                Command::Salvage => steps.extend([Step::Salvage, Step::Sync]),
                 Command::Read { .. }
                 | Command::Fetch { .. }
                 | Command::Changed { .. }

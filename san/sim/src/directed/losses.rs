@@ -1,0 +1,159 @@
+//! Schedules in which a device has lost what it had, or a person goes on with what is left.
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::record::Departed;
+use loadline_san_core::volume::{Event, Order, Status};
+
+use crate::tenant::What;
+use crate::world::World;
+
+fn members(world: &World) -> Vec<ReplicaId> {
+    world.record().groups[0].in_sync.iter().copied().collect()
+}
+
+/// A node's process dies, its device has lost the last entry, and it starts.
+fn loses_and_starts(world: &mut World, node: usize) {
+    world.kill(node, false);
+    for (replica, store) in &mut world.nodes[node].stores {
+        store.lose_last();
+        world.liars.insert(*replica);
+    }
+    world.start(node);
+}
+
+/// A member loses what it had after it has reported, before the opening entry.
+pub(super) fn lost_before_opening(world: &mut World) {
+    let replicas = members(world);
+    let (one, other) = (world.home(replicas[0]), world.home(replicas[1]));
+    let owner = (0..3).find(|node| *node != one && *node != other).expect("there are three");
+    world.begin(owner);
+    world.ask_first(0, What::Write);
+    world.pass(100);
+    world.detach(owner);
+    world.place(1, one);
+    let activating = |world: &World| {
+        world.nodes[one].process.as_ref().is_some_and(|p| p.volume.status() == Status::Activating)
+    };
+    world.pass_until(600, activating);
+    loses_and_starts(world, other);
+    // Until it is noticed, the oracle would say so.
+    let until = world.now() + 300 * crate::world::MS;
+    while world.now() < until {
+        world.run_until(world.now() + crate::world::MS);
+        world.violation = None;
+    }
+    let emptied = world.record().groups[0].departed.get(&replicas[1]) == Some(&Departed::EMPTY);
+    let copied = world.coverage.of("message", "return") > 0;
+    world.must(emptied || copied, "it was emptied");
+    world.liars.clear();
+}
+
+/// A replica that is away loses what it had before it left, and returns to the owner that removed it.
+pub(super) fn away_and_lost(world: &mut World) {
+    world.begin(0);
+    world.ask_first(0, What::Write);
+    world.pass(60);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(members(world).len() == 1, "one was removed");
+    loses_and_starts(world, 1);
+    world.cut.clear();
+    world.pass_until(3_000, |world| members(world).len() == 2);
+    world.liars.clear();
+    world.check_members();
+}
+
+/// A replica that is away misses so much that what has changed is told in several pages.
+pub(super) fn pages(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(members(world).len() == 1, "one was removed");
+    for number in 0..20 {
+        world.ask_for(0, 0, What::Write, number * 2 * 8, 8);
+        if number % 4 == 3 {
+            world.pass(1);
+        }
+    }
+    world.pass(2);
+    world.cut.clear();
+    world.pass_until(3_000, |world| members(world).len() == 2);
+    world.check_members();
+}
+
+/// What the clients see is taken for granted, as this replica has it; a person says that it is what is left.
+fn recover(world: &mut World, node: usize, survivor: ReplicaId) {
+    let home = world.home(survivor);
+    let store = &world.nodes[home].stores[&survivor];
+    world.history.take_for_granted(|sector| {
+        store.value_without_rot(sector / 8).map_or(0, |block| block[(sector % 8) as usize])
+    });
+    world.forced = true;
+    let record = Box::new(world.record().clone());
+    let survivors = [(GroupIndex(0), survivor)].into();
+    world.step_volume(node, Event::Order(Order::Recover { record, survivors }));
+}
+
+/// The only copy has lost its last entry; a person goes on with it.
+pub(super) fn forced_and_short(world: &mut World) {
+    let replica = members(world)[0];
+    let (home, owner) = (world.home(replica), 1 - world.home(replica));
+    world.begin(owner);
+    world.ask_first(0, What::Write);
+    world.pass(200);
+    world.detach(owner);
+    loses_and_starts(world, home);
+    world.place(1, owner);
+    world.pass(1_000);
+    world.must(!world.serves(owner), "it waits for a person");
+    recover(world, owner, replica);
+    world.pass_until(2_000, |world| world.serves(owner));
+    world.liars.clear();
+}
+
+/// A record of the only copy's log has rotted; a person goes on with what is left.
+pub(super) fn forced_and_rotten(world: &mut World) {
+    let replica = members(world)[0];
+    let (home, owner) = (world.home(replica), 1 - world.home(replica));
+    world.begin(owner);
+    world.ask_first(0, What::Write);
+    world.pass(20);
+    world.detach(owner);
+    let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
+    let rots = state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
+    world.must(rots, "something is in the log");
+    world.kill(home, false);
+    world.start(home);
+    world.place(1, owner);
+    world.pass(1_000);
+    world.must(!world.serves(owner), "it waits for a person");
+    recover(world, owner, replica);
+    world.pass_until(2_000, |world| world.serves(owner));
+    world.ask_first(1, What::Read);
+    world.pass(100);
+    world.must(!world.waits(1), "it is read");
+}
+
+/// A person goes on with one copy while the other, which has more, is away. When it comes back it is emptied first.
+pub(super) fn forced_and_the_other_lives(world: &mut World) {
+    let replicas = members(world);
+    let (left, other) = (replicas[0], replicas[1]);
+    let (home, away) = (world.home(left), world.home(other));
+    world.begin(away);
+    world.part(away, home);
+    world.pass(160);
+    world.must(members(world) == [other], "one was removed");
+    world.ask_for(0, away, What::Write, 40 * 8, 64);
+    world.pass(100);
+    world.must(!world.waits(0), "the other has more");
+    world.kill(away, false);
+    world.place(1, home);
+    recover(world, home, left);
+    world.pass_until(2_000, |world| world.serves(home));
+    world.cut.clear();
+    world.start(away);
+    world.pass_until(3_000, |world| members(world).len() == 2);
+    world.check_members();
+    world.check_rest();
+}

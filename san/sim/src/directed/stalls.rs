@@ -1,0 +1,185 @@
+//! Schedules in which everybody answers, and something stands still all the same: devices that hang, links that lose what is
+//! large, a configuration store that is away.
+
+use loadline_san_core::ids::{Incarnation, NodeId, ReplicaId};
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::replica::Replica;
+use loadline_san_core::volume::{Event, Order, Status};
+
+use crate::settings::{Settings, new_store};
+use crate::tenant::What;
+use crate::world::{MS, VOLUME, World};
+
+fn members(world: &World) -> usize {
+    world.record().groups[0].in_sync.len()
+}
+
+/// The first group's members, and their nodes.
+fn homes(world: &World) -> (Vec<ReplicaId>, Vec<usize>) {
+    let replicas: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
+    let homes = replicas.iter().map(|replica| world.home(*replica)).collect();
+    (replicas, homes)
+}
+
+/// A member's device does nothing any more, and its process answers.
+pub(super) fn hung_member(world: &mut World) {
+    let (replicas, homes) = homes(world);
+    world.begin(homes[0]);
+    world.hung.insert(replicas[1]);
+    world.ask_first(0, What::Write);
+    world.pass(1_000);
+    world.must(!world.waits(0), "it is written without the member that hangs");
+}
+
+/// The device of the owner's own member hangs. What is read comes from another.
+pub(super) fn hung_source(world: &mut World) {
+    let (replicas, homes) = homes(world);
+    world.begin(homes[0]);
+    world.hung.insert(replicas[0]);
+    for _ in 0..20 {
+        world.ask_first(0, What::Read);
+        world.pass(60);
+    }
+    world.must(members(world) == 2, "who does not answer what it is asked is removed");
+    world.must(!world.waits(0), "the others are read");
+}
+
+/// Large messages do not get to a member, small ones do.
+pub(super) fn small_ones_pass(world: &mut World) {
+    world.begin(0);
+    world.without_entries.insert((0, 1));
+    world.ask_first(0, What::Write);
+    world.pass(1_000);
+    world.must(!world.waits(0), "it is written without the member that gets nothing");
+}
+
+/// The device of a replica that comes back hangs, while blocks are locked that are copied to it.
+pub(super) fn hung_target(world: &mut World) {
+    let (replicas, homes) = homes(world);
+    world.begin(homes[0]);
+    world.part(homes[0], homes[1]);
+    world.pass(160);
+    world.must(members(world) == 2, "one was removed");
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    let copies = world.coverage.of("message", "beside");
+    world.cut.clear();
+    world.pass_until(400, |world| world.coverage.of("message", "beside") > copies);
+    world.hung.insert(replicas[1]);
+    world.ask_first(0, What::Read);
+    world.pass(1_000);
+    world.must(!world.waits(0), "what is copied to it is given up, and the blocks are free");
+}
+
+/// A member was sealed and has reported; then its device hangs.
+pub(super) fn hung_equal(world: &mut World) {
+    let (replicas, homes) = homes(world);
+    world.begin(homes[0]);
+    // An entry that one member has.
+    world.without_entries.insert((homes[0], homes[1]));
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    world.detach(homes[0]);
+    world.place(1, homes[1]);
+    let equalizing = |world: &World| {
+        world.nodes[homes[1]].process.as_ref().is_some_and(|p| p.volume.status() == Status::Equalizing)
+    };
+    world.pass_until(1_000, equalizing);
+    world.hung.insert(replicas[2]);
+    world.pass(2_000);
+    world.must(world.serves(homes[1]), "it is taken over without the one that hangs");
+}
+
+/// The configuration store is away. All replicas answer; a change that nobody needs is undecided.
+pub(super) fn store_away(world: &mut World) {
+    world.begin(0);
+    world.lonely.extend([0, 1]);
+    world.pass(2_000);
+    world.must(world.serves(0), "without a change it is served without the configuration store");
+    let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
+    world.step_volume(0, Event::Order(order));
+    world.pass(1_000);
+    world.must(world.serves(0), "with an undecided one too");
+    world.ask_first(0, What::Write);
+    world.pass(20);
+    world.must(!world.waits(0), "it is written");
+    // The replica is nowhere: it never comes back.
+    world.lonely.clear();
+    world.pass(200);
+    world.step_volume(0, Event::Order(Order::Forget { group: GroupIndex(0), replica: ReplicaId(99) }));
+    world.pass(50);
+}
+
+/// The only copy fails to write once; its process is started anew, and finds the device well.
+pub(super) fn revived(world: &mut World) {
+    let (replicas, homes) = homes(world);
+    let owner = 1 - homes[0];
+    world.begin(owner);
+    let store = |world: &mut World, what: fn(&mut crate::store::Store)| {
+        what(world.nodes[homes[0]].stores.get_mut(&replicas[0]).expect("it is there"));
+    };
+    store(world, crate::store::Store::fail_next);
+    world.ask_first(0, What::Write);
+    world.pass(50);
+    world.kill(homes[0], false);
+    store(world, crate::store::Store::revive);
+    world.start(homes[0]);
+    world.pass(1_500);
+    world.must(!world.waits(0), "it is talked to again");
+}
+
+/// Who has returned, and starts anew within the same ownership, is believed.
+pub(super) fn returned_and_restarted(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(members(world) == 1, "one was removed");
+    world.cut.clear();
+    world.pass_until(3_000, |world| members(world) == 2);
+    world.pass(100);
+    world.kill(1, false);
+    world.start(1);
+    world.pass(60);
+    world.ask_first(0, What::Write);
+    world.pass(300);
+    world.must(!world.waits(0) && members(world) == 2, "both have it");
+}
+
+/// A group that is new is served by the owner that made it.
+pub(super) fn grown(world: &mut World) {
+    world.begin(0);
+    let new = ReplicaId(1_001);
+    let mut store = new_store();
+    let (now, found) = (world.clock(0), store.open());
+    let process = world.nodes[0].process.as_mut().expect("it runs");
+    let replica = Replica::new(VOLUME, new, Incarnation(process.life), Settings::LEASE, &found, now);
+    process.replicas.insert(new, replica);
+    world.nodes[0].stores.insert(new, store);
+    let added = vec![vec![(new, NodeId(0))]];
+    world.step_volume(0, Event::Order(Order::Grow { blocks: 128, added }));
+    world.pass(300);
+    world.ask_for(0, 0, What::Write, 100 * 8, 8);
+    world.ask_for(0, 0, What::Read, 127 * 8, 8);
+    world.pass(200);
+    world.must(!world.waits(0), "what is new is written and read");
+}
+
+/// What was made of a client's data for a former ownership comes late.
+pub(super) fn stale_merge(world: &mut World) {
+    world.begin(0);
+    world.merge_delay = 400 * MS;
+    // A part of the first block, as the second job of its place.
+    world.ask_for(0, 0, What::Write, 3, 2);
+    world.pass(5);
+    world.detach(0);
+    world.place(0, 0);
+    world.pass_until(300, |world| world.serves(0));
+    // In the next ownership, jobs are counted anew: the second one is a part of another block.
+    world.ask_for(0, 0, What::Write, 8, 8);
+    world.pass(5);
+    world.ask_for(0, 0, What::Write, 80, 2);
+    world.pass(390);
+    world.check_members();
+    world.ask_for(0, 0, What::Read, 80, 8);
+    world.pass(600);
+}
