@@ -22,7 +22,7 @@ pub struct Record {
     pub owner: Owner,
     /// Whether the owner serves I/O, or is still taking over.
     pub state: State,
-    /// How often the volume was attached: requests in flight are issued again only within one attachment.
+    /// How often the volume was attached: a request is carried out only within one attachment (rule T12).
     pub attachment: u64,
     /// Length of a lease, nanoseconds. It never changes.
     pub lease_ns: u64,
@@ -263,6 +263,11 @@ impl Record {
             group.in_sync = BTreeSet::from([*survivor]);
         }
         Ok(next)
+    }
+
+    /// Attached once more, at the node that owns it.
+    pub fn attached(&self, made_by: ProposalId) -> Record {
+        Record { attachment: self.attachment + 1, ..self.next(made_by) }
     }
 
     /// First swap of a takeover: another owner, the same sets.

@@ -55,6 +55,8 @@ pub enum Rule {
     T10,
     /// What was asked for in a former ownership is not taken.
     T11,
+    /// A request that waits is carried out only while nobody has attached the volume elsewhere since.
+    T12,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extent is durable.
@@ -123,6 +125,7 @@ impl Rule {
         Rule::T9,
         Rule::T10,
         Rule::T11,
+        Rule::T12,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,

@@ -218,7 +218,7 @@ fn said(session: u64) -> FromReplica {
 fn asking() -> (Volume<u8>, Vec<Action<u8>>) {
     let (mut volume, mut out) = volume();
     volume.step(NOW, Event::Seen(record(), Epoch(0)), &mut out);
-    assert!(matches!(out[0], Action::Send { message: ToReplica::Probe, .. }));
+    assert!(matches!(out[..], [Action::Attached, Action::Send { message: ToReplica::Probe, .. }, ..]));
     out.clear();
     (volume, out)
 }
@@ -318,8 +318,14 @@ fn a_request_beyond_the_end_or_where_it_is_not_attached_fails() {
     let mut volume: Volume<u8> = Volume::new(owner(1), VOLUME, Times::of_lease(LEASE_NS), 1, NOW);
     let mut out = Vec::new();
     let request = Request { id: RequestId(1), ask: Ask::Read, sector: 0, sectors: 8 };
+    let refused = [Action::Complete(RequestId(1), Err(Failure::NotAttached))];
+    volume.step(NOW, Event::Request(request.clone()), &mut out);
+    assert_eq!(out, refused);
+    // Nor before it is known how often the volume has been attached.
+    volume.step(NOW, Event::Attach, &mut out);
+    out.clear();
     volume.step(NOW, Event::Request(request), &mut out);
-    assert_eq!(out, [Action::Complete(RequestId(1), Err(Failure::NotAttached))]);
+    assert_eq!(out, refused);
 }
 
 /// A volume at node 1 that serves: its one member has said what it has, and has the opening entry.

@@ -16,6 +16,8 @@ use crate::world::{Happening, MS, Time, US, World};
 pub(crate) struct Tenant {
     /// Where it is.
     pub(crate) node: Option<usize>,
+    /// And may ask.
+    let_in: bool,
     pub(crate) asked: BTreeMap<RequestId, Asked>,
     /// It asks for nothing more.
     pub(crate) done: bool,
@@ -92,7 +94,7 @@ impl World {
             self.tenants[index].not_before = self.now + self.rng.below(300 * MS);
             return;
         }
-        if tenant.done {
+        if tenant.done || !tenant.let_in {
             return;
         }
         let waits = tenant.asked.values().any(|asked| self.now - asked.since > 300 * MS);
@@ -138,10 +140,18 @@ impl World {
     }
 
     pub(crate) fn attach_at(&mut self, index: usize, node: usize) {
-        self.tenants[index].node = Some(node);
+        (self.tenants[index].node, self.tenants[index].let_in) = (Some(node), false);
         self.say(|| format!("client {index} attaches at n{node}"));
         self.coverage.count("client", "attaches");
         self.step_volume(node, Event::Attach);
+    }
+
+    /// The clients at a node may ask from now on.
+    pub(crate) fn let_in(&mut self, node: usize) {
+        self.coverage.count("client", "let in");
+        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.node == Some(node)) {
+            tenant.let_in = true;
+        }
     }
 
     fn ask_something(&mut self, index: usize, node: usize, read: bool) {

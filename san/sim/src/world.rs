@@ -597,6 +597,7 @@ impl World {
                 let merged = merge(&request, head.as_ref(), tail.as_ref());
                 self.after(self.merge_delay, Happening::Merged(node, life, ownership, job, merged));
             }
+            volume::Action::Attached => self.let_in(node),
             volume::Action::Detached => self.detached(node),
             volume::Action::Complete(request, result) => self.completed(request, result),
             volume::Action::Done(result) => {

@@ -149,6 +149,7 @@ impl Instant {
                     self.done += 1;
                 }
                 Action::Fill { .. } => {}
+                Action::Attached => continue,
                 Action::Merge { .. } | Action::Detached | Action::Done(_) => {
                     unreachable!("nobody asks for that")
                 }

@@ -114,7 +114,7 @@ pub enum Order {
 /// What happens to a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<D> {
-    /// Its clients are here: it is to be owned here.
+    /// Clients are to come, and it is to be owned here. → [`Action::Attached`]
     Attach,
     /// Its clients have gone. What they asked for is dropped.
     Detach,
@@ -188,6 +188,8 @@ pub enum Action<D> {
         /// The block with its last sector, if that is another and it does not fill it.
         tail: Option<Content<D>>,
     },
+    /// Its clients may ask from now on.
+    Attached,
     /// It is attached elsewhere: the sessions of its clients here are to be closed.
     Detached,
     /// A request has ended.

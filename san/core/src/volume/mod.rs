@@ -62,6 +62,8 @@ struct Context {
     /// The highest epoch that a replica said it had promised.
     promised: Epoch,
     blocked: Option<WentBack>,
+    /// What was known when a person decided: that the store holds less is no news.
+    passed: Epoch,
     sessions: u64,
     proposals: u64,
     /// What the next random number is made from.
@@ -110,6 +112,11 @@ impl Context {
         }
     }
 
+    /// What an answer of the configuration store has to come up to, if this was known when it was asked.
+    fn judged_by(&self, asked_at: Epoch) -> Epoch {
+        if asked_at <= self.passed { Epoch(0) } else { asked_at }
+    }
+
     /// A number below `limit`.
     fn random(&mut self, limit: u64) -> u64 {
         // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
@@ -137,17 +144,28 @@ enum Role<D> {
     Active(Box<Active<D>>),
 }
 
+/// Whether there are clients here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clients {
+    Nowhere,
+    /// They are to come, and may ask for nothing yet: whether others come after them is known by the number of the
+    /// record's attachment, and that has not been seen since.
+    Coming,
+    /// They came when the volume had been attached so often. If it is attached once more, elsewhere, they have lost it.
+    Here(u64),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Volume<D> {
     c: Context,
     role: Role<D>,
-    attached: bool,
+    clients: Clients,
     watching: bool,
     /// Requests that came before it was active.
     waiting: VecDeque<Request<D>>,
-    /// The number of the attachment under which it last claimed the volume for its clients.
-    claimed: Option<u64>,
+    /// The swap that lets clients in.
+    coming: Option<ProposalId>,
     /// The swap of an order that is under way.
     ordered: Option<ProposalId>,
 }
@@ -165,13 +183,14 @@ impl<D: Clone> Volume<D> {
             looked: None,
             promised: Epoch(0),
             blocked: None,
+            passed: Epoch(0),
             sessions: 0,
             proposals: 0,
             chance: seed,
         };
         let role = Role::Watch(Watch::new(now));
-        let (waiting, claimed, ordered) = (VecDeque::new(), None, None);
-        Volume { c, role, attached: false, watching: false, waiting, claimed, ordered }
+        let (clients, waiting) = (Clients::Nowhere, VecDeque::new());
+        Volume { c, role, clients, watching: false, waiting, coming: None, ordered: None }
     }
 
     /// The record, as far as it is known here.
@@ -223,11 +242,15 @@ impl<D: Clone> Volume<D> {
                 }
             }
             Event::Attach => {
-                (self.attached, self.claimed) = (true, None);
+                match self.clients {
+                    Clients::Nowhere => self.clients = Clients::Coming,
+                    Clients::Coming => {}
+                    Clients::Here(_) => out.push(Action::Attached),
+                }
                 self.tick(now, out);
             }
             Event::Detach => {
-                self.attached = false;
+                self.clients = Clients::Nowhere;
                 self.retire(now, Failure::NotAttached, out);
             }
             Event::Watch(watching) => self.watching = watching,
@@ -238,9 +261,11 @@ impl<D: Clone> Volume<D> {
                     && let Ok(swap) = Swap::new(record)
                 {
                     (self.c.blocked, self.c.swap, self.c.proposed) = (None, Some(swap), None);
+                    self.give_way(out);
                 }
             }
             Event::Seen(record, asked_at) => {
+                let asked_at = self.c.judged_by(asked_at);
                 let outcome = match &mut self.c.swap {
                     Some(swap) => swap.seen(record, asked_at),
                     None => Swap::first_seen(record, asked_at).map(|swap| {
@@ -251,6 +276,7 @@ impl<D: Clone> Volume<D> {
                 self.decided(now, outcome, out);
             }
             Event::Swapped(proposal, answer, asked_at) => {
+                let asked_at = self.c.judged_by(asked_at);
                 if let Some(swap) = &mut self.c.swap {
                     let outcome = swap.answered(&proposal, answer, asked_at);
                     self.decided(now, outcome, out);
@@ -270,9 +296,10 @@ impl<D: Clone> Volume<D> {
             out.push(Action::Complete(request.id, Err(Failure::TooMany)));
             return;
         }
+        let here = matches!(self.clients, Clients::Here(_)) || left_out(Rule::T12);
         match &mut self.role {
-            Role::Active(active) => active.request(&mut self.c, now, request, out),
-            _ if self.attached && self.c.blocked.is_none() => self.waiting.push_back(request),
+            Role::Active(active) if here => active.request(&mut self.c, now, request, out),
+            _ if here && self.c.blocked.is_none() => self.waiting.push_back(request),
             _ => out.push(Action::Complete(request.id, Err(Failure::NotAttached))),
         }
     }
@@ -296,7 +323,7 @@ impl<D: Clone> Volume<D> {
         match &mut self.role {
             Role::Watch(watch) => {
                 watch.message(&mut self.c, from, &message);
-                if self.attached {
+                if matches!(self.clients, Clients::Here(_)) {
                     self.tick(now, out);
                 }
             }
@@ -318,7 +345,11 @@ impl<D: Clone> Volume<D> {
             self.c.proposed = None;
         }
         if let Some(record) = self.c.record().filter(|record| record.owner == self.c.me) {
-            self.c.mine = record.epoch;
+            let (epoch, number) = (record.epoch, record.attachment);
+            self.c.mine = epoch;
+            if let Clients::Here(attachment) = &mut self.clients {
+                *attachment = number;
+            }
         }
         if let Some(id) = self.ordered
             && matches!(outcome, Outcome::Committed | Outcome::Superseded)
@@ -331,7 +362,6 @@ impl<D: Clone> Volume<D> {
             Outcome::Committed => match &mut self.role {
                 Role::Watch(_) => {}
                 Role::Takeover(takeover) => {
-                    self.claimed = self.c.record().map(|record| record.attachment);
                     if takeover.committed(&mut self.c, now, out) {
                         self.activate(now, out);
                     }
@@ -346,18 +376,55 @@ impl<D: Clone> Volume<D> {
                     Role::Takeover(takeover) => takeover.status() == Status::Claiming,
                     Role::Active(_) => false,
                 };
-                // Unless its clients had the volume already, and others have attached it since.
-                let attachment = self.c.record().map(|record| record.attachment);
-                let moved = self.claimed.is_some() && attachment > self.claimed;
-                if self.attached && (!claims || moved) {
-                    self.attached = false;
+                if !claims && matches!(self.clients, Clients::Here(_)) {
+                    self.clients = Clients::Nowhere;
                     out.push(Action::Detached);
                 }
+                self.give_way(out);
                 self.retire(now, Failure::Deposed, out);
             }
             Outcome::Undecided | Outcome::Settled => {}
         }
+        self.let_in(now, out);
         self.tick(now, out);
+    }
+
+    /// The clients lose the volume if others have attached it since they came (rule T12).
+    fn give_way(&mut self, out: &mut Vec<Action<D>>) {
+        let attachment = self.c.record().map_or(0, |record| record.attachment);
+        if let Clients::Here(number) = self.clients
+            && attachment > number
+            && !left_out(Rule::T12)
+        {
+            self.clients = Clients::Nowhere;
+            out.push(Action::Detached);
+        }
+    }
+
+    /// The record was seen after clients were announced. They may ask from now on, or when it says that they have come.
+    fn let_in(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
+        let Some(record) = self.c.record().filter(|_| self.clients == Clients::Coming) else { return };
+        match &mut self.role {
+            Role::Watch(_) => {
+                self.clients = Clients::Here(record.attachment);
+                out.push(Action::Attached);
+            }
+            // It has taken over unasked.
+            Role::Takeover(_) => {}
+            Role::Active(_) if self.coming == Some(record.made_by) => {
+                self.clients = Clients::Here(record.attachment);
+                out.push(Action::Attached);
+            }
+            Role::Active(active) => {
+                if !self.c.is_undecided() {
+                    let id = self.c.proposal();
+                    let next = self.c.record().expect("it owns the volume").attached(id);
+                    self.coming = Some(id);
+                    self.c.propose(now, next, out);
+                    active.follow_record(&mut self.c, now, out);
+                }
+            }
+        }
     }
 
     /// What the store holds cannot be. Nothing is done before a person has decided.
@@ -392,7 +459,11 @@ impl<D: Clone> Volume<D> {
         }
         match &mut self.role {
             Role::Watch(watch) => {
-                if watch.tick(&mut self.c, now, self.attached, self.watching, out) {
+                if self.clients == Clients::Coming {
+                    self.c.look(now, out);
+                }
+                let attached = matches!(self.clients, Clients::Here(_));
+                if watch.tick(&mut self.c, now, attached, self.watching, out) {
                     self.take_over(now, out);
                 }
             }
@@ -402,7 +473,10 @@ impl<D: Clone> Volume<D> {
                     self.activate(now, out);
                 }
             }
-            Role::Active(active) => active.tick(&mut self.c, now, out),
+            Role::Active(active) => {
+                active.tick(&mut self.c, now, out);
+                self.let_in(now, out);
+            }
         }
     }
 
@@ -418,7 +492,7 @@ impl<D: Clone> Volume<D> {
             self.activate(now, out);
             return;
         }
-        let next = record.taken_over(id, self.attached);
+        let next = record.taken_over(id, matches!(self.clients, Clients::Here(_)));
         self.c.propose(now, next, out);
         self.role = Role::Takeover(Takeover::new(now));
     }
@@ -448,7 +522,7 @@ impl<D: Clone> Volume<D> {
             }
             out.extend(unfinished.into_iter().map(|request| Action::Complete(request.id, Err(why))));
         }
-        if !self.attached {
+        if !matches!(self.clients, Clients::Here(_)) {
             let waiting = self.waiting.drain(..);
             out.extend(waiting.map(|request| Action::Complete(request.id, Err(why))));
         }
@@ -502,6 +576,7 @@ impl<D: Clone> Volume<D> {
     ) -> Result<(), OrderError> {
         // All that anybody has promised or known is passed.
         let passed = self.c.promised.max(self.c.epoch());
+        self.c.passed = passed;
         let next = record.recovered(id, survivors, passed)?;
         self.c.swap = Some(Swap::new(record)?);
         self.c.blocked = None;

@@ -169,6 +169,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 1,
         drive: waits::half_reached,
     },
+    Schedule {
+        name: "a request that waited",
+        rule: Some(Rule::T12),
+        nodes: 2,
+        copies: 2,
+        drive: waits::waited,
+    },
     Schedule { name: "clients that have moved", rule: None, nodes: 3, copies: 3, drive: waits::moved },
     Schedule {
         name: "dead before the opening entry",

@@ -45,6 +45,30 @@ pub(super) fn stale_answer(world: &mut World) {
     world.check_members();
 }
 
+/// A request waits at a node that cannot reach the configuration store. Its client goes elsewhere, and writes there. What
+/// waited is not carried out after that.
+pub(super) fn waited(world: &mut World) {
+    let let_in = |world: &World| world.coverage.of("client", "let in") > 0;
+    world.place(0, 0);
+    world.pass_until(50, let_in);
+    world.lonely.insert(0);
+    world.ask_first(0, What::Write);
+    world.pass(50);
+    world.place(1, 1);
+    world.pass(300);
+    world.must(world.serves(1), "the other serves");
+    world.ask_first(1, What::Write);
+    world.pass(20);
+    world.must(!world.waits(1), "the newer write is acknowledged");
+    world.pass(2_000);
+    world.lonely.clear();
+    world.pass(400);
+    let replica = *world.record().groups[0].in_sync.first().expect("there is one");
+    let value = world.store(replica).and_then(|store| store.value(0)).map(|block| block[0]);
+    world.must(value == Some(8193), "the newer write has come last");
+    world.must(!world.waits(0), "the older one was refused");
+}
+
 /// The member that has a block whole is removed while it is asked for it.
 pub(super) fn hung_read(world: &mut World) {
     let (replicas, one, other, _) = places(world);

@@ -114,11 +114,14 @@ impl Store {
         assert!(self.process.is_none(), "a process has it open");
         // Only what was durable rots; what was torn ended the log already.
         let rotten = self.disk.log(View::Written).any(|record| record.rotten);
-        if self.fails() || rotten {
+        if self.fails() {
             self.health = Health::Dead;
         } else if !left_out(Rule::R4) {
             self.disk.sync_log();
             self.disk.sync_extents();
+        }
+        if rotten {
+            self.health = Health::Dead;
         }
         let mut known = self.disk.known();
         known.epoch = known.epoch.max(self.disk.promise.written.epoch);
