@@ -142,6 +142,9 @@ fn what_a_former_session_says_or_is_meant_for_a_former_process_is_not_taken() {
         Some(ToOwner::Stranger),
         "one that it does not know"
     );
+    assert_eq!(bench.answer(from(owner(1), 4, 7), ToReplica::Hello), None, "a late greeting opens nothing");
+    let answer = bench.answer(from(owner(1), 4, 8), entry(2));
+    assert!(matches!(answer, Some(ToOwner::Durable(_))), "the session goes on: {answer:?}");
     let former = FromOwner { process: Incarnation(4), ..from(owner(1), 4, 8) };
     for message in [entry(3), ToReplica::Return { ownership: Epoch(4), from: Sequence(3), empty: true }] {
         assert_eq!(bench.answer(former, message), Some(ToOwner::Stranger), "a former process");
