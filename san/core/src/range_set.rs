@@ -65,6 +65,32 @@ impl RangeSet {
     }
 }
 
+/// At most so many ranges (one at least) that hold all of these, which rise and do not touch: those with the smallest gaps
+/// between them become one.
+pub fn coarse(mut ranges: Vec<Range<u64>>, most: usize) -> Vec<Range<u64>> {
+    let too_many = ranges.len().saturating_sub(most.max(1));
+    if too_many == 0 {
+        return ranges;
+    }
+    let mut gaps: Vec<(u64, usize)> =
+        ranges.windows(2).map(|pair| pair[1].start - pair[0].end).zip(0..).collect();
+    gaps.select_nth_unstable(too_many - 1);
+    // From the end, so that what is still to be done keeps its place.
+    let mut closed: Vec<usize> = gaps[..too_many].iter().map(|(_, at)| *at).collect();
+    closed.sort_unstable_by(|a, b| b.cmp(a));
+    let mut kept = Vec::with_capacity(ranges.len() - too_many);
+    let mut closed = closed.into_iter().peekable();
+    while let Some(range) = ranges.pop() {
+        let start_of_next = ranges.len();
+        match kept.last_mut() {
+            Some(Range { start, .. }) if closed.next_if_eq(&start_of_next).is_some() => *start = range.start,
+            _ => kept.push(range),
+        }
+    }
+    kept.reverse();
+    kept
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +98,28 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
+        #[test]
+        fn coarse_ranges_hold_all_and_close_the_smallest_gaps(
+            gaps in prop::collection::vec((1..50u64, 1..9u64), 1..40),
+            most in 0..45usize,
+        ) {
+            let mut end = 0;
+            let ranges: Vec<Range<u64>> = gaps.iter().map(|(gap, count)| {
+                let start = end + gap;
+                end = start + count;
+                start..end
+            }).collect();
+            let coarse = coarse(ranges.clone(), most);
+            prop_assert_eq!(coarse.len(), ranges.len().min(most.max(1)));
+            let is_held = |range: &Range<u64>| coarse.iter().any(|c| c.start <= range.start && range.end <= c.end);
+            prop_assert!(ranges.iter().all(is_held));
+            let blocks = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.end - r.start).sum::<u64>();
+            let mut sizes: Vec<u64> = gaps[1..].iter().map(|(gap, _)| *gap).collect();
+            sizes.sort_unstable();
+            let closed: u64 = sizes[..ranges.len() - coarse.len()].iter().sum();
+            prop_assert_eq!(blocks(&coarse), blocks(&ranges) + closed);
+        }
+
         #[test]
         fn it_holds_what_was_added_and_not_taken_out(
             steps in prop::collection::vec((any::<bool>(), 0..60u64, 0..20u64), 0..60),

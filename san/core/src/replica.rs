@@ -19,8 +19,12 @@ use thiserror::Error;
 use crate::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use crate::lease::{Grants, Moment};
 use crate::message::{Entry, FromOwner, FromReplica, Progress, Promise, Report, ToOwner, ToReplica, What};
+use crate::range_set::coarse;
 use crate::rule::{Rule, left_out};
 use crate::store::{Command, Completion, Found, Tag};
+
+/// The most ranges of a list that it tells.
+const MOST_LISTED: usize = 16_384;
 
 /// What happens to a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -565,6 +569,8 @@ impl Replica {
                 }
             }
             Completion::Listed(ranges) => {
+                // What is listed is copied, and more does no harm.
+                let ranges = coarse(ranges, MOST_LISTED);
                 if let Work::Dropping(Drop { after, .. }, key) = self.work {
                     self.work = Work::None;
                     (self.received, self.durable) = (after, after.sequence);

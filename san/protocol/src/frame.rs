@@ -30,8 +30,9 @@ use crate::to_replica::ToReplicaBody;
 pub const PROTOCOL_VERSION: u16 = 1;
 /// What a frame begins with.
 pub const MAGIC: [u8; 4] = *b"LLsn";
-/// The most entries in a report. An owner has far fewer requests in flight at a time.
-pub const MOST_MENTIONS: usize = 65_536;
+/// The most entries in a report: those of 65,536 requests in flight, and of as many again that each of some takeovers
+/// that were cut short has made equal.
+pub const MOST_MENTIONS: usize = 1 << 20;
 /// The most ranges in a list.
 pub const MOST_RANGES: usize = 65_536;
 /// Bytes of a header.
@@ -43,7 +44,7 @@ pub const MOST_PAYLOAD: u32 = MOST_DATA_BLOCKS * BLOCK as u32;
 
 const MOST_BODY: usize = 64 + MOST_MENTIONS * size_of::<MentionBytes>();
 // Messages to people name these two.
-const _: () = assert!(MOST_BODY == 2_621_504 && MOST_PAYLOAD == 33_554_432);
+const _: () = assert!(MOST_BODY == 41_943_104 && MOST_PAYLOAD == 33_554_432);
 const _: () = assert!(64 + MOST_RANGES * size_of::<RangeBytes>() <= MOST_BODY);
 const _: () = assert!(64 + MOST_DATA_BLOCKS as usize * size_of::<U32>() <= MOST_BODY);
 
@@ -82,7 +83,7 @@ impl Begin {
             return Err(DecodeError::Version { said: self.version.get(), ours: PROTOCOL_VERSION });
         }
         let fits = self.body.get() as usize <= MOST_BODY;
-        require(fits, "the length of a body", self.body, "must be at most 2621504")?;
+        require(fits, "the length of a body", self.body, "must be at most 41943104")?;
         let fits = self.payload.get() <= MOST_PAYLOAD;
         Ok(require(fits, "the length of a payload", self.payload, "must be at most 33554432")?)
     }

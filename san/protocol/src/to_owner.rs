@@ -136,7 +136,7 @@ pub enum ToOwnerBody<'a> {
 }
 
 fn mentions(count: usize) -> Result<(), FieldError> {
-    require(count <= MOST_MENTIONS, "the entries of a report", count as u64, "must be at most 65536")
+    require(count <= MOST_MENTIONS, "the entries of a report", count as u64, "must be at most 1048576")
 }
 
 fn ranges(count: usize) -> Result<(), FieldError> {
