@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use loadline_san_core::message::{ToOwner, ToReplica};
-use loadline_san_core::volume::Status;
+use loadline_san_core::volume::{Order, Status};
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,5 +99,15 @@ pub(crate) fn name_of_answer<D>(answer: &ToOwner<D>) -> &'static str {
         ToOwner::Stranger => "stranger",
         ToOwner::Failed => "failed",
         ToOwner::Probed { .. } => "probed",
+    }
+}
+
+pub(crate) fn name_of_order(order: &Order) -> &'static str {
+    match order {
+        Order::Add { .. } => "add",
+        Order::Forget { .. } => "forget",
+        Order::Remove { .. } => "remove",
+        Order::Grow { .. } => "grow",
+        Order::Recover { .. } => "recover",
     }
 }

@@ -3,11 +3,18 @@
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::lease::Moment;
+use loadline_san_core::record::{Group, Record};
 use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, Order, Status};
 
 use crate::settings::{Settings, new_store};
+use crate::store::Store;
 use crate::world::{Happening, MS, Time, US, VOLUME, Weather, World};
+
+/// Devices hang: they do nothing, and the processes that use them answer.
+const HUNG_DEVICES: bool = true;
+/// Whole blocks of what a client writes are made late.
+const LATE_MERGES: bool = true;
 
 impl World {
     /// The weather changes for the worse.
@@ -27,13 +34,18 @@ impl World {
             },
             disk_slowest: [60 * US, 60 * US, 2 * MS, 20 * MS][rng.index(4)],
         };
-        self.say(|| format!("storm: {:?}", self.weather));
+        if LATE_MERGES && self.settings.crashes && rng.chance(4) {
+            self.merge_delay = rng.below(3 * Settings::LEASE);
+            self.coverage.count("situation", "merges are slow");
+        }
+        self.say(|| format!("storm: {:?}, merges take {} ms", self.weather, self.merge_delay / MS));
         self.after(0, Happening::Fault);
     }
 
     /// Everything heals.
     pub(crate) fn heal(&mut self) {
         self.calm = true;
+        self.calm_began = (self.now(), self.config.len());
         self.say(|| "calm".to_owned());
         self.weather = Weather::CALM;
         self.cut.clear();
@@ -62,7 +74,7 @@ impl World {
         let next = self.rng.below(120 * MS);
         self.after(next, Happening::Fault);
         let node = self.rng.index(self.nodes.len());
-        match self.rng.below(22) {
+        match self.rng.below(25) {
             0..=2 if self.settings.crashes => self.crash(node),
             3..=5 if self.settings.crashes => {
                 let length = self.short_or_long();
@@ -94,6 +106,8 @@ impl World {
                 let other = self.rng.index(self.nodes.len());
                 self.bend_link(node, other);
             }
+            21 if self.settings.disks && self.rng.chance(3) => self.log_rots(node),
+            22..=23 if self.settings.disks && HUNG_DEVICES => self.device_hangs(node),
             _ => {}
         }
     }
@@ -125,10 +139,10 @@ impl World {
         self.say(|| format!("n{owner} serves, and is alone"));
         let other = self.rng.index(self.nodes.len());
         if other != owner && self.nodes[other].process.is_some() && self.nodes[other].paused.is_none() {
-            if let Some(tenant) = self.tenants.iter_mut().find(|tenant| tenant.node != Some(owner)) {
-                tenant.node = Some(other);
+            match self.tenants.iter().position(|tenant| tenant.node != Some(owner)) {
+                Some(tenant) => self.attach_at(tenant, other),
+                None => self.step_volume(other, Event::Attach),
             }
-            self.step_volume(other, Event::Attach);
         }
     }
 
@@ -169,41 +183,65 @@ impl World {
         self.after(length, Happening::Heal(from, to));
     }
 
-    /// A disk fails, if the group has another member.
-    fn disk_fails(&mut self, node: usize) {
+    /// One of a node's replicas in sync, of a group with another for which this holds.
+    fn spare(&mut self, node: usize, well: impl Fn(&Store) -> bool) -> Option<ReplicaId> {
         let record = self.record();
+        let others = |replica: &ReplicaId, other: &ReplicaId| {
+            other != replica && self.store(*other).is_some_and(&well)
+        };
         let spare = |replica: &&ReplicaId| {
-            let well = |r: &&ReplicaId| self.store(**r).is_some_and(|store| !store.is_dead());
             record.groups.iter().any(|group| {
-                group.in_sync.contains(*replica) && group.in_sync.iter().filter(well).count() > 1
+                group.in_sync.contains(*replica) && group.in_sync.iter().any(|other| others(replica, other))
             })
         };
         let spares: Vec<ReplicaId> = self.nodes[node].stores.keys().filter(spare).copied().collect();
-        if spares.is_empty() {
+        if spares.is_empty() { None } else { Some(spares[self.rng.index(spares.len())]) }
+    }
+
+    /// A disk fails, if the group has another member.
+    fn disk_fails(&mut self, node: usize) {
+        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.has_rotten_log()) else {
             return;
-        }
-        let replica = spares[self.rng.index(spares.len())];
+        };
         self.say(|| format!("the device of {replica} fails"));
         self.coverage.count("disk", "fails");
         self.nodes[node].stores.get_mut(&replica).expect("it is there").fail_next();
     }
 
-    /// A block rots, if another member has it whole.
+    /// A block rots, if the group has another member.
     fn disk_rots(&mut self, node: usize) {
-        let record = self.record();
-        let spare = |replica: &&ReplicaId| {
-            record.groups.iter().any(|group| group.in_sync.contains(*replica) && group.in_sync.len() > 1)
-        };
-        let spares: Vec<ReplicaId> = self.nodes[node].stores.keys().filter(spare).copied().collect();
-        if spares.is_empty() {
-            return;
-        }
-        let replica = spares[self.rng.index(spares.len())];
+        let Some(replica) = self.spare(node, |_| true) else { return };
         let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
         if store.rot(&mut self.rng) {
             self.say(|| format!("a block of {replica} rots"));
             self.coverage.count("disk", "rots");
         }
+    }
+
+    /// A record of a log rots, if another member is well: a start finds it, and the replica is copied in full.
+    fn log_rots(&mut self, node: usize) {
+        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.is_rotten()) else { return };
+        let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
+        if store.rot_log(&mut self.rng) {
+            self.rotted.insert(replica);
+            self.say(|| format!("a record in the log of {replica} rots"));
+            self.coverage.count("disk", "log rots");
+        }
+    }
+
+    /// A device does nothing for a while.
+    fn device_hangs(&mut self, node: usize) {
+        let replicas: Vec<ReplicaId> = self.nodes[node].stores.keys().copied().collect();
+        if replicas.is_empty() {
+            return;
+        }
+        let replica = replicas[self.rng.index(replicas.len())];
+        let most = [5 * MS, 60 * MS, 300 * MS, 2_000 * MS][self.rng.index(4)];
+        let length = 5 * MS + self.rng.below(most);
+        self.say(|| format!("the device of {replica} hangs for {} ms", length / MS));
+        self.coverage.count("disk", "hangs");
+        self.hung.insert(replica);
+        self.after(length, Happening::Unhang(replica));
     }
 
     /// A person gives an order to the owner.
@@ -215,58 +253,67 @@ impl World {
         };
         let Some(owner) = (0..self.nodes.len()).find(serves) else { return };
         let record = self.record().clone();
-        let index = self.rng.index(record.groups.len());
-        let (group, of) = (GroupIndex(index as u32), &record.groups[index]);
         let dead = |replica: &&ReplicaId| self.store(**replica).is_none_or(|store| store.is_dead());
-        let gone = of.departed.keys().find(dead).copied();
-        let order = match self.rng.below(4) {
-            0 if of.in_sync.len() + of.departed.len() < 4 => {
-                let node = self.rng.index(self.nodes.len());
-                let replica = self.new_replica(node);
-                Some(Order::Add { group, replica, home: NodeId(node as u32) })
-            }
-            1 => gone.map(|replica| Order::Forget { group, replica }),
-            2 if of.in_sync.len() > 1 => {
-                let members: Vec<_> = of.in_sync.iter().copied().collect();
-                Some(Order::Remove { group, replica: members[self.rng.index(members.len())] })
-            }
-            3 if record.blocks < 256 => {
-                let blocks = record.blocks + self.rng.below(40);
-                let needed =
-                    record.layout.groups(blocks).expect("it is small") as usize - record.groups.len();
-                let mut added = Vec::new();
-                for _ in 0..needed {
-                    let first = self.rng.index(self.nodes.len());
-                    let copies = (0..self.settings.copies).map(|copy| {
-                        let node = (first + copy) % self.nodes.len();
-                        (self.new_replica(node), NodeId(node as u32))
-                    });
-                    added.push(copies.collect());
+        let gone_of = |group: &Group| group.departed.keys().find(dead).copied();
+        let bereft = record.groups.iter().position(|group| gone_of(group).is_some());
+        let gone = bereft.and_then(|index| gone_of(&record.groups[index]));
+        let index = bereft.unwrap_or_else(|| self.rng.index(record.groups.len()));
+        let (group, of) = (GroupIndex(index as u32), &record.groups[index]);
+        let mut order = None;
+        let first = self.rng.below(4);
+        // The first kind, from here on, for which there is a reason.
+        for kind in 0..4 {
+            order = order.or_else(|| match (first + kind) % 4 {
+                0 if of.in_sync.len() + of.departed.len() < 4 => {
+                    let node = self.rng.index(self.nodes.len());
+                    let replica = self.new_replica(node);
+                    Some(Order::Add { group, replica, home: NodeId(node as u32) })
                 }
-                Some(Order::Grow { blocks, added })
-            }
-            _ => None,
-        };
+                1 => gone.map(|replica| Order::Forget { group, replica }),
+                2 if of.in_sync.len() > 1 => {
+                    let members: Vec<_> = of.in_sync.iter().copied().collect();
+                    Some(Order::Remove { group, replica: members[self.rng.index(members.len())] })
+                }
+                3 if record.blocks < 256 => Some(self.growth(&record)),
+                _ => None,
+            });
+        }
         if let Some(order) = order {
             self.say(|| format!("n{owner} is told to {order:?}"));
             self.step_volume(owner, Event::Order(order));
         }
     }
 
+    /// The order to make the volume larger, often by groups that are new.
+    fn growth(&mut self, record: &Record) -> Order {
+        let most = [40, 40, 200][self.rng.index(3)];
+        let blocks = record.blocks + self.rng.below(most);
+        let needed = record.layout.groups(blocks).expect("it is small") as usize - record.groups.len();
+        let mut added = Vec::new();
+        for _ in 0..needed {
+            let first = self.rng.index(self.nodes.len());
+            let copies = (0..self.settings.copies).map(|copy| {
+                let node = (first + copy) % self.nodes.len();
+                (self.new_replica(node), NodeId(node as u32))
+            });
+            added.push(copies.collect());
+        }
+        Order::Grow { blocks, added }
+    }
+
     /// An empty replica, durable on its device.
     fn new_replica(&mut self, node: usize) -> ReplicaId {
         self.replicas_made += 1;
         let id = ReplicaId(self.replicas_made);
-        let mut store = new_store();
         let now: Moment = self.clock(node);
         let lease_ns = self.record().lease_ns;
-        let state = &mut self.nodes[node];
-        if let Some(process) = &mut state.process {
-            let found = store.open();
+        self.nodes[node].stores.insert(id, new_store());
+        if self.nodes[node].process.is_some() {
+            let found = self.open_store(node, id);
+            let process = self.nodes[node].process.as_mut().expect("it is there");
             let incarnation = loadline_san_core::ids::Incarnation(process.life);
             process.replicas.insert(id, Replica::new(VOLUME, id, incarnation, lease_ns, &found, now));
         }
-        state.stores.insert(id, store);
         id
     }
 

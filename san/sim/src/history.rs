@@ -25,6 +25,8 @@ struct Candidate {
     value: u64,
     began: Instant,
     ended: Option<Instant>,
+    /// It ended, and was not acknowledged.
+    failed: bool,
     /// Reads that begin later must not return it.
     gone: Option<Instant>,
 }
@@ -34,6 +36,8 @@ struct Candidate {
 pub struct History {
     sectors: Vec<Vec<Candidate>>,
     now: Instant,
+    /// When a takeover last made all copies equal.
+    equal: Instant,
     /// When the reads that are under way began, in that order.
     reads: std::collections::BTreeSet<Instant>,
 }
@@ -59,13 +63,13 @@ impl fmt::Display for Impossible {
 impl History {
     /// Of an empty volume: zeroes.
     pub fn new(sectors: u64) -> History {
-        let zero = Candidate { write: 0, value: 0, began: 0, ended: Some(0), gone: None };
-        History { sectors: vec![vec![zero]; sectors as usize], now: 0, reads: Default::default() }
+        let zero = Candidate { write: 0, value: 0, began: 0, ended: Some(0), failed: false, gone: None };
+        History { sectors: vec![vec![zero]; sectors as usize], now: 0, equal: 0, reads: Default::default() }
     }
 
     /// The volume has grown.
     pub fn grow(&mut self, sectors: u64) {
-        let zero = Candidate { write: 0, value: 0, began: 0, ended: Some(0), gone: None };
+        let zero = Candidate { write: 0, value: 0, began: 0, ended: Some(0), failed: false, gone: None };
         self.sectors.resize(sectors as usize, vec![zero]);
     }
 
@@ -78,7 +82,7 @@ impl History {
     pub fn write_begins(&mut self, write: WriteId, sector: u64, values: impl IntoIterator<Item = u64>) {
         let began = self.tick();
         for (candidates, value) in self.sectors[sector as usize..].iter_mut().zip(values) {
-            candidates.push(Candidate { write, value, began, ended: None, gone: None });
+            candidates.push(Candidate { write, value, began, ended: None, failed: false, gone: None });
         }
     }
 
@@ -88,7 +92,7 @@ impl History {
         let oldest = self.reads.first().copied().unwrap_or(now);
         for candidates in &mut self.sectors[sector as usize..(sector + sectors) as usize] {
             let Some(this) = candidates.iter_mut().find(|c| c.write == write) else { continue };
-            this.ended = Some(now);
+            (this.ended, this.failed) = (Some(now), !acknowledged);
             let began = this.began;
             if acknowledged {
                 for other in candidates.iter_mut().filter(|c| c.write != write) {
@@ -144,7 +148,8 @@ impl History {
         let now = self.tick();
         for (sector, candidates) in (0..).zip(&mut self.sectors) {
             let value = value(sector);
-            *candidates = vec![Candidate { write: 0, value, began: now, ended: Some(now), gone: None }];
+            *candidates =
+                vec![Candidate { write: 0, value, began: now, ended: Some(now), failed: false, gone: None }];
         }
     }
 
@@ -153,6 +158,18 @@ impl History {
         let candidates = self.sectors[sector as usize].iter().filter(|c| c.gone.is_none());
         let possible: Vec<u64> = candidates.map(|c| c.value).collect();
         if possible.contains(&value) { Ok(()) } else { Err(Impossible { sector, value, possible }) }
+    }
+
+    /// A takeover has ended: nothing that had failed before is on some copies only.
+    pub fn made_equal(&mut self) {
+        self.equal = self.tick();
+    }
+
+    /// Whether all copies that count must have the same here: no write is under way; and each that has failed has been
+    /// written over by one that was acknowledged, or a takeover has ended since.
+    pub fn is_settled(&self, sector: u64) -> bool {
+        let lies_open = |c: &Candidate| c.ended.is_none_or(|ended| c.failed && ended > self.equal);
+        !self.sectors[sector as usize].iter().any(|c| c.gone.is_none() && lies_open(c))
     }
 
     /// Sectors of the volume.
@@ -208,6 +225,22 @@ mod tests {
         history.write_ends(2, 0, 1, true);
         assert!(history.may_hold(0, 10).is_err(), "it was issued again");
         assert!(history.may_hold(0, 20).is_ok());
+    }
+
+    #[test]
+    fn copies_may_differ_while_a_write_is_under_way_and_after_it_failed_until_a_takeover() {
+        let mut history = History::new(1);
+        history.write_begins(1, 0, [10]);
+        assert!(!history.is_settled(0));
+        history.write_ends(1, 0, 1, false);
+        assert!(!history.is_settled(0), "some may have it");
+        history.made_equal();
+        assert!(history.is_settled(0));
+        history.write_begins(2, 0, [20]);
+        history.write_ends(2, 0, 1, false);
+        history.write_begins(3, 0, [30]);
+        history.write_ends(3, 0, 1, true);
+        assert!(history.is_settled(0), "it was written over");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use loadline_san_core::ids::ReplicaId;
-use loadline_san_core::volume::Status;
 
 use crate::store::Store;
 use crate::world::World;
@@ -71,7 +70,8 @@ impl World {
         self.lasting.out == Some(node)
     }
 
-    fn is_usable(&self, replica: &ReplicaId) -> bool {
+    /// Whether a replica answers.
+    pub(crate) fn is_usable(&self, replica: &ReplicaId) -> bool {
         let home = self.record().homes.get(replica).map(|home| home.0 as usize);
         home.is_some_and(|home| !self.is_out(home)) && !self.store(*replica).is_none_or(Store::is_dead)
     }
@@ -79,40 +79,5 @@ impl World {
     /// Whether some group has no member that can be reached: then nothing can be asked of it.
     pub(crate) fn is_lost(&self) -> bool {
         self.record().groups.iter().any(|group| !group.in_sync.iter().any(|replica| self.is_usable(replica)))
-    }
-
-    /// The node that serves the volume, if one does. It may have been deposed by somebody who died of it, and not know: its
-    /// members follow it still.
-    fn owner(&self) -> Option<usize> {
-        let serves = |node: &usize| {
-            let process = self.nodes[*node].process.as_ref();
-            !self.is_out(*node) && process.is_some_and(|p| p.volume.status() == Status::Active)
-        };
-        (0..self.nodes.len()).find(serves)
-    }
-
-    /// Everything has been well for long enough. Whether nothing is left to wait for.
-    pub(crate) fn is_settled(&self) -> Result<(), String> {
-        let record = self.record();
-        let owner = self.owner().ok_or("nobody serves the volume")?;
-        for (index, group) in record.groups.iter().enumerate() {
-            // What no member has whole cannot be copied.
-            let rotten = group.in_sync.iter().any(|r| self.store(*r).is_some_and(Store::is_rotten));
-            let reachable = |replica: &ReplicaId| {
-                let home = record.homes[replica].0 as usize;
-                self.is_usable(replica) && !self.lasting.cut.contains(&(owner, home))
-            };
-            if let Some(gone) = group.departed.keys().find(|replica| reachable(replica) && !rotten) {
-                return Err(format!("{gone} of group {index} has not come back"));
-            }
-        }
-        // Writes wait for copies that nobody replaces: as they should.
-        let held = record.groups.iter().any(|group| group.in_sync.len() < record.least as usize);
-        if let Some(waiting) = self.tenants.iter().map(|t| t.asked.len()).find(|count| *count > 0)
-            && !held
-        {
-            return Err(format!("{waiting} requests are not answered"));
-        }
-        Ok(())
     }
 }

@@ -2,13 +2,18 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`world`] | nodes, processes, the network, the configuration store: what happens, in order |
+//! | [`world`] | nodes and processes: what happens, in order |
+//! | `steps` | what processes do |
+//! | `network` | what is on its way between nodes |
+//! | `config` | the configuration store |
 //! | `tenant` | clients, and what they ask for |
 //! | [`directed`] | schedules written down, for what chance finds too rarely |
 //! | `faults` | what goes wrong, and when |
 //! | `lasting` | what stays broken at the end |
+//! | `liveness` | what should go on, and does |
 //! | `wire` | messages and records as bytes |
 //! | [`oracle`] | what must never happen |
+//! | `told` | what stores have told to be durable |
 //! | [`history`] | whether what was read could be |
 //! | [`run`] | a whole run, from its seed to its verdict |
 //! | [`coverage`] | what of the protocol was seen |
@@ -16,17 +21,22 @@
 //! | [`store`] | a replica's store on a simulated disk |
 //! | [`rng`] | the seed, and what is drawn from it |
 
+mod config;
 pub mod coverage;
 pub mod directed;
 mod faults;
 pub mod history;
 mod lasting;
+mod liveness;
+mod network;
 pub mod oracle;
 pub mod rng;
 pub mod run;
 pub mod settings;
+mod steps;
 pub mod store;
 mod tenant;
+mod told;
 mod wire;
 pub mod world;
 

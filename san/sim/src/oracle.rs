@@ -5,10 +5,11 @@ use std::fmt;
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::{Departed, Record, State};
-use loadline_san_core::volume::Status;
+use loadline_san_core::volume::{Failure, Status};
 
 use crate::history::Impossible;
 use crate::store::{Store, ZERO};
+use crate::tenant::{Asked, BEYOND};
 use crate::world::World;
 
 /// What has happened that must never happen.
@@ -18,12 +19,18 @@ pub enum Violation {
     Read(Impossible),
     /// A member does not have what was acknowledged.
     Missing(ReplicaId, Impossible),
+    /// Two members differ in a sector that nobody is writing.
+    Apart(ReplicaId, ReplicaId, u64),
     /// Two owners were active at one epoch.
     TwoOwners(u64),
-    /// A member took an entry from somebody below whom it had promised to follow.
+    /// A replica took an entry, a mark or an order from somebody whom it had not promised to follow.
     BrokenPromise(ReplicaId),
+    /// A start did not find what the store had told to be durable.
+    Forgot(ReplicaId, &'static str),
     /// A request failed since no copy was whole, and each of its blocks is whole somewhere.
     NotRotten(u64),
+    /// A request ended so, and could not.
+    Unfounded(u64, Result<(), Failure>),
     /// A replica is to be copied in full that has lost nothing.
     Emptied(ReplicaId),
     /// At rest, two members differ.
@@ -45,15 +52,27 @@ impl fmt::Display for Violation {
         match self {
             Violation::Read(impossible) => write!(f, "a read: {impossible}"),
             Violation::Missing(replica, impossible) => write!(f, "member {replica}: {impossible}"),
+            Violation::Apart(one, other, sector) => {
+                write!(f, "members {one} and {other} differ in sector {sector}, and nobody is writing it")
+            }
             Violation::TwoOwners(epoch) => write!(f, "two owners are active at epoch {epoch}"),
             Violation::BrokenPromise(replica) => {
-                write!(f, "{replica} took an entry from somebody below its promise")
+                write!(f, "{replica} did as somebody said whom it had not promised to follow")
+            }
+            Violation::Forgot(replica, what) => {
+                write!(f, "the store of {replica} has lost {what}, after it had told that to be durable")
             }
             Violation::NotRotten(sector) => {
                 write!(
                     f,
                     "the request at sector {sector} failed as rotten, and each block is whole somewhere"
                 )
+            }
+            Violation::Unfounded(sector, Ok(())) => {
+                write!(f, "the request at sector {sector}, beyond the end, was carried out")
+            }
+            Violation::Unfounded(sector, Err(why)) => {
+                write!(f, "the request at sector {sector} failed without reason: {why}")
             }
             Violation::Emptied(replica) => {
                 write!(f, "{replica} is to be copied in full, and has lost nothing")
@@ -86,7 +105,7 @@ impl World {
         self.nodes[home.0 as usize].stores.get(&replica)
     }
 
-    /// Every member has what was acknowledged.
+    /// Every member has what was acknowledged, and they have the same.
     pub(crate) fn check_members(&mut self) {
         let blocks = self.record().blocks;
         self.check_blocks(0..blocks);
@@ -102,6 +121,7 @@ impl World {
         let unknown = |replica: &ReplicaId| self.liars.contains(replica) && record.state == State::TakingOver;
         for block in blocks {
             let (group, within) = record.layout.locate(block);
+            let mut first = None;
             for replica in &record.groups[group.0 as usize].in_sync {
                 let Some(store) = self.store(*replica).filter(|store| !store.is_dead()) else { continue };
                 if unknown(replica) {
@@ -113,6 +133,12 @@ impl World {
                         self.fail(Violation::Missing(*replica, impossible));
                         return;
                     }
+                }
+                let (one, of_one) = *first.get_or_insert((*replica, values));
+                let mut differ = (0..8).filter(|at| of_one[*at as usize] != values[*at as usize]);
+                if let Some(at) = differ.find(|at| self.history.is_settled(block * 8 + at)) {
+                    self.fail(Violation::Apart(one, *replica, block * 8 + at));
+                    return;
                 }
             }
         }
@@ -133,18 +159,31 @@ impl World {
         }
     }
 
-    /// A replica appends what it has just got: not from below what it has promised.
-    pub(crate) fn check_promise(&mut self, replica: ReplicaId) {
-        let (Some(from), Some(promise)) = (self.heard, self.promised.get(&replica)) else { return };
-        let below = from.epoch < promise.epoch || from.epoch == promise.epoch && from.owner != promise.owner;
-        if from.replica == replica && below {
-            self.fail(Violation::BrokenPromise(replica));
+    /// A request at a node has ended so: whether it may.
+    pub(crate) fn check_end(&mut self, asked: &Asked, end: Result<(), Failure>) {
+        let (node, sector) = (asked.node, asked.sector);
+        let Some(process) = &self.nodes[node].process else { return };
+        let serves = matches!(process.volume.status(), Status::Active | Status::Changing);
+        let size = process.volume.record().map_or(0, |record| record.blocks * 8);
+        let may = match end {
+            Ok(()) => sector < BEYOND,
+            Err(Failure::OutOfRange) => asked.end > size,
+            Err(Failure::TooMany) => false,
+            Err(Failure::NotAttached) => !process.let_in || process.volume.status() == Status::Blocked,
+            Err(Failure::Deposed) => !serves,
+            Err(Failure::Rotten) => {
+                self.check_rotten(node, sector, asked.sectors);
+                true
+            }
+        };
+        if !may {
+            self.fail(Violation::Unfounded(sector, end));
         }
     }
 
     /// A request at a node has failed since no copy is whole: so it must be, of one of its blocks. Members of which the owner
     /// does not know yet do not count.
-    pub(crate) fn check_rotten(&mut self, node: usize, sector: u64, sectors: u64) {
+    fn check_rotten(&mut self, node: usize, sector: u64, sectors: u64) {
         let record = self.record();
         let Some(process) = &self.nodes[node].process else { return };
         let knows = process.volume.record().is_some_and(|known| known.epoch == record.epoch);
@@ -174,6 +213,7 @@ impl World {
                     .get(replica)
                     .map_or(old.in_sync.contains(replica), |d| *d != Departed::EMPTY);
                 let well = self.store(*replica).is_some_and(|store| !store.is_dead());
+                let well = well && !self.rotted.contains(replica);
                 if had && well && !self.liars.contains(replica) && !self.forced {
                     let replica = *replica;
                     self.fail(Violation::Emptied(replica));

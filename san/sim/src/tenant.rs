@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use loadline_san_core::message::Content;
+use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId, Status};
 
 use crate::history::{Instant, WriteId};
@@ -28,12 +29,14 @@ pub(crate) struct Tenant {
 /// A request that is under way.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    node: usize,
+    pub(crate) node: usize,
     pub(crate) since: Time,
     kind: Kind,
     /// What of it can be judged.
-    sector: u64,
-    sectors: u64,
+    pub(crate) sector: u64,
+    pub(crate) sectors: u64,
+    /// Where what it asks for ends.
+    pub(crate) end: u64,
     /// How many records there had been of the volume.
     records: usize,
 }
@@ -64,6 +67,26 @@ impl Asked {
     fn is_read(&self) -> bool {
         matches!(self.kind, Kind::Read { .. })
     }
+
+    /// What it is, for people.
+    pub(crate) fn describe(&self) -> String {
+        let what = match self.kind {
+            Kind::Read { .. } => "a read",
+            Kind::Write(_) => "a write",
+            Kind::Nothing => "what changes nothing",
+        };
+        format!("{what} of sectors {}..{} at n{}", self.sector, self.end, self.node)
+    }
+
+    /// Whether it writes to a group that has fewer replicas in sync than the policy asks for: as it should, it waits.
+    pub(crate) fn is_held(&self, record: &Record) -> bool {
+        let short = |block: u64| {
+            let (group, _) = record.layout.locate(block);
+            record.groups.get(group.0 as usize).is_some_and(|g| g.in_sync.len() < record.least as usize)
+        };
+        let mut blocks = self.sector / 8..(self.sector + self.sectors).div_ceil(8);
+        matches!(self.kind, Kind::Write(_)) && blocks.any(short)
+    }
 }
 
 impl Tenant {
@@ -72,12 +95,15 @@ impl Tenant {
     }
 }
 
+/// No volume is ever so large: some requests begin here, to be refused.
+pub(crate) const BEYOND: u64 = 1 << 40;
+
 /// Requests of different tenants have different names.
 const APART: u64 = 1 << 48;
 
 impl World {
     pub(crate) fn tenant_acts(&mut self, index: usize) {
-        let think = self.rng.below(2 * MS) + 50 * US;
+        let think = self.rng.below(if self.quiet { 100 * MS } else { 2 * MS }) + 50 * US;
         self.after(think, Happening::Tenant(index));
         if self.now < self.tenants[index].not_before {
             return;
@@ -175,7 +201,10 @@ impl World {
             91..=96 => What::Trim,
             _ => What::Flush,
         };
-        self.ask_for(index, node, what, sector, count);
+        match self.rng.chance(400) {
+            true => self.ask_for(index, node, What::Read, BEYOND + sector, count),
+            false => self.ask_for(index, node, what, sector, count),
+        }
     }
 
     /// A client asks for this.
@@ -184,6 +213,7 @@ impl World {
         let id = RequestId(index as u64 * APART + self.requests);
         let mut judged = sector..sector + count;
         let (ask, kind) = match what {
+            What::Read if sector >= BEYOND => (Ask::Read, Kind::Nothing),
             What::Read => {
                 let began = self.history.read_begins();
                 (Ask::Read, Kind::Read { began, values: vec![u64::MAX; count as usize] })
@@ -226,7 +256,8 @@ impl World {
         self.say(|| format!("client {index} at n{node} asks #{} {name} {sector}+{count}", id.0 % APART));
         let records = self.config.len();
         let (first, sectors) = (judged.start, judged.end.saturating_sub(judged.start));
-        let asked = Asked { node, since: self.now, kind, sector: first, sectors, records };
+        let asked =
+            Asked { node, since: self.now, kind, sector: first, sectors, end: sector + count, records };
         self.tenants[index].asked.insert(id, asked);
         self.request(node, Request { id, ask, sector, sectors: count as u32 });
     }
@@ -267,12 +298,11 @@ impl World {
         self.done += 1;
         self.say(|| format!("client {index} has #{}: {result:?}", id.0 % APART));
         self.ends(&asked, result.is_ok());
+        self.check_end(&asked, result);
         match result {
             Ok(()) => self.coverage.count("client", "acknowledged"),
-            Err(Failure::Rotten) => {
-                self.coverage.count("client", "every copy is rotten");
-                self.check_rotten(asked.node, asked.sector, asked.sectors);
-            }
+            Err(Failure::Rotten) => self.coverage.count("client", "every copy is rotten"),
+            Err(Failure::OutOfRange) => self.coverage.count("client", "beyond the end"),
             Err(_) => self.coverage.count("client", "refused"),
         }
     }

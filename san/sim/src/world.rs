@@ -13,21 +13,20 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{FromOwner, FromReplica, Job, Promise, ToOwner, ToReplica};
+use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
 use loadline_san_core::record::{Record, State};
 use loadline_san_core::replica::{self, Replica};
-use loadline_san_core::store::{Command, Completion};
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{self, Event, Request, Status, Times, Volume};
+use loadline_san_core::volume::{self, Event, Times, Volume};
 
-use crate::coverage::{Coverage, name_of_answer, name_of_message, name_of_status};
+use crate::coverage::Coverage;
 use crate::lasting::Lasting;
 use crate::oracle::Violation;
 use crate::rng::Rng;
 use crate::settings::Settings;
 use crate::store::{Blocks, Store};
-use crate::tenant::{Tenant, merge};
-use crate::wire;
+use crate::tenant::Tenant;
+use crate::told::Told;
 
 /// Simulated nanoseconds since the beginning.
 pub type Time = u64;
@@ -66,6 +65,8 @@ pub(crate) enum Happening {
     Fault,
     /// A link heals.
     Heal(usize, usize),
+    /// A device that hung goes on.
+    Unhang(ReplicaId),
 }
 
 #[derive(Debug, Clone)]
@@ -95,8 +96,12 @@ pub(crate) struct Process {
     pub(crate) life: u64,
     pub(crate) volume: Volume<Blocks>,
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
+    /// Its clients may ask.
+    pub(crate) let_in: bool,
+    /// The order that it was given last.
+    pub(crate) ordered: &'static str,
     /// Stores whose next step is in the queue.
-    stepping: BTreeSet<ReplicaId>,
+    pub(crate) stepping: BTreeSet<ReplicaId>,
 }
 
 /// See the module.
@@ -120,6 +125,8 @@ pub struct World {
     pub(crate) lonely: BTreeSet<usize>,
     /// Replicas whose devices have lost what they had said to be durable. A takeover has to leave them out.
     pub(crate) liars: BTreeSet<ReplicaId>,
+    /// Replicas of whose log a record has rotted: they have lost something.
+    pub(crate) rotted: BTreeSet<ReplicaId>,
     /// A person decides what is left.
     pub(crate) forced: bool,
     /// Its answers do not reach these.
@@ -138,22 +145,26 @@ pub struct World {
     pub(crate) lasting: Lasting,
     pub(crate) weather: Weather,
     pub(crate) calm: bool,
+    /// Clients ask for little.
+    pub(crate) quiet: bool,
+    /// When it last became calm, and how many records there had been.
+    pub(crate) calm_began: (Time, usize),
     pub(crate) violation: Option<Violation>,
     /// What was seen, of what the protocol can do.
     pub coverage: Coverage,
     /// Client requests that have ended.
     pub done: u64,
-    /// What the replicas have promised, durably.
-    pub(crate) promised: BTreeMap<ReplicaId, Promise>,
-    /// What the message named that a replica has just got.
+    /// What stores have told to be durable.
+    pub(crate) told: BTreeMap<ReplicaId, Told>,
+    /// What the message names that a replica is taking.
     pub(crate) heard: Option<FromOwner>,
     /// Who was seen active at each epoch.
     pub(crate) owners: BTreeMap<Epoch, Owner>,
     /// Says everything that happens.
     pub(crate) trace: bool,
     pub(crate) replicas_made: u64,
-    actions: Vec<volume::Action<Blocks>>,
-    replies: Vec<replica::Action<Blocks>>,
+    pub(crate) actions: Vec<volume::Action<Blocks>>,
+    pub(crate) replies: Vec<replica::Action<Blocks>>,
 }
 
 /// How bad things are.
@@ -214,6 +225,7 @@ impl World {
             cut: BTreeSet::new(),
             lonely: BTreeSet::new(),
             liars: BTreeSet::new(),
+            rotted: BTreeSet::new(),
             forced: false,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
@@ -224,10 +236,12 @@ impl World {
             lasting: Lasting::default(),
             weather: Weather::CALM,
             calm: true,
+            quiet: false,
+            calm_began: (0, 1),
             violation: None,
             coverage: Coverage::default(),
             done: 0,
-            promised: BTreeMap::new(),
+            told: BTreeMap::new(),
             heard: None,
             owners: BTreeMap::new(),
             trace: false,
@@ -359,6 +373,7 @@ impl World {
                 self.slow.remove(&(from, to));
                 self.echo.remove(&(from, to));
             }
+            Happening::Unhang(replica) => _ = self.hung.remove(&replica),
         }
     }
 
@@ -380,11 +395,9 @@ impl World {
         state.lives += 1;
         let life = state.lives;
         let process = Incarnation(life);
-        let mut replicas = BTreeMap::new();
-        for (id, store) in &mut state.stores {
-            let found = store.open();
-            replicas.insert(*id, Replica::new(VOLUME, *id, process, lease_ns, &found, now));
-        }
+        let ids: Vec<ReplicaId> = state.stores.keys().copied().collect();
+        let open = |id| (id, Replica::new(VOLUME, id, process, lease_ns, &self.open_store(node, id), now));
+        let replicas = ids.into_iter().map(open).collect();
         let me = Owner { node: NodeId(node as u32), incarnation: process };
         let seed = self.rng.bits();
         let mut times = Times::of_lease(lease_ns);
@@ -395,7 +408,8 @@ impl World {
         if self.settings.watch {
             volume.step(now, Event::Watch(true), &mut Vec::new());
         }
-        self.nodes[node].process = Some(Process { life, volume, replicas, stepping: BTreeSet::new() });
+        self.nodes[node].process =
+            Some(Process { life, volume, replicas, let_in: false, ordered: "", stepping: BTreeSet::new() });
         self.say(|| format!("n{node} starts, life {life}"));
         self.coverage.count("process", "starts");
         let first = self.rng.below(self.record().lease_ns / 16);
@@ -459,7 +473,8 @@ impl World {
         }
         self.step_volume(node, Event::Wake);
         let (rng, state) = (&mut self.rng, &mut self.nodes[node]);
-        for store in state.stores.values_mut() {
+        let stores = state.stores.iter_mut().filter(|(replica, _)| !self.hung.contains(replica));
+        for (_, store) in stores {
             for _ in 0..rng.below(4) {
                 store.destage(rng);
             }
@@ -467,246 +482,6 @@ impl World {
         let lease_ns = self.record().lease_ns;
         let next = lease_ns / 16 + self.rng.below(lease_ns / 64);
         self.after(next, Happening::Tick(node, life));
-    }
-
-    // ---- replicas and stores --------------------------------------------------------------------------
-
-    fn deliver(&mut self, node: usize, header: &FromOwner, message: ToReplica<Blocks>) {
-        let here =
-            self.nodes[node].process.as_ref().is_some_and(|p| p.replicas.contains_key(&header.replica));
-        if here {
-            self.heard = Some(*header);
-            self.step_replica(node, header.replica, replica::Event::Message(*header, message));
-        }
-    }
-
-    pub(crate) fn step_replica(&mut self, node: usize, id: ReplicaId, event: replica::Event<Blocks>) {
-        let now = self.clock(node);
-        let Some(process) = &mut self.nodes[node].process else { return };
-        let Some(replica) = process.replicas.get_mut(&id) else { return };
-        let mut replies = std::mem::take(&mut self.replies);
-        if let Err(misdirected) = replica.step(now, event, &mut replies) {
-            panic!("nothing is misdirected here: {misdirected}");
-        }
-        let life = process.life;
-        for action in replies.drain(..) {
-            if !self.is_alive(node, life) {
-                // It was killed between two actions.
-                break;
-            }
-            match action {
-                replica::Action::Send(to, header, answer) => {
-                    self.say(|| format!("n{node} {id} → {}  {}", header.owner, brief(&answer)));
-                    self.coverage.count("answer", name_of_answer(&answer));
-                    let to = to.0 as usize;
-                    self.carry(node, to, Happening::ToOwner(to, header, answer));
-                }
-                replica::Action::Store(command) => {
-                    if matches!(command, Command::Append { .. }) {
-                        self.check_promise(id);
-                    }
-                    self.say(|| format!("n{node} {id} does {}", brief(&command)));
-                    let state = &mut self.nodes[node];
-                    state.stores.get_mut(&id).expect("a replica has a store").submit(command);
-                    let process = state.process.as_mut().expect("it is alive");
-                    if process.stepping.insert(id) {
-                        let delay = self.rng.below(self.weather.disk_slowest);
-                        self.after(delay, Happening::Store(node, id, life));
-                    }
-                }
-            }
-        }
-        self.replies = replies;
-    }
-
-    fn step_store(&mut self, node: usize, id: ReplicaId, life: u64) {
-        if !self.is_alive(node, life) {
-            return;
-        }
-        if self.hung.contains(&id) {
-            self.after(MS, Happening::Store(node, id, life));
-            return;
-        }
-        let state = &mut self.nodes[node];
-        let store = state.stores.get_mut(&id).expect("stores stay");
-        let mut completions = Vec::new();
-        let more = store.step(&mut self.rng, &mut completions);
-        if more {
-            let delay = self.rng.below(self.weather.disk_slowest);
-            self.after(delay, Happening::Store(node, id, life));
-        } else {
-            state.process.as_mut().expect("it is alive").stepping.remove(&id);
-        }
-        for completion in completions {
-            let promised = if let Completion::Promised(promise) = completion { Some(promise) } else { None };
-            if let Some(promise) = promised {
-                self.promised.insert(id, promise);
-            }
-            self.step_replica(node, id, replica::Event::Store(completion));
-            if promised.is_some() {
-                self.steer("promised", node);
-            }
-        }
-    }
-
-    // ---- volumes --------------------------------------------------------------------------------------
-
-    pub(crate) fn step_volume(&mut self, node: usize, event: Event<Blocks>) {
-        let now = self.clock(node);
-        let Some(process) = &mut self.nodes[node].process else { return };
-        let mut actions = std::mem::take(&mut self.actions);
-        let before = process.volume.status();
-        process.volume.step(now, event, &mut actions);
-        let (after, life) = (process.volume.status(), process.life);
-        if before != after {
-            self.say(|| format!("n{node}.{life} is {}", name_of_status(after)));
-            self.coverage.transition(before, after);
-            self.status_changed(node, after);
-        }
-        for action in actions.drain(..) {
-            if !self.is_alive(node, life) {
-                // It was killed between two actions.
-                break;
-            }
-            self.act(node, life, action);
-        }
-        self.actions = actions;
-    }
-
-    fn act(&mut self, node: usize, life: u64, action: volume::Action<Blocks>) {
-        match action {
-            volume::Action::Send { to, header, message } => {
-                self.say(|| {
-                    format!("n{node}.{life} → {}  e{} {}", header.replica, header.epoch.0, brief(&message))
-                });
-                self.coverage.count("message", name_of_message(&message));
-                let to = to.0 as usize;
-                self.carry(node, to, Happening::ToReplica(to, header, message));
-            }
-            volume::Action::Look { asked_at } => {
-                self.ask(node, life, Question::Look(asked_at));
-            }
-            volume::Action::Propose { record, replaces } => {
-                self.say(|| format!("n{node}.{life} proposes {}", show(&record)));
-                self.ask(node, life, Question::Propose(record, replaces));
-            }
-            volume::Action::Fill { request, at, blocks, content } => {
-                self.fill(request, at, blocks, &content);
-            }
-            volume::Action::Merge { ownership, job, request, head, tail } => {
-                let merged = merge(&request, head.as_ref(), tail.as_ref());
-                self.after(self.merge_delay, Happening::Merged(node, life, ownership, job, merged));
-            }
-            volume::Action::Attached => self.let_in(node),
-            volume::Action::Detached => self.detached(node),
-            volume::Action::Complete(request, result) => self.completed(request, result),
-            volume::Action::Done(result) => {
-                self.coverage.count("order", if result.is_ok() { "taken" } else { "refused" });
-            }
-        }
-    }
-
-    /// A client's request, to the volume at its node.
-    pub(crate) fn request(&mut self, node: usize, request: Request<Blocks>) {
-        self.step_volume(node, Event::Request(request));
-    }
-
-    fn status_changed(&mut self, node: usize, status: Status) {
-        if status == Status::Active || status == Status::Changing {
-            self.check_owner(node);
-        }
-        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
-        let busy = others.filter_map(|(_, n)| n.process.as_ref()).map(|p| p.volume.status());
-        let at_it = |status| matches!(status, Status::Sealing | Status::Equalizing | Status::Activating);
-        if at_it(status) && busy.clone().any(at_it) {
-            self.coverage.count("situation", "takeover within takeover");
-        }
-        self.steer(name_of_status(status), node);
-    }
-
-    // ---- the network ----------------------------------------------------------------------------------
-
-    fn carry(&mut self, from: usize, to: usize, message: Happening) {
-        if from == to {
-            self.after(0, message);
-            return;
-        }
-        let message = match wire::carried(&message) {
-            Ok(message) => message,
-            Err(why) => {
-                self.fail(Violation::NotSendable(why));
-                return;
-            }
-        };
-        let entry = matches!(message, Happening::ToReplica(_, _, ToReplica::Entry { .. }));
-        let cut = self.cut.contains(&(from, to)) || self.lasting.cut.contains(&(from, to));
-        let cut = cut || entry && self.without_entries.contains(&(from, to));
-        if cut || self.rng.chance(self.weather.loses) {
-            self.say(|| format!("n{from} ✗ n{to}"));
-            return;
-        }
-        if self.rng.chance(self.weather.doubles) {
-            let late = self.rng.below(20 * self.weather.slowest);
-            self.after(late, message.clone());
-        }
-        if let Some(late) = self.echo.get(&(from, to)) {
-            self.after(*late, message.clone());
-        }
-        let slow = self.slow.get(&(from, to)).copied().unwrap_or(0);
-        let delay = 20 * US + slow + self.rng.below(self.weather.slowest);
-        self.after(delay, message);
-    }
-
-    // ---- the configuration store ----------------------------------------------------------------------
-
-    fn is_lonely(&self, node: usize) -> bool {
-        self.lonely.contains(&node) || self.is_out(node) && self.lasting.lonely
-    }
-
-    fn ask(&mut self, node: usize, life: u64, question: Question) {
-        if self.is_lonely(node) || self.rng.chance(self.weather.config_loses) {
-            return;
-        }
-        let delay = 100 * US + self.rng.below(self.weather.config_slowest);
-        self.after(delay, Happening::Config(node, life, question));
-    }
-
-    fn ask_config(&mut self, node: usize, life: u64, question: Question) {
-        let now = self.record().clone();
-        let answer = match &question {
-            Question::Look(_) => Ok(now),
-            Question::Propose(record, replaces) => Err(match now.epoch == *replaces {
-                true => {
-                    match wire::kept(record) {
-                        Ok(record) => self.commit(record),
-                        Err(why) => self.fail(Violation::NotSendable(why)),
-                    }
-                    Answer::Committed
-                }
-                false => Answer::Refused(now),
-            }),
-        };
-        let unheard = self.is_lonely(node) || self.deaf.contains(&node);
-        if unheard || self.rng.chance(self.weather.config_loses) {
-            self.coverage.count("situation", "answer of the configuration store lost");
-            return;
-        }
-        let delay = 100 * US + self.rng.below(self.weather.config_slowest);
-        self.after(delay, Happening::ConfigAnswer(node, life, question, answer));
-    }
-
-    fn commit(&mut self, record: Record) {
-        self.say(|| format!("committed {}", show(&record)));
-        let grown = record.blocks > self.record().blocks;
-        if grown {
-            self.history.grow(record.blocks * 8);
-        }
-        if record.state == State::Active {
-            self.coverage.count("situation", "record active");
-        }
-        self.config.push(record);
-        self.check_emptied();
-        self.check_members();
     }
 }
 
@@ -720,10 +495,4 @@ pub(crate) fn show(record: &Record) -> String {
     let ProposalId { by, number } = record.made_by;
     let state = if record.state == State::Active { "active" } else { "taking over" };
     format!("e{} {} {state} {} (by {by}#{number})", record.epoch.0, record.owner, sets.collect::<String>())
-}
-
-/// The debug text of something, without the data in it.
-fn brief(what: &impl std::fmt::Debug) -> String {
-    let text = format!("{what:?}");
-    text.replace("Sequence", "").replace("Epoch", "")
 }

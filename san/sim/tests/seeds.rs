@@ -35,8 +35,9 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
         ("message", "hello seal entry beside heartbeat read fetch return changed joined release probe"),
         ("answer", "welcome sealed durable data listed changed refused stranger failed probed"),
         ("process", "starts kill pause"),
-        ("disk", "fails rots"),
+        ("disk", "fails rots hangs"),
         ("client", "read write trim flush acknowledged refused detached"),
+        ("order", "add forget remove grow"),
     ];
     for (kind, names) in wanted {
         for name in names.split(' ') {
@@ -62,8 +63,17 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
     for transition in transitions {
         assert!(seen.of("volume", transition) > 0, "{transition} was never seen in {SEEDS} seeds");
     }
-    for what in ["takeover within takeover", "owner is alone", "answer of the configuration store lost"] {
-        assert!(seen.of("situation", what) > 0, "{what} was never seen in {SEEDS} seeds");
+    let others = [
+        ("situation", "takeover within takeover"),
+        ("situation", "owner is alone"),
+        ("situation", "answer of the configuration store lost"),
+        ("situation", "group opened by growth"),
+        ("answer", "changed, and more"),
+        ("client", "beyond the end"),
+        ("disk", "log rots"),
+    ];
+    for (kind, what) in others {
+        assert!(seen.of(kind, what) > 0, "{kind}: {what} was never seen in {SEEDS} seeds");
     }
 }
 

@@ -12,6 +12,8 @@
 //! | module | idea |
 //! | --- | --- |
 //! | `interface` | events and actions |
+//! | `clients` | who may ask |
+//! | `orders` | what a person decides |
 //! | `watch` | nobody serves it, as far as one can see: take it over |
 //! | `takeover` | from the first swap to the second |
 //! | `merge` | what sealed members must be made equal in |
@@ -21,15 +23,17 @@
 //! | `link` | the talk with one replica |
 
 mod active;
+mod clients;
 mod interface;
 mod jobs;
 mod link;
 pub mod merge;
+mod orders;
 mod returning;
 mod takeover;
 mod watch;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::ids::{Epoch, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
@@ -42,6 +46,7 @@ use crate::swap::{Outcome, Swap, WentBack};
 pub use interface::*;
 
 use active::Active;
+use clients::Clients;
 use takeover::Takeover;
 use watch::Watch;
 
@@ -142,17 +147,6 @@ enum Role<D> {
     Watch(Watch),
     Takeover(Takeover<D>),
     Active(Box<Active<D>>),
-}
-
-/// Whether there are clients here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Clients {
-    Nowhere,
-    /// They are to come, and may ask for nothing yet: whether others come after them is known by the number of the
-    /// record's attachment, and that has not been seen since.
-    Coming,
-    /// They came when the volume had been attached so often. If it is attached once more, elsewhere, they have lost it.
-    Here(u64),
 }
 
 /// See the module.
@@ -389,44 +383,6 @@ impl<D: Clone> Volume<D> {
         self.tick(now, out);
     }
 
-    /// The clients lose the volume if others have attached it since they came (rule T12).
-    fn give_way(&mut self, out: &mut Vec<Action<D>>) {
-        let attachment = self.c.record().map_or(0, |record| record.attachment);
-        if let Clients::Here(number) = self.clients
-            && attachment > number
-            && !left_out(Rule::T12)
-        {
-            self.clients = Clients::Nowhere;
-            out.push(Action::Detached);
-        }
-    }
-
-    /// The record was seen after clients were announced. They may ask from now on, or when it says that they have come.
-    fn let_in(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
-        let Some(record) = self.c.record().filter(|_| self.clients == Clients::Coming) else { return };
-        match &mut self.role {
-            Role::Watch(_) => {
-                self.clients = Clients::Here(record.attachment);
-                out.push(Action::Attached);
-            }
-            // It has taken over unasked.
-            Role::Takeover(_) => {}
-            Role::Active(_) if self.coming == Some(record.made_by) => {
-                self.clients = Clients::Here(record.attachment);
-                out.push(Action::Attached);
-            }
-            Role::Active(active) => {
-                if !self.c.is_undecided() {
-                    let id = self.c.proposal();
-                    let next = self.c.record().expect("it owns the volume").attached(id);
-                    self.coming = Some(id);
-                    self.c.propose(now, next, out);
-                    active.follow_record(&mut self.c, now, out);
-                }
-            }
-        }
-    }
-
     /// What the store holds cannot be. Nothing is done before a person has decided.
     fn block(&mut self, now: Moment, why: WentBack, out: &mut Vec<Action<D>>) {
         self.c.blocked = Some(why);
@@ -527,62 +483,5 @@ impl<D: Clone> Volume<D> {
             out.extend(waiting.map(|request| Action::Complete(request.id, Err(why))));
         }
         self.waiting.extend(again);
-    }
-
-    fn order(&mut self, now: Moment, order: Order, out: &mut Vec<Action<D>>) -> Result<(), OrderError> {
-        let id = self.c.proposal();
-        let active = matches!(self.role, Role::Active(_));
-        if let Order::Recover { record, survivors } = order {
-            return if active {
-                Err(OrderError::Active)
-            } else {
-                self.recover(now, *record, &survivors, id, out)
-            };
-        }
-        if self.c.is_undecided() {
-            return Err(OrderError::Busy);
-        }
-        let record = self.c.record().ok_or(OrderError::NotOwner)?;
-        let next = match order {
-            _ if !active => return Err(OrderError::NotOwner),
-            Order::Recover { .. } => unreachable!("it was taken before"),
-            Order::Add { group, replica, home } => record.with_new(id, group, replica, home)?,
-            Order::Forget { group, replica } => record.forgotten(id, group, replica)?,
-            Order::Remove { group, replica } => {
-                let Role::Active(active) = &self.role else { return Err(OrderError::NotOwner) };
-                if !active.can_spare(&self.c, now, group, replica) {
-                    return Err(OrderError::Needed(replica));
-                }
-                record.removed(id, group, replica)?
-            }
-            Order::Grow { blocks, added } => record.grown(id, blocks, &added)?,
-        };
-        self.ordered = Some(id);
-        self.c.propose(now, next, out);
-        if let Role::Active(active) = &mut self.role {
-            active.follow_record(&mut self.c, now, out);
-        }
-        Ok(())
-    }
-
-    /// A person says what is left. It is taken over from there.
-    fn recover(
-        &mut self,
-        now: Moment,
-        record: Record,
-        survivors: &BTreeMap<GroupIndex, ReplicaId>,
-        id: ProposalId,
-        out: &mut Vec<Action<D>>,
-    ) -> Result<(), OrderError> {
-        // All that anybody has promised or known is passed.
-        let passed = self.c.promised.max(self.c.epoch());
-        self.c.passed = passed;
-        let next = record.recovered(id, survivors, passed)?;
-        self.c.swap = Some(Swap::new(record)?);
-        self.c.blocked = None;
-        self.role = Role::Takeover(Takeover::forced(now, survivors.keys().copied()));
-        self.ordered = Some(id);
-        self.c.propose(now, next, out);
-        Ok(())
     }
 }

@@ -78,6 +78,10 @@ impl<T: Clone> Cached<T> {
         Cached { written: value.clone(), synced: value, dirty: false }
     }
 
+    pub(super) fn synced(&self) -> &T {
+        &self.synced
+    }
+
     pub(super) fn write(&mut self, change: impl FnOnce(&mut T)) {
         change(&mut self.written);
         self.dirty = true;

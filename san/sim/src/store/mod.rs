@@ -42,7 +42,7 @@ pub const ZERO: Block = [0; 8];
 pub const EXTENT: u64 = 4;
 
 /// Ranges in one answer to [`Command::Changed`]. Few, so that owners have to ask on.
-pub const MOST_RANGES: usize = 8;
+pub const MOST_RANGES: usize = 2;
 
 /// Appends that are synced together.
 const MOST_TOGETHER: usize = 8;
@@ -324,6 +324,11 @@ impl Store {
         self.disk.is_rotten()
     }
 
+    /// Whether a start would find it damaged.
+    pub fn has_rotten_log(&self) -> bool {
+        self.disk.has_rotten_log()
+    }
+
     /// Blocks of its group.
     pub fn blocks(&self) -> u64 {
         self.disk.blocks
@@ -353,6 +358,11 @@ impl Store {
     /// Whom the replica follows, as far as it is written.
     pub fn promise(&self) -> Promise {
         self.disk.promise.written
+    }
+
+    /// The same, durably.
+    pub fn durable_promise(&self) -> Promise {
+        *self.disk.promise.synced()
     }
 
     /// The mark: what the process was told last, or a start would find.

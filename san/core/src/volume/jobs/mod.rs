@@ -8,24 +8,25 @@
 //!            └─ copy ──▶ reads ─▶ target ─▶ durable there
 //! ```
 //!
-//! A block whose checksum does not match is read again under exclusion, from one member after the other, and written anew
-//! (rule R7).
+//! Reading is in `reads`.
+
+mod reads;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::active::Active;
-use super::{Action, Ask, Context, Failure, Request, SECTORS};
 use crate::ids::ReplicaId;
 use crate::layout::{Layout, Piece};
 use crate::lease::Moment;
-use crate::message::{Content, Entry, Job, Payload, Rotten, ToReplica, What};
+use crate::message::{Content, Entry, Job, Payload, What};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
+use crate::volume::active::Active;
+use crate::volume::{Action, Ask, Context, Failure, Request, SECTORS};
 
 /// The jobs, in slots that are used again.
 #[derive(Debug)]
-pub(super) struct Jobs<D> {
+pub(in crate::volume) struct Jobs<D> {
     slots: Vec<State<D>>,
     free: Vec<u32>,
     /// Those that may begin, and those all of whose entries are acknowledged.
@@ -111,18 +112,18 @@ struct Part<D> {
 
 impl<D> Jobs<D> {
     /// Requests of clients that are at work.
-    pub(super) fn clients(&self) -> usize {
+    pub(in crate::volume) fn clients(&self) -> usize {
         self.clients
     }
 
     /// What clients asked for and has not been done.
-    pub(super) fn unfinished(&mut self) -> Vec<Request<D>> {
+    pub(in crate::volume) fn unfinished(&mut self) -> Vec<Request<D>> {
         let work = self.slots.iter_mut().map(|job| std::mem::replace(&mut job.work, Work::Nothing));
         work.filter_map(|work| if let Work::Client(request) = work { Some(request) } else { None }).collect()
     }
 
     /// An entry of this job is acknowledged.
-    pub(super) fn written(&mut self, slot: u32) {
+    pub(in crate::volume) fn written(&mut self, slot: u32) {
         let job = &mut self.slots[slot as usize];
         job.pending -= 1;
         if job.pending == 0 {
@@ -173,7 +174,7 @@ fn span<D>(request: &Request<D>) -> Span {
 
 impl<D: Clone> Active<D> {
     /// A client asks.
-    pub(super) fn request(
+    pub(in crate::volume) fn request(
         &mut self,
         c: &mut Context,
         now: Moment,
@@ -211,7 +212,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// Writes that were waiting for more replicas in sync.
-    pub(super) fn retry_held(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+    pub(in crate::volume) fn retry_held(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         for request in std::mem::take(&mut self.held) {
             self.request(c, now, request, out);
         }
@@ -261,7 +262,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// Begins what may begin, and ends what has been acknowledged, until there is nothing of either.
-    pub(super) fn go_on(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+    pub(in crate::volume) fn go_on(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         loop {
             if let Some(slot) = self.jobs.finished.pop_front() {
                 let job = &self.jobs.slots[slot as usize];
@@ -301,221 +302,6 @@ impl<D: Clone> Active<D> {
             Work::Copy { .. } => self.read(c, now, slot, &layout, &[blocks], out),
             Work::Cancelled => self.free(slot),
             Work::Nothing => unreachable!("it was given something to do"),
-        }
-    }
-
-    /// Reads these blocks of the volume.
-    fn read(
-        &mut self,
-        c: &Context,
-        now: Moment,
-        slot: u32,
-        layout: &Layout,
-        what: &[Range<u64>],
-        out: &mut Vec<Action<D>>,
-    ) {
-        let job = &mut self.jobs.slots[slot as usize];
-        job.stage = Stage::Reading;
-        job.parts.clear();
-        for blocks in what {
-            let mut at = blocks.start - job.blocks.start;
-            for piece in layout.pieces(blocks.clone()) {
-                let (rotten, content) = (Vec::new(), None);
-                job.parts.push(Part { piece, at, asked: None, since: now, done: false, rotten, content });
-                at += piece.blocks;
-            }
-        }
-        job.pending = job.parts.len() as u32;
-        if left_out(Rule::L2) {
-            let groups = self.jobs.slots[slot as usize].parts.iter();
-            let held = groups.map(|part| part.piece.group).all(|group| self.may_read(group, now));
-            self.jobs.slots[slot as usize].was_leased = held;
-        }
-        for part in 0..self.jobs.slots[slot as usize].parts.len() {
-            self.ask(c, now, slot, part, out);
-        }
-    }
-
-    /// Asks a member for a part: the first that answers, after the one that was asked last.
-    fn ask(&mut self, c: &Context, now: Moment, slot: u32, index: usize, out: &mut Vec<Action<D>>) {
-        let job = &mut self.jobs.slots[slot as usize];
-        let part = &mut job.parts[index];
-        let group = &self.groups[part.piece.group.0 as usize];
-        let last = group.readable.iter().position(|replica| Some(*replica) == part.asked);
-        let first = last.map_or(0, |last| last + 1);
-        let (before, after) = group.readable.split_at(first.min(group.readable.len()));
-        let mut candidates = after.iter().chain(before).filter(|replica| !part.rotten.contains(replica));
-        let open =
-            |replica: &&ReplicaId| self.links.iter().any(|link| link.replica == **replica && link.is_open());
-        part.since = now;
-        let Some(replica) = candidates.find(open) else { return };
-        part.asked = Some(*replica);
-        let (block, blocks) = (part.piece.block, part.piece.blocks as u32);
-        let message =
-            ToReplica::Read { job: Job { slot, turn: job.turn, part: index as u32 }, block, blocks };
-        if let Some(link) = self.links.iter().find(|link| link.replica == *replica) {
-            link.send(c, message, out);
-        }
-    }
-
-    /// What has not been answered is asked again, of another member if there is one.
-    pub(super) fn read_again(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        for slot in 0..self.jobs.slots.len() {
-            let job = &self.jobs.slots[slot];
-            if job.stage != Stage::Reading || matches!(job.work, Work::Nothing) {
-                continue;
-            }
-            for part in 0..job.parts.len() {
-                let state = &self.jobs.slots[slot].parts[part];
-                if !state.done && now.since(state.since) >= c.times.resend_ns {
-                    if self.is_hopeless(slot as u32, part) {
-                        self.split_or_end(c, now, slot as u32, part, out);
-                        break;
-                    }
-                    let asked = state.asked;
-                    if let Some(link) = self.links.iter_mut().find(|link| Some(link.replica) == asked) {
-                        link.is_awaited(now);
-                    }
-                    self.ask(c, now, slot as u32, part, out);
-                }
-            }
-        }
-    }
-
-    /// A member answers.
-    pub(super) fn data(
-        &mut self,
-        c: &mut Context,
-        now: Moment,
-        from: ReplicaId,
-        id: Job,
-        content: Result<Content<D>, Rotten>,
-        out: &mut Vec<Action<D>>,
-    ) {
-        let Some(job) = self.jobs.slots.get_mut(id.slot as usize) else { return };
-        if job.turn != id.turn || job.stage != Stage::Reading {
-            return;
-        }
-        let Some(part) = job.parts.get_mut(id.part as usize).filter(|part| !part.done) else { return };
-        match content {
-            Ok(content) => {
-                part.done = true;
-                part.content = Some(content);
-                job.pending -= 1;
-                if job.pending == 0 {
-                    self.repair(c, now, id.slot, out);
-                }
-            }
-            Err(Rotten) => self.rotten(c, now, from, id, out),
-        }
-        self.go_on(c, now, out);
-    }
-
-    fn rotten(&mut self, c: &mut Context, now: Moment, from: ReplicaId, id: Job, out: &mut Vec<Action<D>>) {
-        let job = &mut self.jobs.slots[id.slot as usize];
-        let alone = !matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
-        let part = &mut job.parts[id.part as usize];
-        if part.asked != Some(from) {
-            return;
-        }
-        if !alone && !job.careful && !left_out(Rule::R7) {
-            // A write may just have been under way: once more, alone.
-            job.careful = true;
-            job.turn = job.turn.wrapping_add(1);
-            job.stage = Stage::Waiting;
-            self.leave(id.slot);
-            self.enter(id.slot, Access::Exclusive);
-            return;
-        }
-        part.rotten.push(from);
-        if self.is_hopeless(id.slot, id.part as usize) {
-            self.split_or_end(c, now, id.slot, id.part as usize, out);
-        } else {
-            self.ask(c, now, id.slot, id.part as usize, out);
-        }
-    }
-
-    /// Whether no member has a part whole. Members may have gone since it was asked for.
-    fn is_hopeless(&self, slot: u32, part: usize) -> bool {
-        let part = &self.jobs.slots[slot as usize].parts[part];
-        let group = &self.groups[part.piece.group.0 as usize];
-        group.readable.iter().all(|replica| part.rotten.contains(replica))
-    }
-
-    /// No member has a part whole. Each of its blocks may still be whole somewhere.
-    fn split_or_end(
-        &mut self,
-        c: &mut Context,
-        now: Moment,
-        slot: u32,
-        index: usize,
-        out: &mut Vec<Action<D>>,
-    ) {
-        let job = &mut self.jobs.slots[slot as usize];
-        let part = &job.parts[index];
-        if part.piece.blocks == 1 {
-            match job.work {
-                // It stays on the list: its return does not end before somebody mends it.
-                Work::Copy { to, piece } => {
-                    self.free(slot);
-                    self.not_copied(now, to, piece);
-                }
-                _ => self.complete(slot, Err(Failure::Rotten), out),
-            }
-            self.go_on(c, now, out);
-            return;
-        }
-        let (Piece { group, block, blocks }, at) = (part.piece, part.at);
-        let single = (0..blocks).map(|n| Part {
-            piece: Piece { group, block: block + n, blocks: 1 },
-            at: at + n,
-            asked: None,
-            since: now,
-            done: false,
-            rotten: Vec::new(),
-            content: None,
-        });
-        job.parts.splice(index..=index, single);
-        job.pending += blocks as u32 - 1;
-        // The parts have other numbers now.
-        job.turn = job.turn.wrapping_add(1);
-        for part in 0..job.parts.len() {
-            if !self.jobs.slots[slot as usize].parts[part].done {
-                self.ask(c, now, slot, part, out);
-            }
-        }
-    }
-
-    /// All is read. What was found rotten somewhere is written anew, to all.
-    fn repair(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
-        let job = &mut self.jobs.slots[slot as usize];
-        let mut entries = Vec::new();
-        for part in job.parts.iter_mut().filter(|part| !part.rotten.is_empty()) {
-            let what = match &part.content {
-                Some(Content::Data(payload)) => What::Data(payload.clone()),
-                _ => What::Trim,
-            };
-            let entry = Entry { block: part.piece.block, blocks: part.piece.blocks as u32, what };
-            entries.push((part.piece.group, entry, std::mem::take(&mut part.rotten)));
-        }
-        if entries.is_empty() {
-            self.has_read(c, now, slot, out);
-            return;
-        }
-        if left_out(Rule::R7) {
-            for (group, entry, rotten) in entries {
-                let position = self.acknowledged(group);
-                for link in self.links.iter_mut().filter(|link| rotten.contains(&link.replica)) {
-                    link.send_beside(c, position, entry.clone(), out);
-                }
-            }
-            self.has_read(c, now, slot, out);
-            return;
-        }
-        job.stage = Stage::Repairing;
-        job.pending = entries.len() as u32;
-        for (group, entry, _) in entries {
-            self.issue(c, group, entry, Some(slot), out);
         }
     }
 
@@ -564,30 +350,8 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Ends a read if the leases are held.
-    fn finish_read(&mut self, now: Moment, slot: u32, out: &mut Vec<Action<D>>) -> bool {
-        let job = &self.jobs.slots[slot as usize];
-        let held = job.parts.iter().all(|part| self.may_read(part.piece.group, now));
-        let ends = held || left_out(Rule::L2) && job.was_leased;
-        if ends {
-            self.complete(slot, Ok(()), out);
-        }
-        ends
-    }
-
-    /// Leases have come: ends the reads that were waiting for them.
-    pub(super) fn finish_reads(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        if self.jobs.unleased.is_empty() {
-            return;
-        }
-        let mut waiting = std::mem::take(&mut self.jobs.unleased);
-        waiting.retain(|slot| !self.finish_read(now, *slot, out));
-        self.jobs.unleased = waiting;
-        self.go_on(c, now, out);
-    }
-
     /// Whole blocks have been made of what a client writes.
-    pub(super) fn merged(
+    pub(in crate::volume) fn merged(
         &mut self,
         c: &mut Context,
         now: Moment,
@@ -658,14 +422,14 @@ impl<D: Clone> Active<D> {
     }
 
     /// Copies a piece to a replica that comes back.
-    pub(super) fn copy(&mut self, to: ReplicaId, piece: Piece, layout: &Layout) {
+    pub(in crate::volume) fn copy(&mut self, to: ReplicaId, piece: Piece, layout: &Layout) {
         let first = layout.block_at(piece.group, piece.block);
         let slot = self.jobs.take(Work::Copy { to, piece }, first..first + piece.blocks);
         self.enter(slot, Access::Exclusive);
     }
 
     /// Ends the copies that are durable at their target; or all of them. Returns how many.
-    pub(super) fn end_copies(&mut self, to: ReplicaId, confirmed: Option<u64>) -> u32 {
+    pub(in crate::volume) fn end_copies(&mut self, to: ReplicaId, confirmed: Option<u64>) -> u32 {
         let mut ended = 0;
         for slot in 0..self.jobs.slots.len() {
             let job = &mut self.jobs.slots[slot];

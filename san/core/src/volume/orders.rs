@@ -1,0 +1,75 @@
+//! What a person decides.
+
+use std::collections::BTreeMap;
+
+use super::takeover::Takeover;
+use super::{Action, Order, OrderError, Role, Volume};
+use crate::ids::{ProposalId, ReplicaId};
+use crate::layout::GroupIndex;
+use crate::lease::Moment;
+use crate::record::Record;
+use crate::swap::Swap;
+
+impl<D: Clone> Volume<D> {
+    pub(super) fn order(
+        &mut self,
+        now: Moment,
+        order: Order,
+        out: &mut Vec<Action<D>>,
+    ) -> Result<(), OrderError> {
+        let id = self.c.proposal();
+        let active = matches!(self.role, Role::Active(_));
+        if let Order::Recover { record, survivors } = order {
+            return if active {
+                Err(OrderError::Active)
+            } else {
+                self.recover(now, *record, &survivors, id, out)
+            };
+        }
+        if self.c.is_undecided() {
+            return Err(OrderError::Busy);
+        }
+        let record = self.c.record().ok_or(OrderError::NotOwner)?;
+        let next = match order {
+            _ if !active => return Err(OrderError::NotOwner),
+            Order::Recover { .. } => unreachable!("it was taken before"),
+            Order::Add { group, replica, home } => record.with_new(id, group, replica, home)?,
+            Order::Forget { group, replica } => record.forgotten(id, group, replica)?,
+            Order::Remove { group, replica } => {
+                let Role::Active(active) = &self.role else { return Err(OrderError::NotOwner) };
+                if !active.can_spare(&self.c, now, group, replica) {
+                    return Err(OrderError::Needed(replica));
+                }
+                record.removed(id, group, replica)?
+            }
+            Order::Grow { blocks, added } => record.grown(id, blocks, &added)?,
+        };
+        self.ordered = Some(id);
+        self.c.propose(now, next, out);
+        if let Role::Active(active) = &mut self.role {
+            active.follow_record(&mut self.c, now, out);
+        }
+        Ok(())
+    }
+
+    /// A person says what is left. It is taken over from there.
+    fn recover(
+        &mut self,
+        now: Moment,
+        record: Record,
+        survivors: &BTreeMap<GroupIndex, ReplicaId>,
+        id: ProposalId,
+        out: &mut Vec<Action<D>>,
+    ) -> Result<(), OrderError> {
+        // All that anybody has promised or known is passed.
+        let passed = self.c.promised.max(self.c.epoch());
+        self.c.passed = passed;
+        let next = record.recovered(id, survivors, passed)?;
+        self.c.swap = Some(Swap::new(record)?);
+        self.c.blocked = None;
+        self.role = Role::Takeover(Takeover::forced(now, survivors.keys().copied()));
+        self.ordered = Some(id);
+        self.c.propose(now, next, out);
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! What stores have told to be durable, and whom replicas act for: a start finds it all, and nobody below a durable promise
+//! changes anything.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+
+use loadline_san_core::ids::{Position, ReplicaId};
+use loadline_san_core::message::{FromOwner, Promise, ToReplica};
+use loadline_san_core::store::{Command, Completion, Found};
+
+use crate::oracle::Violation;
+use crate::store::{Blocks, Store};
+use crate::world::World;
+
+/// What a replica's store was asked for and has told.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// Durable, as it has told.
+    promise: Promise,
+    /// The last of the sequence that is durable. Not known while a return is under way.
+    end: Option<Position>,
+    /// What is to be copied to it.
+    list: Vec<Range<u64>>,
+    /// The newest promise that it was asked to keep, and the highest mark that it was given.
+    asked: Promise,
+    mark: Position,
+    /// Appends of the sequence that it has not confirmed, by their numbers.
+    appends: VecDeque<(u64, Position)>,
+    /// A return is under way: where the sequence goes on after it.
+    after: Option<Position>,
+    /// And what is dropped by it, unless it is below a mark that came since.
+    dropped: Vec<(Position, Range<u64>)>,
+    /// Who has ordered this process to return.
+    ordered: BTreeSet<Promise>,
+}
+
+fn is_within(range: &Range<u64>, list: &[Range<u64>]) -> bool {
+    range.is_empty() || list.iter().any(|one| one.start <= range.start && range.end <= one.end)
+}
+
+fn speaker(from: &FromOwner) -> Promise {
+    Promise { epoch: from.epoch, owner: from.owner }
+}
+
+impl Told {
+    /// All that a start finds is durable.
+    fn found(found: &Found, store: &Store) -> Told {
+        Told {
+            promise: found.promise,
+            end: Some(found.end),
+            list: store.list().to_vec(),
+            asked: found.promise,
+            mark: found.mark,
+            appends: VecDeque::new(),
+            after: None,
+            dropped: Vec::new(),
+            ordered: BTreeSet::new(),
+        }
+    }
+
+    /// What a start does not find, of what was told.
+    fn forgotten(&self, found: &Found, store: &Store) -> Option<&'static str> {
+        let is_in_log = |position: Position, range: &Range<u64>| {
+            store.log().any(|record| record.position == position && record.entry.range() == *range)
+        };
+        let is_lost = |(position, range): &(Position, Range<u64>)| {
+            *position > self.mark && !is_within(range, store.list()) && !is_in_log(*position, range)
+        };
+        if found.promise < self.promise {
+            Some("a promise")
+        } else if self.end.is_some_and(|end| found.end < end) {
+            Some("entries")
+        } else if !self.list.iter().all(|range| is_within(range, store.list())) {
+            Some("its list")
+        } else if self.dropped.iter().any(is_lost) {
+            Some("blocks that a return dropped")
+        } else {
+            None
+        }
+    }
+
+    fn submitted(&mut self, command: &Command<Blocks>, store: &Store) {
+        match command {
+            Command::Promise(promise) => self.asked = *promise,
+            Command::Append { number, position, sequenced, mark, .. } => {
+                self.mark = self.mark.max(*mark);
+                if *sequenced {
+                    self.appends.push_back((*number, *position));
+                }
+            }
+            Command::Mark { mark, .. } => self.mark = self.mark.max(*mark),
+            Command::Return { after, empty } => {
+                (self.end, self.after) = (None, Some(*after));
+                if *empty {
+                    self.list.clear();
+                } else {
+                    let above = store.log().filter(|record| record.position > store.mark());
+                    self.dropped = above.map(|record| (record.position, record.entry.range())).collect();
+                }
+            }
+            Command::Joined => self.list.clear(),
+            _ => {}
+        }
+    }
+
+    /// Takes what is told. What is missing in it.
+    fn completed(&mut self, completion: &Completion<Blocks>) -> Option<&'static str> {
+        match completion {
+            Completion::Promised(promise) => self.promise = self.promise.max(*promise),
+            Completion::Appended(through) => {
+                while let Some((number, position)) = self.appends.front().copied()
+                    && number <= *through
+                {
+                    self.appends.pop_front();
+                    self.end = Some(position);
+                }
+            }
+            Completion::Listed(ranges) => {
+                let mark = self.mark;
+                let lost = |(position, range): &(Position, _)| *position > mark && !is_within(range, ranges);
+                let missing = self.dropped.iter().any(lost);
+                self.dropped.clear();
+                (self.end, self.list) = (self.after.take(), ranges.clone());
+                return missing.then_some("blocks that a return dropped");
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+impl World {
+    /// A store is opened. Devices that lie, or are dead, are held to nothing.
+    pub(crate) fn open_store(&mut self, node: usize, id: ReplicaId) -> Found {
+        let store = self.nodes[node].stores.get_mut(&id).expect("it is there");
+        let found = store.open();
+        if found.damaged || self.liars.contains(&id) {
+            self.told.remove(&id);
+            return found;
+        }
+        let store = &self.nodes[node].stores[&id];
+        let now = Told::found(&found, store);
+        let forgotten = self.told.get(&id).and_then(|told| told.forgotten(&found, store));
+        self.told.insert(id, now);
+        if let Some(what) = forgotten {
+            self.fail(Violation::Forgot(id, what));
+        }
+        found
+    }
+
+    /// A message is about to be taken.
+    pub(crate) fn hears(&mut self, from: &FromOwner, message: &ToReplica<Blocks>) {
+        self.heard = Some(*from);
+        if matches!(message, ToReplica::Return { .. })
+            && let Some(told) = self.told.get_mut(&from.replica)
+        {
+            told.ordered.insert(speaker(from));
+        }
+    }
+
+    /// A replica asks its store for something. Whoever made it do so is the one whom it has promised, durably, to follow.
+    pub(crate) fn submitted(&mut self, node: usize, id: ReplicaId, command: &Command<Blocks>) {
+        let store = &self.nodes[node].stores[&id];
+        let Some(told) = self.told.get_mut(&id) else { return };
+        let durable = store.durable_promise();
+        let may = |who: &Promise| {
+            [durable, told.asked].iter().all(|p| who.owner == p.owner && who.epoch >= p.epoch)
+        };
+        let well = match command {
+            Command::Append { .. } | Command::Mark { .. } => {
+                self.heard.is_some_and(|from| from.replica == id && may(&speaker(&from)))
+            }
+            Command::Return { .. } => told.ordered.iter().any(may),
+            _ => true,
+        };
+        told.submitted(command, store);
+        if !well {
+            self.fail(Violation::BrokenPromise(id));
+        }
+    }
+
+    /// A store tells something.
+    pub(crate) fn told(&mut self, id: ReplicaId, completion: &Completion<Blocks>) {
+        let missing = self.told.get_mut(&id).and_then(|told| told.completed(completion));
+        if let Some(what) = missing {
+            self.fail(Violation::Forgot(id, what));
+        }
+    }
+}
