@@ -187,6 +187,8 @@ pub enum ToReplica<D> {
         mark: Sequence,
         /// When it was sent, by the owner's clock: the lease begins there.
         asked: Moment,
+        /// No replica has departed at a lower epoch: of what was freed at one, nobody needs a trace (rule R3).
+        keep: Epoch,
     },
     /// What is in these blocks?
     Read {

@@ -308,6 +308,14 @@ impl Record {
         Ok(next)
     }
 
+    /// No replica of this group that is not to be emptied has departed at a lower epoch, nor ever will: what was freed
+    /// before needs no tombstone (rule R3).
+    pub fn keep(&self, group: GroupIndex) -> Epoch {
+        let departed = self.groups[group.0 as usize].departed.values().filter(|d| **d != Departed::EMPTY);
+        let first = departed.map(|departed| departed.epoch).min();
+        if left_out(Rule::R3Keep) { self.epoch.next() } else { first.unwrap_or(self.epoch.next()) }
+    }
+
     /// All replicas in sync, with their nodes.
     pub fn members(&self) -> impl Iterator<Item = (ReplicaId, NodeId)> {
         self.groups.iter().flat_map(|group| &group.in_sync).map(|replica| (*replica, self.homes[replica]))

@@ -87,6 +87,8 @@ pub struct Replica {
     received: Position,
     durable: Sequence,
     mark: Position,
+    /// Tombstones below this epoch are not needed.
+    keep: Epoch,
     /// Appends that were asked for, and are not durable yet.
     appends: u64,
     pending: VecDeque<Pending>,
@@ -172,6 +174,7 @@ impl Replica {
             received: found.end,
             durable: found.end.sequence,
             mark: found.mark,
+            keep: Epoch(0),
             appends: 0,
             pending: VecDeque::new(),
             promised: found.promise,
@@ -348,7 +351,11 @@ impl Replica {
                 self.entry(from, Position { ownership, sequence }, mark, entry, out);
             }
             ToReplica::Beside { number, position, entry } => self.beside(from, number, position, entry, out),
-            ToReplica::Heartbeat { ownership, mark, asked } => {
+            ToReplica::Heartbeat { ownership, mark, asked, keep } => {
+                if keep > self.keep {
+                    self.keep = keep;
+                    out.push(Action::Store(Command::Keep(keep)));
+                }
                 if self.take_mark(Position { ownership, sequence: mark }) {
                     out.push(Action::Store(Command::Mark { mark: self.mark, epoch: self.epoch }));
                 }

@@ -65,6 +65,8 @@ pub enum Rule {
     R2,
     /// A freed extent leaves a tombstone.
     R3,
+    /// Tombstones are kept for those that have departed.
+    R3Keep,
     /// The log is synced before anything of it is reported.
     R4,
     /// A repair is an ordinary write, under exclusion.
@@ -130,6 +132,7 @@ impl Rule {
         Rule::R1Free,
         Rule::R2,
         Rule::R3,
+        Rule::R3Keep,
         Rule::R4,
         Rule::R7,
         Rule::R8,

@@ -81,6 +81,8 @@ pub enum Command<D> {
         /// Everything else is forgotten too, the list with it: nothing is left that would have to be copied or freed.
         empty: bool,
     },
+    /// Of extents that were freed under a stamp below this epoch no tombstone is needed any more (rule R3). No answer.
+    Keep(Epoch),
     /// Forget the list. No answer.
     Joined,
     /// It was found damaged when it was opened, and a person goes on with what is left: what cannot be read of the log is

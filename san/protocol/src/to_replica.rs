@@ -52,7 +52,7 @@ impl Wire for BesideBody {
     }
 }
 
-/// It is alive, and asks for a lease: 24 bytes.
+/// It is alive, and asks for a lease: 32 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct HeartbeatBody {
@@ -62,12 +62,15 @@ pub struct HeartbeatBody {
     pub mark: U64,
     /// When it was sent: nanoseconds of the owner's clock.
     pub asked_ns: U64,
+    /// No replica has departed at a lower epoch.
+    pub keep: U64,
 }
 
 impl Wire for HeartbeatBody {
     fn check(&self) -> Result<(), FieldError> {
         count("an ownership", self.ownership)?;
-        count("a mark", self.mark)
+        count("a mark", self.mark)?;
+        count("an epoch", self.keep)
     }
 }
 
@@ -237,6 +240,7 @@ impl<'a> ToReplicaBody<'a> {
                 ownership: Epoch(body.ownership.get()),
                 mark: Sequence(body.mark.get()),
                 asked: Moment(body.asked_ns.get()),
+                keep: Epoch(body.keep.get()),
             },
             Self::Read(body) => {
                 ToReplica::Read { job: body.job.get(), block: body.block.get(), blocks: body.blocks.get() }
@@ -290,9 +294,10 @@ pub fn encode_to_replica<'m, D>(
             }
             Ok(Kind::Beside)
         }
-        ToReplica::Heartbeat { ownership, mark, asked } => {
-            let (ownership, mark, asked_ns) = (ownership.0.into(), mark.0.into(), asked.0.into());
-            frame.part(&HeartbeatBody { ownership, mark, asked_ns })?;
+        ToReplica::Heartbeat { ownership, mark, asked, keep } => {
+            let (ownership, mark) = (ownership.0.into(), mark.0.into());
+            let (asked_ns, keep) = (asked.0.into(), keep.0.into());
+            frame.part(&HeartbeatBody { ownership, mark, asked_ns, keep })?;
             Ok(Kind::Heartbeat)
         }
         ToReplica::Read { job, block, blocks } => {

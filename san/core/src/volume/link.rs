@@ -253,12 +253,13 @@ impl<D: Clone> Link<D> {
         mark: Sequence,
         out: &mut Vec<Action<D>>,
     ) {
+        let keep = c.record().map_or(Epoch(0), |record| record.keep(self.group));
         if !self.is_open() || self.beaten.is_some_and(|then| now.since(then) < c.times.heartbeat_ns) {
             return;
         }
         self.beaten = Some(now);
         self.beat = Some((now, self.next, self.first_beside + self.beside.len() as u64));
-        self.send(c, ToReplica::Heartbeat { ownership, mark, asked: now }, out);
+        self.send(c, ToReplica::Heartbeat { ownership, mark, asked: now, keep }, out);
     }
 
     /// It says how far it is, in answer to the heartbeat of `asked`, if to one. Whether entries of this ownership must be

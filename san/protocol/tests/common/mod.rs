@@ -149,10 +149,11 @@ fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
             position,
             entry
         }),
-        (counts(), counts(), any::<u64>()).prop_map(|(o, m, asked)| ToReplica::Heartbeat {
+        (counts(), counts(), any::<u64>(), counts()).prop_map(|(o, m, asked, keep)| ToReplica::Heartbeat {
             ownership: Epoch(o),
             mark: Sequence(m),
-            asked: Moment(asked)
+            asked: Moment(asked),
+            keep: Epoch(keep),
         }),
         (jobs(), blocks).prop_map(|(job, (block, blocks))| ToReplica::Read { job, block, blocks }),
         (jobs(), numbers()).prop_map(|(job, number)| ToReplica::Fetch { job, number }),

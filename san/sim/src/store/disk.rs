@@ -381,6 +381,11 @@ impl Disk {
         }
     }
 
+    /// Tombstones with lower stamps are not needed any more.
+    pub(super) fn forget_tombstones(&mut self, below: Epoch) {
+        self.extents.retain(|_, extent| extent.blocks.is_some() || extent.stamp >= below);
+    }
+
     /// The last extent may be shorter than the others.
     fn extent_range(&self, number: u64) -> Range<u64> {
         number * EXTENT..((number + 1) * EXTENT).min(self.blocks)

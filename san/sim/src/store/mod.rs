@@ -170,6 +170,8 @@ impl Store {
             Command::Read { .. } | Command::Fetch { .. } | Command::Changed { .. } | Command::Above(_) => {
                 process.reads.push(command);
             }
+            // What a loss of power brings back does no harm.
+            Command::Keep(epoch) => self.disk.forget_tombstones(epoch),
             _ => process.queue.push_back(command),
         }
     }
@@ -428,11 +430,12 @@ impl Process {
                 }
                 Command::Joined => steps.push(Step::ForgetList),
                 Command::Salvage => steps.extend([Step::Salvage, Step::Sync]),
-                Command::Read { .. }
+                Command::Keep(_)
+                | Command::Read { .. }
                 | Command::Fetch { .. }
                 | Command::Changed { .. }
                 | Command::Above(_) => {
-                    unreachable!("what only reads is not queued")
+                    unreachable!("it is not queued")
                 }
             }
         }
