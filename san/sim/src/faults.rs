@@ -11,11 +11,6 @@ use crate::settings::{Settings, new_store};
 use crate::store::Store;
 use crate::world::{Happening, MS, Time, US, VOLUME, Weather, World};
 
-/// Devices hang: they do nothing, and the processes that use them answer.
-const HUNG_DEVICES: bool = true;
-/// Whole blocks of what a client writes are made late.
-const LATE_MERGES: bool = true;
-
 impl World {
     /// The weather changes for the worse.
     pub(crate) fn storm(&mut self) {
@@ -34,7 +29,7 @@ impl World {
             },
             disk_slowest: [60 * US, 60 * US, 2 * MS, 20 * MS][rng.index(4)],
         };
-        if LATE_MERGES && self.settings.crashes && rng.chance(4) {
+        if self.settings.crashes && rng.chance(4) {
             self.merge_delay = rng.below(3 * Settings::LEASE);
             self.coverage.count("situation", "merges are slow");
         }
@@ -107,7 +102,7 @@ impl World {
                 self.bend_link(node, other);
             }
             21 if self.settings.disks && self.rng.chance(3) => self.log_rots(node),
-            22..=23 if self.settings.disks && HUNG_DEVICES => self.device_hangs(node),
+            22..=23 if self.settings.disks => self.device_hangs(node),
             _ => {}
         }
     }

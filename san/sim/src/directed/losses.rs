@@ -5,6 +5,7 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
 use loadline_san_core::volume::{Event, Order, Status};
 
+use crate::store::Store;
 use crate::tenant::What;
 use crate::world::World;
 
@@ -156,4 +157,55 @@ pub(super) fn forced_and_the_other_lives(world: &mut World) {
     world.pass_until(3_000, |world| members(world).len() == 2);
     world.check_members();
     world.check_rest();
+}
+
+/// The last member is lost for good, and a person decides to go on with one that had departed before.
+pub(super) fn forced(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
+    world.ask_first(0, What::Write);
+    world.pass(20);
+    world.nodes[0].stores.values_mut().for_each(Store::fail_next);
+    world.cut.clear();
+    world.ask_first(0, What::Write);
+    world.pass(100);
+    world.detach(0);
+    let survivor = *world.nodes[1].stores.keys().next().expect("it has one");
+    world.history.take_for_granted(|sector| {
+        world.nodes[1].stores[&survivor].value(sector / 8).map_or(0, |block| block[(sector % 8) as usize])
+    });
+    let record = Box::new(world.record().clone());
+    let survivors = [(GroupIndex(0), survivor)].into();
+    world.forced = true;
+    world.place(1, 1);
+    world.step_volume(1, Event::Order(Order::Recover { record, survivors }));
+    world.pass_until(600, |world| world.serves(1));
+    world.pass(20);
+    let before = world.coverage.of("client", "acknowledged");
+    world.ask_first(1, What::Write);
+    world.ask_first(1, What::Read);
+    world.pass(40);
+    world.must(world.coverage.of("client", "acknowledged") == before + 2, "it is served");
+    world
+        .must(world.record().groups[0].departed.values().all(|d| *d == Departed::EMPTY), "nothing is spared");
+}
+
+/// A device drops what it had said to be durable.
+pub(super) fn liar(world: &mut World) {
+    world.begin(0);
+    world.ask_first(0, What::Write);
+    world.pass(60);
+    world.kill(0, false);
+    world.kill(1, false);
+    for (replica, store) in &mut world.nodes[1].stores {
+        store.lose_last();
+        world.liars.insert(*replica);
+    }
+    world.start(0);
+    world.start(1);
+    world.place(0, 0);
+    world.pass(400);
+    world.must(world.serves(0), "it was taken over");
 }

@@ -1,0 +1,179 @@
+//! Schedules in which two want the volume: leases, takeovers, and what the configuration store knows of it.
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::volume::{Event, Order, Status};
+
+use crate::tenant::What;
+use crate::world::{MS, World};
+
+/// The owner reaches nobody, and somebody else takes over when its leases have run out.
+pub(super) fn alone(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.part(0, 2);
+    world.lonely.insert(0);
+    world.overtake_and_read(1, 130);
+}
+
+/// The answers to the owner's last heartbeats come shortly before its leases run out.
+pub(super) fn late_grant(world: &mut World) {
+    world.begin(0);
+    world.slow.extend([((1, 0), 60 * MS), ((2, 0), 60 * MS)]);
+    world.pass(35);
+    world.part(0, 1);
+    world.part(0, 2);
+    world.lonely.insert(0);
+    world.overtake_and_read(1, 112);
+}
+
+/// A member is started anew while the owner holds its lease, and is sealed alone.
+pub(super) fn forgetful(world: &mut World) {
+    world.begin(0);
+    world.pass(1);
+    world.part(0, 1);
+    world.part(0, 2);
+    world.part(1, 2);
+    world.lonely.insert(0);
+    world.kill(2, false);
+    world.start(2);
+    // With the rule it waits for the lease that its predecessor may have granted.
+    world.place(1, 2);
+    let until = world.now() + 65 * MS;
+    while !world.serves(2) && world.now() < until {
+        world.pass(1);
+    }
+    if world.serves(2) {
+        world.ask_first(1, What::Write);
+        world.pass(5);
+    }
+    world.ask_first(0, What::Read);
+    world.pass(5);
+}
+
+/// A question of the old owner, which is stopped, is on its way for long. When it arrives, the replica has an entry of the new owner that
+/// nobody else has, and that is lost.
+pub(super) fn late_read(world: &mut World) {
+    let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
+    let (asked, other) = (world.home(members[0]), world.home(members[1]));
+    let bare: Vec<usize> = (0..4).filter(|node| *node != asked && *node != other).collect();
+    let (old, new) = (bare[0], bare[1]);
+    world.begin(old);
+    world.slow.insert((old, asked), 150 * MS);
+    world.ask_first(0, What::Read);
+    world.pass(1);
+    world.cut.extend([(old, asked), (old, other)]);
+    world.lonely.insert(old);
+    world.pause(old, 145 * MS);
+    world.place(1, new);
+    world.pass(130);
+    world.must(world.serves(new), "the new owner serves");
+    world.cut.insert((new, other));
+    world.ask_first(1, What::Write);
+    world.pass(30);
+    world.kill(new, false);
+    world.kill(asked, true);
+    world.place(1, other);
+    world.pass(200);
+    world.must(world.serves(other), "the last one serves");
+    world.ask_first(1, What::Read);
+    world.pass(8);
+    world.must(!world.waits(1), "it reads");
+}
+
+/// The swap that adds a member has committed, and its owner does not know. Then the two are parted.
+fn add_unheard(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
+    world.cut.clear();
+    world.deaf.insert(0);
+    world.pass_until(300, |world| world.record().groups[0].in_sync.len() == 2);
+    world.pass(1);
+    world.part(0, 1);
+}
+
+/// The new member takes over, and the owner would read.
+pub(super) fn added(world: &mut World) {
+    add_unheard(world);
+    world.overtake_and_read(1, 130);
+}
+
+/// The owner is asked to write, and the new member takes over.
+pub(super) fn added_and_written(world: &mut World) {
+    add_unheard(world);
+    world.ask_first(0, What::Write);
+    world.pass(10);
+    world.place(1, 1);
+    world.pass(150);
+    world.must(world.serves(1), "the new owner serves");
+    world.ask_first(1, What::Read);
+    world.pass(10);
+}
+
+/// The configuration store is restored from an old copy. Nobody goes on, before a person decides.
+pub(super) fn restored(world: &mut World) {
+    let old = world.record().clone();
+    world.begin(0);
+    world.config.push(old);
+    world.place(1, 1);
+    world.pass(400);
+    let blocked = |world: &World, node: usize| {
+        world.nodes[node].process.as_ref().is_some_and(|p| p.volume.status() == Status::Blocked)
+    };
+    world.must(blocked(world, 1), "who takes over sees promises above the record");
+    world.part(0, 1);
+    world.pass(200);
+    world.must(blocked(world, 0), "the old owner sees it when it needs a swap");
+    world.cut.clear();
+    let record = Box::new(world.record().clone());
+    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
+    world.tenants[0].node = Some(0);
+    world.step_volume(0, Event::Attach);
+    world.pass_until(600, |world| world.serves(0));
+    // The other node learns of it when it starts anew.
+    world.kill(1, false);
+    world.start(1);
+}
+
+/// The configuration store is restored from an old copy, in which somebody is a member who has missed writes since. Each try
+/// of a process that has forgotten the former one would raise the record's epoch, until it passes all promises.
+pub(super) fn restored_and_restarted(world: &mut World) {
+    let old = world.record().clone();
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
+    world.ask_first(0, What::Write);
+    world.pass(20);
+    world.must(!world.waits(0), "it is written without the other");
+    world.kill(0, false);
+    let newest = world.record().clone();
+    world.config.push(old);
+    world.place(1, 1);
+    for _ in 0..6 {
+        world.pass(400);
+        world.kill(1, false);
+        world.start(1);
+        world.step_volume(1, Event::Attach);
+    }
+    world.pass(400);
+    // A person finds a newer copy.
+    world.config.push(newest);
+    world.start(0);
+    world.place(0, 0);
+    world.pass_until(600, |world| world.serves(0));
+}
+
+/// A replica is sealed while what it has accepted is on its way to the device.
+pub(super) fn accepted(world: &mut World) {
+    world.begin(0);
+    world.without_entries.insert((0, 1));
+    world.ask_first(0, What::Write);
+    world.weather.disk_slowest = 20 * MS;
+    world.detach(0);
+    world.place(1, 1);
+    world.pass_until(3_000, |world| world.serves(1));
+    world.without_entries.clear();
+    world.pass(200);
+}

@@ -1,0 +1,93 @@
+//! Schedules in which a replica comes back, or a block is repaired.
+
+use loadline_san_core::ids::ReplicaId;
+
+use crate::tenant::What;
+use crate::world::{MS, World};
+
+/// A block has rotted. While it is repaired, a client writes it anew.
+pub(super) fn late_repair(world: &mut World) {
+    let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
+    let (rotten, whole) = (world.home(members[0]), world.home(members[1]));
+    let owner = (0..3).find(|node| *node != rotten && *node != whole).expect("there are three");
+    world.begin(owner);
+    world.nodes[rotten].stores.get_mut(&members[0]).expect("it is there").rot_block(0);
+    world.slow.insert((whole, owner), 5 * MS);
+    world.ask_first(0, What::Read);
+    world.pass(2);
+    world.slow.insert((owner, rotten), 40 * MS);
+    world.pass(5);
+    world.slow.clear();
+    world.ask_first(0, What::Write);
+    world.pass(120);
+    world.check_members();
+}
+
+/// A block that is still to be copied is written: the entry takes the place of the copy. It reaches nobody else, and so is
+/// not acknowledged, when all the rest is copied.
+pub(super) fn spared(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.part(1, 2);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 2, "one was removed");
+    // More extents than are copied at once.
+    for extent in 0..7 {
+        world.ask_for(0, 0, What::Write, extent * 64, 8);
+        world.pass(2);
+    }
+    world.cut.clear();
+    world.slow.insert((1, 0), 20 * MS);
+    let copies = world.coverage.of("message", "beside");
+    world.pass_until(400, |world| world.coverage.of("message", "beside") >= copies + 4);
+    world.without_entries.extend([(0, 1), (0, 2)]);
+    world.ask_for(0, 0, What::Write, 6 * 64, 8);
+    world.slow.clear();
+    for _ in 0..60 {
+        world.pass(1);
+        world.check_members();
+    }
+}
+
+/// The other node of a cluster of two departs, and begins to return.
+fn depart_and_return(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    world.echo.insert((0, 1), 60 * MS);
+    world.cut.clear();
+    world.pass_until(140, |world| world.record().groups[0].in_sync.len() == 2);
+    world.pass(2);
+    world.echo.clear();
+}
+
+/// Greeting and order come again, to a process that has started since, of a replica that is a member since.
+pub(super) fn late_order(world: &mut World) {
+    depart_and_return(world);
+    world.ask_first(0, What::Write);
+    world.pass(3);
+    world.must(!world.waits(0), "all members have it");
+    world.cut.insert((0, 1));
+    world.kill(1, false);
+    world.start(1);
+    for _ in 0..160 {
+        world.pass(1);
+        world.check_members();
+        if world.record().groups[0].in_sync.len() == 1 {
+            break;
+        }
+    }
+}
+
+/// The order comes again, to a replica that is a member since.
+pub(super) fn doubled_order(world: &mut World) {
+    depart_and_return(world);
+    for _ in 0..80 {
+        world.ask_first(0, What::Write);
+        world.pass(2);
+        world.check_members();
+    }
+}
