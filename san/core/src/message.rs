@@ -145,7 +145,7 @@ pub struct FromOwner {
     pub epoch: Epoch,
     /// Which of its sessions with this replica.
     pub session: u64,
-    /// Which life of the replica's process it is meant for; 0 in what opens a session.
+    /// Which life of the replica's process it is meant for; 0 in what opens a session and salvages nothing.
     pub process: Incarnation,
 }
 
@@ -156,7 +156,8 @@ pub enum ToReplica<D> {
     Hello,
     /// Opens a session, and asks for the promise to follow nobody lower.
     Seal {
-        /// A person goes on with it, whatever it has lost: it is to be used although its store was found damaged.
+        /// A person goes on with it, whatever it has lost: it is to be used although its store was found damaged. Meant for
+        /// one life of its process; another may have lost more.
         salvage: bool,
     },
     /// The next entry.

@@ -248,6 +248,8 @@ impl Record {
     ) -> Result<Record, RecordError> {
         let mut next = self.taken_over(made_by, true);
         next.epoch = next.epoch.max(promised.next());
+        // The store may have forgotten attachments. There are never more of them than epochs.
+        next.attachment = next.attachment.max(next.epoch.0);
         for (index, survivor) in survivors {
             let group = next.group_mut(*index)?;
             if !group.in_sync.contains(survivor) && !group.departed.contains_key(survivor) {

@@ -232,7 +232,9 @@ impl Replica {
         if from.replica != self.id {
             return Err(Misdirected::Replica { said: from.replica, replica: self.id });
         }
-        let salvaged = matches!(message, ToReplica::Seal { salvage: true }) && !self.is_below_promise(from);
+        let salvaged = matches!(message, ToReplica::Seal { salvage: true })
+            && from.process == self.process
+            && !self.is_below_promise(from);
         if self.damaged && salvaged && !self.failed {
             self.damaged = false;
             out.push(Action::Store(Command::Salvage));

@@ -115,7 +115,7 @@ pub enum Completion<D> {
     },
     /// Answer to the `Above` of this number, in the order of the log.
     Above(u64, Vec<Mention>),
-    /// Answer to `Return`: the whole list.
+    /// Answer to `Return`: the whole list, in rising order, apart from each other.
     Listed(Vec<Range<u64>>),
     /// A write or a sync has failed. Nothing is tried again (rule R6).
     Failed,

@@ -163,11 +163,13 @@ impl World {
             volume::Action::Attached => self.let_in(node),
             volume::Action::Detached => self.detached(node),
             volume::Action::Complete(request, result) => self.completed(request, result),
-            volume::Action::Done(Ok(())) => {
+            volume::Action::Done(result) => {
                 let process = self.nodes[node].process.as_ref().expect("it is alive");
-                self.coverage.count("order", process.ordered);
+                self.coverage.count("order", "answered");
+                if result.is_ok() {
+                    self.coverage.count("order", process.ordered);
+                }
             }
-            volume::Action::Done(Err(_)) => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::jobs::Jobs;
 use super::link::{Link, State};
-use super::returning::Returning;
+use super::returning::{Returning, Tried};
 use super::{Action, Context, Request};
 use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
@@ -59,8 +59,8 @@ pub(super) struct Active<D> {
     ticked: Moment,
     /// Replicas that have departed, and have less than they had then: the record is to say so before anything else.
     pub(super) lost: BTreeSet<ReplicaId>,
-    /// Before when each replica that has departed is not tried again.
-    pub(super) tried: BTreeMap<ReplicaId, Moment>,
+    /// What has come of the returns of each replica that has departed.
+    pub(super) tried: BTreeMap<ReplicaId, Tried>,
 }
 
 /// Blocks of data in an entry.

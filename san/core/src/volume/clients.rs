@@ -2,56 +2,90 @@
 //! elsewhere (rule T12).
 
 use super::{Action, Role, Volume};
+use crate::ids::ProposalId;
 use crate::lease::Moment;
 use crate::rule::{Rule, left_out};
 
-/// Whether there are clients here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Clients {
-    Nowhere,
-    /// They are to come, and may ask for nothing yet: whether others come after them is known by the number of the
-    /// record's attachment, and that has not been seen since.
-    Coming,
-    /// They came when the volume had been attached so often. If it is attached once more, elsewhere, they have lost it.
-    Here(u64),
+/// The clients here.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    /// Some have been let in, when the volume had been attached so often. If it is attached once more, elsewhere, they
+    /// have lost it.
+    here: Option<u64>,
+    /// Some are to come, and may ask for nothing yet: whether others come after them is known by the number of the
+    /// record's attachment, and that has not been seen, or raised, since.
+    coming: bool,
+    /// The swap that lets them in.
+    swap: Option<ProposalId>,
+}
+
+impl Clients {
+    pub(super) fn are_here(&self) -> bool {
+        self.here.is_some()
+    }
+
+    /// None have been let in, and some are to come: the record is to be seen.
+    pub(super) fn want_the_record(&self) -> bool {
+        self.coming && self.here.is_none()
+    }
+
+    /// The volume was attached so often, by the owner that is here.
+    pub(super) fn count(&mut self, attachment: u64) {
+        self.here = self.here.map(|_| attachment);
+    }
 }
 
 impl<D: Clone> Volume<D> {
-    /// The clients lose the volume if others have attached it since they came (rule T12).
+    /// Clients are to come.
+    pub(super) fn attach(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
+        self.clients.coming = true;
+        // It has not claimed the volume yet, and when it does that is counted.
+        if self.clients.are_here() && matches!(self.role, Role::Watch(_)) && !self.c.is_undecided() {
+            self.clients.coming = false;
+            out.push(Action::Attached);
+        }
+        self.tick(now, out);
+    }
+
+    /// The clients lose the volume.
+    pub(super) fn turn_out(&mut self, out: &mut Vec<Action<D>>) {
+        if self.clients.here.take().is_some() {
+            out.push(Action::Detached);
+        }
+    }
+
+    /// They lose it if others have attached it since they came (rule T12).
     pub(super) fn give_way(&mut self, out: &mut Vec<Action<D>>) {
         let attachment = self.c.record().map_or(0, |record| record.attachment);
-        if let Clients::Here(number) = self.clients
-            && attachment > number
-            && !left_out(Rule::T12)
-        {
-            self.clients = Clients::Nowhere;
-            out.push(Action::Detached);
+        if self.clients.here.is_some_and(|number| attachment > number) && !left_out(Rule::T12) {
+            self.turn_out(out);
         }
     }
 
     /// The record was seen after clients were announced. They may ask from now on, or when it says that they have come.
     pub(super) fn let_in(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
-        let Some(record) = self.c.record().filter(|_| self.clients == Clients::Coming) else { return };
-        match &mut self.role {
-            Role::Watch(_) => {
-                self.clients = Clients::Here(record.attachment);
-                out.push(Action::Attached);
-            }
-            // It has taken over unasked.
-            Role::Takeover(_) => {}
-            Role::Active(_) if self.coming == Some(record.made_by) => {
-                self.clients = Clients::Here(record.attachment);
-                out.push(Action::Attached);
-            }
+        let Some(record) = self.c.record().filter(|_| self.clients.coming) else { return };
+        let number = record.attachment;
+        let may_come = match &mut self.role {
+            Role::Watch(_) => !self.c.is_undecided(),
+            // Who has been told of this claim would not be told that they come.
+            Role::Takeover(_) => false,
+            Role::Active(_) if self.clients.swap == Some(record.made_by) => true,
             Role::Active(active) => {
                 if !self.c.is_undecided() {
                     let id = self.c.proposal();
                     let next = self.c.record().expect("it owns the volume").attached(id);
-                    self.coming = Some(id);
+                    self.clients.swap = Some(id);
                     self.c.propose(now, next, out);
                     active.follow_record(&mut self.c, now, out);
                 }
+                false
             }
+        };
+        if may_come {
+            self.clients.here.get_or_insert(number);
+            self.clients.coming = false;
+            out.push(Action::Attached);
         }
     }
 }

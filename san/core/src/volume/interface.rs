@@ -114,7 +114,8 @@ pub enum Order {
 /// What happens to a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<D> {
-    /// Clients are to come, and it is to be owned here. → [`Action::Attached`]
+    /// Clients are to come, and it is to be owned here. They ask for nothing before they are let in.
+    /// → [`Action::Attached`]
     Attach,
     /// Its clients have gone. What they asked for is dropped.
     Detach,
@@ -188,7 +189,7 @@ pub enum Action<D> {
         /// The block with its last sector, if that is another and it does not fill it.
         tail: Option<Content<D>>,
     },
-    /// Its clients may ask from now on.
+    /// All clients that were announced may ask from now on.
     Attached,
     /// It is attached elsewhere: the sessions of its clients here are to be closed.
     Detached,
@@ -205,7 +206,7 @@ pub enum OrderError {
     #[error("this node does not own the volume: ask the one that does")]
     NotOwner,
     /// It is in use here.
-    #[error("the volume is active: nothing is to be recovered")]
+    #[error("the volume is active here: detach it first, if what is left of it is not what should be")]
     Active,
     /// Without it, nobody answers.
     #[error("no other replica of its group answers beside {0}: wait until another is in sync and reachable")]

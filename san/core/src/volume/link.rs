@@ -41,7 +41,9 @@ pub(super) struct Link<D> {
     /// When it was first and last found not to have answered a question, with no answer between the two.
     unanswered: Option<(Moment, Moment)>,
     /// A person goes on with it, whatever it has lost.
-    pub(super) salvage: bool,
+    pub(super) forced: bool,
+    /// This life of its process has said that it is damaged, and is told to go on all the same.
+    salvages: Option<Incarnation>,
     /// Up to where it had everything, as it said when it was sealed.
     pub(super) end: Position,
     /// It has dropped what it had, in this session.
@@ -73,7 +75,8 @@ impl<D: Clone> Link<D> {
             heard: now,
             moved: now,
             unanswered: None,
-            salvage: false,
+            forced: false,
+            salvages: None,
             end: Position::START,
             returned: false,
             received: Sequence(0),
@@ -115,11 +118,30 @@ impl<D: Clone> Link<D> {
         self.ask(c, now, out);
     }
 
+    /// It says that it has failed, or is damaged. If a person goes on with it, this life of its process is told so, once:
+    /// a later one may have lost more. Whether it was.
+    pub(super) fn salvage(
+        &mut self,
+        c: &mut Context,
+        from: &FromReplica,
+        now: Moment,
+        out: &mut Vec<Action<D>>,
+    ) -> bool {
+        if !self.forced || self.salvages == Some(from.process) {
+            return false;
+        }
+        self.salvages = Some(from.process);
+        c.sessions += 1;
+        (self.session, self.process, self.state) = (c.sessions, from.process, State::Sealing);
+        self.ask(c, now, out);
+        true
+    }
+
     /// Asks for the session, again.
     fn ask(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
         self.asked = now;
         let message = match self.state {
-            State::Sealing => ToReplica::Seal { salvage: self.salvage },
+            State::Sealing => ToReplica::Seal { salvage: self.salvages == Some(self.process) },
             _ => ToReplica::Hello,
         };
         self.send(c, message, out);
@@ -217,8 +239,10 @@ impl<D: Clone> Link<D> {
     }
 
     /// A question that it was asked has not been answered in time.
-    pub(super) fn is_awaited(&mut self, now: Moment) {
-        let first = self.unanswered.map_or(now, |(first, _)| first);
+    pub(super) fn is_awaited(&mut self, c: &Context, now: Moment) {
+        // What was asked long ago, and of others since, proves nothing.
+        let goes_on = |(_, last): &(Moment, Moment)| now.since(*last) < c.times.silent_ns;
+        let first = self.unanswered.filter(goes_on).map_or(now, |(first, _)| first);
         self.unanswered = Some((first, now));
     }
 

@@ -32,9 +32,9 @@ pub struct Merged {
     pub winners: Vec<Winner>,
 }
 
-/// See the module.
-pub fn merge(reports: &BTreeMap<ReplicaId, Report>) -> Merged {
-    let highest = reports.values().map(|report| report.mark).max().unwrap_or(Position::START);
+/// See the module. `known`: up to here, at least, everything is acknowledged: as somebody reported who may not be here.
+pub fn merge(reports: &BTreeMap<ReplicaId, Report>, known: Position) -> Merged {
+    let highest = reports.values().map(|report| report.mark).fold(known, Position::max);
     let (whole, damaged): (Vec<_>, Vec<_>) =
         reports.iter().partition(|(_, report)| report.end >= highest || left_out(Rule::T10));
     let mut entries: Vec<(ReplicaId, &Mention)> = Vec::new();
@@ -114,7 +114,7 @@ mod tests {
     fn the_newest_entry_of_each_block_is_written_to_all() {
         let a = report(4, 6, &[(5, 0..4), (6, 2..3)]);
         let b = report(4, 5, &[(5, 0..4)]);
-        let merged = merge(&[(A, a), (B, b)].into());
+        let merged = merge(&[(A, a), (B, b)].into(), Position::START);
         let seen: Vec<_> =
             merged.winners.iter().map(|w| (w.blocks.clone(), w.entry.position.sequence.0)).collect();
         assert_eq!(seen, [(0..2, 5), (2..3, 6), (3..4, 5)]);
@@ -124,13 +124,17 @@ mod tests {
     #[test]
     fn what_is_known_to_be_acknowledged_by_one_is_not_brought_back_by_another() {
         // B's mark lags: its entry 5 is acknowledged, and A has destaged a later one over it.
-        let merged = merge(&[(A, report(6, 6, &[])), (B, report(4, 6, &[(5, 0..1), (6, 0..1)]))].into());
+        let merged = merge(
+            &[(A, report(6, 6, &[])), (B, report(4, 6, &[(5, 0..1), (6, 0..1)]))].into(),
+            Position::START,
+        );
         assert_eq!(merged.winners, []);
     }
 
     #[test]
     fn who_ends_below_the_highest_mark_has_lost_something() {
-        let merged = merge(&[(A, report(6, 6, &[])), (B, report(4, 5, &[(5, 0..1)]))].into());
+        let merged =
+            merge(&[(A, report(6, 6, &[])), (B, report(4, 5, &[(5, 0..1)]))].into(), Position::START);
         assert_eq!((merged.members, merged.damaged, merged.winners), (vec![A], vec![B], vec![]));
     }
 
@@ -150,7 +154,7 @@ mod tests {
                 report(mark, 40, &above)
             };
             let reports: BTreeMap<_, _> = [(A, of(0, marks.0)), (B, of(1, marks.1))].into();
-            let merged = merge(&reports);
+            let merged = merge(&reports, Position::START);
             let highest = at(3, marks.0.max(marks.1));
             for block in 0..40 {
                 let expected = reports

@@ -62,6 +62,8 @@ struct Context {
     mine: Epoch,
     /// Since when a proposal is undecided, and when it was last sent.
     proposed: Option<(Moment, Moment)>,
+    /// Since when that stands in the way of writes.
+    stuck: Option<Moment>,
     /// When the record was last asked for.
     looked: Option<Moment>,
     /// The highest epoch that a replica said it had promised.
@@ -158,8 +160,6 @@ pub struct Volume<D> {
     watching: bool,
     /// Requests that came before it was active.
     waiting: VecDeque<Request<D>>,
-    /// The swap that lets clients in.
-    coming: Option<ProposalId>,
     /// The swap of an order that is under way.
     ordered: Option<ProposalId>,
 }
@@ -174,6 +174,7 @@ impl<D: Clone> Volume<D> {
             swap: None,
             mine: Epoch(0),
             proposed: None,
+            stuck: None,
             looked: None,
             promised: Epoch(0),
             blocked: None,
@@ -183,8 +184,8 @@ impl<D: Clone> Volume<D> {
             chance: seed,
         };
         let role = Role::Watch(Watch::new(now));
-        let (clients, waiting) = (Clients::Nowhere, VecDeque::new());
-        Volume { c, role, clients, watching: false, waiting, coming: None, ordered: None }
+        let (clients, waiting) = (Clients::default(), VecDeque::new());
+        Volume { c, role, clients, watching: false, waiting, ordered: None }
     }
 
     /// The record, as far as it is known here.
@@ -235,27 +236,25 @@ impl<D: Clone> Volume<D> {
                     active.merged(&mut self.c, now, job, data, out);
                 }
             }
-            Event::Attach => {
-                match self.clients {
-                    Clients::Nowhere => self.clients = Clients::Coming,
-                    Clients::Coming => {}
-                    Clients::Here(_) => out.push(Action::Attached),
-                }
-                self.tick(now, out);
-            }
+            Event::Attach => self.attach(now, out),
             Event::Detach => {
-                self.clients = Clients::Nowhere;
+                self.clients = Clients::default();
                 self.retire(now, Failure::NotAttached, out);
             }
             Event::Watch(watching) => self.watching = watching,
             Event::Seen(record, _) if self.c.blocked.is_some() => {
-                // A record above all that was known and promised is one that a person has made.
+                // A record above all that was known and promised is one that a person has made. If what was known is there
+                // again, the store was put right.
                 let known = self.c.promised.max(self.c.epoch());
-                if record.epoch > known
+                let back = matches!(self.c.blocked, Some(WentBack::Lower { .. }))
+                    && record.epoch == known
+                    && self.c.record().is_none_or(|old| old.epoch < known || *old == record);
+                if (record.epoch > known || back)
                     && let Ok(swap) = Swap::new(record)
                 {
                     (self.c.blocked, self.c.swap, self.c.proposed) = (None, Some(swap), None);
                     self.give_way(out);
+                    self.retire(now, Failure::Deposed, out);
                 }
             }
             Event::Seen(record, asked_at) => {
@@ -290,7 +289,7 @@ impl<D: Clone> Volume<D> {
             out.push(Action::Complete(request.id, Err(Failure::TooMany)));
             return;
         }
-        let here = matches!(self.clients, Clients::Here(_)) || left_out(Rule::T12);
+        let here = self.clients.are_here() || left_out(Rule::T12);
         match &mut self.role {
             Role::Active(active) if here => active.request(&mut self.c, now, request, out),
             _ if here && self.c.blocked.is_none() => self.waiting.push_back(request),
@@ -317,7 +316,7 @@ impl<D: Clone> Volume<D> {
         match &mut self.role {
             Role::Watch(watch) => {
                 watch.message(&mut self.c, from, &message);
-                if matches!(self.clients, Clients::Here(_)) {
+                if self.clients.are_here() {
                     self.tick(now, out);
                 }
             }
@@ -336,14 +335,12 @@ impl<D: Clone> Volume<D> {
             }
         };
         if !self.c.is_undecided() {
-            self.c.proposed = None;
+            (self.c.proposed, self.c.stuck) = (None, None);
         }
         if let Some(record) = self.c.record().filter(|record| record.owner == self.c.me) {
             let (epoch, number) = (record.epoch, record.attachment);
             self.c.mine = epoch;
-            if let Clients::Here(attachment) = &mut self.clients {
-                *attachment = number;
-            }
+            self.clients.count(number);
         }
         if let Some(id) = self.ordered
             && matches!(outcome, Outcome::Committed | Outcome::Superseded)
@@ -370,9 +367,8 @@ impl<D: Clone> Volume<D> {
                     Role::Takeover(takeover) => takeover.status() == Status::Claiming,
                     Role::Active(_) => false,
                 };
-                if !claims && matches!(self.clients, Clients::Here(_)) {
-                    self.clients = Clients::Nowhere;
-                    out.push(Action::Detached);
+                if !claims {
+                    self.turn_out(out);
                 }
                 self.give_way(out);
                 self.retire(now, Failure::Deposed, out);
@@ -400,11 +396,14 @@ impl<D: Clone> Volume<D> {
             let patience = self.c.times.undecided_ns;
             let in_the_way = match &self.role {
                 Role::Watch(_) => false,
-                Role::Takeover(_) => true,
+                // What a person has said of what is left must not be forgotten: the swap may have committed.
+                Role::Takeover(takeover) => !takeover.is_forced(),
                 // While all who must have a write answer, it stands in nobody's way.
                 Role::Active(active) => !active.all_answer(&self.c, now),
             };
-            if now.since(since) >= patience && in_the_way {
+            let stuck = self.c.stuck.filter(|_| in_the_way).or(in_the_way.then_some(now));
+            self.c.stuck = stuck;
+            if stuck.is_some_and(|then| now.since(then.max(since)) >= patience) {
                 self.retire(now, Failure::Deposed, out);
             }
             if now.since(sent) >= self.c.times.resend_ns {
@@ -415,10 +414,10 @@ impl<D: Clone> Volume<D> {
         }
         match &mut self.role {
             Role::Watch(watch) => {
-                if self.clients == Clients::Coming {
+                if self.clients.want_the_record() {
                     self.c.look(now, out);
                 }
-                let attached = matches!(self.clients, Clients::Here(_));
+                let attached = self.clients.are_here();
                 if watch.tick(&mut self.c, now, attached, self.watching, out) {
                     self.take_over(now, out);
                 }
@@ -448,7 +447,7 @@ impl<D: Clone> Volume<D> {
             self.activate(now, out);
             return;
         }
-        let next = record.taken_over(id, matches!(self.clients, Clients::Here(_)));
+        let next = record.taken_over(id, self.clients.are_here());
         self.c.propose(now, next, out);
         self.role = Role::Takeover(Takeover::new(now));
     }
@@ -478,7 +477,7 @@ impl<D: Clone> Volume<D> {
             }
             out.extend(unfinished.into_iter().map(|request| Action::Complete(request.id, Err(why))));
         }
-        if !matches!(self.clients, Clients::Here(_)) {
+        if !self.clients.are_here() {
             let waiting = self.waiting.drain(..);
             out.extend(waiting.map(|request| Action::Complete(request.id, Err(why))));
         }

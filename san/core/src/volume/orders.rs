@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::takeover::Takeover;
-use super::{Action, Order, OrderError, Role, Volume};
+use super::{Action, Failure, Order, OrderError, Role, Volume};
 use crate::ids::{ProposalId, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
@@ -63,10 +63,15 @@ impl<D: Clone> Volume<D> {
     ) -> Result<(), OrderError> {
         // All that anybody has promised or known is passed.
         let passed = self.c.promised.max(self.c.epoch());
-        self.c.passed = passed;
         let next = record.recovered(id, survivors, passed)?;
-        self.c.swap = Some(Swap::new(record)?);
-        self.c.blocked = None;
+        let swap = Swap::new(record)?;
+        (self.c.passed, self.c.swap, self.c.blocked) = (passed, Some(swap), None);
+        // How often the volume was attached is not known any more: what waits here may be older than what is left.
+        self.turn_out(out);
+        self.retire(now, Failure::Deposed, out);
+        if self.ordered.take().is_some() {
+            out.push(Action::Done(Err(OrderError::Superseded)));
+        }
         self.role = Role::Takeover(Takeover::forced(now, survivors.keys().copied()));
         self.ordered = Some(id);
         self.c.propose(now, next, out);

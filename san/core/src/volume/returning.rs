@@ -31,6 +31,15 @@ const MOST_BEHIND: u64 = 16_384;
 /// In [`Job::slot`], of questions that are not those of a job.
 const SCAN: u32 = u32::MAX;
 
+/// What has come of former returns of a replica.
+#[derive(Debug)]
+pub(super) struct Tried {
+    /// It is not tried again before.
+    not_before: Moment,
+    /// How often in a row it answered, and did not do what it was told.
+    stalls: u32,
+}
+
 /// A replica on its way back.
 #[derive(Debug)]
 pub(super) struct Returning {
@@ -112,7 +121,7 @@ impl<D: Clone> Active<D> {
         let record = c.record().expect("it owns the volume").clone();
         for (index, group) in (0..).zip(&record.groups) {
             for (replica, departed) in &group.departed {
-                let waits = self.tried.get(replica).is_some_and(|not_before| now < *not_before);
+                let waits = self.tried.get(replica).is_some_and(|tried| now < tried.not_before);
                 if waits || self.links.iter().any(|link| link.replica == *replica) {
                     continue;
                 }
@@ -169,9 +178,17 @@ impl<D: Clone> Active<D> {
         let at = at.expect("who returns is talked to");
         self.links[at].drop_beside();
         let failed = self.links[at].state == State::Failed;
-        // Another life of its process may find its device well.
-        let wait = if failed { 4 * c.times.stalled_ns } else { c.times.silent_ns };
-        self.tried.insert(replica, now.after(wait));
+        let tried = self.tried.entry(replica).or_insert(Tried { not_before: now, stalls: 0 });
+        // While it stalls, blocks are locked that are copied to it: less and less often.
+        let stalled = self.links[at].is_stalled(c, now);
+        tried.stalls = if stalled { tried.stalls.saturating_add(1) } else { 0 };
+        let wait = match (failed, stalled) {
+            // Another life of its process may find its device well.
+            (true, _) => 4 * c.times.stalled_ns,
+            (_, true) => c.times.stalled_ns << (2 + tried.stalls.min(5)),
+            _ => c.times.silent_ns,
+        };
+        tried.not_before = now.after(wait);
         if c.required(returning.group).contains(&replica) {
             // The swap that adds it may have committed: it is talked to as a member.
             if !failed {
@@ -334,7 +351,7 @@ impl<D: Clone> Active<D> {
         let Some(link) = self.links.iter_mut().find(|link| link.replica == source) else { return };
         let number = match last.filter(|scan| scan.source == source) {
             Some(scan) => {
-                link.is_awaited(now);
+                link.is_awaited(c, now);
                 scan.number
             }
             None if left_out(Rule::C10) => 1,

@@ -40,6 +40,12 @@ pub(super) struct Takeover<D> {
     fetches: Vec<Fetch>,
     /// Groups of which a person has said what is left: one replica, which is taken as it is.
     forced: BTreeSet<GroupIndex>,
+    /// The highest mark that anybody reported of each group, and the highest end of each replica: who has less, now or when
+    /// it is asked again, has lost something.
+    marks: BTreeMap<GroupIndex, Position>,
+    ends: BTreeMap<ReplicaId, Position>,
+    /// When it last looked at the time.
+    ticked: Moment,
     /// How often it began to seal: answers to what was asked before are not taken.
     turn: u32,
 }
@@ -72,6 +78,9 @@ impl<D: Clone> Takeover<D> {
             left_out: BTreeSet::new(),
             fetches: Vec::new(),
             forced: BTreeSet::new(),
+            marks: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            ticked: now,
             turn: 0,
         }
     }
@@ -88,6 +97,11 @@ impl<D: Clone> Takeover<D> {
         takeover
     }
 
+    /// Whether a person has said what is left.
+    pub(super) fn is_forced(&self) -> bool {
+        !self.forced.is_empty()
+    }
+
     pub(super) fn status(&self) -> Status {
         match self.stage {
             Stage::Claiming => Status::Claiming,
@@ -99,9 +113,8 @@ impl<D: Clone> Takeover<D> {
 
     /// The talks go on when it is active. Beside them, the highest mark of each group.
     pub(super) fn into_links(self, c: &Context) -> (Vec<Link<D>>, Vec<Position>) {
-        let groups = c.record().map_or(&[][..], |record| &record.groups);
-        let members = |group: &Group| group.in_sync.iter().chain(group.departed.keys()).copied().collect();
-        let marks = groups.iter().map(|group| self.highest(&members(group))).collect();
+        let groups = c.record().map_or(0, |record| record.groups.len() as u32);
+        let marks = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
         (self.links, marks)
     }
 
@@ -128,7 +141,7 @@ impl<D: Clone> Takeover<D> {
         for (index, group) in (0..).zip(&record.groups) {
             for replica in &group.in_sync {
                 let mut link = Link::new(*replica, record.homes[replica], GroupIndex(index), now);
-                link.salvage = self.forced.contains(&link.group);
+                link.forced = self.forced.contains(&link.group);
                 self.links.push(link);
             }
         }
@@ -136,7 +149,7 @@ impl<D: Clone> Takeover<D> {
 
     /// Asks all members, from the beginning.
     fn seal(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        (self.stage, self.since) = (Stage::Sealing, now);
+        (self.stage, self.since, self.ticked) = (Stage::Sealing, now, now);
         self.turn += 1;
         self.reports.clear();
         self.fetches.clear();
@@ -162,7 +175,7 @@ impl<D: Clone> Takeover<D> {
         }
         let link = &mut self.links[index];
         if link.has_restarted(from) || link.is_ours(from) && matches!(message, ToOwner::Stranger) {
-            self.lost(c, now, out);
+            self.lost(c, now, index, out);
             return;
         }
         if !link.is_ours(from) {
@@ -173,6 +186,8 @@ impl<D: Clone> Takeover<D> {
             ToOwner::Sealed(report) if link.state == State::Sealing => {
                 link.opened(c, from, now, out);
                 link.end = report.end;
+                let mark = self.marks.entry(link.group).or_insert(report.mark);
+                *mark = report.mark.max(*mark);
                 self.reports.insert(from.replica, report);
                 self.sealed(c, now, index, out);
             }
@@ -189,19 +204,32 @@ impl<D: Clone> Takeover<D> {
                 self.go_on(c, now, out);
             }
             ToOwner::Failed => {
+                let salvaged = link.salvage(c, from, now, out);
+                if salvaged {
+                    return;
+                }
                 link.state = State::Failed;
-                self.lost(c, now, out);
+                self.lost(c, now, index, out);
             }
             _ => {}
         }
     }
 
     /// A member that counts is lost, or its process is another: everything is compared again.
-    fn lost(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+    fn lost(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
         match self.stage {
             // Its second swap is on the way and names it. It will be removed when that is decided.
             Stage::Claiming | Stage::Activating(_) => {}
-            Stage::Sealing | Stage::Equalizing(_) => self.seal(c, now, out),
+            // What the others have said is so still.
+            Stage::Sealing => {
+                let link = &mut self.links[index];
+                self.reports.remove(&link.replica);
+                if link.state != State::Failed {
+                    link.greet(c, now, State::Sealing, out);
+                }
+                self.compare(c, now, out);
+            }
+            Stage::Equalizing(_) => self.seal(c, now, out),
         }
     }
 
@@ -218,7 +246,7 @@ impl<D: Clone> Takeover<D> {
                     return;
                 }
                 // But who is to be kept may have less than it knows to be acknowledged (rule T10).
-                let mark = self.reports[&replica].mark;
+                let mark = self.marks[&group];
                 let lost = |kept: &ReplicaId| self.reports.get(kept).is_some_and(|report| report.end < mark);
                 if equal.iter().any(lost) && matches!(self.stage, Stage::Equalizing(_)) {
                     self.seal(c, now, out);
@@ -249,17 +277,28 @@ impl<D: Clone> Takeover<D> {
                 // There is nobody to compare it with: what it has lost is lost.
                 return Merged { members: group.in_sync.iter().copied().collect(), ..Merged::default() };
             }
+            let mark = self.highest(GroupIndex(index));
             let reports = self.reports.iter().filter(|(replica, _)| group.in_sync.contains(replica));
-            merge(&reports.map(|(replica, report)| (*replica, report.clone())).collect())
+            // Its own log had more when it was asked before.
+            let (whole, shorter): (BTreeMap<_, _>, BTreeMap<_, _>) = reports
+                .map(|(replica, report)| (*replica, report.clone()))
+                .partition(|(replica, report)| self.ends.get(replica).is_none_or(|end| report.end >= *end));
+            let mut merged = merge(&whole, mark);
+            merged.damaged.extend(shorter.into_keys());
+            merged
         };
         let merged: Vec<Merged> = (0..).zip(&record.groups).map(of_group).collect();
         if merged.iter().any(|group| group.members.is_empty()) {
             // Nobody has what is known to be acknowledged. Others may come, or a person must decide.
             return;
         }
+        for (replica, report) in &self.reports {
+            let end = self.ends.entry(*replica).or_insert(report.end);
+            *end = report.end.max(*end);
+        }
         let failed = self.links.iter().filter(|link| link.state == State::Failed).map(|link| link.replica);
         self.damaged = merged.iter().flat_map(|group| group.damaged.iter().copied()).chain(failed).collect();
-        self.since = now;
+        (self.since, self.ticked) = (now, now);
         self.stage = Stage::Equalizing(merged.iter().map(|group| group.members.clone()).collect());
         if !left_out(Rule::T6) {
             for (group, merged) in (0..).zip(merged) {
@@ -274,9 +313,8 @@ impl<D: Clone> Takeover<D> {
     }
 
     /// The highest mark that members of a group reported: everything up to there is on all of them.
-    fn highest(&self, members: &BTreeSet<ReplicaId>) -> Position {
-        let marks = self.reports.iter().filter(|(replica, _)| members.contains(replica)).map(|(_, r)| r.mark);
-        marks.max().unwrap_or(Position::START)
+    fn highest(&self, group: GroupIndex) -> Position {
+        self.marks.get(&group).copied().unwrap_or(Position::START)
     }
 
     /// Asks for the data of an entry, or writes it at once if it has none.
@@ -326,10 +364,10 @@ impl<D: Clone> Takeover<D> {
             // Its log has rotted: it has lost what it had.
             Ok(Content::Nothing) | Err(_) => {
                 let holder = winner.holder;
-                if let Some(link) = self.links.iter_mut().find(|link| link.replica == holder) {
-                    link.state = State::Failed;
+                if let Some(at) = self.links.iter().position(|link| link.replica == holder) {
+                    self.links[at].state = State::Failed;
+                    self.lost(c, now, at, out);
                 }
-                self.lost(c, now, out);
             }
         }
     }
@@ -362,7 +400,8 @@ impl<D: Clone> Takeover<D> {
         let sets: Vec<BTreeSet<ReplicaId>> = equal.iter().map(|set| set.iter().copied().collect()).collect();
         let id = c.proposal();
         let record = c.record().expect("its first swap has committed");
-        let marks: Vec<Position> = record.groups.iter().map(|group| self.highest(&group.in_sync)).collect();
+        let groups = record.groups.len() as u32;
+        let marks: Vec<Position> = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
         match record.activated(id, &sets, &marks) {
             Ok(mut next) => {
                 if !left_out(Rule::C9) {
@@ -401,6 +440,12 @@ impl<D: Clone> Takeover<D> {
         match &self.stage {
             Stage::Claiming | Stage::Activating(_) => {}
             Stage::Sealing => {
+                if now.since(self.since) >= c.times.stalled_ns && !self.left_out.is_empty() {
+                    // Nobody else has come: they are all that is left.
+                    self.left_out.clear();
+                    self.seal(c, now, out);
+                    return;
+                }
                 for link in &mut self.links {
                     if link.state == State::Failed && link.was_asked_long_ago(c, now) {
                         // Another life of its process may find its device well.
@@ -411,6 +456,10 @@ impl<D: Clone> Takeover<D> {
                 self.compare(c, now, out);
             }
             Stage::Equalizing(_) => {
+                if now.since(std::mem::replace(&mut self.ticked, now)) >= c.times.silent_ns {
+                    // It was stopped itself.
+                    self.links.iter_mut().for_each(|link| link.wait_anew(now));
+                }
                 if self.leave_out_stalled(c, now) {
                     self.seal(c, now, out);
                     return;
@@ -435,7 +484,7 @@ impl<D: Clone> Takeover<D> {
                     if !fetch.done && now.since(fetch.asked) >= c.times.resend_ns {
                         let holder = fetch.winner.holder;
                         if let Some(link) = self.links.iter_mut().find(|link| link.replica == holder) {
-                            link.is_awaited(now);
+                            link.is_awaited(c, now);
                         }
                         self.fetch(c, now, index, out);
                     }

@@ -47,6 +47,7 @@ impl Watch {
             ToOwner::Probed { promise, quiet_ns } => {
                 c.promised = c.promised.max(promise.epoch);
                 self.answers.insert(from.replica, *quiet_ns);
+                self.failed.remove(&from.replica);
             }
             ToOwner::Failed => {
                 self.failed.insert(from.replica);

@@ -7,7 +7,7 @@ use loadline_san_core::volume::{Event, Order, Status};
 
 use crate::store::Store;
 use crate::tenant::What;
-use crate::world::World;
+use crate::world::{MS, World};
 
 fn members(world: &World) -> Vec<ReplicaId> {
     world.record().groups[0].in_sync.iter().copied().collect()
@@ -39,9 +39,9 @@ pub(super) fn lost_before_opening(world: &mut World) {
     world.pass_until(600, activating);
     loses_and_starts(world, other);
     // Until it is noticed, the oracle would say so.
-    let until = world.now() + 300 * crate::world::MS;
+    let until = world.now() + 300 * MS;
     while world.now() < until {
-        world.run_until(world.now() + crate::world::MS);
+        world.run_until(world.now() + MS);
         world.violation = None;
     }
     let emptied = world.record().groups[0].departed.get(&replicas[1]) == Some(&Departed::EMPTY);
@@ -131,6 +131,8 @@ pub(super) fn forced_and_rotten(world: &mut World) {
     world.must(!world.serves(owner), "it waits for a person");
     recover(world, owner, replica);
     world.pass_until(2_000, |world| world.serves(owner));
+    world.place(1, owner);
+    world.pass(50);
     world.ask_first(1, What::Read);
     world.pass(100);
     world.must(!world.waits(1), "it is read");
@@ -208,4 +210,93 @@ pub(super) fn liar(world: &mut World) {
     world.place(0, 0);
     world.pass(400);
     world.must(world.serves(0), "it was taken over");
+}
+
+/// The order to go on with a damaged store comes again, to a later life of the process: by then it has lost more, and another
+/// copy is whole.
+pub(super) fn late_salvage(world: &mut World) {
+    let replicas = members(world);
+    let (left, other) = (replicas[0], replicas[1]);
+    let (home, owner) = (world.home(left), world.home(other));
+    let rots = |world: &mut World| {
+        let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
+        let rots = state.stores.get_mut(&left).expect("it is there").rot_log(rng);
+        world.must(rots, "something is in the log");
+        world.kill(home, false);
+        world.start(home);
+    };
+    world.begin(owner);
+    world.ask_first(0, What::Write);
+    world.pass(2);
+    world.detach(owner);
+    rots(world);
+    world.pass(10);
+    world.echo.insert((owner, home), 3_000 * MS);
+    world.place(1, owner);
+    recover(world, owner, left);
+    let sealed = world.now();
+    world.pass_until(2_000, |world| world.serves(owner));
+    world.echo.clear();
+    world.pass_until(2_000, |world| members(world).len() == 2);
+    world.forced = false;
+    world.pass(100);
+    world.ask_first(1, What::Write);
+    world.pass(1);
+    world.must(!world.waits(1), "both have it");
+    world.part(home, owner);
+    world.lonely.insert(owner);
+    rots(world);
+    world.place(0, home);
+    world.must(world.now() < sealed + 2_900 * MS, "it is in time");
+    world.run_until(sealed + 4_500 * MS);
+    world.must(!world.serves(home), "it waits for a person, or for the other");
+}
+
+/// A person's decision is carried out although the answer of the configuration store stays away for long.
+pub(super) fn forced_late(world: &mut World) {
+    let replica = members(world)[0];
+    let (home, owner) = (world.home(replica), 1 - world.home(replica));
+    world.begin(owner);
+    world.ask_first(0, What::Write);
+    world.pass(20);
+    world.detach(owner);
+    let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
+    let rots = state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
+    world.must(rots, "something is in the log");
+    world.kill(home, false);
+    world.start(home);
+    world.pass(10);
+    recover(world, owner, replica);
+    world.deaf.insert(owner);
+    world.pass(300);
+    world.deaf.clear();
+    world.pass_until(1_000, |world| world.serves(owner));
+}
+
+/// In a takeover, a member is seen to have lost something. Then who knows better is away: it is not forgotten.
+pub(super) fn forgotten_loss(world: &mut World) {
+    let replicas = members(world);
+    let homes: Vec<usize> = replicas.iter().map(|replica| world.home(*replica)).collect();
+    let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
+    world.begin(bare);
+    world.ask_first(0, What::Write);
+    world.pass(1);
+    world.must(!world.waits(0), "both have it");
+    // An entry that one has, and a mark that one has.
+    world.cut.insert((bare, homes[1]));
+    world.pass(40);
+    world.ask_for(0, bare, What::Write, 80, 8);
+    world.pass(5);
+    world.detach(bare);
+    loses_and_starts(world, homes[1]);
+    world.cut.clear();
+    world.pass(120);
+    world.place(1, bare);
+    let equalizing = |world: &World| {
+        world.nodes[bare].process.as_ref().is_some_and(|p| p.volume.status() == Status::Equalizing)
+    };
+    world.pass_until(1_000, equalizing);
+    world.part(bare, homes[0]);
+    world.pass(600);
+    world.must(!world.serves(bare), "it waits for the one that has lost nothing");
 }

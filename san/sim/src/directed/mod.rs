@@ -3,6 +3,7 @@
 //! Nothing is violated in any of them. Most show what one rule is for: with that rule left out, something is. Delays within
 //! a schedule still come from a seed.
 
+mod clients;
 mod losses;
 mod owners;
 mod returns;
@@ -252,6 +253,62 @@ pub const SCHEDULES: &[Schedule] = &[
         nodes: 2,
         copies: 2,
         drive: losses::forced_and_the_other_lives,
+    },
+    Schedule {
+        name: "a write that waited, and clients that were there",
+        rule: Some(Rule::T12),
+        nodes: 2,
+        copies: 2,
+        drive: clients::joins_others,
+    },
+    Schedule {
+        name: "a write that waited, and a store restored",
+        rule: Some(Rule::T12),
+        nodes: 2,
+        copies: 2,
+        drive: clients::forgotten_attachment,
+    },
+    Schedule {
+        name: "a write that waited where it was blocked",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: clients::blocked_meanwhile,
+    },
+    Schedule {
+        name: "a write that waited where it was recovered",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: clients::recovered_meanwhile,
+    },
+    Schedule { name: "two recoveries", rule: None, nodes: 2, copies: 2, drive: clients::two_recoveries },
+    Schedule { name: "left out for a while", rule: None, nodes: 3, copies: 2, drive: stalls::left_out },
+    Schedule { name: "a takeover that is stopped", rule: None, nodes: 3, copies: 3, drive: stalls::paused },
+    Schedule { name: "twice in a while", rule: None, nodes: 3, copies: 3, drive: stalls::twice_in_a_while },
+    Schedule {
+        name: "undecided for long",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: stalls::undecided_for_long,
+    },
+    Schedule { name: "large ones are lost", rule: None, nodes: 2, copies: 2, drive: stalls::large_ones_lost },
+    Schedule { name: "a late salvage", rule: None, nodes: 2, copies: 2, drive: losses::late_salvage },
+    Schedule { name: "forced, and late", rule: None, nodes: 2, copies: 1, drive: losses::forced_late },
+    Schedule {
+        name: "a loss that is forgotten",
+        rule: None,
+        nodes: 3,
+        copies: 2,
+        drive: losses::forgotten_loss,
+    },
+    Schedule {
+        name: "a configuration store put right",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: owners::put_right,
     },
     Schedule {
         name: "two rotten blocks, apart",

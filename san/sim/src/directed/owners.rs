@@ -177,3 +177,25 @@ pub(super) fn accepted(world: &mut World) {
     world.without_entries.clear();
     world.pass(200);
 }
+
+/// The configuration store is restored from an old copy, and then put right: it holds what it held.
+pub(super) fn put_right(world: &mut World) {
+    let old = world.record().clone();
+    world.begin(0);
+    let newest = world.record().clone();
+    world.detach(0);
+    world.kill(0, false);
+    world.config.push(old);
+    world.place(1, 1);
+    world.pass(400);
+    let is = |world: &World, status| {
+        world.nodes[1].process.as_ref().is_some_and(|process| process.volume.status() == status)
+    };
+    world.must(is(world, Status::Blocked), "it sees that the store went back");
+    world.config.push(newest);
+    world.start(0);
+    world.pass_until(1_000, |world| is(world, Status::Watching));
+    // Its clients have lost the volume: it was attached more often than they knew.
+    world.place(1, 1);
+    world.pass_until(1_000, |world| world.serves(1));
+}

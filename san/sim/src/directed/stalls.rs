@@ -183,3 +183,109 @@ pub(super) fn stale_merge(world: &mut World) {
     world.ask_for(0, 0, What::Read, 80, 8);
     world.pass(600);
 }
+
+fn takes_over(world: &World, node: usize, status: Status) -> bool {
+    world.nodes[node].process.as_ref().is_some_and(|process| process.volume.status() == status)
+}
+
+/// A member that hung for a while was left out of a takeover. Then the other one dies for good.
+pub(super) fn left_out(world: &mut World) {
+    let (replicas, homes) = homes(world);
+    let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
+    world.begin(homes[0]);
+    world.without_entries.insert((homes[0], homes[1]));
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    world.detach(homes[0]);
+    world.place(1, bare);
+    world.pass_until(1_000, |world| takes_over(world, bare, Status::Equalizing));
+    world.hung.insert(replicas[1]);
+    world.pass_until(2_000, |world| takes_over(world, bare, Status::Sealing));
+    world.hung.clear();
+    world.kill(homes[0], false);
+    world.pass_until(3_000, |world| world.serves(bare));
+}
+
+/// The node that takes over is stopped for a while: that is nobody else's fault.
+pub(super) fn paused(world: &mut World) {
+    let (_, homes) = homes(world);
+    world.begin(homes[0]);
+    world.without_entries.insert((homes[0], homes[1]));
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    world.detach(homes[0]);
+    world.without_entries.clear();
+    world.place(1, homes[1]);
+    world.slow.extend([((homes[0], homes[1]), 2 * MS), ((homes[2], homes[1]), 2 * MS)]);
+    world.pass_until(1_000, |world| takes_over(world, homes[1], Status::Equalizing));
+    world.pause(homes[1], 500 * MS);
+    world.pass(510);
+    world.slow.clear();
+    for _ in 0..20 {
+        world.pass(1);
+        world.must(members(world) == 3, "nobody is left out");
+    }
+}
+
+/// Twice in a while a question is lost. In between the member does all that it is told.
+pub(super) fn twice_in_a_while(world: &mut World) {
+    let (replicas, homes) = homes(world);
+    world.begin(homes[0]);
+    world.pass(300);
+    let before = world.coverage.of("message", "return");
+    for _ in 0..2 {
+        world.hung.insert(replicas[0]);
+        world.ask_first(0, What::Read);
+        world.pass(5);
+        world.cut.insert((homes[1], homes[0]));
+        world.pass(45);
+        world.cut.clear();
+        world.pass(15);
+        world.hung.clear();
+        world.pass(3_000);
+    }
+    world.must(world.coverage.of("message", "return") == before, "nobody was removed");
+}
+
+/// A change is undecided for long, and then a member starts anew: it is greeted, and the owner stays.
+pub(super) fn undecided_for_long(world: &mut World) {
+    world.begin(0);
+    world.lonely.extend([0, 1]);
+    let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
+    world.step_volume(0, Event::Order(order));
+    world.pass(1_000);
+    world.kill(1, false);
+    world.start(1);
+    world.slow.insert((1, 0), 8 * MS);
+    world.pass(60);
+    world.must(world.serves(0), "it is served");
+    world.slow.clear();
+    world.lonely.clear();
+    world.pass(200);
+    world.step_volume(0, Event::Order(Order::Forget { group: GroupIndex(0), replica: ReplicaId(99) }));
+    world.pass(50);
+}
+
+/// What is large does not get to a replica that comes back. Most of the time its blocks can be written all the same.
+pub(super) fn large_ones_lost(world: &mut World) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass(160);
+    world.must(members(world) == 1, "one was removed");
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    world.cut.clear();
+    world.without_entries.insert((0, 1));
+    let mut locked = 0;
+    for _ in 0..10_000 {
+        if !world.waits(0) {
+            world.ask_first(0, What::Write);
+        }
+        world.pass(1);
+        locked += u32::from(world.waits(0));
+    }
+    world.must(locked < 1_500, &format!("the block is locked for {locked} ms of 10 s"));
+    // Everything heals: it is not tried at once.
+    world.without_entries.clear();
+    world.pass_until(15_000, |world| members(world) == 2);
+}

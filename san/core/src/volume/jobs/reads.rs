@@ -85,7 +85,7 @@ impl<D: Clone> Active<D> {
                     }
                     let asked = state.asked;
                     if let Some(link) = self.links.iter_mut().find(|link| Some(link.replica) == asked) {
-                        link.is_awaited(now);
+                        link.is_awaited(c, now);
                     }
                     self.ask(c, now, slot as u32, part, out);
                 }

@@ -1,0 +1,151 @@
+//! Schedules in which a write waits at one node while its client goes to another: what waited is never carried out after
+//! what was acknowledged later (rule T12).
+
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::volume::{Event, Order, Status};
+
+use crate::tenant::What;
+use crate::world::World;
+
+/// A client at a node, which is let in.
+fn comes(world: &mut World, tenant: usize, node: usize) {
+    let before = world.coverage.of("client", "let in");
+    world.place(tenant, node);
+    world.pass_until(600, |world| world.coverage.of("client", "let in") > before);
+}
+
+/// It writes the first block, and waits for the acknowledgement.
+fn writes(world: &mut World, tenant: usize) {
+    let waiting = world.tenants[tenant].asked.len();
+    world.ask_first(tenant, What::Write);
+    world.pass(50);
+    world.must(world.tenants[tenant].asked.len() == waiting, "it is acknowledged");
+}
+
+/// The first block has what this write wrote.
+fn has(world: &World, write: u64, when: &str) {
+    let replica = *world.record().groups[0].in_sync.first().expect("there is one");
+    let value = world.store(replica).and_then(|store| store.value(0)).map(|block| block[0] >> 12);
+    assert_eq!(value, Some(write), "the newest acknowledged write is the last, {when}");
+}
+
+fn is_blocked(world: &World, node: usize) -> bool {
+    world.nodes[node].process.as_ref().is_some_and(|process| process.volume.status() == Status::Blocked)
+}
+
+fn recover(world: &mut World, node: usize) {
+    world.forced = true;
+    let record = Box::new(world.record().clone());
+    let survivor = record.groups[0].in_sync.iter().find(|replica| world.home(**replica) == node);
+    let survivors = survivor.map(|replica| (GroupIndex(0), *replica)).into_iter().collect();
+    world.step_volume(node, Event::Order(Order::Recover { record, survivors }));
+}
+
+/// It goes to where other clients are already.
+pub(super) fn joins_others(world: &mut World) {
+    comes(world, 1, 1);
+    world.pass(250);
+    comes(world, 0, 0);
+    world.lonely.insert(0);
+    world.ask_first(0, What::Write);
+    world.pass(50);
+    world.must(world.serves(1) && world.waits(0), "it waits at one node, and the other serves");
+    comes(world, 0, 1);
+    writes(world, 0);
+    has(world, 2, "when it is acknowledged");
+    world.pass(1_000);
+    world.lonely.clear();
+    world.pass(600);
+    has(world, 2, "when the first node reaches the configuration store again");
+}
+
+/// The configuration store was restored, and does not know how often the volume was attached.
+pub(super) fn forgotten_attachment(world: &mut World) {
+    let old = world.record().clone();
+    world.begin(0);
+    comes(world, 1, 1);
+    world.lonely.insert(1);
+    world.ask_first(1, What::Write);
+    world.pass(50);
+    world.config.push(old);
+    world.part(0, 1);
+    world.pass(250);
+    world.must(is_blocked(world, 0), "the owner sees that the store went back");
+    world.cut.clear();
+    let record = Box::new(world.record().clone());
+    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
+    comes(world, 0, 0);
+    world.pass_until(600, |world| world.serves(0));
+    comes(world, 1, 0);
+    writes(world, 1);
+    has(world, 3, "when it is acknowledged");
+    world.pass(300);
+    world.lonely.clear();
+    world.pass(800);
+    has(world, 3, "when the first node sees the record of now");
+}
+
+/// The node at which it waits is blocked, and let go by what a person decides elsewhere.
+pub(super) fn blocked_meanwhile(world: &mut World) {
+    let old = world.record().clone();
+    world.begin(0);
+    comes(world, 1, 1);
+    world.lonely.insert(1);
+    world.ask_first(1, What::Write);
+    world.pass(50);
+    world.config.push(old);
+    world.lonely.clear();
+    world.pass(100);
+    world.must(is_blocked(world, 1), "where it waits, the store is seen to have gone back");
+    world.lonely.insert(1);
+    world.part(0, 1);
+    world.pass(250);
+    world.cut.clear();
+    let record = Box::new(world.record().clone());
+    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
+    comes(world, 0, 0);
+    world.pass_until(600, |world| world.serves(0));
+    comes(world, 1, 0);
+    writes(world, 1);
+    world.lonely.clear();
+    world.pass(200);
+    world.must(!world.waits(1), "what waited was refused");
+    world.detach(0);
+    comes(world, 1, 1);
+    world.pass(600);
+    has(world, 3, "when the volume is attached where it had waited");
+}
+
+/// A person recovers the volume by force at the node where it waits.
+pub(super) fn recovered_meanwhile(world: &mut World) {
+    comes(world, 0, 0);
+    world.lonely.insert(0);
+    world.ask_first(0, What::Write);
+    world.pass(50);
+    comes(world, 1, 1);
+    world.pass(300);
+    comes(world, 0, 1);
+    writes(world, 0);
+    has(world, 2, "when it is acknowledged");
+    world.kill(1, false);
+    world.pass(300);
+    world.lonely.clear();
+    recover(world, 0);
+    world.pass_until(600, |world| world.serves(0));
+    world.pass(50);
+    has(world, 2, "after the recovery");
+}
+
+/// A recovery is ordered twice: each order is answered.
+pub(super) fn two_recoveries(world: &mut World) {
+    world.begin(0);
+    world.kill(0, false);
+    world.deaf.insert(1);
+    for _ in 0..2 {
+        recover(world, 1);
+        world.pass(20);
+    }
+    world.deaf.clear();
+    world.pass(3_000);
+    world.must(world.coverage.of("order", "answered") == 2, "each order is answered");
+}
