@@ -100,6 +100,16 @@ impl Returning {
         self.to_copy.count() + self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count())
     }
 
+    /// These blocks are to be copied, as far as the volume has them: behind its end nothing was ever written, and what rots
+    /// there in the last extent would never be mended.
+    fn is_to_copy(&mut self, c: &Context, ranges: Vec<Range<u64>>) {
+        let record = c.record().expect("it owns the volume");
+        let end = record.layout.blocks_in(self.group, record.blocks);
+        for range in ranges {
+            self.to_copy.insert(range.start..range.end.min(end));
+        }
+    }
+
     /// An entry was issued, and the replica will get it: its blocks need not be copied. But until it has it, it holds
     /// something older there (rule C5).
     pub(super) fn written(&mut self, sequence: Sequence, blocks: &Range<u64>) {
@@ -255,7 +265,7 @@ impl<D: Clone> Active<D> {
         returning.stage = Stage::Copying;
         link.returned = true;
         if !left_out(Rule::C3List) {
-            ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
+            returning.is_to_copy(c, ranges);
         }
         link.next = sequence.next();
         link.send_entries(c, self.ownership, pipeline, out);
@@ -279,7 +289,7 @@ impl<D: Clone> Active<D> {
         let ours = self.returning.iter_mut().find(|(replica, r)| asked(r) && replica.0 as u32 == job.part);
         let Some((replica, returning)) = ours else { return };
         let replica = *replica;
-        ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
+        returning.is_to_copy(c, ranges);
         (returning.scan, returning.scanning) = (next, None);
         self.return_on(c, now, replica, out);
     }

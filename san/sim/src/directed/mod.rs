@@ -311,6 +311,13 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::put_right,
     },
     Schedule {
+        name: "a rotten block behind the end",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: returns::rotten_behind_the_end,
+    },
+    Schedule {
         name: "two rotten blocks, apart",
         rule: None,
         nodes: 3,
@@ -326,7 +333,8 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
         nodes: schedule.nodes,
         copies: schedule.copies,
         stripes: if schedule.name == "an owner that reaches half" { 2 } else { 1 },
-        blocks: Settings::GROUP,
+        // The last extent is not full.
+        blocks: Settings::GROUP - 2,
         least: 1,
         tenants: 2,
         depth: 4,

@@ -91,3 +91,18 @@ pub(super) fn doubled_order(world: &mut World) {
         world.check_members();
     }
 }
+
+/// In the last extent, a block rots that the volume does not have.
+pub(super) fn rotten_behind_the_end(world: &mut World) {
+    let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
+    let (source, other) = (world.home(members[0]), world.home(members[1]));
+    world.begin(source);
+    world.part(source, other);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "one was removed");
+    world.ask_for(0, source, What::Write, 61 * 8, 8);
+    world.pass(60);
+    world.nodes[source].stores.get_mut(&members[0]).expect("it is there").rot_block(63);
+    world.cut.clear();
+    world.pass_until(1_000, |world| world.record().groups[0].in_sync.len() == 2);
+}
