@@ -29,10 +29,6 @@ fn has(world: &World, write: u64, when: &str) {
     assert_eq!(value, Some(write), "the newest acknowledged write is the last, {when}");
 }
 
-fn is_blocked(world: &World, node: usize) -> bool {
-    world.nodes[node].process.as_ref().is_some_and(|process| process.volume.status() == Status::Blocked)
-}
-
 fn recover(world: &mut World, node: usize) {
     world.forced = true;
     let record = Box::new(world.record().clone());
@@ -70,7 +66,7 @@ pub(super) fn forgotten_attachment(world: &mut World) {
     world.config.push(old);
     world.part(0, 1);
     world.pass(250);
-    world.must(is_blocked(world, 0), "the owner sees that the store went back");
+    world.must(world.is(0, Status::Blocked), "the owner sees that the store went back");
     world.cut.clear();
     let record = Box::new(world.record().clone());
     world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
@@ -96,7 +92,7 @@ pub(super) fn blocked_meanwhile(world: &mut World) {
     world.config.push(old);
     world.lonely.clear();
     world.pass(100);
-    world.must(is_blocked(world, 1), "where it waits, the store is seen to have gone back");
+    world.must(world.is(1, Status::Blocked), "where it waits, the store is seen to have gone back");
     world.lonely.insert(1);
     world.part(0, 1);
     world.pass(250);

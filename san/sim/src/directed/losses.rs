@@ -23,6 +23,16 @@ fn loses_and_starts(world: &mut World, node: usize) {
     world.start(node);
 }
 
+/// A record of a replica's log rots, which a start of its process finds.
+fn rots_and_starts(world: &mut World, replica: ReplicaId) {
+    let home = world.home(replica);
+    let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
+    let rots = state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
+    world.must(rots, "something is in the log");
+    world.kill(home, false);
+    world.start(home);
+}
+
 /// A member loses what it had after it has reported, before the opening entry.
 pub(super) fn lost_before_opening(world: &mut World) {
     let replicas = members(world);
@@ -33,10 +43,7 @@ pub(super) fn lost_before_opening(world: &mut World) {
     world.pass(100);
     world.detach(owner);
     world.place(1, one);
-    let activating = |world: &World| {
-        world.nodes[one].process.as_ref().is_some_and(|p| p.volume.status() == Status::Activating)
-    };
-    world.pass_until(600, activating);
+    world.pass_until(600, |world| world.is(one, Status::Activating));
     loses_and_starts(world, other);
     // Until it is noticed, the oracle would say so.
     let until = world.now() + 300 * MS;
@@ -116,16 +123,12 @@ pub(super) fn forced_and_short(world: &mut World) {
 /// A record of the only copy's log has rotted; a person goes on with what is left.
 pub(super) fn forced_and_rotten(world: &mut World) {
     let replica = members(world)[0];
-    let (home, owner) = (world.home(replica), 1 - world.home(replica));
+    let owner = 1 - world.home(replica);
     world.begin(owner);
     world.ask_first(0, What::Write);
     world.pass(20);
     world.detach(owner);
-    let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
-    let rots = state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
-    world.must(rots, "something is in the log");
-    world.kill(home, false);
-    world.start(home);
+    rots_and_starts(world, replica);
     world.place(1, owner);
     world.pass(1_000);
     world.must(!world.serves(owner), "it waits for a person");
@@ -218,18 +221,11 @@ pub(super) fn late_salvage(world: &mut World) {
     let replicas = members(world);
     let (left, other) = (replicas[0], replicas[1]);
     let (home, owner) = (world.home(left), world.home(other));
-    let rots = |world: &mut World| {
-        let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
-        let rots = state.stores.get_mut(&left).expect("it is there").rot_log(rng);
-        world.must(rots, "something is in the log");
-        world.kill(home, false);
-        world.start(home);
-    };
     world.begin(owner);
     world.ask_first(0, What::Write);
     world.pass(2);
     world.detach(owner);
-    rots(world);
+    rots_and_starts(world, left);
     world.pass(10);
     world.echo.insert((owner, home), 3_000 * MS);
     world.place(1, owner);
@@ -245,7 +241,7 @@ pub(super) fn late_salvage(world: &mut World) {
     world.must(!world.waits(1), "both have it");
     world.part(home, owner);
     world.lonely.insert(owner);
-    rots(world);
+    rots_and_starts(world, left);
     world.place(0, home);
     world.must(world.now() < sealed + 2_900 * MS, "it is in time");
     world.run_until(sealed + 4_500 * MS);
@@ -255,16 +251,12 @@ pub(super) fn late_salvage(world: &mut World) {
 /// A person's decision is carried out although the answer of the configuration store stays away for long.
 pub(super) fn forced_late(world: &mut World) {
     let replica = members(world)[0];
-    let (home, owner) = (world.home(replica), 1 - world.home(replica));
+    let owner = 1 - world.home(replica);
     world.begin(owner);
     world.ask_first(0, What::Write);
     world.pass(20);
     world.detach(owner);
-    let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
-    let rots = state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
-    world.must(rots, "something is in the log");
-    world.kill(home, false);
-    world.start(home);
+    rots_and_starts(world, replica);
     world.pass(10);
     recover(world, owner, replica);
     world.deaf.insert(owner);
@@ -292,10 +284,7 @@ pub(super) fn forgotten_loss(world: &mut World) {
     world.cut.clear();
     world.pass(120);
     world.place(1, bare);
-    let equalizing = |world: &World| {
-        world.nodes[bare].process.as_ref().is_some_and(|p| p.volume.status() == Status::Equalizing)
-    };
-    world.pass_until(1_000, equalizing);
+    world.pass_until(1_000, |world| world.is(bare, Status::Equalizing));
     world.part(bare, homes[0]);
     world.pass(600);
     world.must(!world.serves(bare), "it waits for the one that has lost nothing");

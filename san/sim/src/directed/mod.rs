@@ -399,6 +399,11 @@ impl World {
         self.cut.extend([(one, other), (other, one)]);
     }
 
+    /// What a node's process does with the volume.
+    fn is(&self, node: usize, status: Status) -> bool {
+        self.nodes[node].process.as_ref().is_some_and(|process| process.volume.status() == status)
+    }
+
     fn serves(&self, node: usize) -> bool {
         let volume = self.nodes[node].process.as_ref().map(|process| process.volume.status());
         matches!(volume, Some(Status::Active | Status::Changing))

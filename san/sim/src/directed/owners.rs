@@ -118,13 +118,10 @@ pub(super) fn restored(world: &mut World) {
     world.config.push(old);
     world.place(1, 1);
     world.pass(400);
-    let blocked = |world: &World, node: usize| {
-        world.nodes[node].process.as_ref().is_some_and(|p| p.volume.status() == Status::Blocked)
-    };
-    world.must(blocked(world, 1), "who takes over sees promises above the record");
+    world.must(world.is(1, Status::Blocked), "who takes over sees promises above the record");
     world.part(0, 1);
     world.pass(200);
-    world.must(blocked(world, 0), "the old owner sees it when it needs a swap");
+    world.must(world.is(0, Status::Blocked), "the old owner sees it when it needs a swap");
     world.cut.clear();
     let record = Box::new(world.record().clone());
     world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
@@ -188,13 +185,10 @@ pub(super) fn put_right(world: &mut World) {
     world.config.push(old);
     world.place(1, 1);
     world.pass(400);
-    let is = |world: &World, status| {
-        world.nodes[1].process.as_ref().is_some_and(|process| process.volume.status() == status)
-    };
-    world.must(is(world, Status::Blocked), "it sees that the store went back");
+    world.must(world.is(1, Status::Blocked), "it sees that the store went back");
     world.config.push(newest);
     world.start(0);
-    world.pass_until(1_000, |world| is(world, Status::Watching));
+    world.pass_until(1_000, |world| world.is(1, Status::Watching));
     // Its clients have lost the volume: it was attached more often than they knew.
     world.place(1, 1);
     world.pass_until(1_000, |world| world.serves(1));

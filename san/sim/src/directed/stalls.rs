@@ -81,10 +81,7 @@ pub(super) fn hung_equal(world: &mut World) {
     world.pass(5);
     world.detach(homes[0]);
     world.place(1, homes[1]);
-    let equalizing = |world: &World| {
-        world.nodes[homes[1]].process.as_ref().is_some_and(|p| p.volume.status() == Status::Equalizing)
-    };
-    world.pass_until(1_000, equalizing);
+    world.pass_until(1_000, |world| world.is(homes[1], Status::Equalizing));
     world.hung.insert(replicas[2]);
     world.pass(2_000);
     world.must(world.serves(homes[1]), "it is taken over without the one that hangs");
@@ -184,10 +181,6 @@ pub(super) fn stale_merge(world: &mut World) {
     world.pass(600);
 }
 
-fn takes_over(world: &World, node: usize, status: Status) -> bool {
-    world.nodes[node].process.as_ref().is_some_and(|process| process.volume.status() == status)
-}
-
 /// A member that hung for a while was left out of a takeover. Then the other one dies for good.
 pub(super) fn left_out(world: &mut World) {
     let (replicas, homes) = homes(world);
@@ -198,9 +191,9 @@ pub(super) fn left_out(world: &mut World) {
     world.pass(5);
     world.detach(homes[0]);
     world.place(1, bare);
-    world.pass_until(1_000, |world| takes_over(world, bare, Status::Equalizing));
+    world.pass_until(1_000, |world| world.is(bare, Status::Equalizing));
     world.hung.insert(replicas[1]);
-    world.pass_until(2_000, |world| takes_over(world, bare, Status::Sealing));
+    world.pass_until(2_000, |world| world.is(bare, Status::Sealing));
     world.hung.clear();
     world.kill(homes[0], false);
     world.pass_until(3_000, |world| world.serves(bare));
@@ -217,7 +210,7 @@ pub(super) fn paused(world: &mut World) {
     world.without_entries.clear();
     world.place(1, homes[1]);
     world.slow.extend([((homes[0], homes[1]), 2 * MS), ((homes[2], homes[1]), 2 * MS)]);
-    world.pass_until(1_000, |world| takes_over(world, homes[1], Status::Equalizing));
+    world.pass_until(1_000, |world| world.is(homes[1], Status::Equalizing));
     world.pause(homes[1], 500 * MS);
     world.pass(510);
     world.slow.clear();
