@@ -232,10 +232,13 @@ impl Replica {
         if from.replica != self.id {
             return Err(Misdirected::Replica { said: from.replica, replica: self.id });
         }
-        let salvaged = matches!(message, ToReplica::Seal { salvage: true })
-            && from.process == self.process
-            && !self.is_below_promise(from);
-        if self.damaged && salvaged && !self.failed {
+        let salvages = matches!(message, ToReplica::Seal { salvage: true }) && from.process == self.process;
+        if self.damaged && !self.failed && salvages {
+            if self.is_below_promise(from) {
+                // Who salvages it is to know: the next order goes above.
+                self.answer(from, ToOwner::Refused(self.follows()), out);
+                return Ok(());
+            }
             self.damaged = false;
             out.push(Action::Store(Command::Salvage));
         }

@@ -458,6 +458,8 @@ impl<D: Clone> Active<D> {
             .map(|(replica, _)| *replica)
             .collect();
         self.returning.retain(|replica, returning| !is_member(returning.group(), replica));
+        self.tried
+            .retain(|replica, _| record.groups.iter().any(|group| group.departed.contains_key(replica)));
         for link in self.links.iter().filter(|link| link.is_open() && is_member(link.group, &link.replica)) {
             link.send(c, ToReplica::Joined, out);
         }

@@ -39,8 +39,11 @@ impl<D: Clone> Volume<D> {
     /// Clients are to come.
     pub(super) fn attach(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         self.clients.coming = true;
+        // A swap that was proposed before does not count them.
+        self.clients.swap = None;
         // It has not claimed the volume yet, and when it does that is counted.
-        if self.clients.are_here() && matches!(self.role, Role::Watch(_)) && !self.c.is_undecided() {
+        let unclaimed = matches!(self.role, Role::Watch(_)) && !self.c.is_undecided();
+        if self.clients.are_here() && unclaimed && self.c.blocked.is_none() {
             self.clients.coming = false;
             out.push(Action::Attached);
         }

@@ -253,8 +253,14 @@ impl<D: Clone> Volume<D> {
                     && let Ok(swap) = Swap::new(record)
                 {
                     (self.c.blocked, self.c.swap, self.c.proposed) = (None, Some(swap), None);
-                    self.give_way(out);
+                    // What was counted may be of a record that never was.
+                    self.turn_out(out);
                     self.retire(now, Failure::Deposed, out);
+                    if let Some(id) = self.ordered.take() {
+                        let carried_out = self.c.record().is_some_and(|record| record.made_by == id);
+                        let done = if carried_out { Ok(()) } else { Err(OrderError::Superseded) };
+                        out.push(Action::Done(done));
+                    }
                 }
             }
             Event::Seen(record, asked_at) => {

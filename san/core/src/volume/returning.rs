@@ -100,16 +100,6 @@ impl Returning {
         self.to_copy.count() + self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count())
     }
 
-    /// These blocks are to be copied, as far as the volume has them: behind its end nothing was ever written, and what rots
-    /// there in the last extent would never be mended.
-    fn is_to_copy(&mut self, c: &Context, ranges: Vec<Range<u64>>) {
-        let record = c.record().expect("it owns the volume");
-        let end = record.layout.blocks_in(self.group, record.blocks);
-        for range in ranges {
-            self.to_copy.insert(range.start..range.end.min(end));
-        }
-    }
-
     /// An entry was issued, and the replica will get it: its blocks need not be copied. But until it has it, it holds
     /// something older there (rule C5).
     pub(super) fn written(&mut self, sequence: Sequence, blocks: &Range<u64>) {
@@ -265,7 +255,7 @@ impl<D: Clone> Active<D> {
         returning.stage = Stage::Copying;
         link.returned = true;
         if !left_out(Rule::C3List) {
-            returning.is_to_copy(c, ranges);
+            ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
         }
         link.next = sequence.next();
         link.send_entries(c, self.ownership, pipeline, out);
@@ -289,17 +279,20 @@ impl<D: Clone> Active<D> {
         let ours = self.returning.iter_mut().find(|(replica, r)| asked(r) && replica.0 as u32 == job.part);
         let Some((replica, returning)) = ours else { return };
         let replica = *replica;
-        returning.is_to_copy(c, ranges);
+        ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
         (returning.scan, returning.scanning) = (next, None);
         self.return_on(c, now, replica, out);
     }
 
     /// A copy could not be made: no member has the blocks whole. It is tried again after a while, and the replica is no
     /// member before it is made: it would hold old data where the others say that they have lost theirs.
-    pub(super) fn not_copied(&mut self, now: Moment, replica: ReplicaId, piece: Piece) {
+    pub(super) fn not_copied(&mut self, c: &Context, now: Moment, replica: ReplicaId, piece: Piece) {
         if let Some(returning) = self.returning.get_mut(&replica) {
             let (blocks, since) = returning.unreadable.get_or_insert_with(|| (RangeSet::default(), now));
-            blocks.insert(piece.block..piece.block + piece.blocks);
+            // What rots behind the volume's end, in its last extent, would never be mended, and nobody reads it.
+            let record = c.record().expect("it owns the volume");
+            let end = record.layout.blocks_in(piece.group, record.blocks);
+            blocks.insert(piece.block..(piece.block + piece.blocks).min(end));
             *since = now;
             returning.copying -= 1;
         }

@@ -188,6 +188,8 @@ impl<D: Clone> Takeover<D> {
                 link.end = report.end;
                 let mark = self.marks.entry(link.group).or_insert(report.mark);
                 *mark = report.mark.max(*mark);
+                let end = self.ends.entry(from.replica).or_insert(report.end);
+                *end = report.end.max(*end);
                 self.reports.insert(from.replica, report);
                 self.sealed(c, now, index, out);
             }
@@ -291,10 +293,6 @@ impl<D: Clone> Takeover<D> {
         if merged.iter().any(|group| group.members.is_empty()) {
             // Nobody has what is known to be acknowledged. Others may come, or a person must decide.
             return;
-        }
-        for (replica, report) in &self.reports {
-            let end = self.ends.entry(*replica).or_insert(report.end);
-            *end = report.end.max(*end);
         }
         let failed = self.links.iter().filter(|link| link.state == State::Failed).map(|link| link.replica);
         self.damaged = merged.iter().flat_map(|group| group.damaged.iter().copied()).chain(failed).collect();
@@ -415,10 +413,11 @@ impl<D: Clone> Takeover<D> {
     }
 
     /// Leaves out who answers, and does not do what it is told: its device may hang. Whether there is one; the others are
-    /// compared again without it, if there are others of its group.
+    /// compared again without it, if there are others of its group; and if not, with those that were left out before.
     fn leave_out_stalled(&mut self, c: &Context, now: Moment) -> bool {
         let Stage::Equalizing(equal) = &self.stage else { return false };
         let mut stalled = Vec::new();
+        let mut alone = false;
         for link in self.links.iter_mut() {
             let equal = &equal[link.group.0 as usize];
             if !equal.contains(&link.replica) {
@@ -431,6 +430,12 @@ impl<D: Clone> Takeover<D> {
             if link.is_stalled(c, now) && others {
                 stalled.push(link.replica);
             }
+            alone |= link.is_stalled(c, now) && !others;
+        }
+        if alone && !self.left_out.is_empty() {
+            // The others may be well again.
+            self.left_out.clear();
+            return true;
         }
         self.left_out.extend(stalled.iter().copied());
         !stalled.is_empty()

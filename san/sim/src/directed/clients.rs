@@ -1,6 +1,7 @@
 //! Schedules in which a write waits at one node while its client goes to another: what waited is never carried out after
 //! what was acknowledged later (rule T12).
 
+use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
@@ -144,4 +145,66 @@ pub(super) fn two_recoveries(world: &mut World) {
     world.deaf.clear();
     world.pass(3_000);
     world.must(world.coverage.of("order", "answered") == 2, "each order is answered");
+}
+
+/// It goes to the owner, whose last swap let in another client: that swap did not count it.
+pub(super) fn after_another(world: &mut World) {
+    world.begin(0);
+    comes(world, 0, 0);
+    comes(world, 1, 1);
+    world.lonely.insert(1);
+    world.ask_first(1, What::Write);
+    world.pass(5);
+    comes(world, 1, 0);
+    writes(world, 1);
+    world.lonely.clear();
+    world.pass(800);
+    has(world, 3, "when the first node reaches the configuration store again");
+}
+
+/// The same, while the owner has not heard yet that the swap has committed.
+pub(super) fn beside_another(world: &mut World) {
+    world.begin(0);
+    let epoch = world.record().epoch;
+    world.deaf.insert(0);
+    world.step_volume(0, Event::Attach);
+    world.pass_until(100, |world| world.record().epoch > epoch);
+    comes(world, 1, 1);
+    world.lonely.insert(1);
+    world.ask_first(1, What::Write);
+    world.pass(5);
+    let before = world.coverage.of("client", "let in");
+    world.place(1, 0);
+    world.deaf.clear();
+    world.pass_until(600, |world| world.coverage.of("client", "let in") > before);
+    writes(world, 1);
+    world.lonely.clear();
+    world.pass(800);
+    has(world, 3, "when the first node reaches the configuration store again");
+}
+
+/// The node at which it waits has claimed the volume of a record that never was: the configuration store had gone back in
+/// time, and is put right.
+pub(super) fn on_a_branch(world: &mut World) {
+    world.begin(0);
+    let old = world.record().clone();
+    world.part(0, 1);
+    world.pass(160);
+    let (group, home) = (GroupIndex(0), NodeId(1));
+    for replica in [ReplicaId(98), ReplicaId(99)] {
+        for order in [Order::Add { group, replica, home }, Order::Forget { group, replica }] {
+            world.step_volume(0, Event::Order(order));
+            world.pass(50);
+        }
+    }
+    let newest = world.record().clone();
+    world.config.push(old);
+    comes(world, 1, 1);
+    world.ask_first(1, What::Write);
+    world.pass_until(1_000, |world| world.is(1, Status::Claiming));
+    world.cut.clear();
+    world.pass_until(1_000, |world| world.is(1, Status::Blocked));
+    world.config.push(newest);
+    world.pass_until(1_000, |world| !world.is(1, Status::Blocked));
+    world.must(!world.waits(1), "what waited was refused");
 }

@@ -1,6 +1,6 @@
 //! Schedules in which a device has lost what it had, or a person goes on with what is left.
 
-use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
 use loadline_san_core::volume::{Event, Order, Status};
@@ -288,4 +288,84 @@ pub(super) fn forgotten_loss(world: &mut World) {
     world.part(bare, homes[0]);
     world.pass(600);
     world.must(!world.serves(bare), "it waits for the one that has lost nothing");
+}
+
+/// A member reports late, and then loses what it had, before all are asked again: what it said is not forgotten.
+pub(super) fn loss_while_sealing(world: &mut World) {
+    let replicas = members(world);
+    let homes: Vec<usize> = replicas.iter().map(|replica| world.home(*replica)).collect();
+    let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
+    world.begin(bare);
+    world.pass(200);
+    world.ask_first(0, What::Write);
+    world.pass_until(20, |world| !world.waits(0));
+    world.detach(bare);
+    world.place(1, bare);
+    world.pass_until(1_000, |world| world.is(bare, Status::Claiming));
+    world.slow.insert((homes[1], bare), 40 * MS);
+    world.pass_until(1_000, |world| world.is(bare, Status::Equalizing));
+    world.hung.insert(replicas[0]);
+    world.pass(60);
+    world.must(world.is(bare, Status::Equalizing), "the other has reported late");
+    world.slow.clear();
+    loses_and_starts(world, homes[1]);
+    world.part(bare, homes[0]);
+    world.hung.clear();
+    world.pass(3_000);
+    world.must(!world.serves(bare), "it waits for the one that has lost nothing");
+}
+
+/// The configuration store forgets that the volume has grown; a person goes on with one copy, and the volume grows again.
+pub(super) fn grown_again(world: &mut World) {
+    let grow = |world: &mut World, node: usize| {
+        world.step_volume(node, Event::Order(Order::Grow { blocks: 64, added: vec![] }));
+        world.pass(100);
+        world.must(world.record().blocks == 64, "it has grown");
+    };
+    world.begin(0);
+    let old = world.record().clone();
+    grow(world, 0);
+    world.ask_for(0, 0, What::Write, 62 * 8, 8);
+    world.pass(100);
+    world.must(!world.waits(0), "it is written behind the old end");
+    world.detach(0);
+    world.config.push(old);
+    world.place(1, 1);
+    world.pass(300);
+    world.must(world.is(1, Status::Blocked), "it sees that the store went back");
+    let survivor = members(world).into_iter().find(|replica| world.home(*replica) == 1);
+    recover(world, 1, survivor.expect("it has one"));
+    world.pass_until(2_000, |world| world.serves(1));
+    world.pass_until(4_000, |world| members(world).len() == 2);
+    world.pass(100);
+    grow(world, 1);
+    world.check_members();
+}
+
+/// The configuration store went back in time, and the only copy that is left is damaged, and has promised more than anybody
+/// knows: the second order of a person goes above that.
+pub(super) fn damaged_and_ahead(world: &mut World) {
+    world.begin(0);
+    let old = world.record().clone();
+    for number in 0..12 {
+        let (group, replica, home) = (GroupIndex(0), ReplicaId(90 + number), NodeId(1));
+        for order in [Order::Add { group, replica, home }, Order::Forget { group, replica }] {
+            world.step_volume(0, Event::Order(order));
+            world.pass(40);
+        }
+    }
+    let left = members(world).into_iter().find(|replica| world.home(*replica) == 1).expect("it has one");
+    world.ask_first(0, What::Write);
+    world.pass(2);
+    world.kill(0, false);
+    rots_and_starts(world, left);
+    world.config.push(old);
+    world.place(1, 1);
+    world.pass(300);
+    for _ in 0..2 {
+        recover(world, 1, left);
+        world.pass(1_000);
+    }
+    world.must(world.serves(1), "a person has decided");
+    world.start(0);
 }

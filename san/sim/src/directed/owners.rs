@@ -1,6 +1,7 @@
 //! Schedules in which two want the volume: leases, takeovers, and what the configuration store knows of it.
 
-use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
 use crate::tenant::What;
@@ -192,4 +193,26 @@ pub(super) fn put_right(world: &mut World) {
     // Its clients have lost the volume: it was attached more often than they knew.
     world.place(1, 1);
     world.pass_until(1_000, |world| world.serves(1));
+}
+
+/// An order is undecided when the volume is blocked, and a person decides elsewhere: it is answered.
+pub(super) fn order_and_blocked(world: &mut World) {
+    let old = world.record().clone();
+    world.begin(0);
+    world.deaf.insert(0);
+    let before = world.coverage.of("order", "answered");
+    let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
+    world.step_volume(0, Event::Order(order));
+    world.pass(20);
+    world.config.push(old);
+    world.deaf.clear();
+    world.pass(200);
+    world.must(world.is(0, Status::Blocked), "it is blocked");
+    world.place(1, 1);
+    world.pass(300);
+    let record = Box::new(world.record().clone());
+    world.step_volume(1, Event::Order(Order::Recover { record, survivors: [].into() }));
+    world.pass_until(1_000, |world| world.serves(1));
+    world.pass_until(1_000, |world| world.is(0, Status::Watching));
+    world.must(world.coverage.of("order", "answered") == before + 2, "each order is answered");
 }

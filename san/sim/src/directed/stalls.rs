@@ -282,3 +282,22 @@ pub(super) fn large_ones_lost(world: &mut World) {
     world.without_entries.clear();
     world.pass_until(15_000, |world| members(world) == 2);
 }
+
+/// A member that hung for a while was left out of a takeover. Then the other one hangs for good.
+pub(super) fn left_out_and_hung(world: &mut World) {
+    let (replicas, homes) = homes(world);
+    let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
+    world.begin(homes[0]);
+    world.without_entries.insert((homes[0], homes[1]));
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    world.detach(homes[0]);
+    world.place(1, bare);
+    world.pass_until(1_000, |world| world.is(bare, Status::Equalizing));
+    world.hung.insert(replicas[1]);
+    world.pass_until(2_000, |world| world.is(bare, Status::Sealing));
+    world.hung.clear();
+    world.pass_until(2_000, |world| world.is(bare, Status::Equalizing));
+    world.hung.insert(replicas[0]);
+    world.pass_until(5_000, |world| world.serves(bare));
+}

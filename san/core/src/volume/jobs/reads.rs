@@ -169,7 +169,7 @@ impl<D: Clone> Active<D> {
                 // It stays on the list: its return does not end before somebody mends it.
                 Work::Copy { to, piece } => {
                     self.free(slot);
-                    self.not_copied(now, to, piece);
+                    self.not_copied(c, now, to, piece);
                 }
                 _ => self.complete(slot, Err(Failure::Rotten), out),
             }
