@@ -76,8 +76,11 @@ impl World {
         home.is_some_and(|home| !self.is_out(home)) && !self.store(*replica).is_none_or(Store::is_dead)
     }
 
-    /// Whether some group has no member that can be reached: then nothing can be asked of it.
+    /// Whether some group has no member that can be reached and whose log is whole: then nothing can be asked of it.
     pub(crate) fn is_lost(&self) -> bool {
-        self.record().groups.iter().any(|group| !group.in_sync.iter().any(|replica| self.is_usable(replica)))
+        let counts = |replica: &ReplicaId| {
+            self.is_usable(replica) && !self.store(*replica).is_some_and(Store::has_rotten_log)
+        };
+        self.record().groups.iter().any(|group| !group.in_sync.iter().any(counts))
     }
 }
