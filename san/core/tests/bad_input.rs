@@ -271,6 +271,38 @@ fn a_store_that_went_back_in_time_stops_the_volume_and_says_why() {
 }
 
 #[test]
+fn a_recovery_that_is_ordered_again_goes_above_what_was_known_before_the_first() {
+    let (mut volume, mut out) = asking();
+    let older = Record { epoch: Epoch(5), ..record() };
+    volume.step(NOW, Event::Seen(older.clone(), Epoch(9)), &mut out);
+    assert_eq!(volume.status(), Status::Blocked);
+    for _ in 0..2 {
+        out.clear();
+        let order = Order::Recover { record: Box::new(older.clone()), survivors: BTreeMap::new() };
+        volume.step(NOW, Event::Order(order), &mut out);
+        let proposed = out.iter().find_map(|action| match action {
+            Action::Propose { record, .. } => Some(record.epoch),
+            _ => None,
+        });
+        assert_eq!(proposed, Some(Epoch(10)));
+    }
+}
+
+#[test]
+fn nobody_is_let_in_while_the_volume_is_blocked() {
+    let (mut volume, mut out) = claiming();
+    let id = ProposalId { by: owner(1), number: 1 };
+    let older = Record { epoch: Epoch(5), ..record() };
+    volume.step(NOW, Event::Swapped(id, Answer::Refused(older), Epoch(9)), &mut out);
+    assert_eq!(volume.status(), Status::Blocked);
+    volume.step(NOW, Event::Detach, &mut out);
+    volume.step(NOW, Event::Attach, &mut out);
+    // The answer to another try of the same.
+    volume.step(NOW, Event::Swapped(id, Answer::Committed, Epoch(9)), &mut out);
+    assert!(!out.contains(&Action::Attached), "{out:?}");
+}
+
+#[test]
 fn a_promise_above_the_record_is_a_store_that_went_back_in_time() {
     let (mut volume, mut out) = claiming();
     let id = ProposalId { by: owner(1), number: 1 };

@@ -67,7 +67,8 @@ impl<D: Clone> Volume<D> {
 
     /// The record was seen after clients were announced. They may ask from now on, or when it says that they have come.
     pub(super) fn let_in(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
-        let Some(record) = self.c.record().filter(|_| self.clients.coming) else { return };
+        let may_ask = self.clients.coming && self.c.blocked.is_none();
+        let Some(record) = self.c.record().filter(|_| may_ask) else { return };
         let number = record.attachment;
         let may_come = match &mut self.role {
             Role::Watch(_) => !self.c.is_undecided(),

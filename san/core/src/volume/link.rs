@@ -42,8 +42,8 @@ pub(super) struct Link<D> {
     unanswered: Option<(Moment, Moment)>,
     /// A person goes on with it, whatever it has lost.
     pub(super) forced: bool,
-    /// This life of its process has said that it is damaged, and is told to go on all the same.
-    salvages: Option<Incarnation>,
+    /// In this session, the life of its process that is named is told to go on although it is damaged.
+    salvages: bool,
     /// Up to where it had everything, as it said when it was sealed.
     pub(super) end: Position,
     /// It has dropped what it had, in this session.
@@ -76,7 +76,7 @@ impl<D: Clone> Link<D> {
             moved: now,
             unanswered: None,
             forced: false,
-            salvages: None,
+            salvages: false,
             end: Position::START,
             returned: false,
             received: Sequence(0),
@@ -112,14 +112,14 @@ impl<D: Clone> Link<D> {
     pub(super) fn greet(&mut self, c: &mut Context, now: Moment, state: State, out: &mut Vec<Action<D>>) {
         c.sessions += 1;
         self.session = c.sessions;
-        self.process = Incarnation(0);
+        (self.process, self.salvages) = (Incarnation(0), false);
         self.state = state;
         (self.beat, self.beaten, self.returned) = (None, None, false);
         self.ask(c, now, out);
     }
 
-    /// It says that it has failed, or is damaged. If a person goes on with it, this life of its process is told so, once:
-    /// a later one may have lost more. Whether it was.
+    /// It says that it has failed, or is damaged. If a person goes on with it, this life of its process is told so, unless
+    /// that is what it answers: a later one may have lost more. Whether it was told.
     pub(super) fn salvage(
         &mut self,
         c: &mut Context,
@@ -127,10 +127,11 @@ impl<D: Clone> Link<D> {
         now: Moment,
         out: &mut Vec<Action<D>>,
     ) -> bool {
-        if !self.forced || self.salvages == Some(from.process) {
+        // A session that was opened, or that salvages, names the process.
+        if !self.forced || self.process == from.process {
             return false;
         }
-        self.salvages = Some(from.process);
+        self.salvages = true;
         c.sessions += 1;
         (self.session, self.process, self.state) = (c.sessions, from.process, State::Sealing);
         self.ask(c, now, out);
@@ -141,7 +142,7 @@ impl<D: Clone> Link<D> {
     fn ask(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
         self.asked = now;
         let message = match self.state {
-            State::Sealing => ToReplica::Seal { salvage: self.salvages == Some(self.process) },
+            State::Sealing => ToReplica::Seal { salvage: self.salvages },
             _ => ToReplica::Hello,
         };
         self.send(c, message, out);
@@ -277,10 +278,10 @@ impl<D: Clone> Link<D> {
         mark: Sequence,
         out: &mut Vec<Action<D>>,
     ) {
-        let keep = c.record().map_or(Epoch(0), |record| record.keep(self.group));
         if !self.is_open() || self.beaten.is_some_and(|then| now.since(then) < c.times.heartbeat_ns) {
             return;
         }
+        let keep = c.record().map_or(Epoch(0), |record| record.keep(self.group));
         self.beaten = Some(now);
         self.beat = Some((now, self.next, self.first_beside + self.beside.len() as u64));
         self.send(c, ToReplica::Heartbeat { ownership, mark, asked: now, keep }, out);

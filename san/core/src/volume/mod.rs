@@ -239,7 +239,10 @@ impl<D: Clone> Volume<D> {
             Event::Attach => self.attach(now, out),
             Event::Detach => {
                 self.clients = Clients::default();
-                self.retire(now, Failure::NotAttached, out);
+                // A person's decision is carried out, whoever comes or goes; nobody was let in since.
+                if !matches!(&self.role, Role::Takeover(takeover) if takeover.is_forced()) {
+                    self.retire(now, Failure::NotAttached, out);
+                }
             }
             Event::Watch(watching) => self.watching = watching,
             Event::Seen(record, _) if self.c.blocked.is_some() => {

@@ -61,8 +61,8 @@ impl<D: Clone> Volume<D> {
         id: ProposalId,
         out: &mut Vec<Action<D>>,
     ) -> Result<(), OrderError> {
-        // All that anybody has promised or known is passed.
-        let passed = self.c.promised.max(self.c.epoch());
+        // All that anybody has promised or known is passed, also what was known before an earlier recovery.
+        let passed = self.c.promised.max(self.c.epoch()).max(self.c.passed);
         let next = record.recovered(id, survivors, passed)?;
         let swap = Swap::new(record)?;
         (self.c.passed, self.c.swap, self.c.blocked) = (passed, Some(swap), None);

@@ -38,6 +38,25 @@ fn recover(world: &mut World, node: usize) {
     world.step_volume(node, Event::Order(Order::Recover { record, survivors }));
 }
 
+/// The second client is let in at node 1, which then cannot claim the volume: its write waits there.
+fn waits_at_1(world: &mut World) {
+    comes(world, 1, 1);
+    world.lonely.insert(1);
+    world.ask_first(1, What::Write);
+    world.pass(5);
+    world.must(world.waits(1), "it waits");
+}
+
+/// A person decides at node 0 that its record is what is left, and both clients go there.
+fn recovered_at_0(world: &mut World) {
+    let record = Box::new(world.record().clone());
+    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
+    comes(world, 0, 0);
+    world.pass_until(600, |world| world.serves(0));
+    comes(world, 1, 0);
+    writes(world, 1);
+}
+
 /// It goes to where other clients are already.
 pub(super) fn joins_others(world: &mut World) {
     comes(world, 1, 1);
@@ -60,21 +79,13 @@ pub(super) fn joins_others(world: &mut World) {
 pub(super) fn forgotten_attachment(world: &mut World) {
     let old = world.record().clone();
     world.begin(0);
-    comes(world, 1, 1);
-    world.lonely.insert(1);
-    world.ask_first(1, What::Write);
-    world.pass(50);
+    waits_at_1(world);
     world.config.push(old);
     world.part(0, 1);
     world.pass(250);
     world.must(world.is(0, Status::Blocked), "the owner sees that the store went back");
     world.cut.clear();
-    let record = Box::new(world.record().clone());
-    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
-    comes(world, 0, 0);
-    world.pass_until(600, |world| world.serves(0));
-    comes(world, 1, 0);
-    writes(world, 1);
+    recovered_at_0(world);
     has(world, 3, "when it is acknowledged");
     world.pass(300);
     world.lonely.clear();
@@ -86,10 +97,7 @@ pub(super) fn forgotten_attachment(world: &mut World) {
 pub(super) fn blocked_meanwhile(world: &mut World) {
     let old = world.record().clone();
     world.begin(0);
-    comes(world, 1, 1);
-    world.lonely.insert(1);
-    world.ask_first(1, What::Write);
-    world.pass(50);
+    waits_at_1(world);
     world.config.push(old);
     world.lonely.clear();
     world.pass(100);
@@ -98,12 +106,7 @@ pub(super) fn blocked_meanwhile(world: &mut World) {
     world.part(0, 1);
     world.pass(250);
     world.cut.clear();
-    let record = Box::new(world.record().clone());
-    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
-    comes(world, 0, 0);
-    world.pass_until(600, |world| world.serves(0));
-    comes(world, 1, 0);
-    writes(world, 1);
+    recovered_at_0(world);
     world.lonely.clear();
     world.pass(200);
     world.must(!world.waits(1), "what waited was refused");
@@ -151,10 +154,7 @@ pub(super) fn two_recoveries(world: &mut World) {
 pub(super) fn after_another(world: &mut World) {
     world.begin(0);
     comes(world, 0, 0);
-    comes(world, 1, 1);
-    world.lonely.insert(1);
-    world.ask_first(1, What::Write);
-    world.pass(5);
+    waits_at_1(world);
     comes(world, 1, 0);
     writes(world, 1);
     world.lonely.clear();
@@ -169,10 +169,7 @@ pub(super) fn beside_another(world: &mut World) {
     world.deaf.insert(0);
     world.step_volume(0, Event::Attach);
     world.pass_until(100, |world| world.record().epoch > epoch);
-    comes(world, 1, 1);
-    world.lonely.insert(1);
-    world.ask_first(1, What::Write);
-    world.pass(5);
+    waits_at_1(world);
     let before = world.coverage.of("client", "let in");
     world.place(1, 0);
     world.deaf.clear();

@@ -265,6 +265,21 @@ pub(super) fn forced_late(world: &mut World) {
     world.pass_until(1_000, |world| world.serves(owner));
 }
 
+/// The clients go while a person's decision is carried out: it is carried out all the same.
+pub(super) fn forced_and_detached(world: &mut World) {
+    let replica = members(world)[0];
+    let owner = 1 - world.home(replica);
+    world.begin(owner);
+    world.ask_first(0, What::Write);
+    world.pass(20);
+    world.detach(owner);
+    rots_and_starts(world, replica);
+    world.pass(10);
+    recover(world, owner, replica);
+    world.detach(owner);
+    world.pass_until(1_000, |world| world.serves(owner));
+}
+
 /// In a takeover, a member is seen to have lost something. Then who knows better is away: it is not forgotten.
 pub(super) fn forgotten_loss(world: &mut World) {
     let replicas = members(world);

@@ -295,6 +295,13 @@ pub const SCHEDULES: &[Schedule] = &[
     },
     Schedule { name: "large ones are lost", rule: None, nodes: 2, copies: 2, drive: stalls::large_ones_lost },
     Schedule { name: "a late salvage", rule: None, nodes: 2, copies: 2, drive: losses::late_salvage },
+    Schedule {
+        name: "forced, and detached",
+        rule: None,
+        nodes: 2,
+        copies: 1,
+        drive: losses::forced_and_detached,
+    },
     Schedule { name: "forced, and late", rule: None, nodes: 2, copies: 1, drive: losses::forced_late },
     Schedule {
         name: "a loss that is forgotten",

@@ -181,8 +181,8 @@ pub(super) fn stale_merge(world: &mut World) {
     world.pass(600);
 }
 
-/// A member that hung for a while was left out of a takeover. Then the other one dies for good.
-pub(super) fn left_out(world: &mut World) {
+/// A node without replicas takes over, and a member is left out that hung for a while. The members, their nodes, that node.
+fn one_is_left_out(world: &mut World) -> (Vec<ReplicaId>, Vec<usize>, usize) {
     let (replicas, homes) = homes(world);
     let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
     world.begin(homes[0]);
@@ -195,6 +195,12 @@ pub(super) fn left_out(world: &mut World) {
     world.hung.insert(replicas[1]);
     world.pass_until(2_000, |world| world.is(bare, Status::Sealing));
     world.hung.clear();
+    (replicas, homes, bare)
+}
+
+/// A member that hung for a while was left out of a takeover. Then the other one dies for good.
+pub(super) fn left_out(world: &mut World) {
+    let (_, homes, bare) = one_is_left_out(world);
     world.kill(homes[0], false);
     world.pass_until(3_000, |world| world.serves(bare));
 }
@@ -285,18 +291,7 @@ pub(super) fn large_ones_lost(world: &mut World) {
 
 /// A member that hung for a while was left out of a takeover. Then the other one hangs for good.
 pub(super) fn left_out_and_hung(world: &mut World) {
-    let (replicas, homes) = homes(world);
-    let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
-    world.begin(homes[0]);
-    world.without_entries.insert((homes[0], homes[1]));
-    world.ask_first(0, What::Write);
-    world.pass(5);
-    world.detach(homes[0]);
-    world.place(1, bare);
-    world.pass_until(1_000, |world| world.is(bare, Status::Equalizing));
-    world.hung.insert(replicas[1]);
-    world.pass_until(2_000, |world| world.is(bare, Status::Sealing));
-    world.hung.clear();
+    let (replicas, _, bare) = one_is_left_out(world);
     world.pass_until(2_000, |world| world.is(bare, Status::Equalizing));
     world.hung.insert(replicas[0]);
     world.pass_until(5_000, |world| world.serves(bare));
