@@ -1,14 +1,14 @@
 //! The one io_uring wrapper: one thread, one ring, completions handled by the thread that submits.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, squeue};
+use io_uring::{EnterFlags, IoUring};
 use nix::libc;
 
-pub use io_uring::{opcode, types};
+pub use io_uring::{opcode, squeue, types};
 
 /// How a ring is made.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +45,15 @@ impl Ring {
     /// Registers files; requests then name them by index, which saves a reference count on each.
     pub fn register_files(&self, files: &[RawFd]) -> io::Result<()> {
         self.ring.submitter().register_files(files)
+    }
+
+    /// Puts other files where registered ones are, or nothing (-1), from this index on. Requests that are in flight keep the
+    /// file that they began with.
+    pub fn update_files(&self, first: u32, files: &[RawFd]) -> io::Result<()> {
+        match self.ring.submitter().register_files_update(first, files)? {
+            put if put == files.len() => Ok(()),
+            put => Err(io::Error::other(format!("only {put} of {} files were registered", files.len()))),
+        }
     }
 
     /// Registers memory for the fixed-buffer operations. Fails with `ENOMEM` above the locked-memory limit.
@@ -107,6 +116,13 @@ impl Ring {
     /// The completions that have arrived: each request's `user_data`, and its result (a length, or `-errno`).
     pub fn completions(&mut self) -> impl Iterator<Item = (u64, i32)> + '_ {
         self.ring.completion().map(|c| (c.user_data(), c.result()))
+    }
+}
+
+impl AsRawFd for Ring {
+    /// To be polled: it is readable when there are completions, or what a deferred ring would handle.
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
     }
 }
 

@@ -59,7 +59,7 @@ pub enum Rule {
     T12,
     /// Destage does not go above the mark.
     R1,
-    /// The log is freed only after the extent is durable.
+    /// The log is freed only after the extents, their checksums and stamps are durable.
     R1Free,
     /// An extent's stamp is the replica's epoch at destage.
     R2,
@@ -69,10 +69,36 @@ pub enum Rule {
     R3Keep,
     /// The log is synced before anything of it is reported.
     R4,
+    /// A record of a former generation does not continue the log.
+    R5,
+    /// A failed write or sync is final.
+    R6,
     /// A repair is an ordinary write, under exclusion.
     R7,
     /// A mark is stored with the epoch that it came with.
     R8,
+    /// What is appended is durable before that is told.
+    DSync,
+    /// A record that does not verify, and that a later one covers, is damage and no end.
+    DRot,
+    /// An idle log gets a closing record.
+    DClose,
+    /// A record whose data does not match its checksums is none.
+    DSum,
+    /// A place in the ring is used again only when the tail has gone past it, durably.
+    DRing,
+    /// What a replica keeps of itself is written twice.
+    DPages,
+    /// The mark that a destage went by is durable before the log is freed.
+    DMark,
+    /// A chunk is the replica's, durably, before anything is put there.
+    DChunk,
+    /// The slots of a chunk are empty, durably, before the chunk is the replica's.
+    DSlots,
+    /// Nothing makes a good checksum for bad data.
+    DBad,
+    /// A store is opened when the writes of the process before it have landed.
+    DWait,
     /// The list of a returning replica comes first.
     C1,
     /// Forwarding begins before the copy list is made.
@@ -134,8 +160,21 @@ impl Rule {
         Rule::R3,
         Rule::R3Keep,
         Rule::R4,
+        Rule::R5,
+        Rule::R6,
         Rule::R7,
         Rule::R8,
+        Rule::DSync,
+        Rule::DRot,
+        Rule::DClose,
+        Rule::DSum,
+        Rule::DRing,
+        Rule::DPages,
+        Rule::DMark,
+        Rule::DChunk,
+        Rule::DSlots,
+        Rule::DBad,
+        Rule::DWait,
         Rule::C1,
         Rule::C2,
         Rule::C3Log,

@@ -15,20 +15,27 @@
 //! | [`to_owner`] | what a replica says |
 //! | [`record`] | a volume's record in the configuration store |
 //! | [`log`] | the header of a record in a replica's log |
+//! | [`device`] | what a device begins with, and where everything on it is |
+//! | [`state`] | what a replica keeps of itself |
+//! | [`slot`] | what an extent has |
 //! | [`part`] | what several of these are made of |
 //! | [`field`] | values that cannot be |
 //!
 //! `docs/reference/protocol.md` has the formats as tables.
 
+pub mod device;
 pub mod field;
 pub mod frame;
 pub mod kind;
 pub mod log;
 pub mod part;
 pub mod record;
+pub mod slot;
+pub mod state;
 pub mod to_owner;
 pub mod to_replica;
 
+pub use device::{DeviceId, DiskFault};
 pub use field::FieldError;
 pub use frame::{Body, ClusterId, DecodeError, Frame, decode, needed};
 pub use to_owner::encode_to_owner;

@@ -37,9 +37,10 @@ const COVERED: usize = 12;
 const SEQUENCED: u16 = 1;
 const BESIDE: u16 = 2;
 const MARK: u16 = 3;
+const WRAP: u16 = 4;
 
-/// Bytes of a header with so many checksums.
-const fn header_length(checksums: usize) -> usize {
+/// Bytes of a header with so many checksums: whole sectors.
+pub const fn header_length(checksums: usize) -> usize {
     (FIXED + checksums * size_of::<U32>()).next_multiple_of(SECTOR)
 }
 
@@ -60,11 +61,14 @@ pub fn block_crc(volume: VolumeId, group: GroupIndex, block: u64, data: &[u8]) -
 pub struct LogHeader {
     /// [`MAGIC`].
     pub magic: [u8; 8],
-    /// CRC32C of the first sector from here on.
+    /// CRC32C of the log's key (8 bytes, little-endian), then of the first sector from here on. The key is chosen at random
+    /// when the replica is made, and nobody who writes data knows it: what a guest writes, an image of another log for one, is
+    /// never taken for a record.
     pub crc: U32,
     /// [`LOG_VERSION`].
     pub version: U16,
-    /// 1: an entry of the sequence. 2: one beside it. 3: only a mark; then position and entry are zeroes.
+    /// 1: an entry of the sequence. 2: one beside it. 3: only a mark. 4: a mark, and the log goes on at the ring's beginning.
+    /// In the last two position and entry are zeroes.
     pub kind: U16,
     /// Bytes of the record: header, checksums, data.
     pub length: U32,
@@ -107,8 +111,19 @@ pub struct LogRecord {
     pub mark: Position,
     /// The epoch that the mark came with (rule R8).
     pub epoch: Epoch,
-    /// The entry. None: this is only a mark.
-    pub change: Option<Change>,
+    /// What it brings.
+    pub what: Recorded,
+}
+
+/// What a record brings beside a mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// An entry.
+    Entry(Change),
+    /// Nothing.
+    Mark,
+    /// Nothing: the next record is at the beginning of the ring.
+    Wrap,
 }
 
 /// An entry in the log.
@@ -138,6 +153,8 @@ pub struct Expected {
     pub replica: ReplicaId,
     /// The group.
     pub group: GroupIndex,
+    /// The log's key.
+    pub key: u64,
     /// From that of the record before to the one that was raised durably last: a log holds records of several lives.
     pub generations: RangeInclusive<u64>,
 }
@@ -213,8 +230,8 @@ impl Wire for LogHeader {
         count("the generation", self.generation)?;
         self.mark.check()?;
         count("the epoch of the mark", self.epoch)?;
-        require((SEQUENCED..=MARK).contains(&self.kind.get()), "the kind", self.kind, "must be 1 to 3")?;
-        if self.kind == MARK {
+        require((SEQUENCED..=WRAP).contains(&self.kind.get()), "the kind", self.kind, "must be 1 to 4")?;
+        if self.kind.get() >= MARK {
             let none = self.position.as_bytes().iter().chain(self.entry.as_bytes()).all(|byte| *byte == 0);
             require(none, "what the entry of a mark does", self.entry.what, "must be 0, and all of it")?;
         } else {
@@ -241,11 +258,15 @@ impl LogView<'_> {
     /// As core has it.
     pub fn record(&self) -> LogRecord {
         let head = self.header;
-        let change = (head.kind != MARK).then(|| Change {
-            position: head.position.get(),
-            sequenced: head.kind == SEQUENCED,
-            entry: head.entry.get(|| ()),
-        });
+        let what = match head.kind.get() {
+            MARK => Recorded::Mark,
+            WRAP => Recorded::Wrap,
+            kind => Recorded::Entry(Change {
+                position: head.position.get(),
+                sequenced: kind == SEQUENCED,
+                entry: head.entry.get(|| ()),
+            }),
+        };
         LogRecord {
             replica: ReplicaId(head.replica.get()),
             group: GroupIndex(head.group.get()),
@@ -254,18 +275,23 @@ impl LogView<'_> {
             synced: head.synced.get(),
             mark: head.mark.get(),
             epoch: Epoch(head.epoch.get()),
-            change,
+            what,
         }
     }
 }
 
-/// Adds a header and the checksums of its data to bytes, in whole sectors; the data is to be written after it. What it
-/// refuses leaves the bytes as they were.
-pub fn encode(record: &LogRecord, checksums: &[u32], out: &mut Vec<u8>) -> Result<(), FieldError> {
+/// Writes a header and the checksums of its data over these bytes, of which there must be
+/// [`header_length`] of the number of checksums. The data is to be written after it. What it refuses leaves the bytes as
+/// they were.
+pub fn encode(
+    record: &LogRecord,
+    key: u64,
+    checksums: impl ExactSizeIterator<Item = u32>,
+    out: &mut [u8],
+) -> Result<(), FieldError> {
     let mut head = LogHeader {
         magic: MAGIC,
         version: LOG_VERSION.into(),
-        kind: MARK.into(),
         replica: record.replica.0.into(),
         group: record.group.0.into(),
         generation: record.generation.into(),
@@ -275,26 +301,37 @@ pub fn encode(record: &LogRecord, checksums: &[u32], out: &mut Vec<u8>) -> Resul
         epoch: record.epoch.0.into(),
         ..LogHeader::new_zeroed()
     };
-    if let Some(Change { position, sequenced, entry }) = &record.change {
-        head.kind = if *sequenced { SEQUENCED } else { BESIDE }.into();
-        head.position = (*position).into();
-        head.entry = entry.into();
-        head.entry.check()?;
-    }
+    let kind = match &record.what {
+        Recorded::Mark => MARK,
+        Recorded::Wrap => WRAP,
+        Recorded::Entry(Change { position, sequenced, entry }) => {
+            head.position = (*position).into();
+            head.entry = entry.into();
+            head.entry.check()?;
+            if *sequenced { SEQUENCED } else { BESIDE }
+        }
+    };
+    head.kind = kind.into();
     let (given, blocks) = (checksums.len(), head.entry.data_blocks());
     require(given == blocks as usize, "the number of checksums", given as u64, "must be that of the blocks")?;
-    head.length = (head.header_length() as u32 + blocks * BLOCK as u32).into();
+    let length = head.header_length();
+    require(out.len() == length, "the bytes of a header", out.len() as u64, "must be what it needs")?;
+    head.length = (length as u32 + blocks * BLOCK as u32).into();
     head.check()?;
-    let (start, length) = (out.len(), head.header_length());
-    out.extend_from_slice(head.as_bytes());
-    checksums.iter().for_each(|crc| out.extend_from_slice(&crc.to_le_bytes()));
-    out.resize(start + length, 0);
-    let (first, further) = out[start..].split_at_mut(SECTOR);
+    out[FIXED..].fill(0);
+    for (place, crc) in out[FIXED..].chunks_exact_mut(size_of::<U32>()).zip(checksums) {
+        place.copy_from_slice(&crc.to_le_bytes());
+    }
+    let (first, further) = out.split_at_mut(SECTOR);
     head.further_crc = crc32c::crc32c(further).into();
     first[..FIXED].copy_from_slice(head.as_bytes());
-    head.crc = crc32c::crc32c(&first[COVERED..]).into();
+    head.crc = header_crc(key, first).into();
     first[..FIXED].copy_from_slice(head.as_bytes());
     Ok(())
+}
+
+fn header_crc(key: u64, first: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&key.to_le_bytes()), &first[COVERED..])
 }
 
 /// The header at the beginning of these bytes. [`LogFault::TooShort`] says how many it needs, at most [`MOST_HEADER`].
@@ -307,7 +344,7 @@ pub fn decode<'a>(bytes: &'a [u8], expected: &Expected) -> Result<LogView<'a>, L
         let blank = first.iter().all(|byte| *byte == 0);
         return Err(if blank { LogFault::Blank } else { LogFault::NotARecord });
     }
-    same(header.crc, &first[COVERED..])?;
+    same(header.crc, header_crc(expected.key, first))?;
     if header.version.get() > LOG_VERSION {
         return Err(LogFault::Newer { said: header.version.get(), ours: LOG_VERSION });
     }
@@ -323,7 +360,7 @@ pub fn decode<'a>(bytes: &'a [u8], expected: &Expected) -> Result<LogView<'a>, L
     header.check()?;
     let needed = header.header_length();
     let whole = bytes.get(..needed).ok_or(LogFault::TooShort { needed, got })?;
-    same(header.further_crc, &whole[SECTOR..])?;
+    same(header.further_crc, crc32c::crc32c(&whole[SECTOR..]))?;
     let short = LogFault::TooShort { needed, got };
     let count = header.entry.data_blocks() as usize;
     let (checksums, padding) =
@@ -338,7 +375,7 @@ pub fn decode<'a>(bytes: &'a [u8], expected: &Expected) -> Result<LogView<'a>, L
     Ok(LogView { header, checksums })
 }
 
-fn same(said: U32, covered: &[u8]) -> Result<(), LogFault> {
-    let (said, is) = (said.get(), crc32c::crc32c(covered));
+fn same(said: U32, is: u32) -> Result<(), LogFault> {
+    let said = said.get();
     if said == is { Ok(()) } else { Err(LogFault::Torn { said, is }) }
 }

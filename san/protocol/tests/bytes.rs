@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{CLUSTER, Logged, Message, logged, messages, records};
+use common::{CLUSTER, KEY, Logged, Message, logged, messages, records};
 use loadline_san_core::ids::{
     Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
 };
@@ -15,7 +15,9 @@ use loadline_san_core::message::{
 use loadline_san_core::record::{Departed, Group, Record, State};
 use loadline_san_protocol::field::{MOST_COUNT, MOST_DATA_BLOCKS};
 use loadline_san_protocol::frame::{HEADER, MOST_FRAME, MOST_MENTIONS, MOST_PAYLOAD, MOST_RANGES};
-use loadline_san_protocol::log::{Change, Expected, LogFault, LogRecord, MOST_HEADER, SECTOR, block_crc};
+use loadline_san_protocol::log::{
+    Change, Expected, LogFault, LogRecord, MOST_HEADER, Recorded, SECTOR, block_crc,
+};
 use loadline_san_protocol::record::RecordFault;
 use loadline_san_protocol::{ClusterId, DecodeError, decode, log, needed, record};
 use proptest::prelude::*;
@@ -26,7 +28,7 @@ const GROUP: GroupIndex = GroupIndex(3);
 const BEGIN: usize = 16;
 
 fn expected() -> Expected {
-    Expected { replica: REPLICA, group: GROUP, generations: 5..=6 }
+    Expected { replica: REPLICA, group: GROUP, key: KEY, generations: 5..=6 }
 }
 
 /// Calls it with each single bit changed.
@@ -287,7 +289,7 @@ fn the_formats_do_not_change_unseen() {
         synced: 11,
         mark: Position { ownership: Epoch(8), sequence: Sequence(4) },
         epoch: Epoch(9),
-        change: Some(Change { position, sequenced: true, entry }),
+        what: Recorded::Entry(Change { position, sequenced: true, entry }),
     };
     assert_eq!(hex(&Logged { record, checksums: vec![0xabcd] }.bytes()), LOGGED);
 
@@ -316,7 +318,7 @@ fn the_formats_do_not_change_unseen() {
 const FRAME: &str = "4c4c736e010003002c000000001000007766554433221100efcdab896745230107000000000000004d00000000000000\
     0200000000000000090000000000000004000000000000000300000000000000010000000ec9d4000800000000000000\
     0500000000000000040000000000000006000000000000000100000002000000cdab";
-const LOGGED: &str = "4c4c6c6f6772656352f525d20100010000120000000000004d0000000000000005000000000000000c00000000000000\
+const LOGGED: &str = "4c4c6c6f67726563eed8746c0100010000120000000000004d0000000000000005000000000000000c00000000000000\
     0b0000000000000008000000000000000400000000000000090000000000000008000000000000000500000000000000\
     0600000000000000010000000200000003000000cdab";
 const RECORD: &str = "4c4c766f6c756d658f31ff57c40000000100020009000000000000000100000002000000000000000300000000000000\

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-use common::{CLUSTER, Logged, Message, logged, messages, records};
+use common::disk::{Lain, every_outcome};
+use common::{CLUSTER, KEY, Logged, Message, logged, messages, records};
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_protocol::frame::HEADER;
@@ -25,7 +26,7 @@ const REPLICA: ReplicaId = ReplicaId(77);
 const GROUP: GroupIndex = GroupIndex(3);
 const GENERATION: u64 = 5;
 /// As many inputs at least, however slow the machine is: with these, everything is reached.
-const LEAST: u64 = 150_000;
+const LEAST: u64 = 300_000;
 
 /// How often each outcome was.
 type Seen = BTreeMap<String, u64>;
@@ -58,6 +59,7 @@ enum Format {
     Frame,
     Record,
     Log,
+    Disk(Lain),
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u32) {
@@ -102,8 +104,10 @@ impl Format {
                 if end <= all {
                     put(bytes, 20, crc32c::crc32c(&bytes[SECTOR..end]));
                 }
-                put(bytes, 8, crc32c::crc32c(&bytes[12..SECTOR]));
+                let key = crc32c::crc32c(&KEY.to_le_bytes());
+                put(bytes, 8, crc32c::crc32c_append(key, &bytes[12..SECTOR]));
             }
+            Format::Disk(lain) => lain.mend(bytes),
             _ => {}
         }
     }
@@ -134,7 +138,8 @@ impl Format {
             },
             Format::Log => {
                 let generations = GENERATION..=GENERATION + 1;
-                match log::decode(bytes, &Expected { replica: REPLICA, group: GROUP, generations }) {
+                let expected = Expected { replica: REPLICA, group: GROUP, key: KEY, generations };
+                match log::decode(bytes, &expected) {
                     Ok(view) => {
                         let checksums = view.checksums.iter().map(|c| c.get()).collect();
                         let logged = Logged { record: view.record(), checksums };
@@ -147,6 +152,7 @@ impl Format {
                     }
                 }
             }
+            Format::Disk(lain) => lain.judge(bytes),
         }
     }
 }
@@ -277,6 +283,7 @@ fn everything() -> Vec<String> {
         .chain(named("record", records))
         .chain(named("log", logs))
         .chain(fields.map(of_field))
+        .chain(every_outcome())
         .collect()
 }
 
@@ -286,6 +293,8 @@ struct Corpus {
     frames: Vec<Vec<u8>>,
     records: Vec<Vec<u8>>,
     logs: Vec<Vec<u8>>,
+    /// Of each of [`Lain::ALL`].
+    disks: [Vec<Vec<u8>>; 5],
 }
 
 impl Corpus {
@@ -293,7 +302,8 @@ impl Corpus {
         let seed: Vec<u8> = (0..4).flat_map(|_| random.next().to_le_bytes()).collect();
         let random = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
         let runner = TestRunner::new_with_rng(Config::default(), random);
-        let mut corpus = Corpus { runner, frames: Vec::new(), records: Vec::new(), logs: Vec::new() };
+        let (frames, records, logs, disks) = Default::default();
+        let mut corpus = Corpus { runner, frames, records, logs, disks };
         corpus.renew();
         corpus
     }
@@ -308,6 +318,7 @@ impl Corpus {
         self.records = records.iter().map(|r| record::encode(r).expect("it can be written")).collect();
         let logs = many(&mut self.runner, 100, logged(REPLICA, GROUP, GENERATION));
         self.logs = logs.iter().map(Logged::bytes).collect();
+        self.disks = Lain::ALL.map(|lain| many(&mut self.runner, 50, lain.some()));
     }
 
     fn one(&self, format: Format, random: &mut Random) -> &[u8] {
@@ -315,6 +326,7 @@ impl Corpus {
             Format::Frame => &self.frames,
             Format::Record => &self.records,
             Format::Log => &self.logs,
+            Format::Disk(lain) => &self.disks[lain as usize],
         };
         &all[random.below(all.len())]
     }
@@ -325,7 +337,8 @@ fn noise(corpus: &Corpus, format: Format, random: &mut Random) -> Vec<u8> {
     let most = if random.one_in(4) { 4096 } else { 200 };
     let length = random.below(most);
     if random.one_in(8) {
-        return vec![0; length.max(SECTOR)];
+        let least = if let Format::Disk(lain) = format { lain.bytes() } else { SECTOR };
+        return vec![0; length.max(least)];
     }
     let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
     // With the right beginning, something else is looked at than the magic.
@@ -403,10 +416,15 @@ fn any_bytes_are_taken_or_refused() {
     let mut corpus = Corpus::new(&mut random);
     let (mut seen, mut inputs) = (Seen::new(), 0u64);
     while inputs < LEAST || Instant::now() < until {
-        if inputs % 20_000 == 19_999 {
+        if inputs % 40_000 == 39_999 {
             corpus.renew();
         }
-        let format = [Format::Frame, Format::Frame, Format::Record, Format::Log][random.below(4)];
+        let format = match random.below(8) {
+            0..=1 => Format::Frame,
+            2 => Format::Record,
+            3 => Format::Log,
+            _ => Format::Disk(Lain::ALL[random.below(Lain::ALL.len())]),
+        };
         let mut bytes = if random.one_in(16) {
             noise(&corpus, format, &mut random)
         } else {

@@ -23,6 +23,7 @@
 
 mod config;
 pub mod coverage;
+pub mod cutting;
 pub mod directed;
 mod faults;
 pub mod history;

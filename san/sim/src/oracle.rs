@@ -127,6 +127,10 @@ impl World {
                 if unknown(replica) {
                     continue;
                 }
+                if store.is_spoilt() && !store.is_whole(within) {
+                    // What a read would find out.
+                    continue;
+                }
                 let values = store.durable_value(within).unwrap_or(ZERO);
                 for (sector, value) in (block * 8..).zip(values) {
                     if let Err(impossible) = self.history.may_hold(sector, value) {

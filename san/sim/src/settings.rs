@@ -116,7 +116,7 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
 }
 
 /// The store of a new replica.
-pub(crate) fn new_store() -> Store {
+pub(crate) fn new_store(replica: ReplicaId) -> Store {
     let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
-    Store::new(Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody })
+    Store::new(replica, Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody })
 }

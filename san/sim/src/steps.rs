@@ -50,15 +50,20 @@ impl World {
                     self.say(|| format!("n{node} {id} does {}", brief(&command)));
                     let state = &mut self.nodes[node];
                     state.stores.get_mut(&id).expect("a replica has a store").submit(command);
-                    let process = state.process.as_mut().expect("it is alive");
-                    if process.stepping.insert(id) {
-                        let delay = self.rng.below(self.weather.disk_slowest);
-                        self.after(delay, Happening::Store(node, id, life));
-                    }
+                    self.wake_store(node, id, life);
                 }
             }
         }
         self.replies = replies;
+    }
+
+    /// A store has something to do.
+    pub(crate) fn wake_store(&mut self, node: usize, id: ReplicaId, life: u64) {
+        let process = self.nodes[node].process.as_mut().expect("it is alive");
+        if process.stepping.insert(id) {
+            let delay = self.rng.below(self.weather.disk_slowest);
+            self.after(delay, Happening::Store(node, id, life));
+        }
     }
 
     /// A store does its next step.

@@ -1,7 +1,6 @@
 //! A client of the volume: a virtual machine that wants it at its own node, and moves.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use loadline_san_core::message::Content;
 use loadline_san_core::record::Record;
@@ -225,7 +224,7 @@ impl World {
                 self.history.write_begins(write, sector, (0..count).map(value));
                 let mut blocks: Vec<Block> = vec![ZERO; count.div_ceil(8) as usize];
                 (0..count).for_each(|at| blocks[(at / 8) as usize][(at % 8) as usize] = value(at));
-                (Ask::Write(Rc::new(blocks)), Kind::Write(write))
+                (Ask::Write(Blocks::new(blocks)), Kind::Write(write))
             }
             What::WriteZeroes => {
                 self.writes += 1;
@@ -408,7 +407,7 @@ pub(crate) fn merge(
         }
         block
     };
-    Rc::new(match &request.ask {
+    Blocks::new(match &request.ask {
         Ask::Write(_) => (first_block..=last_block).map(block).collect(),
         _ => {
             let wanted = [(head, first_block), (tail, last_block)];

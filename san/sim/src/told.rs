@@ -48,7 +48,7 @@ impl Told {
         Told {
             promise: found.promise,
             end: Some(found.end),
-            list: store.list().to_vec(),
+            list: store.list(),
             asked: found.promise,
             mark: found.mark,
             appends: VecDeque::new(),
@@ -64,13 +64,13 @@ impl Told {
             store.log().any(|record| record.position == position && record.entry.range() == *range)
         };
         let is_lost = |(position, range): &(Position, Range<u64>)| {
-            *position > self.mark && !is_within(range, store.list()) && !is_in_log(*position, range)
+            *position > self.mark && !is_within(range, &store.list()) && !is_in_log(*position, range)
         };
         if found.promise < self.promise {
             Some("a promise")
         } else if self.end.is_some_and(|end| found.end < end) {
             Some("entries")
-        } else if !self.list.iter().all(|range| is_within(range, store.list())) {
+        } else if !self.list.iter().all(|range| is_within(range, &store.list())) {
             Some("its list")
         } else if self.dropped.iter().any(is_lost) {
             Some("blocks that a return dropped")

@@ -1,7 +1,5 @@
 //! What goes between nodes, and into the configuration store, goes as bytes.
 
-use std::rc::Rc;
-
 use loadline_san_core::message::{Content, Entry, Payload, ToOwner, ToReplica, What};
 use loadline_san_core::record::Record;
 use loadline_san_protocol::{Body, ClusterId, decode, encode_to_owner, encode_to_replica, record};
@@ -29,7 +27,7 @@ pub(crate) fn carried(message: &Happening) -> Result<Happening, String> {
         }
         _ => unreachable!("only these go between nodes"),
     };
-    let arrived = || -> Blocks { Rc::new(data.to_vec()) };
+    let arrived = || -> Blocks { Blocks::new(data.to_vec()) };
     Ok(match decode(&bytes, CLUSTER).expect("what was encoded is decoded").body {
         Body::ToReplica(from, body) => Happening::ToReplica(node, from, body.message(arrived)),
         Body::ToOwner(from, body) => Happening::ToOwner(node, from, body.message(arrived)),

@@ -139,6 +139,8 @@ pub struct World {
     pub(crate) echo: BTreeMap<(usize, usize), Time>,
     /// Devices that do nothing, while the processes that use them answer.
     pub(crate) hung: BTreeSet<ReplicaId>,
+    /// Nothing is destaged but when a log is full.
+    pub(crate) keeps_log: bool,
     /// How long it takes to make whole blocks of what a client writes.
     pub(crate) merge_delay: Time,
     /// What never heals.
@@ -232,6 +234,7 @@ impl World {
             without_entries: BTreeSet::new(),
             echo: BTreeMap::new(),
             hung: BTreeSet::new(),
+            keeps_log: false,
             merge_delay: 5 * US,
             lasting: Lasting::default(),
             weather: Weather::CALM,
@@ -252,7 +255,7 @@ impl World {
         for group in &record.groups {
             for replica in &group.in_sync {
                 let node = record.homes[replica].0 as usize;
-                world.nodes[node].stores.insert(*replica, crate::settings::new_store());
+                world.nodes[node].stores.insert(*replica, crate::settings::new_store(*replica));
             }
         }
         world.config.push(record);
@@ -473,12 +476,13 @@ impl World {
         }
         self.step_volume(node, Event::Wake);
         let (rng, state) = (&mut self.rng, &mut self.nodes[node]);
-        let stores = state.stores.iter_mut().filter(|(replica, _)| !self.hung.contains(replica));
-        for (_, store) in stores {
-            for _ in 0..rng.below(4) {
-                store.destage(rng);
+        let (mut busy, keeps_log) = (Vec::new(), self.keeps_log);
+        for (replica, store) in state.stores.iter_mut().filter(|(replica, _)| !self.hung.contains(replica)) {
+            if store.tick(rng, !keeps_log) {
+                busy.push(*replica);
             }
         }
+        busy.into_iter().for_each(|replica| self.wake_store(node, replica, life));
         let lease_ns = self.record().lease_ns;
         let next = lease_ns / 16 + self.rng.below(lease_ns / 64);
         self.after(next, Happening::Tick(node, life));

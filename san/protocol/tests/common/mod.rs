@@ -2,6 +2,8 @@
 //! its blocks.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub(crate) mod disk;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -13,12 +15,15 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::message::*;
 use loadline_san_core::record::{Departed, Group, Record, State};
 use loadline_san_protocol::field::MOST_COUNT;
-use loadline_san_protocol::log::{Change, LogRecord};
+use loadline_san_protocol::log::{Change, LogRecord, Recorded};
 use loadline_san_protocol::{Body, ClusterId, FieldError, Frame, encode_to_owner, encode_to_replica, log};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+
+/// Of the log.
+pub(crate) const KEY: u64 = 0x1122_3344_5566_7788;
 
 /// A message of either direction.
 #[derive(Debug, Clone, PartialEq)]
@@ -274,8 +279,8 @@ pub(crate) struct Logged {
 
 impl Logged {
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        log::encode(&self.record, &self.checksums, &mut out).expect("it can be written");
+        let mut out = vec![0xee; log::header_length(self.checksums.len())];
+        log::encode(&self.record, KEY, self.checksums.iter().copied(), &mut out).expect("it can be written");
         out
     }
 }
@@ -288,19 +293,24 @@ pub(crate) fn logged(
 ) -> impl Strategy<Value = Logged> {
     let changes = (positions(), any::<bool>(), entries());
     let heads = (numbers(), any::<u64>(), positions(), counts());
-    (heads, prop::option::weighted(0.8, changes)).prop_map(move |((number, synced, mark, epoch), change)| {
+    let records = (heads, any::<bool>(), prop::option::weighted(0.8, changes));
+    records.prop_map(move |((number, synced, mark, epoch), wraps, change)| {
         let mut checksums = Vec::new();
-        let change = change.map(|(mut position, sequenced, entry)| {
-            if let What::Data(payload) = &entry.what {
-                checksums.clone_from(&payload.data);
+        let what = match change {
+            Some((mut position, sequenced, entry)) => {
+                if let What::Data(payload) = &entry.what {
+                    checksums.clone_from(&payload.data);
+                }
+                if sequenced {
+                    position.sequence.0 = position.sequence.0.max(1);
+                }
+                Recorded::Entry(Change { position, sequenced, entry: stripped(&entry) })
             }
-            if sequenced {
-                position.sequence.0 = position.sequence.0.max(1);
-            }
-            Change { position, sequenced, entry: stripped(&entry) }
-        });
+            None if wraps => Recorded::Wrap,
+            None => Recorded::Mark,
+        };
         let (epoch, synced) = (Epoch(epoch), synced % number);
-        let record = LogRecord { replica, group, generation, number, synced, mark, epoch, change };
+        let record = LogRecord { replica, group, generation, number, synced, mark, epoch, what };
         Logged { record, checksums }
     })
 }

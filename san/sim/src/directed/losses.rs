@@ -17,7 +17,7 @@ fn members(world: &World) -> Vec<ReplicaId> {
 fn loses_and_starts(world: &mut World, node: usize) {
     world.kill(node, false);
     for (replica, store) in &mut world.nodes[node].stores {
-        store.lose_last();
+        store.lose_last(true);
         world.liars.insert(*replica);
     }
     world.start(node);
@@ -26,9 +26,15 @@ fn loses_and_starts(world: &mut World, node: usize) {
 /// A record of a replica's log rots, which a start of its process finds.
 fn rots_and_starts(world: &mut World, replica: ReplicaId) {
     let home = world.home(replica);
-    let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
-    let rots = state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
-    world.must(rots, "something is in the log");
+    let mut rots = false;
+    for _ in 0..100 {
+        let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
+        rots = rots || state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
+        if !rots {
+            world.pass(1);
+        }
+    }
+    world.must(rots, "something is in the log, and covered");
     world.kill(home, false);
     world.start(home);
 }
@@ -111,7 +117,10 @@ pub(super) fn forced_and_short(world: &mut World) {
     world.ask_first(0, What::Write);
     world.pass(200);
     world.detach(owner);
-    loses_and_starts(world, home);
+    world.kill(home, false);
+    world.nodes[home].stores.values_mut().for_each(|store| store.lose_last(false));
+    world.liars.insert(replica);
+    world.start(home);
     world.place(1, owner);
     world.pass(1_000);
     world.must(!world.serves(owner), "it waits for a person");
@@ -122,6 +131,7 @@ pub(super) fn forced_and_short(world: &mut World) {
 
 /// A record of the only copy's log has rotted; a person goes on with what is left.
 pub(super) fn forced_and_rotten(world: &mut World) {
+    world.keeps_log = true;
     let replica = members(world)[0];
     let owner = 1 - world.home(replica);
     world.begin(owner);
@@ -205,7 +215,7 @@ pub(super) fn liar(world: &mut World) {
     world.kill(0, false);
     world.kill(1, false);
     for (replica, store) in &mut world.nodes[1].stores {
-        store.lose_last();
+        store.lose_last(true);
         world.liars.insert(*replica);
     }
     world.start(0);
@@ -218,6 +228,7 @@ pub(super) fn liar(world: &mut World) {
 /// The order to go on with a damaged store comes again, to a later life of the process: by then it has lost more, and another
 /// copy is whole.
 pub(super) fn late_salvage(world: &mut World) {
+    world.keeps_log = true;
     let replicas = members(world);
     let (left, other) = (replicas[0], replicas[1]);
     let (home, owner) = (world.home(left), world.home(other));
@@ -250,6 +261,7 @@ pub(super) fn late_salvage(world: &mut World) {
 
 /// A person's decision is carried out although the answer of the configuration store stays away for long.
 pub(super) fn forced_late(world: &mut World) {
+    world.keeps_log = true;
     let replica = members(world)[0];
     let owner = 1 - world.home(replica);
     world.begin(owner);
@@ -267,6 +279,7 @@ pub(super) fn forced_late(world: &mut World) {
 
 /// The clients go while a person's decision is carried out: it is carried out all the same.
 pub(super) fn forced_and_detached(world: &mut World) {
+    world.keeps_log = true;
     let replica = members(world)[0];
     let owner = 1 - world.home(replica);
     world.begin(owner);
@@ -360,6 +373,7 @@ pub(super) fn grown_again(world: &mut World) {
 /// The configuration store went back in time, and the only copy that is left is damaged, and has promised more than anybody
 /// knows: the second order of a person goes above that.
 pub(super) fn damaged_and_ahead(world: &mut World) {
+    world.keeps_log = true;
     world.begin(0);
     let old = world.record().clone();
     for number in 0..12 {

@@ -1,58 +1,67 @@
-//! A replica's store on a simulated disk: in memory, in small steps, with every fault.
+//! A replica's store on a simulated disk, with every fault.
 //!
 //! ```text
-//! submit ─▶ queue ─▶ step: write … sync … tell ─▶ completions
-//!                           │
-//!                           ▼
-//!            disk: log, extents, what is kept  ◀── destage: write, sync, commit, free
+//! submit ─▶ loadline-san-store ─▶ asks ─▶ step: one is done, in any order ─▶ completions
+//!                                             │
+//!                                             ▼
+//!                                  SimDisk: sectors, written and durable
 //! ```
 //!
 //! The simulator may let the process die ([`Store::kill`]) or cut the power ([`Store::power_loss`]) between any two steps.
 //! What is written is readable at once, and survives a kill; only what is synced survives a loss of power for certain.
 
-mod destage;
+mod blocks;
 mod disk;
-#[cfg(test)]
-mod tests;
 
-use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
-use loadline_san_core::ids::{Epoch, Position};
-use loadline_san_core::message::{Promise, What};
-use loadline_san_core::rule::{Rule, left_out};
+use loadline_san_core::ids::{Epoch, Position, ReplicaId};
+use loadline_san_core::layout::{BLOCK, GroupIndex};
+use loadline_san_core::message::{Mention, Promise};
 use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_protocol::device::{DeviceId, Superblock};
+use loadline_san_protocol::log::SECTOR;
+use loadline_san_protocol::{ClusterId, state};
+use loadline_san_store::io::{Address, Area, Ask, Data as _, Disk, Sector, Token};
+use loadline_san_store::open::{Damage, NewReplica, create, open};
+use loadline_san_store::read;
+use loadline_san_store::space::Space;
+use loadline_san_store::store::{Action, Identity, Settings};
 
-use self::destage::Destage;
-use self::disk::{Disk, View};
-pub use self::disk::{Known, Record};
+pub use self::blocks::{Block, Blocks, ZERO};
+pub use self::disk::SimDisk;
 use crate::rng::Rng;
+use crate::world::VOLUME;
 
-/// A block of data: one value for each of its sectors. All zero: a block of zeroes.
-pub type Block = [u64; 8];
+/// What is simulated here runs on disks of its own.
+pub(crate) type Real = loadline_san_store::store::Store<Blocks>;
 
-/// Data of consecutive blocks.
-pub type Blocks = Rc<Vec<Block>>;
-
-/// A block of zeroes.
-pub const ZERO: Block = [0; 8];
-
-/// Blocks of an extent: they are allocated and freed together, and share one stamp.
-pub const EXTENT: u64 = 4;
-
-/// Ranges in one answer to [`Command::Changed`]. Few, so that owners have to ask on.
-pub const MOST_RANGES: usize = 2;
-
-/// Appends that are synced together.
-const MOST_TOGETHER: usize = 8;
+const CLUSTER: ClusterId = ClusterId(0x10ad);
+/// Blocks of an extent. Few, so that extents are allocated and freed.
+const EXTENT: u32 = 4;
+/// Extents of a chunk.
+const CHUNK: u64 = 8;
+/// Bytes of a chunk: a page of slots, and the extents.
+const CHUNK_BYTES: u64 = 4096 + CHUNK * EXTENT as u64 * BLOCK;
+/// Chunks of a log. Few, so that it is full now and then, and wraps.
+const LOG_CHUNKS: u64 = 4;
+/// The most blocks of an entry.
+const MOST_BLOCKS: u32 = 24;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Store {
-    disk: Disk,
+    replica: ReplicaId,
+    disk: SimDisk,
     health: Health,
     process: Option<Process>,
+    /// What a start would find, while no process runs: all that is written, and all that is durable.
+    asleep: Option<Box<[Real; 2]>>,
+    /// What was told last to be durable.
+    promise: Promise,
+    /// Something has rotted.
+    spoilt: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,50 +69,92 @@ enum Health {
     Well,
     /// The next write or sync fails.
     FailsNext,
-    /// A write or a sync has failed, or something is lost. The process was not told yet.
-    Untold,
-    /// It was told. Nothing is done any more.
+    /// A write or a sync has failed, or something is lost. The process may not have been told yet.
     Dead,
 }
 
 /// What is gone when the process dies.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Process {
-    /// What it was told last: how far destage may go, and its stamp.
-    known: Known,
-    /// What changes something is done in the order in which it came.
-    queue: VecDeque<Command<Blocks>>,
-    /// What is left to do of the command that was taken from the queue last.
-    plan: VecDeque<Step>,
-    /// What only reads is done at any time, in any order.
-    reads: Vec<Command<Blocks>>,
-    destage: Option<Destage>,
+    store: Real,
+    /// What the device has been asked for, and when.
+    asked: Vec<(Token, Ask<Blocks>, u64)>,
+    damaged: bool,
+    told: bool,
 }
 
-/// A step of a command. The process can die between any two.
-#[derive(Debug)]
-enum Step {
-    Append(Record),
-    Promise(Promise),
-    Keep(Known),
-    /// The first half of a return.
-    List,
-    /// The second.
-    Drop(Position),
-    /// Everything is forgotten.
-    Empty(Position),
-    ForgetList,
-    /// What cannot be read of the log is dropped.
-    Salvage,
-    Sync,
-    Tell(Completion<Blocks>),
-    TellList,
+/// Small, so that everything happens often.
+const SETTINGS: Settings =
+    Settings { low: 40, high: 80, round: 64 << 10, when_idle: false, together: 8, ranges: 2 };
+
+/// Opens what is on a disk.
+pub(crate) fn open_disk<D: Disk>(
+    disk: &mut D,
+    two: bool,
+    replica: ReplicaId,
+) -> Result<(Real, Found, Vec<Damage>), String> {
+    let space = |disk: &mut D, area| match Space::load(disk, area, CLUSTER) {
+        Ok(space) => Ok(Arc::new(Mutex::new(space))),
+        Err(why) => Err(why.to_string()),
+    };
+    let log = space(disk, Area::Log)?;
+    let capacity = if two { space(disk, Area::Capacity)? } else { Arc::clone(&log) };
+    open(disk, &log, &capacity, replica, SETTINGS).map_err(|why| why.to_string())
+}
+
+fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, Found) {
+    let two = disk.is_two();
+    let (store, found, _) = open_disk(disk, two, replica).expect("what a replica keeps of itself is whole");
+    (store, found)
+}
+
+/// Where the first chunk of a device is, in bytes: there are fewer than eight times as many.
+pub(crate) fn first_chunk() -> u64 {
+    4 * 4096
+}
+
+/// A device, or two, with an empty replica of so many blocks. It is durable.
+pub(crate) fn format(replica: ReplicaId, two: bool, blocks: u64, promise: Promise) -> SimDisk {
+    let id = Identity { volume: VOLUME, group: GroupIndex(0), replica };
+    let chunks = LOG_CHUNKS + blocks.div_ceil(u64::from(EXTENT) * CHUNK) + 2;
+    let bytes = 64 * 1024 + chunks * CHUNK_BYTES;
+    let mut disk = SimDisk::new(bytes, two);
+    let mut prepare = |area, device| {
+        let superblock = Superblock::fit(CLUSTER, device, bytes, CHUNK_BYTES, EXTENT);
+        Space::format(&mut disk, area, superblock.expect("it fits"), false).expect("the device is empty")
+    };
+    let mut log = prepare(Area::Log, DeviceId(1));
+    if two {
+        prepare(Area::Capacity, DeviceId(2));
+    }
+    let new = NewReplica {
+        id,
+        blocks,
+        log_bytes: LOG_CHUNKS * CHUNK_BYTES,
+        most_blocks: MOST_BLOCKS,
+        key: 0x5eed ^ replica.0,
+        promise,
+    };
+    let capacity = DeviceId(if two { 2 } else { 1 });
+    create(&mut disk, &mut log, capacity, &new).expect("there is room");
+    disk
 }
 
 impl Store {
     /// A formatted store for so many blocks, empty and durable. It is to be opened.
-    pub fn new(blocks: u64, promise: Promise) -> Store {
-        Store { disk: Disk::new(blocks, promise), health: Health::Well, process: None }
+    pub fn new(replica: ReplicaId, blocks: u64, promise: Promise) -> Store {
+        let disk = format(replica, replica.0.is_multiple_of(2), blocks, promise);
+        let mut store = Store {
+            replica,
+            disk,
+            health: Health::Well,
+            process: None,
+            asleep: None,
+            promise,
+            spoilt: false,
+        };
+        store.fall_asleep();
+        store
     }
 
     /// A process starts: it reads the log, and syncs it (rule R4).
@@ -112,27 +163,18 @@ impl Store {
     /// If another has it open.
     pub fn open(&mut self) -> Found {
         assert!(self.process.is_none(), "a process has it open");
-        // Only what was durable rots; what was torn ended the log already.
-        let rotten = self.disk.log(View::Written).any(|record| record.rotten);
-        if self.fails() {
-            self.health = Health::Dead;
-        } else if !left_out(Rule::R4) {
-            self.disk.sync_log();
-            self.disk.sync_extents();
+        let (store, mut found) = opened(&mut self.disk, self.replica);
+        if self.health != Health::Well {
+            (self.health, found.damaged) = (Health::Dead, true);
         }
-        if rotten {
+        if found.damaged {
             self.health = Health::Dead;
         }
-        let mut known = self.disk.known();
-        known.epoch = known.epoch.max(self.disk.promise.written.epoch);
-        self.process = Some(Process { known, ..Process::default() });
-        Found {
-            promise: self.disk.promise.written,
-            mark: known.mark,
-            epoch: known.epoch,
-            end: self.disk.end(),
-            damaged: self.health == Health::Dead,
-        }
+        self.asleep = None;
+        self.promise = found.promise;
+        self.process =
+            Some(Process { store, asked: Vec::new(), damaged: found.damaged, told: found.damaged });
+        found
     }
 
     /// Takes a command. It is carried out by [`step`](Self::step).
@@ -140,152 +182,150 @@ impl Store {
     /// # Panics
     /// If the store is not open, or has no such blocks.
     pub fn submit(&mut self, command: Command<Blocks>) {
+        let blocks = self.blocks();
         let process = self.process.as_mut().expect("commands come from a process");
-        if matches!(command, Command::Salvage) && self.health == Health::Dead && self.disk.has_rotten_log() {
-            self.health = Health::Well;
-        }
-        if matches!(self.health, Health::Untold | Health::Dead) {
-            return;
-        }
         match &command {
-            Command::Append { entry, mark, epoch, .. } => {
-                assert!(entry.range().end <= self.disk.blocks, "{:?} is outside", entry.range());
-                if let What::Data(payload) = &entry.what {
-                    let long =
-                        payload.data.len() as u64 >= u64::from(payload.first) + u64::from(entry.blocks);
-                    assert!(long, "there is data for each block");
-                }
-                process.known.raise(Known { mark: *mark, epoch: *epoch });
+            Command::Append { entry, .. } => {
+                assert!(entry.range().end <= blocks, "{:?} is outside", entry.range())
             }
-            Command::Mark { mark, epoch } => process.known.raise(Known { mark: *mark, epoch: *epoch }),
-            Command::Read { block, blocks, .. } => {
-                assert!(
-                    block + u64::from(*blocks) <= self.disk.blocks,
-                    "{block} and {blocks} more is outside"
-                );
+            Command::Read { block, blocks: of, .. } => {
+                assert!(block + u64::from(*of) <= blocks, "{block} and {of} more is outside");
+            }
+            Command::Salvage if process.damaged => {
+                process.damaged = false;
+                self.health = Health::Well;
             }
             _ => {}
         }
-        match command {
-            Command::Read { .. } | Command::Fetch { .. } | Command::Changed { .. } | Command::Above(_) => {
-                process.reads.push(command);
-            }
-            // What a loss of power brings back does no harm.
-            Command::Keep(epoch) => self.disk.forget_tombstones(epoch),
-            _ => process.queue.push_back(command),
+        if self.health != Health::Dead {
+            process.store.submit(command);
         }
     }
 
-    /// Does the next small step of what is queued. False if there is nothing to do.
-    ///
-    /// What changes something is done in the order in which it came. What only reads is done in any order, and overtakes:
-    /// a device with deep queues is no different.
+    /// Does the next small step of what is asked for. False if there is nothing to do.
     pub fn step(&mut self, rng: &mut Rng, out: &mut Vec<Completion<Blocks>>) -> bool {
         let Some(process) = &mut self.process else { return false };
-        if self.health == Health::Untold {
-            self.health = Health::Dead;
-            out.push(Completion::Failed);
-            return true;
+        if self.health == Health::Dead {
+            let tells = !std::mem::replace(&mut process.told, true);
+            if tells {
+                out.push(Completion::Failed);
+            }
+            return tells;
         }
-        let writes = !process.plan.is_empty() || !process.queue.is_empty();
-        if !process.reads.is_empty() && (!writes || rng.chance(2)) {
-            let read = process.reads.swap_remove(rng.index(process.reads.len()));
-            out.push(answer(&self.disk, process.known.mark, read));
-            return true;
+        let mut actions = Vec::new();
+        let mut done = false;
+        if !process.asked.is_empty() {
+            // A device with deep queues does any of them next.
+            let next = rng.index(process.asked.len());
+            let (token, ask, moment) = process.asked.swap_remove(next);
+            let fails = self.health == Health::FailsNext && !matches!(ask, Ask::Read(_));
+            let answer = if fails { SimDisk::refuse(ask) } else { self.disk.carry_out(ask, moment) };
+            process.store.done(token, answer, &mut actions);
+            if fails {
+                self.health = Health::Dead;
+            }
+            done = true;
         }
-        if !writes {
+        process.store.run(&mut actions);
+        done |= !actions.is_empty();
+        let moment = self.disk.moment();
+        for action in actions {
+            match action {
+                Action::Ask(token, ask) => process.asked.push((token, ask, moment)),
+                Action::Tell(completion) => {
+                    match &completion {
+                        Completion::Promised(promise) => self.promise = *promise,
+                        Completion::Failed => process.told = true,
+                        _ => {}
+                    }
+                    out.push(completion);
+                }
+            }
+        }
+        done
+    }
+
+    /// Time passes: what is acknowledged is destaged, and an idle log gets its closing record. Whether there is something
+    /// to do by steps.
+    pub fn tick(&mut self, rng: &mut Rng, destages: bool) -> bool {
+        let Some(process) = &mut self.process else { return false };
+        if self.health == Health::Dead {
             return false;
         }
-        if process.plan.is_empty() {
-            process.take(rng);
-        }
-        let step = process.plan.pop_front().expect("every command has a step");
-        let tells = matches!(step, Step::Tell(_) | Step::TellList);
-        if tells || !self.fails() {
-            self.carry_out(step, out);
+        match rng.below(6) {
+            0 if destages => process.store.destage_soon(),
+            1 => process.store.tick(),
+            _ => return false,
         }
         true
     }
 
-    fn carry_out(&mut self, step: Step, out: &mut Vec<Completion<Blocks>>) {
-        let mark = self.process.as_ref().map_or(Position::START, |process| process.known.mark);
-        match step {
-            Step::Append(record) => self.disk.append(record),
-            Step::Promise(promise) => self.disk.promise.write(|written| *written = promise),
-            Step::Keep(known) => {
-                let known = self.disk.to_keep(known);
-                self.disk.known.write(|written| written.raise(known));
-            }
-            Step::List => {
-                if !left_out(Rule::C1) {
-                    self.disk.list_above(mark);
-                }
-            }
-            Step::Drop(after) => self.disk.drop_above(mark, after),
-            Step::Empty(after) => {
-                if let Some(process) = &mut self.process {
-                    process.destage = None;
-                }
-                self.disk.empty(after);
-            }
-            Step::Salvage => self.disk.salvage(),
-            Step::ForgetList => self.disk.list.write(Vec::clear),
-            Step::Sync => self.disk.sync_log(),
-            Step::Tell(completion) => out.push(completion),
-            Step::TellList => out.push(Completion::Listed(self.disk.list.written.clone())),
-        }
-    }
-
-    /// The process dies. What is written stays; of the appends that it had queued, some may be written yet.
+    /// The process dies. What is written stays; of what it had asked for, all, some, or parts may be written yet, before
+    /// another process has the device.
     pub fn kill(&mut self, rng: &mut Rng) {
         let Some(process) = self.process.take() else { return };
-        match self.health {
-            Health::Well => {}
-            Health::FailsNext => return,
-            Health::Untold | Health::Dead => {
-                self.health = Health::Dead;
-                return;
+        if self.health == Health::Well {
+            for (_, ask, _) in process.asked {
+                if let Ask::Write(writing) = ask {
+                    match rng.below(3) {
+                        0 => {}
+                        1 => self.disk.land(&writing, false, || true),
+                        _ => self.disk.land(&writing, false, || !rng.chance(4)),
+                    }
+                }
             }
         }
-        let queue = process.queue.into_iter().flat_map(|command| Process::steps_of([command]));
-        for step in process.plan.into_iter().chain(queue) {
-            if rng.chance(4) {
-                break;
-            }
-            match step {
-                Step::Append(_) | Step::Promise(_) => self.carry_out(step, &mut Vec::new()),
-                Step::Keep(_) | Step::Sync | Step::Tell(_) | Step::ForgetList => {}
-                // Nothing after these was handed to the device before they were durable.
-                Step::List | Step::Drop(_) | Step::Empty(_) | Step::TellList | Step::Salvage => break,
-            }
-        }
+        self.fall_asleep();
     }
 
     /// The power fails: the process dies, and of all that is not synced a part is lost.
     pub fn power_loss(&mut self, rng: &mut Rng) {
         self.kill(rng);
         self.disk.power_loss(rng);
+        self.fall_asleep();
+    }
+
+    fn fall_asleep(&mut self) {
+        let mut written = self.disk.unspoilt();
+        let mut durable = written.clone();
+        durable.lose(|| true);
+        let found = |disk: &mut SimDisk| opened(disk, self.replica).0;
+        self.asleep = Some(Box::new([found(&mut written), found(&mut durable)]));
     }
 
     /// A block of an extent rots: it cannot be read until it is overwritten. False if there is none.
     pub fn rot(&mut self, rng: &mut Rng) -> bool {
-        self.disk.rot(rng)
+        let blocks: Vec<u64> = self.seen(false).destaged().collect();
+        if blocks.is_empty() {
+            return false;
+        }
+        self.rot_block(blocks[rng.index(blocks.len())]);
+        true
     }
 
-    /// A durable record of the log rots. What it covers cannot be read, and a start finds the store damaged. False if there
-    /// is none.
+    /// A durable record of the log rots, of which a later one knows. What it covers cannot be read, and a start finds the
+    /// store damaged. False if there is none.
     pub fn rot_log(&mut self, rng: &mut Rng) -> bool {
-        self.disk.rot_log(rng)
+        let store = self.seen(false);
+        let covered = store.covered();
+        let numbers: Vec<u64> =
+            store.entries().map(|entry| entry.number).filter(|number| *number <= covered).collect();
+        if numbers.is_empty() {
+            return false;
+        }
+        let (at, bytes) = store.record_at(numbers[rng.index(numbers.len())]).expect("it is in the log");
+        let sector = rng.below(bytes / SECTOR as u64) * SECTOR as u64;
+        self.disk.rot(Area::Log, at + sector);
+        self.spoilt = true;
+        true
     }
 
-    /// A block of an extent does not match its checksum any more.
+    /// What a block has does not match its checksum any more.
     pub fn rot_block(&mut self, block: u64) {
-        self.disk.rot_block(block);
-    }
-
-    /// The device loses what it had said to be durable: the last entry, and the first blocks.
-    pub fn lose_last(&mut self) {
-        self.disk.lose_last();
+        if let read::Found::Data { area, at, .. } = self.seen(false).look_up(block) {
+            self.disk.rot(area, at + (block % 8) * SECTOR as u64);
+            self.spoilt = true;
+        }
     }
 
     /// The next write or sync fails. That is final (rule R6).
@@ -302,159 +342,165 @@ impl Store {
 
     /// Whether a write or a sync has failed, or a start has found that something is lost.
     pub fn is_dead(&self) -> bool {
-        matches!(self.health, Health::Untold | Health::Dead)
+        self.health == Health::Dead
     }
 
     /// Whether nothing is queued. There may be something to destage.
     pub fn is_idle(&self) -> bool {
-        let idle = |p: &Process| p.plan.is_empty() && p.queue.is_empty() && p.reads.is_empty();
-        self.health != Health::Untold && self.process.as_ref().is_none_or(idle)
+        self.process
+            .as_ref()
+            .is_none_or(|process| process.store.is_idle() && (self.health != Health::Dead || process.told))
+    }
+
+    /// The store as it is, or as a start would find it.
+    fn seen(&self, durable: bool) -> &Real {
+        match (&self.process, &self.asleep) {
+            (Some(process), _) => &process.store,
+            (None, Some(asleep)) => &asleep[usize::from(durable)],
+            (None, None) => unreachable!("it is open or asleep"),
+        }
     }
 
     /// What a read of this block would return if all that has rotted in the log were given up.
     pub fn value_without_rot(&self, block: u64) -> Option<Block> {
-        self.disk.value_without_rot(block)
+        let mut disk = self.disk.clone();
+        let (store, _) = opened(&mut disk, self.replica);
+        value(&store, &disk, block, false)
     }
 
     /// Whether a block matches its checksum.
     pub fn is_whole(&self, block: u64) -> bool {
-        self.disk.is_whole(block)
+        match self.seen(false).look_up(block) {
+            read::Found::Data { area, at, checksum } => {
+                self.disk.is_whole(area, at, 8) && self.matches(area, at, block, checksum)
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether what was written there is what was to be written: rot may have been copied from elsewhere.
+    fn matches(&self, area: Area, at: u64, block: u64, checksum: u32) -> bool {
+        let of = self.seen(false).identity();
+        let of = Address { volume: of.volume, group: of.group, block };
+        Blocks::new(vec![self.disk.block(area, at, false)]).checksum(0, of) == checksum
+    }
+
+    /// Whether some of what it had has rotted, and may have been copied.
+    pub fn is_spoilt(&self) -> bool {
+        self.spoilt
     }
 
     /// Whether some block does not match its checksum.
     pub fn is_rotten(&self) -> bool {
-        self.disk.is_rotten()
+        self.has_rotten_log() || (0..self.blocks()).any(|block| !self.is_whole(block))
     }
 
     /// Whether a start would find it damaged.
     pub fn has_rotten_log(&self) -> bool {
-        self.disk.has_rotten_log()
+        let store = self.seen(false);
+        let is_rotten = |entry: Mention| {
+            let (at, bytes) = store.record_at(entry.number).expect("it is in the log");
+            !self.disk.is_whole(Area::Log, at, bytes as usize / SECTOR)
+        };
+        store.entries().any(is_rotten)
     }
 
     /// Blocks of its group.
     pub fn blocks(&self) -> u64 {
-        self.disk.blocks
+        self.seen(false).blocks()
     }
 
     /// What a read of this block would return now, if nothing had rotted. `None` where nothing is allocated: it reads as
     /// zeroes.
     pub fn value(&self, block: u64) -> Option<Block> {
-        self.disk.block(block, View::Written).0
+        value(self.seen(false), &self.disk, block, false)
     }
 
     /// The same, after a loss of power that takes all that is not synced.
     pub fn durable_value(&self, block: u64) -> Option<Block> {
-        self.disk.block(block, View::Synced).0
+        value(self.seen(true), &self.disk, block, true)
     }
 
     /// The epoch that the extent of this block is stamped with. `None` if it has neither data nor a tombstone.
     pub fn stamp(&self, block: u64) -> Option<Epoch> {
-        self.disk.stamp(block)
+        self.seen(false).stamp(block)
     }
 
     /// What is in the log, in its order.
-    pub fn log(&self) -> impl Iterator<Item = &Record> {
-        self.disk.log(View::Written)
+    pub fn log(&self) -> impl Iterator<Item = Mention> {
+        self.seen(false).entries()
     }
 
-    /// Whom the replica follows, as far as it is written.
-    pub fn promise(&self) -> Promise {
-        self.disk.promise.written
-    }
-
-    /// The same, durably.
+    /// Whom the replica follows, durably.
     pub fn durable_promise(&self) -> Promise {
-        *self.disk.promise.synced()
+        self.promise
     }
 
     /// The mark: what the process was told last, or a start would find.
     pub fn mark(&self) -> Position {
-        self.process.as_ref().map_or_else(|| self.disk.known(), |process| process.known).mark
-    }
-
-    /// The last entry of the sequence that is written.
-    pub fn end(&self) -> Position {
-        self.disk.end()
+        self.seen(false).mark()
     }
 
     /// What is to be copied to it, since entries of its log were dropped.
-    pub fn list(&self) -> &[Range<u64>] {
-        &self.disk.list.written
+    pub fn list(&self) -> Vec<Range<u64>> {
+        self.seen(false).list().collect()
     }
 
-    /// Whether the next write or sync fails; if so, nothing is done any more.
-    fn fails(&mut self) -> bool {
-        if self.health == Health::FailsNext {
-            self.health = Health::Untold;
-            if let Some(process) = &mut self.process {
-                *process = Process { known: process.known, ..Process::default() };
-            }
+    /// The device loses what it had said to be durable: the last entry. If it lies well, nothing on it says that there was
+    /// more; otherwise the mark does.
+    pub fn lose_last(&mut self, lies_well: bool) {
+        assert!(self.process.is_none(), "no process has it open");
+        let (store, found) = opened(&mut self.disk.clone(), self.replica);
+        let last = store.entries().filter(|entry| entry.position == found.end).last();
+        let end = Position {
+            sequence: loadline_san_core::ids::Sequence(found.end.sequence.0.saturating_sub(1)),
+            ..found.end
+        };
+        let pages = self.pages();
+        let mut state = pages.1;
+        if lies_well {
+            state.mark = state.mark.min(end);
+        } else {
+            state.mark = found.end;
         }
-        self.is_dead()
+        if let Some(last) = last {
+            let (at, bytes) = store.record_at(last.number).expect("it is in the log");
+            let zeroes = Sector::zeroes(bytes as usize / SECTOR);
+            self.disk.write(Area::Log, at, &zeroes).expect("it is simulated");
+            let mut number = last.number + 1;
+            while let Some((at, bytes)) = store.record_at(number) {
+                let zeroes = Sector::zeroes(bytes.max(SECTOR as u64) as usize / SECTOR);
+                self.disk.write(Area::Log, at, &zeroes[..1]).expect("it is simulated");
+                number += 1;
+            }
+            state.durable = state.durable.min(last.number - 1);
+        } else {
+            state.end = end;
+        }
+        let page = state.encode().expect("it was read");
+        let sectors = Sector::of(&page);
+        for copy in 0..2 {
+            self.disk
+                .write(Area::Log, pages.0 + copy * page.len() as u64, &sectors)
+                .expect("it is simulated");
+        }
+        self.fall_asleep();
+    }
+
+    /// Where what the replica keeps of itself is, and what that is.
+    fn pages(&mut self) -> (u64, state::State) {
+        let space = Space::load(&mut self.disk, Area::Log, CLUSTER).expect("the device is well");
+        let (at, _) = space.log_of(self.replica).expect("it is here");
+        let mut page = Sector::zeroes(4096 / SECTOR);
+        self.disk.read(Area::Log, at, &mut page).expect("it is simulated");
+        (at, state::State::decode(Sector::bytes(&page)).expect("it is whole"))
     }
 }
 
-impl Process {
-    /// Plans what comes next: some appends that are synced together, or one of anything else.
-    fn take(&mut self, rng: &mut Rng) {
-        let is_append = |command: &&Command<Blocks>| matches!(command, Command::Append { .. });
-        let appends = self.queue.iter().take(MOST_TOGETHER).take_while(is_append).count();
-        let together = 1 + rng.index(appends.max(1));
-        self.plan.extend(Process::steps_of(self.queue.drain(..together)));
-    }
-
-    /// The steps of one command, or of some appends.
-    fn steps_of(commands: impl IntoIterator<Item = Command<Blocks>>) -> Vec<Step> {
-        let mut steps = Vec::new();
-        let mut appended = None;
-        for command in commands {
-            match command {
-                Command::Append { number, position, sequenced, entry, mark, epoch } => {
-                    let known = Known { mark, epoch };
-                    // The log gives it its number.
-                    let record = Record { number: 0, position, sequenced, entry, known, rotten: false };
-                    steps.push(Step::Append(record));
-                    appended = Some(number);
-                }
-                Command::Promise(promise) => {
-                    let tell = Step::Tell(Completion::Promised(promise));
-                    steps.extend([Step::Promise(promise), Step::Sync, tell]);
-                }
-                // What is synced next takes it along.
-                Command::Mark { mark, epoch } => steps.push(Step::Keep(Known { mark, epoch })),
-                Command::Return { after, empty: false } => {
-                    steps.extend([Step::List, Step::Sync, Step::Drop(after), Step::Sync, Step::TellList]);
-                }
-                Command::Return { after, empty: true } => {
-                    steps.extend([Step::Empty(after), Step::Sync, Step::TellList]);
-                }
-                Command::Joined => steps.push(Step::ForgetList),
-                Command::Salvage => steps.extend([Step::Salvage, Step::Sync]),
-                Command::Keep(_)
-                | Command::Read { .. }
-                | Command::Fetch { .. }
-                | Command::Changed { .. }
-                | Command::Above(_) => {
-                    unreachable!("it is not queued")
-                }
-            }
-        }
-        if let Some(through) = appended {
-            steps.extend([Step::Sync, Step::Tell(Completion::Appended(through))]);
-        }
-        steps
-    }
-}
-
-fn answer(disk: &Disk, mark: Position, read: Command<Blocks>) -> Completion<Blocks> {
-    match read {
-        Command::Read { tag, block, blocks } => Completion::Data { tag, content: disk.read(block, blocks) },
-        Command::Fetch { tag, number } => Completion::Data { tag, content: disk.fetch(number) },
-        Command::Changed { tag, since, from } => {
-            let (ranges, next) = disk.changed(since, from);
-            Completion::Changed { tag, ranges, next }
-        }
-        Command::Above(question) => Completion::Above(question, disk.above(mark)),
-        _ => unreachable!("only what reads is answered"),
+fn value(store: &Real, disk: &SimDisk, block: u64, durable: bool) -> Option<Block> {
+    match store.look_up(block) {
+        read::Found::Nothing => None,
+        read::Found::Zeroes => Some(ZERO),
+        read::Found::Data { area, at, .. } => Some(disk.block(area, at, durable)),
     }
 }

@@ -1,0 +1,71 @@
+//! Carries out what a store asks at once, by plain system calls: for devices that live in memory, where this is faster than
+//! handing it over (1.2 us for 4 KiB; io_uring hands each I/O on tmpfs to a kernel thread).
+
+use loadline_san_store::io::{Area, Ask, Done, IoFault, Reading, Writing};
+use nix::libc::iovec;
+
+use crate::file::Devices;
+use crate::pool::{Blocks, BlocksMut, Pool};
+use crate::vectors::{buffer_for, gather};
+
+/// One replica's devices, used at once.
+#[derive(Debug)]
+pub struct Direct {
+    devices: Devices,
+    pool: Pool,
+    /// Where the bytes of a write are: used again for each.
+    vectors: Vec<iovec>,
+}
+
+impl Direct {
+    /// Uses these, with buffers from this pool.
+    pub fn new(devices: Devices, pool: Pool) -> Direct {
+        Direct { devices, pool, vectors: Vec::with_capacity(64) }
+    }
+
+    /// Its devices, to look at.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// Gives the devices back.
+    pub fn into_devices(self) -> Devices {
+        self.devices
+    }
+
+    /// Carries this out, and returns when it is done: when it is durable, if that is asked.
+    pub fn carry_out(&mut self, ask: Ask<Blocks>) -> Done<Blocks> {
+        match ask {
+            Ask::Read(reading) => {
+                let result = self.read(&reading).map(BlocksMut::freeze_without);
+                Done::Read(reading, result)
+            }
+            Ask::Write(writing) => {
+                let result = self.write(&writing);
+                Done::Wrote(writing, result)
+            }
+            Ask::Sync(area) => Done::Synced(area, self.sync(area)),
+        }
+    }
+
+    fn read(&self, reading: &Reading) -> Result<BlocksMut, IoFault> {
+        let mut buffer = buffer_for(reading, &self.pool)?;
+        for piece in &reading.pieces {
+            let into = buffer.some_mut(piece.first, piece.blocks);
+            self.devices.file(piece.area).read_at(piece.at, into).map_err(|e| e.of(piece.area))?;
+        }
+        Ok(buffer)
+    }
+
+    fn write(&mut self, writing: &Writing<Blocks>) -> Result<(), IoFault> {
+        gather(writing, &mut self.vectors)?;
+        let file = self.devices.file(writing.area);
+        // SAFETY: the vectors have just been made of the writing, which is borrowed until the call returns.
+        let result = unsafe { file.write_vectors(writing.at, &mut self.vectors, writing.durable) };
+        result.map_err(|e| e.of(writing.area))
+    }
+
+    fn sync(&self, area: Area) -> Result<(), IoFault> {
+        self.devices.file(area).sync().map_err(|e| e.of(area))
+    }
+}

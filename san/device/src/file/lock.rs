@@ -1,0 +1,144 @@
+//! Exclusive use: opening and locking, and waiting for whoever is about to end.
+//!
+//! A process that was killed may have I/O in flight which the kernel carries out after it is gone. Its open file, and the lock
+//! with it, lives until then. So the lock is on the very descriptor that I/O uses, and it is waited for: whoever has it knows
+//! that nothing of a former process still comes.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::libc;
+use nix::sys::stat::Mode;
+
+use super::{DeviceError, DeviceFile, look};
+
+const RETRY: Duration = Duration::from_millis(20);
+
+impl DeviceFile {
+    /// Opens a block device or a regular file to read and write, for exclusive use. Whoever else has it locked is waited for
+    /// for so long. Everything that speaks against it is an error, before anything is written.
+    pub fn open(path: &Path, patience: Duration) -> Result<DeviceFile, DeviceError> {
+        let patience = Patience { path, limit: patience, begin: Instant::now() };
+        let checked = look::check(path)?;
+        let file = open_to_write(&patience, checked.file_type().is_block_device())?;
+        lock(&file, &patience)?;
+        // Looked at again only now: while the lock was waited for, it may have been replaced, or become longer.
+        let fail = |what| move |error| DeviceError::Failed { path: path.to_owned(), what, error };
+        let opened = file.metadata().map_err(fail("looked at"))?;
+        let (was, now) = (identity(&checked), std::fs::metadata(path).map(|metadata| identity(&metadata)));
+        if identity(&opened) != was || now.ok() != Some(was) {
+            return Err(DeviceError::Replaced { path: path.to_owned() });
+        }
+        let found = look::look(&file, path, &opened)?;
+        settle(&file, !found.in_memory).map_err(|error| fail("set up")(error.into()))?;
+        Ok(DeviceFile { file, path: path.to_owned(), bytes: found.bytes, in_memory: found.in_memory })
+    }
+}
+
+/// How long somebody is waited for.
+struct Patience<'a> {
+    path: &'a Path,
+    limit: Duration,
+    begin: Instant,
+}
+
+impl Patience<'_> {
+    /// Waits a moment, until it is to be tried again.
+    fn wait(&self, how: &'static str) -> Result<(), DeviceError> {
+        let left = self.limit.saturating_sub(self.begin.elapsed());
+        if left.is_zero() {
+            return Err(DeviceError::InUse { path: self.path.to_owned(), waited: self.limit, how });
+        }
+        std::thread::sleep(RETRY.min(left));
+        Ok(())
+    }
+}
+
+fn open_to_write(patience: &Patience, device: bool) -> Result<File, DeviceError> {
+    // A pipe or a terminal that took its place must neither stop us nor become ours.
+    let mut flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_DIRECT;
+    if device {
+        // On a block device this fails while anyone else has claimed it: a mount, swap space, RAID, LVM.
+        flags |= OFlag::O_EXCL;
+    }
+    let path = patience.path;
+    loop {
+        let error = match open(path, flags, Mode::empty()) {
+            Ok(file) => return Ok(file.into()),
+            Err(error) => error,
+        };
+        match error {
+            Errno::EINTR => {}
+            Errno::EBUSY => patience.wait("it is mounted, or held exclusively")?,
+            Errno::ETXTBSY => patience.wait("it is swap space, or a program that runs")?,
+            // No direct I/O. Whether it lives in memory, so that it is taken as it is, is seen when it is open.
+            Errno::EINVAL if flags.contains(OFlag::O_DIRECT) => flags -= OFlag::O_DIRECT,
+            Errno::EACCES | Errno::EPERM | Errno::EROFS => {
+                return Err(DeviceError::ReadOnly { path: path.to_owned(), why: error.desc().to_owned() });
+            }
+            Errno::ENOENT => return Err(DeviceError::Missing { path: path.to_owned() }),
+            _ => {
+                let error = error.into();
+                return Err(DeviceError::Failed { path: path.to_owned(), what: "opened", error });
+            }
+        }
+    }
+}
+
+/// Locks it against others that lock: whole, as Loadline does, and its bytes, as QEMU does with images and databases do.
+fn lock(file: &File, patience: &Patience) -> Result<(), DeviceError> {
+    loop {
+        // SAFETY: flock takes an open descriptor and touches no memory. (nix ties the lock to a wrapper that would have to be
+        // taken apart again; this one lives as long as the descriptor.)
+        let taken = Errno::result(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) });
+        match taken {
+            Ok(_) => break,
+            Err(Errno::EINTR) => {}
+            Err(Errno::EWOULDBLOCK) => patience.wait("it is locked")?,
+            Err(error) => {
+                let error = io::Error::from(error);
+                return Err(DeviceError::NoLocks { path: patience.path.to_owned(), error });
+            }
+        }
+    }
+    while has_locked_bytes(file) {
+        patience.wait("a part of it is locked, as virtual machines and databases do")?;
+    }
+    Ok(())
+}
+
+fn has_locked_bytes(file: &File) -> bool {
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        // To the end.
+        l_len: 0,
+        l_pid: 0,
+    };
+    // It only asks, and takes no lock.
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).is_ok() && libc::c_int::from(lock.l_type) != libc::F_UNLCK
+}
+
+/// `O_NONBLOCK` was for opening: with it, io_uring gives an I/O back instead of letting it wait.
+fn settle(file: &File, direct: bool) -> nix::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFL)?);
+    let mut wanted = flags - OFlag::O_NONBLOCK;
+    if !direct {
+        wanted -= OFlag::O_DIRECT;
+    }
+    // When it was read last is of no interest, and costs a read of a file in memory 3 % to note. Only the owner may say so.
+    fcntl(file, FcntlArg::F_SETFL(wanted | OFlag::O_NOATIME))
+        .or_else(|_| fcntl(file, FcntlArg::F_SETFL(wanted)))
+        .map(drop)
+}
+
+fn identity(of: &Metadata) -> (u64, u64, u64, u32) {
+    (of.dev(), of.ino(), of.rdev(), of.mode() & libc::S_IFMT)
+}

@@ -1,0 +1,16 @@
+//! The devices of replicas: opened for exclusive use, and what stores ask of them carried out.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`pool`] | memory for blocks, aligned for direct I/O, each block with its checksum; nothing is allocated for each |
+//! | [`mod@file`] | a device: opened, locked, looked at, and read and written at once |
+//! | [`direct`] | carries out asks at once, by plain system calls: for files that live in memory |
+//! | [`uring`] | carries out asks by io_uring: for disks |
+//!
+//! All of it belongs to one thread.
+
+pub mod direct;
+pub mod file;
+pub mod pool;
+pub mod uring;
+mod vectors;

@@ -1,0 +1,393 @@
+//! Memory for blocks: page-aligned, each block with its checksum, taken and given back without allocating.
+//!
+//! A [`Pool`] has a region of memory for each size of buffers, all made at the beginning. A buffer is taken as
+//! [`BlocksMut`], which is the only handle to it and may be written through; frozen, it is a [`Blocks`], of which there may
+//! be many, and which nobody writes through. The last handle gives the buffer back. A buffer for which there is no room
+//! gets memory of its own, which is slow, and is counted: see [`Pool::statistics`].
+//!
+//! # Why this is sound
+//! - A slot is on its region's free list exactly while its count of references is 0. [`Pool::take`] takes it off the list
+//!   and counts one; each clone counts one more, each drop one less, and the drop that comes to 0 puts it back. So no two
+//!   live buffers have the same slot, and slots do not overlap.
+//! - Bytes are written only through `&mut BlocksMut`, or by who has a whole `BlocksMut` and uses its pointer. `BlocksMut`
+//!   is not `Clone`, so then nobody has a `&[u8]` of the buffer. Freezing consumes it.
+//! - Regions are never unmapped, moved or made into a `&mut [u8]` of more than one slot before the pool is dropped, and
+//!   every handle keeps the pool alive.
+//! - All memory is zeroed by the system when it is made, so it is always initialised.
+//! - Counts and lists are in cells, so neither `Pool` nor its handles are `Send` or `Sync`.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use loadline_base::buffer::AlignedBuffer;
+use loadline_san_core::layout::BLOCK;
+use loadline_san_protocol::log::block_crc;
+use loadline_san_store::io::{Address, Data};
+
+/// Bytes of a block, as a length of memory.
+pub const BLOCK_BYTES: usize = BLOCK as usize;
+
+/// Buffers of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Class {
+    /// Blocks of 4 KiB of each.
+    pub blocks: u32,
+    /// How many there are.
+    pub buffers: u32,
+}
+
+/// What a pool did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Buffers that were taken so far.
+    pub taken: u64,
+    /// Those of them that got memory of their own: they were larger than every class, or there were too many of their size.
+    /// It should be next to none.
+    pub on_their_own: u64,
+}
+
+/// Memory for the buffers of one thread. Clones are the same pool.
+#[derive(Clone)]
+pub struct Pool(Rc<Inner>);
+
+struct Inner {
+    /// From the smallest class to the largest.
+    regions: Box<[Region]>,
+    statistics: Cell<Statistics>,
+}
+
+struct Region {
+    class: Class,
+    memory: AlignedBuffer,
+    /// Slots that nobody refers to. It has room for all of them.
+    free: RefCell<Vec<u32>>,
+    /// For each slot.
+    references: Box<[Cell<u32>]>,
+    /// For each block.
+    checksums: Box<[Cell<u32>]>,
+}
+
+/// The memory of a buffer for which the pool had no room.
+struct Own {
+    memory: AlignedBuffer,
+    checksums: Box<[Cell<u32>]>,
+}
+
+/// Where a buffer's memory is.
+enum Home {
+    Slot { pool: Rc<Inner>, region: u32, slot: u32 },
+    Own(Rc<Own>),
+}
+
+/// Consecutive blocks of 4 KiB, and the checksum of each. Clones are the same blocks, which nobody changes any more.
+pub struct Blocks {
+    /// The first byte. Valid as long as `home` is.
+    start: NonNull<u8>,
+    blocks: u32,
+    home: Home,
+}
+
+/// Consecutive blocks of 4 KiB to which nobody else refers, so that they may be written to. They hold anything: what was
+/// there before, for one.
+#[derive(Debug)]
+pub struct BlocksMut(Blocks);
+
+/// Not as many checksums were given as there are blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{blocks} blocks came with {}{given} checksums, and need one each: the sender is at fault, report it",
+    if given > blocks { "at least " } else { "" }
+)]
+pub struct WrongCount {
+    /// Blocks of the buffer.
+    pub blocks: u32,
+    /// Checksums that were given.
+    pub given: u32,
+}
+
+impl Pool {
+    /// A pool with these buffers. Fails where the system has no memory to give, and for a class without blocks or without
+    /// buffers. The memory is taken from the system when it is first touched.
+    pub fn new(classes: &[Class]) -> io::Result<Pool> {
+        let mut classes = classes.to_vec();
+        classes.sort_by_key(|class| class.blocks);
+        let regions = classes.into_iter().map(Region::new).collect::<io::Result<Box<[Region]>>>()?;
+        Ok(Pool(Rc::new(Inner { regions, statistics: Cell::default() })))
+    }
+
+    /// A buffer of so many blocks, which hold anything. Fails for none, or if there is no room in the pool and the system has
+    /// no memory to give.
+    pub fn take(&self, blocks: u32) -> io::Result<BlocksMut> {
+        if blocks == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a buffer of no blocks"));
+        }
+        let mut statistics = self.0.statistics.get();
+        statistics.taken += 1;
+        let fitting = self.0.regions.iter().position(|region| region.class.blocks >= blocks);
+        let found = fitting.and_then(|index| Some((index, self.0.regions[index].free.borrow_mut().pop()?)));
+        let taken = match found {
+            Some((index, slot)) => {
+                let region = &self.0.regions[index];
+                region.references[slot as usize].set(1);
+                let home = Home::Slot { pool: Rc::clone(&self.0), region: index as u32, slot };
+                Blocks { start: region.start_of(slot), blocks, home }
+            }
+            None => {
+                statistics.on_their_own += 1;
+                let memory = AlignedBuffer::new(blocks as usize * BLOCK_BYTES)?;
+                let start = NonNull::new(memory.as_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
+                let own = Own { memory, checksums: cells(blocks as usize) };
+                Blocks { start, blocks, home: Home::Own(Rc::new(own)) }
+            }
+        };
+        self.0.statistics.set(statistics);
+        Ok(BlocksMut(taken))
+    }
+
+    /// A buffer that holds these bytes. Fails if they are not whole blocks, and as [`take`](Self::take) does.
+    pub fn take_filled(&self, from: &[u8]) -> io::Result<BlocksMut> {
+        let blocks =
+            u32::try_from(from.len() / BLOCK_BYTES).ok().filter(|_| from.len().is_multiple_of(BLOCK_BYTES));
+        let blocks = blocks
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "bytes that are no whole blocks"))?;
+        let mut taken = self.take(blocks)?;
+        taken.bytes_mut().copy_from_slice(from);
+        Ok(taken)
+    }
+
+    /// What it did so far.
+    pub fn statistics(&self) -> Statistics {
+        self.0.statistics.get()
+    }
+
+    /// The classes from the smallest to the largest, each with how many of its buffers nobody refers to.
+    pub fn free(&self) -> impl Iterator<Item = (Class, usize)> + '_ {
+        self.0.regions.iter().map(|region| (region.class, region.free.borrow().len()))
+    }
+
+    /// The memory of the classes, by which it is registered: first byte and length in bytes. It stays mapped until the last of
+    /// the pool's clones and buffers is dropped.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
+        self.0.regions.iter().map(|region| (region.memory.as_ptr(), region.memory.len()))
+    }
+
+    /// The index in [`regions`](Self::regions) of the one that these bytes are in, if they are in one.
+    pub(crate) fn region_of(&self, start: *const u8, bytes: usize) -> Option<u16> {
+        let within = |region: &Region| {
+            let from = (start as usize).checked_sub(region.memory.as_ptr() as usize);
+            from.and_then(|from| from.checked_add(bytes)).is_some_and(|end| end <= region.memory.len())
+        };
+        self.0.regions.iter().position(within).and_then(|index| u16::try_from(index).ok())
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.free()).finish()
+    }
+}
+
+impl Region {
+    fn new(class: Class) -> io::Result<Region> {
+        let blocks = class.blocks as usize * class.buffers as usize;
+        let bytes = blocks.checked_mul(BLOCK_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Region {
+            class,
+            memory: AlignedBuffer::new(bytes)?,
+            // The last is taken first: what was given back just now is still in the CPU's cache.
+            free: RefCell::new((0..class.buffers).rev().collect()),
+            references: cells(class.buffers as usize),
+            checksums: cells(blocks),
+        })
+    }
+
+    fn start_of(&self, slot: u32) -> NonNull<u8> {
+        assert!(slot < self.class.buffers, "a slot of this region");
+        let offset = slot as usize * self.class.blocks as usize * BLOCK_BYTES;
+        // SAFETY: the region is as long as all its slots, and this is one of them, so the sum stays within the mapping; which
+        // does not begin at 0.
+        unsafe { NonNull::new_unchecked(self.memory.as_ptr().add(offset)) }
+    }
+}
+
+fn cells(count: usize) -> Box<[Cell<u32>]> {
+    (0..count).map(|_| Cell::new(0)).collect()
+}
+
+impl Blocks {
+    /// How many they are, never 0.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The bytes of all of them.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the memory is mapped and initialised, as long as said, and kept by `home`. Nobody writes to it while this is
+        // borrowed: see the module. (A BlocksMut lends it from itself.)
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.blocks as usize * BLOCK_BYTES) }
+    }
+
+    /// The bytes of one. Panics if there are not so many.
+    pub fn block(&self, index: u32) -> &[u8] {
+        &self.bytes()[range(index, 1)]
+    }
+
+    /// The first byte, for I/O: valid for reading as long as any handle to this buffer lives.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// The checksums, in the order of the blocks.
+    pub fn checksums(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.sums().iter().map(Cell::get)
+    }
+
+    /// How many handles there are to this buffer.
+    pub fn handles(&self) -> usize {
+        match &self.home {
+            Home::Slot { pool, region, slot } => {
+                pool.regions[*region as usize].references[*slot as usize].get() as usize
+            }
+            Home::Own(own) => Rc::strong_count(own),
+        }
+    }
+
+    fn sums(&self) -> &[Cell<u32>] {
+        match &self.home {
+            Home::Slot { pool, region, slot } => {
+                let region = &pool.regions[*region as usize];
+                let first = *slot as usize * region.class.blocks as usize;
+                &region.checksums[first..first + self.blocks as usize]
+            }
+            Home::Own(own) => &own.checksums,
+        }
+    }
+}
+
+/// Where so many blocks are in a buffer, in bytes.
+fn range(first: u32, blocks: u32) -> Range<usize> {
+    let first = first as usize * BLOCK_BYTES;
+    first..first + blocks as usize * BLOCK_BYTES
+}
+
+fn sum(bytes: &[u8], of: Address) -> u32 {
+    block_crc(of.volume, of.group, of.block, bytes)
+}
+
+impl Clone for Blocks {
+    fn clone(&self) -> Blocks {
+        let home = match &self.home {
+            Home::Slot { pool, region, slot } => {
+                let references = &pool.regions[*region as usize].references[*slot as usize];
+                // A count that went round would free what is in use.
+                references.set(references.get().checked_add(1).expect("less than 2^32 handles to a buffer"));
+                Home::Slot { pool: Rc::clone(pool), region: *region, slot: *slot }
+            }
+            Home::Own(own) => Home::Own(Rc::clone(own)),
+        };
+        Blocks { start: self.start, blocks: self.blocks, home }
+    }
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        if let Home::Slot { pool, region, slot } = &self.home {
+            let region = &pool.regions[*region as usize];
+            let references = &region.references[*slot as usize];
+            references.set(references.get() - 1);
+            if references.get() == 0 {
+                region.free.borrow_mut().push(*slot);
+            }
+        }
+    }
+}
+
+impl Data for Blocks {
+    fn checksum(&self, index: u32, _: Address) -> u32 {
+        self.sums()[index as usize].get()
+    }
+
+    fn take_checksum(&mut self, index: u32, of: Address) -> u32 {
+        let crc = sum(self.block(index), of);
+        self.sums()[index as usize].set(crc);
+        crc
+    }
+}
+
+impl fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blocks").field("blocks", &self.blocks).field("handles", &self.handles()).finish()
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own").field("bytes", &self.memory.len()).finish()
+    }
+}
+
+impl BlocksMut {
+    /// How many they are, never 0.
+    pub fn blocks(&self) -> u32 {
+        self.0.blocks
+    }
+
+    /// The bytes of all of them.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    /// The bytes of all of them, to write to.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for Blocks::bytes; and this is the only handle, borrowed for as long as the bytes are.
+        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.blocks as usize * BLOCK_BYTES) }
+    }
+
+    /// The bytes of so many of them, to write to. Panics if there are not so many.
+    pub fn some_mut(&mut self, first: u32, blocks: u32) -> &mut [u8] {
+        &mut self.bytes_mut()[range(first, blocks)]
+    }
+
+    /// The first byte, for I/O: valid for writing as long as this lives and is neither frozen nor borrowed.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.start.as_ptr()
+    }
+
+    /// To be shared: with checksums that are taken now, where the data comes to be.
+    pub fn freeze(self, mut of: impl FnMut(u32) -> Address) -> Blocks {
+        for (index, cell) in (0..).zip(self.0.sums()) {
+            cell.set(sum(self.0.block(index), of(index)));
+        }
+        self.0
+    }
+
+    /// To be shared: with checksums that came with the data. Whoever calls this has verified them, or will.
+    pub fn freeze_with(self, checksums: impl IntoIterator<Item = u32>) -> Result<Blocks, WrongCount> {
+        let mut cells = self.0.sums().iter();
+        let mut given = 0;
+        for crc in checksums {
+            given += 1;
+            let Some(cell) = cells.next() else {
+                return Err(WrongCount { blocks: self.0.blocks, given });
+            };
+            cell.set(crc);
+        }
+        if given < self.0.blocks {
+            return Err(WrongCount { blocks: self.0.blocks, given });
+        }
+        Ok(self.0)
+    }
+
+    /// To be shared: without checksums (they are 0), which whoever has read it takes ([`Data::take_checksum`]).
+    pub fn freeze_without(self) -> Blocks {
+        self.0.sums().iter().for_each(|cell| cell.set(0));
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! Why io_uring is not used, or not for this.
+
+use std::io;
+
+/// Why io_uring is not used, or not for this.
+#[derive(Debug, thiserror::Error)]
+pub enum UringError {
+    /// Here it is not allowed, or missing.
+    #[error(
+        "io_uring is refused here ({error}): set `sysctl kernel.io_uring_disabled=0`; in a container, allow \
+         io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile (docker run \
+         --security-opt seccomp=FILE); the kernel must be Linux 5.15 or newer"
+    )]
+    Refused {
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Too little or too much of something.
+    #[error("{number} {what} are asked for, and 1 to 4096 can be: ask for as many")]
+    Options {
+        /// Of what.
+        what: &'static str,
+        /// How many were asked for.
+        number: u32,
+    },
+    /// No further store.
+    #[error(
+        "this thread has {stores} stores, and no room for another: give it to another thread, or allow more"
+    )]
+    Full {
+        /// How many there are.
+        stores: u32,
+    },
+    /// There is none of this number.
+    #[error("this thread has no store {store}: report it")]
+    NoStore {
+        /// The number.
+        store: u32,
+    },
+    /// Something of it is not done.
+    #[error("store {store} has {asks} asks that are not done: take them first")]
+    Busy {
+        /// The number.
+        store: u32,
+        /// How many.
+        asks: usize,
+    },
+    /// It did not work.
+    #[error("the devices of store {store} cannot be {what} for io_uring: {error}")]
+    Failed {
+        /// The number.
+        store: u32,
+        /// What was to be done.
+        what: &'static str,
+        /// What the system says.
+        error: io::Error,
+    },
+}

@@ -1,0 +1,77 @@
+//! Block devices: a loop device over a file. It needs the superuser's rights, and is left out without.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::*;
+use loadline_san_device::file::{DeviceError, DeviceFile, Devices};
+use loadline_san_store::io::{Area, Ask, Piece, Reading};
+
+const SHORT: Duration = Duration::from_millis(60);
+const BYTES: u64 = 2 << 20;
+
+/// A loop device, taken apart at the end.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &Path, words: &[&str]) -> Option<Loop> {
+        std::fs::write(file, vec![0; BYTES as usize]).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).args(words).arg(file).output();
+        match made {
+            Ok(output) if output.status.success() => {
+                Some(Loop(PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())))
+            }
+            other => {
+                eprintln!("not tested, there are no loop devices: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_used_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(device) = Loop::over(&folder.path().join("file"), &[]) else { return };
+    // Programs of the system look at a new device, and lock it while they do.
+    let log = DeviceFile::open(&device.0, Duration::from_secs(10)).unwrap();
+    assert!((log.bytes(), log.is_in_memory()) == (BYTES, false) && log.is_blank().unwrap());
+    let error = DeviceFile::open(&device.0, SHORT).unwrap_err();
+    assert!(matches!(error, DeviceError::InUse { .. }), "{error}");
+    let pool = pool();
+    let Some(mut driver) = Driver::uring(Devices { log, capacity: None }, &pool, 4) else { return };
+    let (mut chance, mut bytes) = (chance(6), vec![0; BYTES as usize]);
+    for _ in 0..40 {
+        let writing = some_write(&mut chance, &pool, Area::Log, (0, BYTES), None);
+        apply(&writing, &mut bytes);
+        driver.all(vec![Ask::Write(writing), Ask::Sync(Area::Capacity)]);
+    }
+    let whole = Piece { area: Area::Log, at: 0, first: 0, blocks: 512 };
+    check_read(driver.one(Ask::Read(Reading { blocks: 512, pieces: vec![whole] })), &bytes, &bytes);
+}
+
+#[test]
+fn a_device_with_large_sectors_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(device) = Loop::over(&folder.path().join("file"), &["--sector-size", "4096"]) else { return };
+    let error = DeviceFile::open(&device.0, Duration::from_secs(10)).unwrap_err();
+    assert!(matches!(error, DeviceError::SectorSize { sector: 4096, .. }), "{error}");
+    assert!(error.to_string().contains("512-byte sectors"), "{error}");
+}
+
+#[test]
+fn a_device_for_reading_only_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(device) = Loop::over(&folder.path().join("file"), &["--read-only"]) else { return };
+    let error = DeviceFile::open(&device.0, Duration::from_secs(10)).unwrap_err();
+    assert!(matches!(error, DeviceError::ReadOnly { .. }), "{error}");
+}

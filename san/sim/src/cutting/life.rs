@@ -1,0 +1,362 @@
+//! One life of a process with a store: what it is asked for, in which order its device does what it is asked for.
+
+use std::rc::Rc;
+
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
+use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, What};
+use loadline_san_core::store::{Command, Completion, Found, Tag};
+use loadline_san_store::io::{Ask, Token};
+use loadline_san_store::store::Action;
+
+use super::tape::{Event, Recorder};
+use super::truth::{BLOCKS, Change, Truth};
+use crate::rng::Rng;
+use crate::store::{Blocks, Real, SimDisk, ZERO};
+
+/// See the module.
+pub(super) struct Life<'a> {
+    pub(super) store: Real,
+    pub(super) recorder: Recorder,
+    pub(super) truth: Truth,
+    rng: &'a mut Rng,
+    asked: Vec<(Token, Ask<Blocks>, u64, u64)>,
+    asks: u64,
+    appends: u64,
+    /// For each append in flight: how many changes there were with it.
+    unconfirmed: Vec<(u64, usize)>,
+    /// The end of its sequence; durably; the mark; its epoch.
+    end: Position,
+    durable: Position,
+    mark: Position,
+    epoch: Epoch,
+    promise: Promise,
+    /// A return, or a promise, is under way: the changes with it.
+    waits: Option<usize>,
+    /// A read of these blocks, and its number: what it tells is judged if nothing has changed since.
+    reading: Option<(u64, u32)>,
+    reads: u32,
+    values: u64,
+    /// The next write or sync fails after so many.
+    fails_after: Option<u64>,
+    failed: bool,
+}
+
+impl<'a> Life<'a> {
+    pub(super) fn new(
+        store: Real,
+        recorder: Recorder,
+        found: &Found,
+        truth: Truth,
+        rng: &'a mut Rng,
+    ) -> Life<'a> {
+        let fails_after = rng.chance(5).then(|| rng.below(120));
+        let values = 1 + rng.below(1 << 40);
+        let mut life = Life {
+            store,
+            recorder,
+            truth,
+            asked: Vec::new(),
+            asks: 0,
+            appends: 0,
+            unconfirmed: Vec::new(),
+            end: found.end,
+            durable: found.end,
+            mark: found.mark,
+            epoch: found.epoch,
+            promise: found.promise,
+            waits: None,
+            reading: None,
+            reads: 0,
+            values: values << 8,
+            fails_after,
+            failed: false,
+            rng,
+        };
+        life.note();
+        life
+    }
+
+    fn note(&mut self) {
+        self.recorder.tape.push(Event::Truth(Rc::new(self.truth.clone())));
+    }
+
+    /// Lives: so many commands, and what is done meanwhile.
+    pub(super) fn live(&mut self, commands: u64) -> Result<(), String> {
+        let mut left = commands;
+        while left > 0 && !self.failed {
+            if self.waits.is_none() && self.rng.chance(2) {
+                self.command();
+                left -= 1;
+            }
+            for _ in 0..self.rng.below(4) {
+                self.step()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that was asked for is done, and the log is closed.
+    pub(super) fn rest(&mut self) -> Result<(), String> {
+        for round in 0..4 {
+            let mut steps = 0;
+            while !self.failed && self.step()? {
+                steps += 1;
+                if steps > 20_000 {
+                    return Err("it does not come to rest".into());
+                }
+            }
+            if round < 3 {
+                self.store.tick();
+            }
+        }
+        match self.store.is_idle() || self.failed {
+            true => Ok(()),
+            false => Err(format!("it stopped, and has something to do: {:?}", self.store.fill())),
+        }
+    }
+
+    /// All that it has is acknowledged, and goes to its extents.
+    pub(super) fn destage_all(&mut self) -> Result<(), String> {
+        self.raise_mark(self.durable);
+        for _ in 0..64 {
+            self.store.destage_soon();
+            self.rest()?;
+        }
+        Ok(())
+    }
+
+    /// What the store says of these blocks now. None: rotten.
+    pub(super) fn read(&mut self, block: u64, blocks: u32) -> Result<Option<Vec<[u64; 8]>>, String> {
+        let mut got = None;
+        let job = Job { slot: 1, turn: 1, part: 1 };
+        self.store.submit(Command::Read { tag: Tag { session: 2, job }, block, blocks });
+        while got.is_none() {
+            let mut told = Vec::new();
+            if !self.act(&mut told)? {
+                return Err("a read is not answered".into());
+            }
+            for completion in told {
+                if let Completion::Data { content, .. } = completion {
+                    got = Some(content);
+                }
+            }
+        }
+        Ok(match got.expect("it was answered") {
+            Ok(Content::Nothing) => Some(vec![ZERO; blocks as usize]),
+            Ok(Content::Data(payload)) => Some(payload.data[payload.first as usize..].to_vec()),
+            Err(_) => None,
+        })
+    }
+
+    fn entry(&mut self) -> Entry<Blocks> {
+        let most = if self.rng.chance(8) { 24 } else { 5 };
+        // Some are written again and again.
+        let within = if self.rng.chance(2) { 12 } else { BLOCKS };
+        let block = self.rng.below(within);
+        let blocks = (1 + self.rng.below(most)).min(BLOCKS - block) as u32;
+        let what = match self.rng.below(10) {
+            0 => What::Zeroes,
+            1 | 2 => What::Trim,
+            _ => {
+                let mut new = || -> [u64; 8] {
+                    self.values += 8;
+                    std::array::from_fn(|sector| self.values + sector as u64)
+                };
+                let data = Blocks::new((0..blocks).map(|_| new()).collect());
+                What::Data(Payload { data, first: 0 })
+            }
+        };
+        Entry { block, blocks, what }
+    }
+
+    fn command(&mut self) {
+        match self.rng.below(24) {
+            0..=12 => {
+                self.end.sequence = self.end.sequence.next();
+                let entry = self.entry();
+                self.append(self.end, true, entry);
+            }
+            13 | 14 => {
+                let entry = self.entry();
+                self.append(self.end.max(self.mark), false, entry);
+            }
+            15..=18 => {
+                let far = self.durable.sequence.0;
+                let near =
+                    if self.mark.ownership == self.durable.ownership { self.mark.sequence.0 } else { 0 };
+                if far > near {
+                    let sequence = Sequence(near + 1 + self.rng.below(far - near));
+                    self.raise_mark(Position { sequence, ..self.durable });
+                }
+            }
+            19 => {
+                // Another owner opens its sequence.
+                self.epoch = self.next_epoch();
+                self.end = Position { ownership: self.epoch, sequence: Sequence(1) };
+                self.append(self.end, true, Entry { block: 0, blocks: 0, what: What::Open });
+            }
+            20 => {
+                self.epoch = self.next_epoch();
+                let owner = Owner { node: NodeId(1), incarnation: Incarnation(self.epoch.0) };
+                self.promise = Promise { epoch: self.epoch, owner };
+                self.change(Change::Promise(self.promise));
+                self.waits = Some(self.truth.changes.len());
+                self.store.submit(Command::Promise(self.promise));
+            }
+            21 if self.unconfirmed.is_empty() => {
+                self.epoch = self.next_epoch();
+                let after = Position { ownership: self.epoch, sequence: Sequence(self.rng.below(3)) };
+                let empty = self.rng.chance(6);
+                self.change(Change::Return { after, empty, mark: self.mark });
+                (self.end, self.durable) = (after, after);
+                self.waits = Some(self.truth.changes.len());
+                self.store.submit(Command::Return { after, empty });
+            }
+            22 if self.rng.chance(3) => {
+                self.change(Change::Joined);
+                self.store.submit(Command::Joined);
+            }
+            22 | 23 if self.unconfirmed.is_empty() && self.reading.is_none() => {
+                let block = self.rng.below(BLOCKS);
+                let blocks = (1 + self.rng.below(9)).min(BLOCKS - block) as u32;
+                self.reading = Some((block, blocks));
+                self.reads += 1;
+                let job = Job { slot: 0, turn: self.reads, part: 0 };
+                self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks });
+            }
+            _ => match self.rng.below(4) {
+                0 => self.store.tick(),
+                _ => self.store.destage_soon(),
+            },
+        }
+    }
+
+    /// One that nobody has had, in no life.
+    fn next_epoch(&mut self) -> Epoch {
+        self.truth.epochs += 1;
+        Epoch(self.truth.epochs)
+    }
+
+    fn change(&mut self, change: Change) {
+        self.reading = None;
+        self.truth.changes.push(change);
+        self.note();
+    }
+
+    fn append(&mut self, position: Position, sequenced: bool, entry: Entry<Blocks>) {
+        self.change(Change::Append { position, sequenced, entry: entry.clone() });
+        self.appends += 1;
+        self.unconfirmed.push((self.appends, self.truth.changes.len()));
+        let (number, mark, epoch) = (self.appends, self.mark, self.epoch);
+        self.give_mark();
+        self.store.submit(Command::Append { number, position, sequenced, entry, mark, epoch });
+    }
+
+    fn raise_mark(&mut self, mark: Position) {
+        self.mark = self.mark.max(mark);
+        self.give_mark();
+        self.store.submit(Command::Mark { mark: self.mark, epoch: self.epoch });
+    }
+
+    fn give_mark(&mut self) {
+        let given = (self.mark, self.epoch);
+        if self.truth.marks.last().is_none_or(|last| last.0 < given.0) {
+            self.truth.marks.push(given);
+            self.note();
+        }
+    }
+
+    /// The device does one thing, if it is asked for any. Whether anything was done.
+    fn step(&mut self) -> Result<bool, String> {
+        let mut told = Vec::new();
+        let done = self.act(&mut told)?;
+        for completion in told {
+            self.told(completion)?;
+        }
+        Ok(done)
+    }
+
+    fn act(&mut self, told: &mut Vec<Completion<Blocks>>) -> Result<bool, String> {
+        let mut actions = Vec::new();
+        let mut done = false;
+        if !self.asked.is_empty() {
+            let next = self.rng.index(self.asked.len());
+            let (token, ask, moment, id) = self.asked.swap_remove(next);
+            let writes = !matches!(ask, Ask::Read(_));
+            let fails = writes && self.fails_after == Some(0);
+            if let Some(after) = self.fails_after.as_mut().filter(|_| writes) {
+                *after = after.wrapping_sub(1);
+            }
+            let answer = if fails {
+                SimDisk::refuse(ask)
+            } else {
+                match &ask {
+                    Ask::Write(_) => self.recorder.tape.push(Event::Wrote(id)),
+                    Ask::Sync(area) => self.recorder.tape.push(Event::Synced(*area, moment)),
+                    Ask::Read(_) => {}
+                }
+                self.recorder.disk.carry_out(ask, moment)
+            };
+            self.store.done(token, answer, &mut actions);
+            done = true;
+        }
+        self.store.run(&mut actions);
+        done |= !actions.is_empty();
+        let moment = self.recorder.disk.moment();
+        for action in actions {
+            match action {
+                Action::Ask(token, ask) => {
+                    self.asks += 1;
+                    if let Ask::Write(writing) = &ask {
+                        self.recorder.tape.push(Event::Asked(self.asks, Rc::new(writing.clone())));
+                    }
+                    self.asked.push((token, ask, moment, self.asks));
+                }
+                Action::Tell(completion) => told.push(completion),
+            }
+        }
+        Ok(done)
+    }
+
+    fn told(&mut self, completion: Completion<Blocks>) -> Result<(), String> {
+        match completion {
+            Completion::Appended(through) => {
+                let confirmed = self.unconfirmed.iter().take_while(|(number, _)| *number <= through).count();
+                for (_, changes) in self.unconfirmed.drain(..confirmed) {
+                    self.truth.told = self.truth.told.max(changes);
+                    if let Change::Append { position, sequenced: true, .. } = &self.truth.changes[changes - 1]
+                    {
+                        self.durable = *position;
+                    }
+                }
+                self.note();
+            }
+            Completion::Promised(_) | Completion::Listed(_) => {
+                self.truth.told = self.waits.take().expect("it was asked for");
+                self.note();
+            }
+            Completion::Data { tag, content } => {
+                let Some((block, blocks)) = self.reading.filter(|_| tag.job.turn == self.reads) else {
+                    return Ok(());
+                };
+                self.reading = None;
+                let data = match content {
+                    Err(_) => {
+                        return Err(format!("blocks {block} and {blocks} more are rotten, and nothing rots"));
+                    }
+                    Ok(Content::Nothing) => vec![ZERO; blocks as usize],
+                    Ok(Content::Data(payload)) => payload.data[payload.first as usize..].to_vec(),
+                };
+                for (at, is) in (block..).zip(data) {
+                    let expected = self.truth.value(at);
+                    if is != expected {
+                        return Err(format!("block {at} is read as {is:?} instead of {expected:?}"));
+                    }
+                }
+            }
+            Completion::Failed => self.failed = true,
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Recovery by cutting: a store's life is recorded, cut at every write and sync, and found again.
+//!
+//! ```text
+//! life ─▶ tape: asked, written, synced, told
+//!           ✂ at each place: of what was in flight all, some sectors or none is written; of what is not synced any
+//!             sectors are lost ─▶ open ─▶ is it what was told, or a little more, and all of it?
+//!                                          └─▶ another life, cut again
+//! ```
+
+mod life;
+mod tape;
+mod truth;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::rule::{Rule, leave_out, left_out};
+use loadline_san_core::store::Found;
+use loadline_san_protocol::log::SECTOR;
+use loadline_san_store::io::Area;
+
+use self::life::Life;
+use self::tape::{Event, Played, Recorder};
+use self::truth::{BLOCKS, Truth, nobody};
+use crate::rng::Rng;
+use crate::store::{Real, SimDisk, first_chunk, format, open_disk};
+
+const REPLICA: ReplicaId = ReplicaId(9);
+
+/// How many cuts were made, and where they led.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cuts {
+    /// Cuts that were recovered from.
+    pub cuts: u64,
+    /// Of these, in a second or third life.
+    pub later: u64,
+    /// Records and blocks that were made to rot, one at a time.
+    pub rotten: u64,
+}
+
+/// Lives, is cut everywhere, and is found again: all from a seed. What was wrong, if anything.
+pub fn run(seed: u64, without: Option<Rule>) -> Result<Cuts, String> {
+    leave_out(without);
+    let mut cuts = Cuts::default();
+    let mut rng = Rng::new(seed ^ 0xc0c0);
+    let two = rng.chance(2);
+    let mut disk = format(REPLICA, two, BLOCKS, nobody());
+    // What was there before the device was prepared: it is not all zeroes.
+    disk.soil(first_chunk(), &mut rng);
+    let result = live(disk, Truth::default(), &mut rng, 0, &mut cuts);
+    leave_out(None);
+    result.map(|()| cuts).map_err(|why| format!("seed {seed}: {why}"))
+}
+
+fn opened(recorder: &mut Recorder) -> Result<(Real, Found), String> {
+    let two = recorder.disk.is_two();
+    let (store, found, damage) = open_disk(recorder, two, REPLICA)?;
+    match damage.first() {
+        Some(damage) => Err(format!("it is found damaged: {damage}")),
+        None => Ok((store, found)),
+    }
+}
+
+fn find(disk: SimDisk) -> Result<(Real, Found, SimDisk), String> {
+    let mut recorder = Recorder { disk, tape: Vec::new() };
+    let (store, found) = opened(&mut recorder)?;
+    Ok((store, found, recorder.disk))
+}
+
+/// A life, and all that can become of it.
+fn live(disk: SimDisk, truth: Truth, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<(), String> {
+    let mut recorder = Recorder { disk: disk.clone(), tape: vec![Event::Truth(Rc::new(truth.clone()))] };
+    let (store, found) = opened(&mut recorder)?;
+    let mut of_life = Rng::new(rng.bits());
+    let mut life = Life::new(store, recorder, &found, truth.clone(), &mut of_life);
+    let commands = if depth == 0 { 90 } else { 12 };
+    life.live(commands)?;
+    if depth == 0 && rng.chance(2) {
+        life.rest()?;
+    }
+    let tape = std::mem::take(&mut life.recorder.tape);
+    if depth == 0 {
+        rot(life, cuts)?;
+    }
+    let mut played = Played { disk, in_flight: BTreeMap::new(), truth: Rc::new(truth) };
+    for (place, event) in tape.iter().enumerate() {
+        played.play(event);
+        let chosen = depth == 0 || rng.chance(12);
+        if !chosen || matches!(event, Event::Truth(_)) {
+            continue;
+        }
+        let samples = if depth == 0 { 3 } else { 1 };
+        for _ in 0..samples {
+            let of = |why: String| format!("cut {place} of {}: {why}", tape.len());
+            cut(&played, rng, depth, cuts).map_err(of)?;
+        }
+    }
+    Ok(())
+}
+
+/// The process dies here, with or without the power.
+fn cut(played: &Played, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<(), String> {
+    cuts.cuts += 1;
+    cuts.later += u64::from(depth > 0);
+    let mut disk = played.disk.clone();
+    let mut late = Vec::new();
+    for writing in played.in_flight.values() {
+        match rng.below(4) {
+            0 => {}
+            1 => disk.land(writing, false, || true),
+            2 if left_out(Rule::DWait) => late.push(Rc::clone(writing)),
+            _ => disk.land(writing, false, || !rng.chance(3)),
+        }
+    }
+    let power = rng.below(4);
+    match power {
+        0 => {}
+        1 => disk.lose(|| true),
+        _ => disk.lose(|| rng.chance(2)),
+    }
+    let (store, found, mut disk) = find(disk)?;
+    let kept = played.truth.matching(&found, &store, &disk)?;
+    let mut truth = Truth::clone(&played.truth);
+    truth.changes.truncate(kept);
+    truth.told = kept;
+    truth.marks.retain(|(mark, _)| *mark <= found.mark);
+    // What was found may be told. So it must be found again, whatever is lost now.
+    disk.lose(|| true);
+    late.iter().for_each(|writing| disk.land(writing, false, || true));
+    let (store, found, mut disk) = find(disk).map_err(|why| format!("found again, {why}"))?;
+    truth.matching(&found, &store, &disk).map_err(|why| format!("found again, {why}"))?;
+    if depth < 2 && rng.chance(if depth == 0 { 6 } else { 8 }) {
+        disk.lose(|| true);
+        live(disk, truth, rng, depth + 1, cuts).map_err(|why| format!("in life {}, {why}", depth + 2))?;
+    }
+    Ok(())
+}
+
+/// What rots is found out, at the next start or when it is read.
+fn rot(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
+    life.rest()?;
+    if life.store.has_failed() {
+        return Ok(());
+    }
+    // Of a log that is at rest, each record with an entry is covered by another.
+    let numbers: Vec<u64> = life.store.entries().map(|entry| entry.number).collect();
+    for number in &numbers {
+        let (at, bytes) = life.store.record_at(*number).expect("it is in the log");
+        for sector in [0, bytes / SECTOR as u64 - 1] {
+            let mut disk = life.recorder.disk.clone();
+            disk.lose(|| true);
+            disk.rot(Area::Log, at + sector * SECTOR as u64);
+            cuts.rotten += 1;
+            if find(disk).is_ok() {
+                return Err(format!(
+                    "record {number} of the log has rotted in sector {sector}, and nobody knows"
+                ));
+            }
+        }
+    }
+    // A block rots in the log, and is destaged.
+    if let Some(number) = numbers.last() {
+        let (at, bytes) = life.store.record_at(*number).expect("it is in the log");
+        let entry = life.store.entries().last().expect("it is in the log");
+        if bytes > SECTOR as u64 {
+            life.recorder.disk.rot(Area::Log, at + bytes - SECTOR as u64);
+            cuts.rotten += 1;
+            life.destage_all()?;
+            let block = entry.entry.range().end - 1;
+            if let Some(value) = life.read(block, 1)?
+                && value[0] != life.truth.value(block)
+            {
+                return Err(format!("block {block} has rotted, and is read as {:?}", value[0]));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! What a store was asked to keep, and so what may be found of it.
+
+use loadline_san_core::ids::{Epoch, Owner, Position};
+use loadline_san_core::ids::{Incarnation, NodeId};
+use loadline_san_core::message::{Entry, Promise, What};
+use loadline_san_core::store::Found;
+use loadline_san_store::io::{Address, Data as _};
+use loadline_san_store::read;
+
+use crate::store::{Block, Blocks, Real, SimDisk, ZERO};
+
+/// Blocks of the group.
+pub(super) const BLOCKS: u64 = 96;
+
+/// Something that a store was asked to keep. It does them one after the other.
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    Promise(Promise),
+    Append { position: Position, sequenced: bool, entry: Entry<Blocks> },
+    Return { after: Position, empty: bool, mark: Position },
+    Joined,
+}
+
+/// All of it, from the first life on.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Truth {
+    pub(super) changes: Vec<Change>,
+    /// So many of them are durable, as was told.
+    pub(super) told: usize,
+    /// Marks that it was given, each with its epoch, as they rose.
+    pub(super) marks: Vec<(Position, Epoch)>,
+    /// The highest epoch.
+    pub(super) epochs: u64,
+}
+
+/// What there is after some changes.
+#[derive(Debug, Clone)]
+struct Content {
+    promise: Promise,
+    end: Position,
+    entries: Vec<(Position, Entry<Blocks>)>,
+    listed: Vec<bool>,
+}
+
+pub(super) fn nobody() -> Promise {
+    Promise { epoch: Epoch(0), owner: Owner { node: NodeId(0), incarnation: Incarnation(0) } }
+}
+
+impl Content {
+    fn after<'a>(changes: impl Iterator<Item = &'a Change>) -> Content {
+        let mut content = Content {
+            promise: nobody(),
+            end: Position::START,
+            entries: Vec::new(),
+            listed: vec![false; BLOCKS as usize],
+        };
+        changes.for_each(|change| content.apply(change));
+        content
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Promise(promise) => self.promise = *promise,
+            Change::Append { position, sequenced, entry } => {
+                if *sequenced {
+                    self.end = *position;
+                }
+                self.entries.push((*position, entry.clone()));
+            }
+            Change::Return { after, empty: true, .. } => {
+                self.entries.clear();
+                self.listed.fill(false);
+                self.end = *after;
+            }
+            Change::Return { after, empty: false, mark } => {
+                for (_, entry) in self.entries.iter().filter(|(position, _)| position > mark) {
+                    entry.range().for_each(|block| self.listed[block as usize] = true);
+                }
+                self.entries.retain(|(position, _)| position <= mark);
+                self.end = *after;
+            }
+            Change::Joined => self.listed.fill(false),
+        }
+    }
+
+    fn value(&self, block: u64) -> Block {
+        let has = |(_, entry): &&(Position, Entry<Blocks>)| entry.range().contains(&block);
+        match self.entries.iter().rev().find(has) {
+            Some((_, Entry { block: first, what: What::Data(payload), .. })) => {
+                payload.data[payload.first as usize + (block - first) as usize]
+            }
+            _ => ZERO,
+        }
+    }
+}
+
+/// What a block has, by what the store says and the disk has. None: its checksum does not match.
+pub(super) fn value(store: &Real, disk: &SimDisk, block: u64) -> Option<Block> {
+    match store.look_up(block) {
+        read::Found::Nothing | read::Found::Zeroes => Some(ZERO),
+        read::Found::Data { area, at, checksum } => {
+            let id = store.identity();
+            let value = disk.as_read(area, at);
+            let of = Address { volume: id.volume, group: id.group, block };
+            (Blocks::new(vec![value]).checksum(0, of) == checksum).then_some(value)
+        }
+    }
+}
+
+impl Truth {
+    /// How many changes the store has that was opened. It must be what was told, or more, and all of it.
+    pub(super) fn matching(&self, found: &Found, store: &Real, disk: &SimDisk) -> Result<usize, String> {
+        self.check_mark(found)?;
+        let mut first = None;
+        let mut content = Content::after(self.changes[..self.told].iter());
+        for kept in self.told..=self.changes.len() {
+            if kept > self.told {
+                content.apply(&self.changes[kept - 1]);
+            }
+            match content.differs(found, store, disk) {
+                None => return Ok(kept),
+                Some(why) => first = first.or(Some(why)),
+            }
+        }
+        let (told, all) = (self.told, self.changes.len());
+        Err(format!("none of {told} to {all} changes: with {told}, {}", first.expect("it was compared")))
+    }
+
+    /// What is read after all that was asked for.
+    pub(super) fn value(&self, block: u64) -> Block {
+        Content::after(self.changes.iter()).value(block)
+    }
+
+    /// A mark is one that it was given, or none, with the epoch that this had (rule R8).
+    fn check_mark(&self, found: &Found) -> Result<(), String> {
+        if found.mark == Position::START {
+            return Ok(());
+        }
+        match self.marks.iter().find(|(mark, _)| *mark == found.mark) {
+            None => Err(format!("it has mark {}, which it was never given", found.mark)),
+            Some((_, epoch)) if found.epoch < *epoch => {
+                Err(format!("mark {} came with epoch {}, and it has {}", found.mark, epoch.0, found.epoch.0))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl Content {
+    fn differs(&self, found: &Found, store: &Real, disk: &SimDisk) -> Option<String> {
+        if found.promise != self.promise {
+            return Some(format!("it follows {:?} instead of {:?}", found.promise, self.promise));
+        }
+        if found.end != self.end {
+            return Some(format!("it ends at {} instead of {}", found.end, self.end));
+        }
+        let above = self.entries.iter().filter(|(position, _)| *position > found.mark);
+        let above: Vec<_> = above.map(|(position, entry)| (*position, entry.range())).collect();
+        let reported = store.entries().filter(|mention| mention.position > found.mark);
+        let reported: Vec<_> = reported.map(|mention| (mention.position, mention.entry.range())).collect();
+        if above != reported {
+            return Some(format!("above {} it has {reported:?} instead of {above:?}", found.mark));
+        }
+        for block in 0..BLOCKS {
+            let (expected, is) = (self.value(block), value(store, disk, block));
+            if is != Some(expected) {
+                return Some(format!("block {block} is {is:?} instead of {expected:?}"));
+            }
+            let listed = store.list().any(|range| range.contains(&block));
+            if self.listed[block as usize] && !listed {
+                return Some(format!("block {block} is not on its list"));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,61 @@
+//! A store that is cut anywhere is found again as it was told to be; and each rule of the store is needed for that.
+
+use loadline_san_core::rule::Rule;
+use loadline_san_sim::cutting::{Cuts, run};
+
+/// Lives without a fault in the store.
+const LIVES: u64 = 24;
+/// Each mutant is caught in one of so many lives.
+const BUDGET: u64 = 60;
+
+/// What a store does on its device.
+const RULES: &[Rule] = &[
+    Rule::R1,
+    Rule::R1Free,
+    Rule::R4,
+    Rule::R5,
+    Rule::R6,
+    Rule::R8,
+    Rule::C1,
+    Rule::DSync,
+    Rule::DRot,
+    Rule::DClose,
+    Rule::DSum,
+    Rule::DRing,
+    Rule::DPages,
+    Rule::DMark,
+    Rule::DChunk,
+    Rule::DSlots,
+    Rule::DBad,
+    Rule::DWait,
+];
+
+#[test]
+fn a_store_that_is_cut_anywhere_is_found_as_it_was_told_to_be() {
+    let mut all = Cuts::default();
+    for seed in 1..=LIVES {
+        eprintln!("seed {seed}");
+        let cuts = run(seed, None).unwrap_or_else(|why| panic!("{why}"));
+        all = Cuts {
+            cuts: all.cuts + cuts.cuts,
+            later: all.later + cuts.later,
+            rotten: all.rotten + cuts.rotten,
+        };
+    }
+    println!("{all:?}");
+    assert!(all.cuts > 5_000 && all.later > 500 && all.rotten > 100, "{all:?}");
+}
+
+#[test]
+fn without_any_rule_of_the_store_something_is_lost() {
+    let mut missed = Vec::new();
+    for rule in RULES {
+        let caught =
+            |seed| std::panic::catch_unwind(|| run(seed, Some(*rule))).unwrap_or(Err("panic".into())).err();
+        match (1..=BUDGET).find_map(caught) {
+            Some(how) => println!("{rule:?}: {how}"),
+            None => missed.push(*rule),
+        }
+    }
+    assert!(missed.is_empty(), "left out, and nobody noticed in {BUDGET} lives: {missed:?}");
+}

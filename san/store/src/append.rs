@@ -1,0 +1,228 @@
+//! Appends: several go to the log in one write, and are told when it is durable.
+
+use loadline_san_core::message::{Entry, Payload, What};
+use loadline_san_core::rule::{Rule, left_out};
+use loadline_san_core::store::{Command, Completion};
+use loadline_san_protocol::log::{Change, LogRecord, Recorded, SECTOR, encode, header_length};
+use zerocopy::IntoBytes;
+
+use crate::io::{Address, Area, Ask, Data, Part, Sector, Writing};
+use crate::log::{Kind, Record, record_length};
+use crate::store::{Action, Current, Purpose, Store, needs_place};
+
+/// The most bytes of data that are written together, unless one entry has more.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// Records that are being written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch {
+    /// The first and the last.
+    first: u64,
+    last: u64,
+    /// Appends up to this one are told when they are durable. None: it has only marks.
+    through: Option<u64>,
+}
+
+/// Whether the log takes a record now.
+#[derive(Debug, PartialEq, Eq)]
+enum Admission {
+    Here,
+    /// At the beginning of the ring.
+    Wrapped,
+    Waits,
+}
+
+impl<D: Data> Store<D> {
+    /// Writes as many appends as there are and the log takes. False if it takes none.
+    pub(crate) fn append(&mut self, out: &mut Vec<Action<D>>) -> bool {
+        let first = self.log.next();
+        let mut writing = self.memory.writing(Area::Log, self.ring_at(self.log.head()), true);
+        let (mut through, mut bytes, mut count) = (None, 0, 0);
+        while count < self.settings.together && bytes < MOST_BYTES {
+            let Some(Command::Append { sequenced, entry, .. }) = self.queue.front() else { break };
+            let (kind, sequenced, range) = (Kind::of(&entry.what), *sequenced, entry.range());
+            let length = record_length(data_blocks(entry));
+            match self.admit(kind, sequenced, length, range) {
+                Admission::Waits => break,
+                Admission::Wrapped if self.log.before_end() > 0 && self.log.head() > 0 => {
+                    self.record(&mut writing, Recorded::Wrap, None);
+                    break;
+                }
+                Admission::Here | Admission::Wrapped => {}
+            }
+            let Some(Command::Append { number, position, sequenced, entry, .. }) = self.queue.pop_front()
+            else {
+                unreachable!("it was there")
+            };
+            bytes += length;
+            count += 1;
+            through = Some(number);
+            let Entry { block, blocks, what } = entry;
+            let (payload, what) = match what {
+                What::Data(payload) => {
+                    (Some((payload, block, blocks)), What::Data(Payload { data: (), first: 0 }))
+                }
+                What::Open => (None, What::Open),
+                What::Zeroes => (None, What::Zeroes),
+                What::Trim => (None, What::Trim),
+            };
+            if needs_place(kind) {
+                self.extents.reserve(block..block + u64::from(blocks));
+            }
+            let entry = Entry { block, blocks, what };
+            self.record(&mut writing, Recorded::Entry(Change { position, sequenced, entry }), payload);
+            if self.log.head() == 0 {
+                // It ends where the ring does.
+                break;
+            }
+        }
+        if writing.parts.is_empty() {
+            self.memory.wrote(writing);
+            return false;
+        }
+        self.write_batch(Batch { first, last: self.log.next() - 1, through }, writing, out);
+        true
+    }
+
+    fn write_batch(&mut self, batch: Batch, mut writing: Writing<D>, out: &mut Vec<Action<D>>) {
+        writing.durable = !left_out(Rule::DSync);
+        self.current = Current::Batch(batch);
+        self.busy = true;
+        self.ask(Purpose::Batch, Ask::Write(writing), out);
+    }
+
+    /// Adds a record to a write, and to the log.
+    fn record(&mut self, writing: &mut Writing<D>, what: Recorded, payload: Option<(Payload<D>, u64, u32)>) {
+        let (volume, group) = (self.id.volume, self.id.group);
+        let sum = |block: u64| match &payload {
+            Some((payload, first, _)) => {
+                let of = Address { volume, group, block };
+                payload.data.checksum(payload.first + (block - first) as u32, of)
+            }
+            None => unreachable!("what has no data has no checksums"),
+        };
+        let (block, blocks) = payload.as_ref().map_or((0, 0), |(_, block, blocks)| (*block, *blocks));
+        let sums = (0..blocks).map(|index| sum(block + u64::from(index)));
+        let record = LogRecord {
+            replica: self.id.replica,
+            group,
+            generation: self.keep.state.generation,
+            number: self.log.next(),
+            synced: self.log.durable,
+            mark: self.known.mark,
+            epoch: self.known.epoch,
+            what,
+        };
+        let sectors = header_length(blocks as usize) / SECTOR;
+        let start = writing.bytes.len();
+        writing.bytes.resize(start + sectors, Sector::ZERO);
+        let header = writing.bytes[start..].as_mut_bytes();
+        encode(&record, self.keep.state.key, sums.clone(), header)
+            .expect("core asks for what can be written");
+        self.log.push(in_memory(&record.what), sums);
+        match writing.parts.last_mut() {
+            Some(Part::Bytes(count)) => *count += sectors as u32,
+            _ => writing.parts.push(Part::Bytes(sectors as u32)),
+        }
+        if let Some((Payload { data, first }, _, blocks)) = payload {
+            writing.parts.push(Part::Data { data, first, blocks });
+        }
+    }
+
+    /// Whether the log has room for a record, and the device for its extents.
+    fn admit(&mut self, kind: Kind, sequenced: bool, length: u64, blocks: std::ops::Range<u64>) -> Admission {
+        let wraps = length > self.log.before_end();
+        let needed = length + if wraps { self.log.before_end() } else { 0 };
+        let writes = sequenced && needs_place(kind);
+        // What makes copies equal goes on when writers have to wait, and a trim when nothing else can.
+        let kept_free = match kind {
+            _ if writes => self.log.ring() / 8,
+            Kind::Data | Kind::Zeroes => self.log.ring() / 64,
+            _ => 0,
+        };
+        let drains = self.destage.is_active() || self.can_destage();
+        if needed + if drains { kept_free } else { 0 } > self.log.room() {
+            self.destage.hurry();
+            return Admission::Waits;
+        }
+        if needs_place(kind) {
+            let missing = self.extents.missing(blocks);
+            if missing > self.extents.free() {
+                self.growth.want(missing);
+                return Admission::Waits;
+            }
+        }
+        if writes && drains && !self.pay(needed) {
+            return Admission::Waits;
+        }
+        if wraps { Admission::Wrapped } else { Admission::Here }
+    }
+
+    /// Slows writers down, the more the fuller the log is, to what destaging frees in the end.
+    fn pay(&mut self, bytes: u64) -> bool {
+        let per_cent = |of: u8| self.log.ring() / 100 * u64::from(of);
+        let (low, high) = (per_cent(self.settings.low), per_cent(self.settings.high));
+        let above = self.log.used().saturating_sub(low);
+        if above == 0 {
+            return true;
+        }
+        if self.credit < 0 {
+            return false;
+        }
+        let span = high.saturating_sub(low).max(1);
+        let price = u128::from(bytes) * u128::from(above.min(span)) / u128::from(span);
+        self.credit -= price as i64;
+        true
+    }
+
+    /// The batch is durable.
+    pub(crate) fn batch_done(&mut self, out: &mut Vec<Action<D>>) {
+        let Current::Batch(batch) = std::mem::replace(&mut self.current, Current::Nothing) else {
+            unreachable!("a batch was being written")
+        };
+        for (number, record) in self.log.from(batch.first) {
+            self.index.insert(record.range(), number, record.kind == Kind::Data);
+        }
+        // As it was when the batch was made: its records say so.
+        self.covered = self.covered.max(self.log.durable);
+        self.log.durable = batch.last;
+        if let Some(through) = batch.through {
+            self.closed = false;
+            out.push(Action::Tell(Completion::Appended(through)));
+        }
+    }
+
+    /// A mark that covers the last batch: a start that does not find it knows that it was there.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Writes the closing record, if the log has room.
+    pub(crate) fn write_closing(&mut self, out: &mut Vec<Action<D>>) -> bool {
+        if !std::mem::take(&mut self.closing) || self.log.room() < SECTOR as u64 {
+            return false;
+        }
+        let first = self.log.next();
+        let mut writing = self.memory.writing(Area::Log, self.ring_at(self.log.head()), true);
+        self.record(&mut writing, Recorded::Mark, None);
+        self.closed = true;
+        self.write_batch(Batch { first, last: first, through: None }, writing, out);
+        true
+    }
+}
+
+fn data_blocks<T>(entry: &Entry<T>) -> u32 {
+    if matches!(entry.what, What::Data(_)) { entry.blocks } else { 0 }
+}
+
+/// A record as the log in memory has it.
+pub(crate) fn in_memory(what: &Recorded) -> Record {
+    use loadline_san_core::ids::Position;
+    match what {
+        Recorded::Mark => Record::new(Kind::Mark, Position::START, false, 0, 0),
+        Recorded::Wrap => Record::new(Kind::Wrap, Position::START, false, 0, 0),
+        Recorded::Entry(Change { position, sequenced, entry }) => {
+            Record::new(Kind::of(&entry.what), *position, *sequenced, entry.block, entry.blocks)
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! From the log to the extents.
+//!
+//! ```text
+//! choose ─▶ gather from the log, spread over extents ─▶ slots ─▶ sync ─▶ page with the new tail ─▶ free
+//! ```
+//!
+//! A round takes the oldest records, none above the mark (rule R1), and brings the last version of each block to its
+//! place, extent by extent. Places are written over: until the round's end the log has all that it brings, reads find it
+//! there, and a start does it again. So a slot may come before its data. What a later record below the mark brings anyway is left out.
+
+use loadline_san_core::ids::Epoch;
+use loadline_san_core::rule::{Rule, left_out};
+use loadline_san_protocol::log::SECTOR;
+use loadline_san_protocol::slot::{self, BlockState, Holder};
+use loadline_san_protocol::state::Tail;
+
+use crate::extents::Place;
+use crate::io::{Area, Ask, Data, Part, Piece, Reading, Sector};
+use crate::log::Kind;
+use crate::read::add_piece;
+use crate::store::{Action, Purpose, Store, needs_place};
+
+/// Extents that are worked on at the same time.
+const MOST_AT_ONCE: usize = 32;
+/// Slots in one write.
+const MOST_SLOTS: usize = 256;
+/// The most pairs of record and extent of a round, unless one record has more.
+const MOST_PAIRS: usize = 1 << 16;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Destage {
+    phase: Phase,
+    /// It is to begin even if the log is nearly empty.
+    hurry: bool,
+    /// No round may begin.
+    held: bool,
+    /// Records below this number are destaged by this round.
+    below: u64,
+    /// Their bytes.
+    bytes: u64,
+    /// What was earned for writers of these.
+    earned: u64,
+    /// Which extent each of them touches: in the order of the extents, then of the log.
+    pairs: Vec<(u64, u64)>,
+    /// Those before this one are in the works.
+    next: usize,
+    works: Vec<Work>,
+    free_works: Vec<u32>,
+    /// Places whose slots change, and extents that are not there and were trimmed.
+    touched: Vec<Place>,
+    trimmed: Vec<u64>,
+    /// What was asked of the device and is not done.
+    out: usize,
+    /// It was written to since it was last synced.
+    dirty: bool,
+    /// The change that frees the log.
+    change: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Idle,
+    Data,
+    Slots,
+    Sync,
+    Tail,
+}
+
+/// An extent that is worked on.
+#[derive(Debug, Default)]
+struct Work {
+    extent: u64,
+    place: Place,
+    /// Blocks that get data, and their checksums, rising.
+    blocks: Vec<(u32, u32)>,
+    writes: usize,
+    /// Of the round.
+    pairs: usize,
+}
+
+impl Destage {
+    /// A round is to begin if there is anything to do.
+    pub(crate) fn hurry(&mut self) {
+        self.hurry = true;
+    }
+
+    /// Whether a round is under way.
+    pub(crate) fn is_active(&self) -> bool {
+        self.phase != Phase::Idle
+    }
+
+    /// No round is to begin. Whether none is under way.
+    pub(crate) fn hold(&mut self) -> bool {
+        self.held = true;
+        !self.is_active()
+    }
+
+    /// Rounds may begin again.
+    pub(crate) fn go_on(&mut self) {
+        self.held = false;
+    }
+}
+
+impl<D: Data> Store<D> {
+    /// Whether the oldest record could be destaged.
+    pub(crate) fn can_destage(&self) -> bool {
+        self.log.get(self.log.front()).is_some() && self.may_go(self.log.front())
+    }
+
+    /// Whether a record can go: it is durable, and acknowledged or not needed.
+    fn may_go(&self, number: u64) -> bool {
+        let Some(record) = self.log.get(number) else { return false };
+        number <= self.log.durable
+            && (!record.counts() || record.position <= self.known.mark || left_out(Rule::R1))
+    }
+
+    /// Goes on with the round, or begins one.
+    pub(crate) fn run_destage(&mut self, out: &mut Vec<Action<D>>) {
+        loop {
+            match self.destage.phase {
+                Phase::Idle => {
+                    let low = self.log.ring() / 100 * u64::from(self.settings.low);
+                    let wanted = self.destage.hurry || self.log.used() > low;
+                    if self.destage.held || !wanted || !self.choose() {
+                        return;
+                    }
+                }
+                Phase::Data => {
+                    while self.destage.out < MOST_AT_ONCE && self.destage.next < self.destage.pairs.len() {
+                        self.begin_work(out);
+                    }
+                    if self.destage.out > 0 {
+                        return;
+                    }
+                    if left_out(Rule::R1Free) {
+                        self.move_tail();
+                    }
+                    self.destage.phase = Phase::Slots;
+                    self.write_slots(out);
+                }
+                _ if self.destage.out > 0 => return,
+                Phase::Slots => {
+                    self.destage.phase = Phase::Sync;
+                    if self.destage.dirty {
+                        self.sync(out);
+                    }
+                }
+                Phase::Sync => {
+                    self.destage.phase = Phase::Tail;
+                    if !left_out(Rule::R1Free) {
+                        self.move_tail();
+                    }
+                }
+                Phase::Tail => {
+                    if !self.keep.is_durable(self.destage.change) && !left_out(Rule::DRing) {
+                        return;
+                    }
+                    self.end_round();
+                }
+            }
+        }
+    }
+
+    fn sync(&mut self, out: &mut Vec<Action<D>>) {
+        self.destage.out += 1;
+        self.destage.dirty = false;
+        self.ask(Purpose::Destage, Ask::Sync(Area::Capacity), out);
+    }
+
+    /// Chooses the records of a round. False if there are none.
+    fn choose(&mut self) -> bool {
+        self.destage.hurry = false;
+        let most = self.settings.round.min(self.log.ring() / 16).max(1);
+        let front = self.log.front();
+        let mut pairs = std::mem::take(&mut self.destage.pairs);
+        pairs.clear();
+        let (mut below, mut bytes) = (front, 0);
+        while bytes < most && pairs.len() < MOST_PAIRS && self.may_go(below) {
+            let record = self.log.get(below).expect("it may go");
+            if record.counts() {
+                pairs.extend(self.extents.extents_of(record.range()).map(|extent| (extent, below)));
+            }
+            bytes += self.log.length_of(below);
+            below += 1;
+        }
+        pairs.sort_unstable();
+        self.destage.pairs = pairs;
+        if below == front {
+            return false;
+        }
+        let round = &mut self.destage;
+        (round.phase, round.below, round.bytes) = (Phase::Data, below, bytes);
+        (round.earned, round.next) = (0, 0);
+        round.touched.clear();
+        round.trimmed.clear();
+        true
+    }
+
+    /// Takes the next extent of the round.
+    fn begin_work(&mut self, out: &mut Vec<Action<D>>) {
+        let (extent, _) = self.destage.pairs[self.destage.next];
+        let pairs =
+            self.destage.pairs[self.destage.next..].iter().take_while(|pair| pair.0 == extent).count();
+        let range = self.destage.next..self.destage.next + pairs;
+        self.destage.next = range.end;
+        // Which record each block gets its content of: the last one of the round.
+        let size = self.extents.blocks();
+        let first = extent * size;
+        let mut last = [0u64; 64];
+        for (_, number) in &self.destage.pairs[range] {
+            let record = self.log.get(*number).expect("it is in the round");
+            let blocks = record.range();
+            for block in blocks.start.max(first)..blocks.end.min(first + size) {
+                last[(block - first) as usize] = *number;
+            }
+        }
+        let index = self.destage.free_works.pop().unwrap_or_else(|| {
+            self.destage.works.push(Work::default());
+            self.destage.works.len() as u32 - 1
+        });
+        let mut blocks = std::mem::take(&mut self.destage.works[index as usize].blocks);
+        blocks.clear();
+        let mut pieces = self.memory.pieces();
+        let place = self.extents.place(extent);
+        let mut changes = false;
+        for (within, number) in (0..).zip(last).take(size as usize).filter(|(_, number)| *number != 0) {
+            let block = first + u64::from(within);
+            let newest = self.index.newest(block).expect("the log has it");
+            if newest >= self.destage.below && self.may_go(newest) {
+                continue;
+            }
+            changes = true;
+            let record = self.log.get(number).expect("it is in the round");
+            let (state, sum) = match record.kind {
+                Kind::Data => {
+                    let at = self.ring_at(record.data_at(block));
+                    let sum = self.log.checksum(record, block);
+                    let first = blocks.len() as u32;
+                    add_piece(&mut pieces, Piece { area: Area::Log, at, first, blocks: 1 });
+                    blocks.push((within, sum));
+                    (BlockState::Data, sum)
+                }
+                Kind::Zeroes => (BlockState::Zeroes, 0),
+                _ => (BlockState::Nothing, 0),
+            };
+            if let Some(place) = place {
+                self.extents.at_mut(place).slot.set(within, state, sum);
+            }
+        }
+        match place {
+            _ if !changes => {}
+            Some(place) => self.destage.touched.push(place),
+            None => self.destage.trimmed.push(extent),
+        }
+        let work = &mut self.destage.works[index as usize];
+        *work = Work { extent, place: place.unwrap_or(0), blocks, writes: 0, pairs };
+        if pieces.is_empty() {
+            self.memory.read(pieces);
+            self.end_work(index);
+            return;
+        }
+        let reading = Reading { blocks: work.blocks.len() as u32, pieces };
+        self.destage.out += 1;
+        self.ask(Purpose::Gather(index), Ask::Read(reading), out);
+    }
+
+    /// The data of an extent was read from the log, or could not be.
+    pub(crate) fn gathered(&mut self, index: u32, data: Option<D>, out: &mut Vec<Action<D>>) {
+        self.destage.out -= 1;
+        let work = &mut self.destage.works[index as usize];
+        let (extent, place, blocks) = (work.extent, work.place, std::mem::take(&mut work.blocks));
+        let Some(mut data) = data else {
+            // What is at its place has another checksum than the slot will say: it is found to be rotten when it is read.
+            self.rotten += blocks.len() as u64;
+            self.destage.works[index as usize].blocks = blocks;
+            self.end_work(index);
+            return;
+        };
+        let first = extent * self.extents.blocks();
+        for (at, (within, sum)) in (0..).zip(&blocks) {
+            let is = data.take_checksum(at, self.address(first + u64::from(*within)));
+            if is != *sum {
+                // It goes to its place as it is, and its checksum stays what it was.
+                self.rotten += 1;
+                if left_out(Rule::DBad) {
+                    self.extents.at_mut(place).slot.set(*within, BlockState::Data, is);
+                }
+            }
+        }
+        let mut from = 0;
+        while from < blocks.len() {
+            let run = (from + 1..=blocks.len())
+                .find(|to| blocks.get(*to).is_none_or(|next| next.0 != blocks[to - 1].0 + 1))
+                .expect("the last ends a run");
+            let at = self.extents.block_at(place, blocks[from].0);
+            let mut writing = self.memory.writing(Area::Capacity, at, false);
+            let count = (run - from) as u32;
+            writing.parts.push(Part::Data { data: data.clone(), first: from as u32, blocks: count });
+            self.destage.works[index as usize].writes += 1;
+            self.destage.out += 1;
+            self.ask(Purpose::Spread(index), Ask::Write(writing), out);
+            from = run;
+        }
+        self.destage.works[index as usize].blocks = blocks;
+        self.destage.dirty = true;
+    }
+
+    /// A part of an extent was written.
+    pub(crate) fn spread_done(&mut self, index: u32) {
+        self.destage.out -= 1;
+        let work = &mut self.destage.works[index as usize];
+        work.writes -= 1;
+        if work.writes == 0 {
+            self.end_work(index);
+        }
+    }
+
+    fn end_work(&mut self, index: u32) {
+        let pairs = self.destage.works[index as usize].pairs;
+        self.destage.free_works.push(index);
+        let share = self.destage.bytes * pairs as u64 / self.destage.pairs.len() as u64;
+        self.destage.earned += share;
+        self.earn(share);
+    }
+
+    /// Writers may append so much more.
+    fn earn(&mut self, bytes: u64) {
+        let most = (self.settings.round.min(self.log.ring() / 16) / 4).max(SECTOR as u64) as i64;
+        self.credit = (self.credit + bytes as i64).min(most);
+    }
+
+    /// Writes the slots of all extents that were touched, those beside each other in one write.
+    fn write_slots(&mut self, out: &mut Vec<Action<D>>) {
+        let stamp = self.known.epoch;
+        for extent in std::mem::take(&mut self.destage.trimmed) {
+            // Another copy may have it, and this trim is the only trace of its end.
+            self.bury(extent, stamp);
+        }
+        let mut touched = std::mem::take(&mut self.destage.touched);
+        touched.sort_unstable();
+        let holder = Holder { replica: self.id.replica, content: self.keep.state.content };
+        let mut from = 0;
+        while from < touched.len() {
+            let at = self.extents.slot_at(touched[from]);
+            let mut writing = self.memory.writing(Area::Capacity, at, false);
+            let mut to = from;
+            while to < touched.len()
+                && to - from < MOST_SLOTS
+                && self.extents.slot_at(touched[to]) == at + ((to - from) * SECTOR) as u64
+            {
+                let place = touched[to];
+                let stamp = self.stamp_of(place, stamp);
+                let extent = self.extents.at_mut(place);
+                extent.slot.stamp = stamp;
+                extent.stored = !extent.slot.is_empty();
+                let (stored, number) = (extent.stored, extent.slot.extent);
+                let mut sector = Sector::ZERO;
+                slot::encode(stored.then_some(&extent.slot), holder, &mut sector.0);
+                writing.bytes.push(sector);
+                if stored {
+                    self.keep.dig_up(number);
+                } else {
+                    self.bury(number, stamp);
+                }
+                to += 1;
+            }
+            writing.parts.push(Part::Bytes((to - from) as u32));
+            self.destage.out += 1;
+            self.destage.dirty = true;
+            self.ask(Purpose::Destage, Ask::Write(writing), out);
+            from = to;
+        }
+        self.destage.touched = touched;
+    }
+}
+
+impl<D: Data> Store<D> {
+    /// The epoch that an extent is stamped with: the replica's, and not that of what is destaged (rule R2).
+    fn stamp_of(&self, place: Place, epoch: Epoch) -> Epoch {
+        if !left_out(Rule::R2) {
+            return epoch;
+        }
+        let extent = self.extents.at(place).slot.extent;
+        let of = self.destage.pairs.iter().filter(|pair| pair.0 == extent);
+        let births = of.filter_map(|pair| self.log.get(pair.1)).map(|record| record.position.ownership);
+        births.max().unwrap_or(epoch)
+    }
+
+    /// A freed extent leaves a trace (rule R3).
+    fn bury(&mut self, extent: u64, stamp: Epoch) {
+        if !left_out(Rule::R3) {
+            self.keep.bury(extent, stamp);
+        }
+    }
+
+    /// A write or a sync of a round is done.
+    pub(crate) fn destage_wrote(&mut self) {
+        self.destage.out -= 1;
+    }
+
+    /// The log begins after the round, once that is durable.
+    fn move_tail(&mut self) {
+        let below = self.destage.below;
+        let mark = self.keep.state.mark;
+        let state = &mut self.keep.state;
+        state.tail = Tail { at: self.log.place_of(below), number: below };
+        if let Some(last) = self.log.last_of_sequence(state.end_before.max(self.log.front())..below) {
+            state.end = last;
+        }
+        state.end_before = state.end_before.max(below);
+        state.drops.retain(|drop| drop.below > below);
+        state.holes.retain(|hole| hole.to > below);
+        self.destage.change = self.changed();
+        if left_out(Rule::DMark) {
+            self.keep.state.mark = mark;
+        }
+    }
+
+    /// The log does not have the round's records any more.
+    fn end_round(&mut self) {
+        for (extent, number) in &self.destage.pairs {
+            let record = self.log.get(*number).expect("it is in the round");
+            if needs_place(record.kind) {
+                self.extents.release(*extent);
+            }
+        }
+        for place in &self.destage.touched {
+            self.extents.free_if_empty(*place);
+        }
+        let index = &mut self.index;
+        self.log.free(self.destage.below, |number, record| {
+            if record.counts() {
+                index.remove(record.range(), number, record.kind == Kind::Data);
+            }
+        });
+        self.earn(self.destage.bytes - self.destage.earned);
+        self.destage.phase = Phase::Idle;
+    }
+}

@@ -1,0 +1,122 @@
+//! What can be seen of a store from outside, without asking it to do anything.
+
+use std::ops::Range;
+
+use loadline_san_core::ids::{Epoch, Position};
+use loadline_san_core::message::Mention;
+use loadline_san_protocol::slot::BlockState;
+
+use crate::io::Data;
+use crate::read::Found;
+use crate::store::{Current, Health, Identity, Store};
+
+/// How full a store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Of these, what is not destaged and freed.
+    pub log_used: u64,
+    /// Extents that have a place on the device.
+    pub extents: u64,
+    /// Places that the replica has and does not use.
+    pub free_extents: u64,
+    /// It waits for room on the device, and there is none.
+    pub no_room: bool,
+}
+
+impl<D: Data> Store<D> {
+    /// Which replica it is.
+    pub fn identity(&self) -> Identity {
+        self.id
+    }
+
+    /// Blocks of its group, at most.
+    pub fn blocks(&self) -> u64 {
+        self.keep.state.blocks
+    }
+
+    /// Up to here all entries are acknowledged, as far as it knows.
+    pub fn mark(&self) -> Position {
+        self.known.mark
+    }
+
+    /// What is to be copied to it, in rising order.
+    pub fn list(&self) -> impl Iterator<Item = Range<u64>> {
+        self.keep.list().iter()
+    }
+
+    /// The entries of its log that count, in the order of the log.
+    pub fn entries(&self) -> impl Iterator<Item = Mention> {
+        self.log.iter().filter(|(_, record)| record.counts()).map(|(number, record)| record.mention(number))
+    }
+
+    /// Where on the log's device the header of a record that is in the log is, in bytes, and how long the record is.
+    pub fn record_at(&self, number: u64) -> Option<(u64, u64)> {
+        let record = self.log.get(number)?;
+        Some((self.ring_at(record.at), self.log.length_of(number)))
+    }
+
+    /// Records up to this number are known to be durable by something that is durable itself: should one not be found, it
+    /// has been lost.
+    pub fn covered(&self) -> u64 {
+        self.covered
+    }
+
+    /// The epoch that the extent of a block is stamped with, or that it was freed under.
+    pub fn stamp(&self, block: u64) -> Option<Epoch> {
+        let extent = self.extents.locate(block).0;
+        let stored = self.extents.place(extent).map(|place| self.extents.at(place));
+        match stored.filter(|extent| extent.stored) {
+            Some(extent) => Some(extent.slot.stamp),
+            None => self.keep.tombstones().get(&extent).copied(),
+        }
+    }
+
+    /// What a block has now.
+    pub fn look_up(&self, block: u64) -> Found {
+        self.find(block)
+    }
+
+    /// Blocks whose data is in extents, and not in the log too.
+    pub fn destaged(&self) -> impl Iterator<Item = u64> {
+        let has_data = |block: &u64| {
+            self.index.newest(*block).is_none()
+                && matches!(self.extents.block(*block), Some((_, BlockState::Data, _)))
+        };
+        (0..self.keep.state.blocks).filter(has_data)
+    }
+
+    /// Blocks that did not match their checksums when they were read, since it was opened.
+    pub fn rotten(&self) -> u64 {
+        self.rotten
+    }
+
+    /// How full it is.
+    pub fn fill(&self) -> Fill {
+        Fill {
+            log_bytes: self.log.ring(),
+            log_used: self.log.used(),
+            extents: self.extents.mapped(),
+            free_extents: self.extents.free(),
+            no_room: self.growth.is_stuck(),
+        }
+    }
+
+    /// Nothing that was asked of it is left to be done.
+    pub fn is_idle(&self) -> bool {
+        let changes = self.queue.is_empty() && matches!(self.current, Current::Nothing);
+        self.health != Health::Well || changes && self.reads.are_idle()
+    }
+
+    /// Destaging goes on until the log has nothing that can be destaged. It goes on by itself only when the log is filled
+    /// to some degree, or when nothing else is to be done.
+    pub fn destage_soon(&mut self) {
+        self.destage.hurry();
+    }
+
+    /// A write or a sync has failed: it does nothing any more.
+    pub fn has_failed(&self) -> bool {
+        self.health == Health::Failed
+    }
+}

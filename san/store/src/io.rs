@@ -1,0 +1,199 @@
+//! What a store asks of its devices, and what they answer.
+//!
+//! A store never does I/O while it serves: it hands out [`Ask`]s, and is told by a [`Done`] for each. Who drives it may
+//! carry them out in any order and complete them in any order. Only to format, open and check it uses a [`Disk`], which
+//! waits.
+
+use std::io;
+
+use loadline_san_core::ids::VolumeId;
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_protocol::log::SECTOR;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Which of a replica's two devices. They may be the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Area {
+    /// The fast one: the log, and what the replica keeps of itself.
+    Log,
+    /// The large one: extents.
+    Capacity,
+}
+
+/// The least that is written: 512 bytes, aligned as direct I/O wants it. Every offset and length is a multiple of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C, align(512))]
+pub struct Sector(pub [u8; SECTOR]);
+
+impl Sector {
+    /// All zeroes.
+    pub const ZERO: Sector = Sector([0; SECTOR]);
+
+    /// So many, all zeroes.
+    pub fn zeroes(count: usize) -> Vec<Sector> {
+        vec![Sector::ZERO; count]
+    }
+
+    /// These bytes, and zeroes up to a whole sector.
+    pub fn of(bytes: &[u8]) -> Vec<Sector> {
+        let mut sectors = Sector::zeroes(bytes.len().div_ceil(SECTOR));
+        sectors.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        sectors
+    }
+
+    /// Sectors as bytes.
+    pub fn bytes(sectors: &[Sector]) -> &[u8] {
+        sectors.as_bytes()
+    }
+}
+
+/// Which block a checksum is of: part of what is summed, so that a block at the wrong place does not match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The group.
+    pub group: GroupIndex,
+    /// The block, in the group.
+    pub block: u64,
+}
+
+/// Consecutive blocks of 4 KiB in memory, shared by all that refer to them, each with its checksum.
+pub trait Data: Clone {
+    /// The checksum of the block of this index, taken when the data came to be (`loadline_san_protocol::log::block_crc`).
+    fn checksum(&self, index: u32, of: Address) -> u32;
+
+    /// Takes the checksum of this block anew and keeps it. Only called on what a device has just read: nobody else refers
+    /// to it yet.
+    fn take_checksum(&mut self, index: u32, of: Address) -> u32;
+}
+
+/// A part of a read: where consecutive blocks are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// On which device.
+    pub area: Area,
+    /// Where on it, in bytes.
+    pub at: u64,
+    /// To which block of the buffer.
+    pub first: u32,
+    /// How many.
+    pub blocks: u32,
+}
+
+/// Blocks that are to be read into one new buffer.
+#[derive(Debug)]
+pub struct Reading {
+    /// Blocks of the buffer. What no piece fills is zeroes.
+    pub blocks: u32,
+    /// In the order of the buffer.
+    pub pieces: Vec<Piece>,
+}
+
+/// A part of a write.
+#[derive(Debug, Clone)]
+pub enum Part<D> {
+    /// The next so many sectors of [`Writing::bytes`].
+    Bytes(u32),
+    /// Blocks of a buffer.
+    Data {
+        /// The buffer.
+        data: D,
+        /// The first, in it.
+        first: u32,
+        /// How many.
+        blocks: u32,
+    },
+}
+
+/// One write of consecutive bytes, gathered from several places.
+#[derive(Debug, Clone)]
+pub struct Writing<D> {
+    /// On which device.
+    pub area: Area,
+    /// Where on it, in bytes.
+    pub at: u64,
+    /// What the store itself brings.
+    pub bytes: Vec<Sector>,
+    /// In the order in which they are written.
+    pub parts: Vec<Part<D>>,
+    /// It is done only when it is durable.
+    pub durable: bool,
+}
+
+impl<D> Writing<D> {
+    /// Bytes that are written.
+    pub fn length(&self) -> u64 {
+        let of = |part: &Part<D>| match part {
+            Part::Bytes(sectors) => u64::from(*sectors) * SECTOR as u64,
+            Part::Data { blocks, .. } => u64::from(*blocks) * loadline_san_core::layout::BLOCK,
+        };
+        self.parts.iter().map(of).sum()
+    }
+}
+
+/// What a store wants done.
+#[derive(Debug)]
+pub enum Ask<D> {
+    /// Read this. → [`Done::Read`]
+    Read(Reading),
+    /// Write this. → [`Done::Wrote`]
+    Write(Writing<D>),
+    /// Make durable all that was written there, and done, before this was asked. → [`Done::Synced`]
+    Sync(Area),
+}
+
+/// Which ask an answer belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u32);
+
+/// What became of an [`Ask`]. What was handed out comes back, so that it is used again.
+#[derive(Debug)]
+pub enum Done<D> {
+    /// What was read.
+    Read(Reading, Result<D, IoFault>),
+    /// What was written.
+    Wrote(Writing<D>, Result<(), IoFault>),
+    /// Whether it is durable.
+    Synced(Area, Result<(), IoFault>),
+}
+
+/// A device did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum IoFault {
+    /// It could not, here.
+    #[error("{area:?} device, byte {at}: {error}")]
+    Failed {
+        /// Which.
+        area: Area,
+        /// Where, in bytes.
+        at: u64,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// It ended before. It was as long when it was opened.
+    #[error(
+        "{area:?} device: it ends at byte {at}, and was longer when it was opened: somebody has made it shorter"
+    )]
+    Short {
+        /// Which.
+        area: Area,
+        /// Where it ends.
+        at: u64,
+    },
+}
+
+/// Devices that are read and written at once: to format, to open, to check.
+pub trait Disk {
+    /// How long it is, in bytes.
+    fn bytes(&self, area: Area) -> u64;
+
+    /// Fills this, from a byte on that is a multiple of a sector.
+    fn read(&mut self, area: Area, at: u64, into: &mut [Sector]) -> Result<(), IoFault>;
+
+    /// Writes this, durably.
+    fn write(&mut self, area: Area, at: u64, from: &[Sector]) -> Result<(), IoFault>;
+
+    /// Makes durable all that was written there before, by this process and by those before it.
+    fn sync(&mut self, area: Area) -> Result<(), IoFault>;
+}

@@ -1,0 +1,31 @@
+//! One replica on one device: a log that is also its write-back cache, extents with checksums, and what it keeps of itself.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`store`] | a store while it serves |
+//! | [`open`] | how one is made, and found again |
+//! | [`space`] | a device, and who has which part of it |
+//! | [`inspect`] | what can be seen of one |
+//! | [`io`] | what a store asks of its devices, and what they answer |
+//! | `log`, `index` | the log in memory, and which blocks it holds |
+//! | `append`, [`read`], `destage`, `growth` | what a store does |
+//! | `extents` | consecutive blocks, and what is kept of each |
+//! | `keep` | what a replica keeps of itself |
+//! | `replay` | reading a log that was left |
+//!
+//! The rules are in `docs/design/san.md`, *On the device*; the formats in `docs/reference/protocol.md`.
+
+mod append;
+mod destage;
+mod extents;
+mod growth;
+mod index;
+pub mod inspect;
+pub mod io;
+mod keep;
+mod log;
+pub mod open;
+pub mod read;
+mod replay;
+pub mod space;
+pub mod store;

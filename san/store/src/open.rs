@@ -1,0 +1,335 @@
+//! How a store is made, and how a process that starts finds it again.
+//!
+//! ```text
+//! page ─▶ slots ─▶ log, from its tail ─▶ index ─▶ sync ─▶ generation raised ─▶ serves
+//! ```
+//!
+//! Nothing is reported or served before it is synced: what a kill has left readable need not be durable (rule R4). And
+//! the log's generation is raised, durably, before anything is appended: what a former life has left beyond the end is
+//! never taken for a continuation (rule R5).
+
+use std::sync::{Arc, Mutex};
+
+use loadline_san_core::ids::{Epoch, Position, ReplicaId};
+use loadline_san_core::message::Promise;
+use loadline_san_core::rule::{Rule, left_out};
+use loadline_san_core::store::Found;
+use loadline_san_protocol::device::{DeviceId, DiskFault};
+use loadline_san_protocol::slot::{self, Holder};
+use loadline_san_protocol::state::{Side, State, Tail};
+use thiserror::Error;
+
+use crate::extents::Extents;
+use crate::io::{Area, Data, Disk, IoFault, Sector};
+use crate::keep::{Keep, KeepError, Places};
+use crate::log::{Log, record_length};
+use crate::replay::replay;
+use crate::space::{Space, SpaceError};
+use crate::store::{Health, Identity, Known, Settings, Store, needs_place};
+
+/// How a replica is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewReplica {
+    /// Which one.
+    pub id: Identity,
+    /// Blocks of its group, at most.
+    pub blocks: u64,
+    /// Bytes of its log, with what it keeps of itself. It gets whole chunks of the device.
+    pub log_bytes: u64,
+    /// The most blocks with data that one entry will have: the log must hold several of these.
+    pub most_blocks: u32,
+    /// Random bits that nobody knows who writes data.
+    pub key: u64,
+    /// Whom it follows.
+    pub promise: Promise,
+}
+
+/// Why a replica cannot be made or opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The device.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] IoFault),
+    /// Its log would be too small.
+    #[error("a log of {bytes} bytes is too small for entries of {blocks} blocks: it needs at least {needed}")]
+    SmallLog {
+        /// What it would have.
+        bytes: u64,
+        /// Blocks of the largest entry.
+        blocks: u32,
+        /// What it needs.
+        needed: u64,
+    },
+    /// It is not on this device.
+    #[error("{0} is not on this device")]
+    Unknown(ReplicaId),
+    /// What it keeps of itself is gone.
+    #[error("what {replica} keeps of itself cannot be used: {why}")]
+    Lost {
+        /// Which.
+        replica: ReplicaId,
+        /// Why.
+        why: String,
+    },
+    /// The page is another's.
+    #[error("{ours:?} is looked for, and its place on the device has {said:?}")]
+    Other {
+        /// What it says.
+        said: Identity,
+        /// Which was expected.
+        ours: Identity,
+    },
+    /// A chunk of its extents is missing.
+    #[error(
+        "there are {missing} places too few for the extents that the log of {replica} has data for: a chunk is missing"
+    )]
+    NoRoom {
+        /// Which.
+        replica: ReplicaId,
+        /// How many places.
+        missing: u64,
+    },
+    /// The other device is not its own.
+    #[error(
+        "the extents of {replica} are on device {said}, and this is {is}: use the device that it was made on"
+    )]
+    OtherCapacity {
+        /// Which.
+        replica: ReplicaId,
+        /// Which device it names.
+        said: DeviceId,
+        /// Which this is.
+        is: DeviceId,
+    },
+}
+
+/// A log is at least so many times its largest entry.
+const LEAST_ENTRIES: u64 = 4;
+
+/// Makes a replica, empty. It is durable when this returns. `log` and `capacity` are what the two devices begin with; the
+/// same, if they are one.
+pub fn create(
+    disk: &mut impl Disk,
+    log: &mut Space,
+    capacity: DeviceId,
+    new: &NewReplica,
+) -> Result<(), OpenError> {
+    let chunk = log.superblock().chunk_bytes;
+    let places = Places::new(0, new.log_bytes.max(1).next_multiple_of(chunk));
+    let needed = LEAST_ENTRIES * record_length(new.most_blocks);
+    if places.ring < needed {
+        return Err(OpenError::SmallLog { bytes: places.ring, blocks: new.most_blocks, needed });
+    }
+    let state = State {
+        version: 1,
+        volume: new.id.volume,
+        group: new.id.group,
+        replica: new.id.replica,
+        blocks: new.blocks,
+        key: new.key,
+        capacity,
+        promise: new.promise,
+        mark: Position::START,
+        epoch: Epoch(0),
+        generation: 0,
+        first: 1,
+        tail: Tail { at: 0, number: 1 },
+        durable: 0,
+        end: Position::START,
+        end_before: 1,
+        drops: Vec::new(),
+        holes: Vec::new(),
+        content: 0,
+        side: Side::default(),
+    };
+    let mut failed = None;
+    let taken = log.take_log(disk, new.id.replica, new.log_bytes, |disk, at, bytes| {
+        match Keep::create(disk, Places::new(at, bytes), &state) {
+            Ok(()) => Ok(()),
+            Err(KeepError::Io(fault)) => Err(SpaceError::Io(fault)),
+            Err(other) => {
+                failed = Some(other);
+                Err(SpaceError::NotEmpty)
+            }
+        }
+    });
+    if let Some(why) = failed {
+        return Err(OpenError::Lost { replica: new.id.replica, why: why.to_string() });
+    }
+    Ok(taken?)
+}
+
+/// What is wrong with a replica that was opened. It is not used, unless a person goes on with it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Damage {
+    /// Records of its log that were durable cannot be read.
+    #[error("records {from} to {to} of its log were durable and cannot be read: {fault}")]
+    Log {
+        /// The first.
+        from: u64,
+        /// The last.
+        to: u64,
+        /// Why the first cannot.
+        fault: String,
+    },
+    /// Its log ends before what was durable.
+    #[error("its log ends with record {end}, and {was} was durable: {fault}")]
+    Short {
+        /// Where it ends.
+        end: u64,
+        /// Where it ended.
+        was: u64,
+        /// What comes next.
+        fault: String,
+    },
+    /// Its log ends before what it knows to be acknowledged.
+    #[error("its log ends at {end}, and it had everything up to {mark}: {fault}")]
+    BelowMark {
+        /// Where it ends.
+        end: Position,
+        /// Where it ended at least.
+        mark: Position,
+        /// What comes next.
+        fault: String,
+    },
+    /// The list of what is to be copied to it, or its tombstones.
+    #[error("its list of what is to be copied to it: {0}")]
+    List(String),
+    /// A slot of an extent.
+    #[error("slot {slot} in chunk {chunk}: {fault}")]
+    Slot {
+        /// The chunk of the device.
+        chunk: u32,
+        /// Which of its slots.
+        slot: u32,
+        /// Why.
+        fault: String,
+    },
+    /// Two slots have the same extent.
+    #[error("extent {0} has two slots")]
+    TwoSlots(u64),
+}
+
+/// Finds a replica again. Its devices are opened before, and nobody else has them open.
+///
+/// What it finds damaged it opens too, and says why: nothing is done with it but to salvage it.
+pub fn open<D: Data>(
+    disk: &mut impl Disk,
+    log: &Arc<Mutex<Space>>,
+    capacity: &Arc<Mutex<Space>>,
+    replica: ReplicaId,
+    settings: Settings,
+) -> Result<(Store<D>, Found, Vec<Damage>), OpenError> {
+    let found = log.lock().expect("nobody panics with it").log_of(replica);
+    let (start, bytes) = found.ok_or(OpenError::Unknown(replica))?;
+    let places = Places::new(start, bytes);
+    let mut damage = Vec::new();
+    let (keep, lost) = Keep::load(disk, places).map_err(|error| match error {
+        KeepError::Io(fault) => OpenError::Io(fault),
+        other => OpenError::Lost { replica, why: other.to_string() },
+    })?;
+    damage.extend(lost.map(|fault| Damage::List(fault.to_string())));
+    let state = &keep.state;
+    let id = Identity { volume: state.volume, group: state.group, replica: state.replica };
+    if id.replica != replica {
+        return Err(OpenError::Other { said: id, ours: Identity { replica, ..id } });
+    }
+    if state.tail.at >= places.ring {
+        let why = format!("its log begins at byte {} of a ring of {}", state.tail.at, places.ring);
+        return Err(OpenError::Lost { replica, why });
+    }
+    let is = capacity.lock().expect("nobody panics with it").device();
+    if state.capacity != is {
+        return Err(OpenError::OtherCapacity { replica, said: state.capacity, is });
+    }
+    let extents = load_extents(disk, capacity, replica, state.content, &mut damage)?;
+    let known = Known { mark: state.mark, epoch: state.epoch.max(state.promise.epoch) };
+    let empty = Log::new(places.ring, state.tail.number, state.tail.at);
+    let space = Arc::clone(capacity);
+    let mut store = Store::new(id, settings, places, space, empty, extents, keep, known);
+    replay(&mut store, disk, &mut damage)?;
+    store.rebuild_index();
+    store.reserve_all()?;
+    if !left_out(Rule::R4) {
+        disk.sync(Area::Log)?;
+        if is != log.lock().expect("nobody panics with it").device() {
+            disk.sync(Area::Capacity)?;
+        }
+    }
+    let mut found = Found {
+        promise: store.keep.state.promise,
+        mark: store.known.mark,
+        epoch: store.known.epoch,
+        end: store.end(),
+        damaged: !damage.is_empty(),
+    };
+    found.epoch = found.epoch.max(found.promise.epoch);
+    if found.damaged {
+        store.health = Health::Damaged;
+    } else {
+        store.begin_generation();
+        store.keep.write_now(disk)?;
+    }
+    Ok((store, found, damage))
+}
+
+fn load_extents(
+    disk: &mut impl Disk,
+    capacity: &Arc<Mutex<Space>>,
+    replica: ReplicaId,
+    content: u64,
+    damage: &mut Vec<Damage>,
+) -> Result<Extents, OpenError> {
+    let space = capacity.lock().expect("nobody panics with it");
+    let device = *space.superblock();
+    let mut extents = Extents::new(device);
+    let of = Holder { replica, content };
+    for chunk in space.extents_of(replica) {
+        let mut sectors = Sector::zeroes(device.extents_in_chunk() as usize);
+        disk.read(Area::Capacity, device.slot_at(chunk, 0), &mut sectors)?;
+        let mut faults: Vec<(u32, DiskFault)> = Vec::new();
+        let slots = (0..).zip(&sectors).map(|(at, sector)| {
+            slot::decode(&sector.0, of, device.extent_blocks).map_err(|fault| faults.push((at, fault)))
+        });
+        let doubles = extents.load_chunk(chunk, slots);
+        let of_slot =
+            |(slot, fault): (u32, DiskFault)| Damage::Slot { chunk, slot, fault: fault.to_string() };
+        damage.extend(faults.into_iter().map(of_slot));
+        damage.extend(doubles.into_iter().map(Damage::TwoSlots));
+    }
+    extents.sort_free();
+    Ok(extents)
+}
+
+impl<D: Data> Store<D> {
+    /// Every extent that the log has data for gets its place again. It had one before, in a chunk that is the replica's.
+    fn reserve_all(&mut self) -> Result<(), OpenError> {
+        let needs = self.log.iter().filter(|(_, record)| record.counts() && needs_place(record.kind));
+        for (_, record) in needs {
+            let missing = self.extents.missing(record.range());
+            if missing > self.extents.free() {
+                let missing = missing - self.extents.free();
+                return Err(OpenError::NoRoom { replica: self.id.replica, missing });
+            }
+            self.extents.reserve(record.range());
+        }
+        Ok(())
+    }
+
+    /// What it tells from now on is of a new generation.
+    pub(crate) fn begin_generation(&mut self) {
+        let state = &mut self.keep.state;
+        state.generation += 1;
+        state.first = self.log.next();
+        self.changed();
+    }
+
+    /// The last of its sequence.
+    pub(crate) fn end(&self) -> Position {
+        let state = &self.keep.state;
+        self.log.last_of_sequence(state.end_before..u64::MAX).unwrap_or(state.end)
+    }
+}

@@ -1,0 +1,260 @@
+//! Reads: the log first, then extents; checked, and looked up again if what was read has been moved meanwhile.
+
+use std::collections::VecDeque;
+
+use loadline_san_core::ids::Epoch;
+use loadline_san_core::layout::BLOCK;
+use loadline_san_core::message::{Content, Payload, Rotten};
+use loadline_san_core::rule::{Rule, left_out};
+use loadline_san_core::store::{Completion, Tag};
+use loadline_san_protocol::slot::BlockState;
+
+use crate::io::{Area, Ask, Data, Piece, Reading};
+use crate::log::Kind;
+use crate::store::{Action, Purpose, Store, merged};
+
+/// How often a read is looked up again before it is said to be rotten.
+const MOST_TRIES: u32 = 8;
+/// Extents that are looked at for one answer to `Changed`.
+const MOST_LOOKED_AT: u64 = 1 << 16;
+
+/// What is being read.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    waiting: VecDeque<Question>,
+    jobs: Vec<Job>,
+    free: Vec<u32>,
+    under_way: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    Read { tag: Tag, block: u64, blocks: u32 },
+    Fetch { tag: Tag, number: u64 },
+    Changed { tag: Tag, since: Epoch, from: u64 },
+    Above(u64),
+}
+
+#[derive(Debug)]
+struct Job {
+    tag: Tag,
+    block: u64,
+    /// Of the log, instead of what is newest.
+    record: Option<u64>,
+    tries: u32,
+    /// Of each block.
+    found: Vec<Found>,
+}
+
+/// What a block has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// It was never written, or was trimmed.
+    Nothing,
+    /// Zeroes.
+    Zeroes,
+    /// Data, there, with this checksum.
+    Data {
+        /// On which device.
+        area: Area,
+        /// Where on it, in bytes.
+        at: u64,
+        /// Of the data and its address.
+        checksum: u32,
+    },
+}
+
+impl Reads {
+    pub(crate) fn read(&mut self, tag: Tag, block: u64, blocks: u32) {
+        self.waiting.push_back(Question::Read { tag, block, blocks });
+    }
+
+    pub(crate) fn fetch(&mut self, tag: Tag, number: u64) {
+        self.waiting.push_back(Question::Fetch { tag, number });
+    }
+
+    pub(crate) fn changed(&mut self, tag: Tag, since: Epoch, from: u64) {
+        self.waiting.push_back(Question::Changed { tag, since, from });
+    }
+
+    pub(crate) fn above(&mut self, question: u64) {
+        self.waiting.push_back(Question::Above(question));
+    }
+
+    pub(crate) fn are_idle(&self) -> bool {
+        self.waiting.is_empty() && self.under_way == 0
+    }
+}
+
+impl<D: Data> Store<D> {
+    pub(crate) fn run_reads(&mut self, out: &mut Vec<Action<D>>) {
+        while let Some(question) = self.reads.waiting.pop_front() {
+            match question {
+                Question::Read { tag, block, blocks } => self.begin(tag, block, blocks, None, out),
+                Question::Fetch { tag, number } => match self.log.get(number) {
+                    Some(record) if record.counts() && number <= self.log.durable => {
+                        let (block, blocks) = (record.block, record.blocks);
+                        self.begin(tag, block, blocks, Some(number), out);
+                    }
+                    // Its data must be looked for elsewhere.
+                    _ => tell(tag, Err(Rotten), out),
+                },
+                Question::Changed { tag, since, from } => {
+                    let (ranges, next) = self.changed_since(since, from);
+                    out.push(Action::Tell(Completion::Changed { tag, ranges, next }));
+                }
+                Question::Above(question) => {
+                    let above = self.log.above(self.known.mark);
+                    let above = above.map(|(number, record)| record.mention(number)).collect();
+                    out.push(Action::Tell(Completion::Above(question, above)));
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, tag: Tag, block: u64, blocks: u32, record: Option<u64>, out: &mut Vec<Action<D>>) {
+        let index = self.reads.free.pop().unwrap_or_else(|| {
+            let empty = Job { tag, block, record, tries: 0, found: Vec::new() };
+            self.reads.jobs.push(empty);
+            self.reads.jobs.len() as u32 - 1
+        });
+        let job = &mut self.reads.jobs[index as usize];
+        (job.tag, job.block, job.record, job.tries) = (tag, block, record, 0);
+        let mut found = std::mem::take(&mut job.found);
+        self.resolve(block, blocks, record, &mut found);
+        let nothing = found.iter().all(|found| *found == Found::Nothing);
+        self.reads.jobs[index as usize].found = found;
+        if nothing {
+            self.reads.free.push(index);
+            tell(tag, Ok(Content::Nothing), out);
+            return;
+        }
+        self.reads.under_way += 1;
+        self.read_on(index, out);
+    }
+
+    /// Asks the device for what was found.
+    fn read_on(&mut self, index: u32, out: &mut Vec<Action<D>>) {
+        let mut pieces = self.memory.pieces();
+        let job = &mut self.reads.jobs[index as usize];
+        for (first, found) in (0..).zip(&job.found) {
+            if let Found::Data { area, at, .. } = *found {
+                add_piece(&mut pieces, Piece { area, at, first, blocks: 1 });
+            }
+        }
+        let reading = Reading { blocks: job.found.len() as u32, pieces };
+        self.ask(Purpose::Read(index), Ask::Read(reading), out);
+    }
+
+    /// What these blocks have now; of a record, if it is still there.
+    fn resolve(&self, block: u64, blocks: u32, record: Option<u64>, found: &mut Vec<Found>) {
+        found.clear();
+        found.extend((block..block + u64::from(blocks)).map(|block| match record {
+            Some(number) => self.find_in(number, block),
+            None => self.find(block),
+        }));
+    }
+
+    /// What a block has.
+    pub(crate) fn find(&self, block: u64) -> Found {
+        if let Some(number) = self.index.newest(block) {
+            return self.find_in(number, block);
+        }
+        match self.extents.block(block) {
+            None | Some((_, BlockState::Nothing, _)) => Found::Nothing,
+            Some((_, BlockState::Zeroes, _)) => Found::Zeroes,
+            Some((place, BlockState::Data, checksum)) => {
+                let within = self.extents.locate(block).1;
+                Found::Data { area: Area::Capacity, at: self.extents.block_at(place, within), checksum }
+            }
+        }
+    }
+
+    fn find_in(&self, number: u64, block: u64) -> Found {
+        let Some(record) = self.log.get(number) else { return Found::Nothing };
+        match record.kind {
+            Kind::Data => Found::Data {
+                area: Area::Log,
+                at: self.ring_at(record.data_at(block)),
+                checksum: self.log.checksum(record, block),
+            },
+            Kind::Zeroes => Found::Zeroes,
+            _ => Found::Nothing,
+        }
+    }
+
+    /// What was asked for was read, or could not be.
+    pub(crate) fn read_done(&mut self, index: u32, data: Option<D>, out: &mut Vec<Action<D>>) {
+        let job = &self.reads.jobs[index as usize];
+        let (tag, block, record, tries) = (job.tag, job.block, job.record, job.tries);
+        let mut found = std::mem::take(&mut self.reads.jobs[index as usize].found);
+        let whole = data.and_then(|mut data| {
+            let all = (0..).zip(&found).all(|(at, found)| {
+                let is = data.take_checksum(at, self.address(block + u64::from(at)));
+                !matches!(found, Found::Data { checksum, .. } if *checksum != is)
+            });
+            all.then_some(data)
+        });
+        if whole.is_none() && tries < MOST_TRIES {
+            // It may have been destaged, or overwritten in its place, since it was looked up.
+            let blocks = found.len() as u32;
+            let mut now = Vec::with_capacity(found.len());
+            self.resolve(block, blocks, record, &mut now);
+            let gone = record.is_some_and(|number| self.log.get(number).is_none());
+            if now != found && !gone {
+                let job = &mut self.reads.jobs[index as usize];
+                (job.found, job.tries) = (now, tries + 1);
+                self.read_on(index, out);
+                return;
+            }
+        }
+        found.clear();
+        self.reads.jobs[index as usize].found = found;
+        self.reads.free.push(index);
+        self.reads.under_way -= 1;
+        self.rotten += u64::from(whole.is_none());
+        tell(tag, whole.map(|data| Content::Data(Payload { data, first: 0 })).ok_or(Rotten), out);
+    }
+
+    /// What is stamped with this epoch or a later one (rule C3Stamp), was freed then, or has no stamp yet (rule C3Log).
+    fn changed_since(&self, since: Epoch, from: u64) -> (Vec<std::ops::Range<u64>>, Option<u64>) {
+        let size = self.extents.blocks();
+        let blocks = self.keep.state.blocks;
+        let as_blocks =
+            |extents: std::ops::Range<u64>| extents.start * size..(extents.end * size).min(blocks);
+        let (stored, next) = self.extents.stored_from(from / size, MOST_LOOKED_AT);
+        let end = next.map_or(blocks, |extent| extent * size);
+        let within = |range: std::ops::Range<u64>| range.start.max(from)..range.end.min(end);
+        let stamped = stored.filter(|(_, stamp)| *stamp >= since).map(|(extent, _)| extent..extent + 1);
+        let freed = self.keep.tombstones().iter().filter(|(_, stamp)| **stamp >= since);
+        let stamped = stamped.chain(freed.map(|(extents, _)| extents.clone())).map(as_blocks);
+        let logged = self.log.iter().filter(|(_, record)| record.counts()).map(|(_, record)| record.range());
+        let stamped = stamped.filter(|_| !left_out(Rule::C3Stamp));
+        let logged = logged.filter(|_| !left_out(Rule::C3Log));
+        let all = merged(stamped.chain(logged).map(within).filter(|range| range.start < range.end));
+        let mut ranges: Vec<_> = all.iter().collect();
+        let mut next = (end < blocks).then_some(end);
+        if ranges.len() > self.settings.ranges {
+            ranges.truncate(self.settings.ranges);
+            next = ranges.last().map(|last| last.end);
+        }
+        (ranges, next)
+    }
+}
+
+fn tell<D>(tag: Tag, content: Result<Content<D>, Rotten>, out: &mut Vec<Action<D>>) {
+    out.push(Action::Tell(Completion::Data { tag, content }));
+}
+
+/// Adds a piece; one that goes on where the last one ends becomes a part of it.
+pub(crate) fn add_piece(pieces: &mut Vec<Piece>, piece: Piece) {
+    if let Some(last) = pieces.last_mut()
+        && last.area == piece.area
+        && last.first + last.blocks == piece.first
+        && last.at + u64::from(last.blocks) * BLOCK == piece.at
+    {
+        last.blocks += piece.blocks;
+    } else {
+        pieces.push(piece);
+    }
+}

@@ -1,0 +1,304 @@
+//! A device: what it begins with, and which replica has which of its chunks.
+//!
+//! ```text
+//! │ superblock │ again │ table of chunks │ again │ chunk 0 │ chunk 1 │ …
+//! ```
+//!
+//! A log takes consecutive chunks from the front, once. Extents take one at a time from the back, when they need it: so
+//! volumes are thin. All that is here is on the control path.
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_protocol::device::{
+    ChunkUse, DeviceId, DiskFault, PAGE, Role, Superblock, decode_use, encode_use,
+};
+use loadline_san_protocol::log::SECTOR;
+use loadline_san_protocol::{ClusterId, FieldError};
+use thiserror::Error;
+
+use crate::io::{Area, Disk, IoFault, Sector};
+
+/// Why a device cannot be used.
+#[derive(Debug, Error)]
+pub enum SpaceError {
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] IoFault),
+    /// It has other data, or another's.
+    #[error("the device is not empty: it is not overwritten; erase its first MiB if nothing on it is needed")]
+    NotEmpty,
+    /// It is not as it must be.
+    #[error("the device does not fit: {0}")]
+    Field(#[from] FieldError),
+    /// It was never prepared, or both copies of its first page are gone.
+    #[error("the first pages of the device: {0}")]
+    Superblock(DiskFault),
+    /// Of another cluster.
+    #[error(
+        "the device belongs to cluster {said:032x}, and this is {ours:032x}: another cluster may need what is on it"
+    )]
+    OtherCluster {
+        /// What it says.
+        said: u128,
+        /// What was expected.
+        ours: u128,
+    },
+    /// It was longer.
+    #[error(
+        "the device has {is} bytes, and had {was} when it was prepared: it was made smaller, and has lost what was there"
+    )]
+    Shrunk {
+        /// What it has.
+        is: u64,
+        /// What it had.
+        was: u64,
+    },
+    /// Both copies of a sector of its table are gone.
+    #[error("both copies of entry {chunk} of the device's table: {fault}")]
+    Table {
+        /// Which.
+        chunk: u32,
+        /// Why.
+        fault: DiskFault,
+    },
+    /// The replica is there already.
+    #[error("{0} is on this device already")]
+    Exists(ReplicaId),
+    /// There is not enough room in one piece.
+    #[error(
+        "there are not {needed} free chunks of {chunk_bytes} bytes in a row: {free} are free; use a smaller log, or another device"
+    )]
+    NoRoom {
+        /// How many chunks are needed.
+        needed: u32,
+        /// Bytes of one.
+        chunk_bytes: u64,
+        /// How many are free, anywhere.
+        free: u32,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Space {
+    superblock: Superblock,
+    /// Of each chunk.
+    uses: Vec<Option<ChunkUse>>,
+    /// Set aside while what it held is being given back, or before its entry is written.
+    free: u32,
+}
+
+impl Space {
+    /// Prepares an empty device. One whose beginning has any byte that is not zero is refused, unless `overwrite` says that
+    /// nothing on it is needed.
+    pub fn format(
+        disk: &mut impl Disk,
+        area: Area,
+        superblock: Superblock,
+        overwrite: bool,
+    ) -> Result<Space, SpaceError> {
+        let begins = superblock.chunk_at(0);
+        let looked = begins.next_multiple_of(1 << 20).min(disk.bytes(area)) / SECTOR as u64;
+        let mut first = Sector::zeroes(looked as usize);
+        disk.read(area, 0, &mut first)?;
+        if !overwrite && first.iter().any(|sector| *sector != Sector::ZERO) {
+            return Err(SpaceError::NotEmpty);
+        }
+        let page = Sector::of(&superblock.encode()?);
+        // What an older device had there must not be taken for ours, whenever this is cut short.
+        disk.write(area, 0, &Sector::zeroes(2 * PAGE / SECTOR))?;
+        disk.write(area, 2 * PAGE as u64, &Sector::zeroes((begins as usize - 2 * PAGE) / SECTOR))?;
+        disk.write(area, 0, &page)?;
+        disk.write(area, PAGE as u64, &page)?;
+        let uses = vec![None; superblock.chunks as usize];
+        Ok(Space { superblock, uses, free: superblock.chunks })
+    }
+
+    /// Reads what a device begins with. What one of its two copies has lost is mended from the other.
+    pub fn load(disk: &mut impl Disk, area: Area, cluster: ClusterId) -> Result<Space, SpaceError> {
+        let mut pages = Sector::zeroes(2 * PAGE / SECTOR);
+        disk.read(area, 0, &mut pages)?;
+        let (first, second) = Sector::bytes(&pages).split_at(PAGE);
+        let superblock = match (Superblock::decode(first), Superblock::decode(second)) {
+            (Ok(superblock), Ok(_)) => superblock,
+            (Ok(superblock), Err(_)) => {
+                disk.write(area, PAGE as u64, &Sector::of(first))?;
+                superblock
+            }
+            (Err(newer @ DiskFault::Newer { .. }), _) => return Err(SpaceError::Superblock(newer)),
+            (Err(_), Ok(superblock)) => {
+                disk.write(area, 0, &Sector::of(second))?;
+                superblock
+            }
+            (Err(fault), Err(_)) => return Err(SpaceError::Superblock(fault)),
+        };
+        if superblock.cluster != cluster {
+            return Err(SpaceError::OtherCluster { said: superblock.cluster.0, ours: cluster.0 });
+        }
+        let (is, was) = (disk.bytes(area), superblock.bytes);
+        if is < was {
+            return Err(SpaceError::Shrunk { is, was });
+        }
+        let mut space = Space { superblock, uses: Vec::new(), free: 0 };
+        space.load_table(disk, area)?;
+        Ok(space)
+    }
+
+    fn load_table(&mut self, disk: &mut impl Disk, area: Area) -> Result<(), SpaceError> {
+        let chunks = self.superblock.chunks;
+        let mut copies = [Sector::zeroes(chunks as usize), Sector::zeroes(chunks as usize)];
+        for (copy, table) in (0..).zip(&mut copies) {
+            disk.read(area, self.superblock.table_at(copy), table)?;
+        }
+        for chunk in 0..chunks {
+            let entry =
+                |copy: usize| decode_use(&copies[copy][chunk as usize].0, self.superblock.device, chunk);
+            let entry = match (entry(0), entry(1)) {
+                // A chunk is used when both say so, and free when both do. Between the two its content does not count yet, or
+                // does not count any more; who has it finds it empty.
+                (Ok(one), Ok(other)) => one.or(other),
+                (Ok(one), Err(fault)) | (Err(fault), Ok(one)) => {
+                    if let DiskFault::Newer { .. } = fault {
+                        return Err(SpaceError::Table { chunk, fault });
+                    }
+                    one
+                }
+                (Err(fault), Err(_)) => return Err(SpaceError::Table { chunk, fault }),
+            };
+            self.uses.push(entry);
+        }
+        // Of a log that was not taken to the end, or was given back, there is no first chunk.
+        let firsts: Vec<ReplicaId> = self.replicas().collect();
+        for of in &mut self.uses {
+            *of = of.filter(|of| of.role == Role::Capacity || firsts.contains(&of.replica));
+        }
+        self.free = self.uses.iter().filter(|of| of.is_none()).count() as u32;
+        Ok(())
+    }
+
+    /// What the device begins with.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Chunks that nobody has.
+    pub fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Who has which chunk.
+    pub fn uses(&self) -> &[Option<ChunkUse>] {
+        &self.uses
+    }
+
+    /// Replicas whose logs are here.
+    pub fn replicas(&self) -> impl Iterator<Item = ReplicaId> {
+        let logs = self.uses.iter().flatten().filter(|of| of.role == Role::Log && of.index == 0);
+        logs.map(|of| of.replica)
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> DeviceId {
+        self.superblock.device
+    }
+
+    /// Where the log of a replica begins, in bytes, and how long it is. None if it is not here, or not whole.
+    pub fn log_of(&self, replica: ReplicaId) -> Option<(u64, u64)> {
+        let is_first = |of: &Option<ChunkUse>| {
+            of.is_some_and(|of| of.replica == replica && of.role == Role::Log && of.index == 0)
+        };
+        let first = self.uses.iter().position(is_first)?;
+        let of = self.uses[first]?.of;
+        let whole = (0..of).all(|index| {
+            let expected = ChunkUse { replica, role: Role::Log, index, of };
+            self.uses.get(first + index as usize) == Some(&Some(expected))
+        });
+        let bytes = u64::from(of) * self.superblock.chunk_bytes;
+        whole.then(|| (self.superblock.chunk_at(first as u32), bytes))
+    }
+
+    /// Chunks with extents of a replica.
+    pub(crate) fn extents_of(&self, replica: ReplicaId) -> impl Iterator<Item = u32> {
+        let of = (0..).zip(&self.uses).filter_map(|(chunk, of)| of.map(|of| (chunk, of)));
+        of.filter(move |(_, of)| of.replica == replica && of.role == Role::Capacity).map(|(chunk, _)| chunk)
+    }
+
+    /// Takes chunks for a log, in a row: where it begins, in bytes, and how long it is. What must be there first is written
+    /// by `prepare`, before the log counts. All is durable when this returns.
+    pub(crate) fn take_log<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        replica: ReplicaId,
+        bytes: u64,
+        prepare: impl FnOnce(&mut D, u64, u64) -> Result<(), SpaceError>,
+    ) -> Result<(), SpaceError> {
+        if self.uses.iter().flatten().any(|of| of.replica == replica) {
+            return Err(SpaceError::Exists(replica));
+        }
+        let chunk_bytes = self.superblock.chunk_bytes;
+        let of = u32::try_from(bytes.div_ceil(chunk_bytes)).unwrap_or(u32::MAX).max(1);
+        let is_free = |first: &usize| {
+            let run = self.uses.get(*first..first.saturating_add(of as usize));
+            run.is_some_and(|run| run.iter().all(Option::is_none))
+        };
+        let Some(first) = (0..self.uses.len()).find(is_free) else {
+            return Err(SpaceError::NoRoom { needed: of, chunk_bytes, free: self.free });
+        };
+        prepare(disk, self.superblock.chunk_at(first as u32), u64::from(of) * chunk_bytes)?;
+        // The first chunk comes last: without it the others are free.
+        for index in (0..of).rev() {
+            let entry = ChunkUse { replica, role: Role::Log, index, of };
+            self.set(disk, Area::Log, first as u32 + index, Some(entry))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a chunk for extents, which is ours when its entries are durable. None if all are taken.
+    pub(crate) fn take(&mut self, replica: ReplicaId) -> Option<u32> {
+        let chunk = self.uses.iter().rposition(Option::is_none)?;
+        self.uses[chunk] = Some(Space::capacity(replica));
+        self.free -= 1;
+        Some(chunk as u32)
+    }
+
+    fn capacity(replica: ReplicaId) -> ChunkUse {
+        ChunkUse { replica, role: Role::Capacity, index: 0, of: 0 }
+    }
+
+    /// Where the two entries of a chunk of extents are, in bytes, and what they say.
+    pub(crate) fn entry(&self, chunk: u32, replica: ReplicaId) -> ([u64; 2], Sector) {
+        let at = |copy| self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
+        let entry = encode_use(Some(&Space::capacity(replica)), self.superblock.device, chunk);
+        ([at(0), at(1)], Sector(entry.expect("a chunk of extents can be said")))
+    }
+
+    /// Writes the entries of a chunk.
+    fn set(
+        &mut self,
+        disk: &mut impl Disk,
+        area: Area,
+        chunk: u32,
+        of: Option<ChunkUse>,
+    ) -> Result<(), SpaceError> {
+        let entry = Sector(encode_use(of.as_ref(), self.superblock.device, chunk)?);
+        for copy in 0..2 {
+            let at = self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
+            disk.write(area, at, &[entry])?;
+        }
+        let place = &mut self.uses[chunk as usize];
+        self.free = self.free + u32::from(place.is_some()) - u32::from(of.is_some());
+        *place = of;
+        Ok(())
+    }
+
+    /// Gives back all that a replica has on this device. Its store must not be open. It can be repeated.
+    pub fn forget(&mut self, disk: &mut impl Disk, area: Area, replica: ReplicaId) -> Result<(), SpaceError> {
+        let is_its = |of: &ChunkUse| of.replica == replica;
+        // The first chunk of the log goes first: without it the replica is gone.
+        for chunk in 0..self.superblock.chunks {
+            if self.uses[chunk as usize].as_ref().is_some_and(is_its) {
+                self.set(disk, area, chunk, None)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,514 @@
+//! A store while it serves: what is asked of it, what it asks of its devices, what it tells.
+//!
+//! ```text
+//!            submit                     run                              tell
+//! replica ──────────▶ queue ─▶ batch ─▶ log ──────────────────────────▶ replica
+//!            │                           │ destage, up to the mark
+//!            └─▶ reads ◀── index ◀───────┴──▶ extents, slots ─▶ page ─▶ log freed
+//! ```
+//!
+//! What changes something is done one after the other, in the order in which it came; appends that wait go together in
+//! one write. Reads overtake. Destaging goes on beside.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use loadline_san_core::ids::{Epoch, Position, ReplicaId, VolumeId};
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::message::Promise;
+use loadline_san_core::range_set::RangeSet;
+use loadline_san_core::rule::{Rule, left_out};
+use loadline_san_core::store::{Command, Completion};
+use loadline_san_protocol::state::{Drop, MOST_DROPS, Tail};
+
+use crate::append::Batch;
+use crate::destage::Destage;
+use crate::extents::Extents;
+use crate::growth::Growth;
+use crate::index::Index;
+use crate::io::{Address, Area, Ask, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
+use crate::keep::{Keep, Places};
+use crate::log::{Kind, Log};
+use crate::read::Reads;
+use crate::space::Space;
+
+/// Which replica it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The group.
+    pub group: GroupIndex,
+    /// The replica.
+    pub replica: ReplicaId,
+}
+
+/// How a store behaves. None of it is on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Destaging begins when the log is filled to so many per cent; and writers are slowed down from there on.
+    pub low: u8,
+    /// From so many per cent on writers get no more than what destaging frees.
+    pub high: u8,
+    /// Bytes of the log that are destaged together, at most; a sixteenth of the log, if that is less.
+    pub round: u64,
+    /// Destaging begins also when nothing else is to be done.
+    pub when_idle: bool,
+    /// Appends that are written together, at most.
+    pub together: usize,
+    /// Ranges in one answer to `Changed`.
+    pub ranges: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { low: 30, high: 70, round: 16 << 20, when_idle: true, together: 256, ranges: 1024 }
+    }
+}
+
+/// A mark, and beside it the epoch that it came with (rule R8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) mark: Position,
+    pub(crate) epoch: Epoch,
+}
+
+impl Known {
+    /// Neither goes back.
+    pub(crate) fn raise(&mut self, mark: Position, epoch: Epoch) {
+        self.mark = self.mark.max(mark);
+        self.epoch = self.epoch.max(epoch);
+    }
+}
+
+/// What a store wants done.
+#[derive(Debug)]
+pub enum Action<D> {
+    /// A device is to do this.
+    Ask(Token, Ask<D>),
+    /// The replica is to know this.
+    Tell(Completion<D>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Health {
+    Well,
+    /// It was found damaged: nothing is done but to salvage it.
+    Damaged,
+    /// A write or a sync has failed. Nothing is done any more.
+    Failed,
+}
+
+/// What an answer of a device is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    None,
+    Batch,
+    Keep,
+    /// A read of this number.
+    Read(u32),
+    /// Of destaging: this extent of the round.
+    Gather(u32),
+    Spread(u32),
+    Destage,
+    Growth,
+}
+
+/// What is being done of what changes something.
+#[derive(Debug)]
+pub(crate) enum Current<D> {
+    Nothing,
+    /// A batch is being written.
+    Batch(Batch),
+    /// When this change is durable, this is told.
+    Keep(u64, Option<Completion<D>>),
+    /// The same, of a return.
+    Return {
+        change: u64,
+        drop: Option<Drop>,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Store<D> {
+    pub(crate) id: Identity,
+    pub(crate) settings: Settings,
+    pub(crate) places: Places,
+    pub(crate) space: Arc<Mutex<Space>>,
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    pub(crate) extents: Extents,
+    pub(crate) keep: Keep,
+    pub(crate) known: Known,
+    pub(crate) health: Health,
+    /// A failure was told.
+    pub(crate) told: bool,
+    pub(crate) queue: VecDeque<Command<D>>,
+    pub(crate) current: Current<D>,
+    pub(crate) reads: Reads,
+    pub(crate) destage: Destage,
+    pub(crate) growth: Growth,
+    /// Bytes that writers may append yet, while the log is full: what destaging has done lately.
+    pub(crate) credit: i64,
+    /// See [`Store::covered`].
+    pub(crate) covered: u64,
+    /// The last batch is covered by a later record, or there is none since it was opened.
+    pub(crate) closed: bool,
+    /// A closing record is to be written.
+    pub(crate) closing: bool,
+    /// Something was appended since the last tick.
+    pub(crate) busy: bool,
+    pub(crate) memory: Memory<D>,
+    purposes: Vec<Purpose>,
+    free_tokens: Vec<u32>,
+    /// Blocks that did not match their checksums, since it was opened.
+    pub(crate) rotten: u64,
+}
+
+/// Vectors that are used again.
+#[derive(Debug)]
+pub(crate) struct Memory<D> {
+    bytes: Vec<Vec<Sector>>,
+    parts: Vec<Vec<Part<D>>>,
+    pieces: Vec<Vec<Piece>>,
+}
+
+impl<D> Memory<D> {
+    pub(crate) fn writing(&mut self, area: Area, at: u64, durable: bool) -> Writing<D> {
+        let (bytes, parts) = (self.bytes.pop().unwrap_or_default(), self.parts.pop().unwrap_or_default());
+        Writing { area, at, bytes, parts, durable }
+    }
+
+    pub(crate) fn pieces(&mut self) -> Vec<Piece> {
+        self.pieces.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn wrote(&mut self, mut writing: Writing<D>) {
+        writing.bytes.clear();
+        writing.parts.clear();
+        self.bytes.push(writing.bytes);
+        self.parts.push(writing.parts);
+    }
+
+    pub(crate) fn read(&mut self, mut pieces: Vec<Piece>) {
+        pieces.clear();
+        self.pieces.push(pieces);
+    }
+}
+
+impl<D: Data> Store<D> {
+    #[allow(clippy::too_many_arguments, reason = "these are its parts")]
+    pub(crate) fn new(
+        id: Identity,
+        settings: Settings,
+        places: Places,
+        space: Arc<Mutex<Space>>,
+        log: Log,
+        extents: Extents,
+        keep: Keep,
+        known: Known,
+    ) -> Store<D> {
+        Store {
+            id,
+            settings,
+            places,
+            space,
+            log,
+            index: Index::default(),
+            extents,
+            keep,
+            known,
+            health: Health::Well,
+            told: false,
+            queue: VecDeque::new(),
+            current: Current::Nothing,
+            reads: Reads::default(),
+            destage: Destage::default(),
+            growth: Growth::default(),
+            credit: 0,
+            covered: 0,
+            closed: true,
+            closing: false,
+            busy: false,
+            memory: Memory { bytes: Vec::new(), parts: Vec::new(), pieces: Vec::new() },
+            purposes: Vec::new(),
+            free_tokens: Vec::new(),
+            rotten: 0,
+        }
+    }
+
+    /// Takes a command. It is carried out by [`run`](Self::run).
+    pub fn submit(&mut self, command: Command<D>) {
+        if matches!(command, Command::Salvage) && self.health == Health::Damaged {
+            self.health = Health::Well;
+            self.begin_generation();
+        }
+        if self.health != Health::Well {
+            return;
+        }
+        match &command {
+            Command::Append { mark, epoch, .. } | Command::Mark { mark, epoch } => {
+                self.known.raise(*mark, *epoch);
+            }
+            _ => {}
+        }
+        match command {
+            Command::Mark { .. } => {}
+            Command::Keep(epoch) => {
+                // A start that finds some of them again does no harm.
+                self.keep.forget_tombstones(epoch);
+            }
+            Command::Read { tag, block, blocks } => self.reads.read(tag, block, blocks),
+            Command::Fetch { tag, number } => self.reads.fetch(tag, number),
+            Command::Changed { tag, since, from } => self.reads.changed(tag, since, from),
+            Command::Above(question) => self.reads.above(question),
+            _ => self.queue.push_back(command),
+        }
+    }
+
+    /// A device has done what it was asked for, or could not.
+    ///
+    /// # Panics
+    /// If it was not asked.
+    pub fn done(&mut self, token: Token, done: Done<D>, out: &mut Vec<Action<D>>) {
+        let purpose = std::mem::replace(&mut self.purposes[token.0 as usize], Purpose::None);
+        assert_ne!(purpose, Purpose::None, "nothing was asked for under {token:?}");
+        self.free_tokens.push(token.0);
+        match done {
+            Done::Read(reading, result) => {
+                self.memory.read(reading.pieces);
+                if let Err(IoFault::Short { .. }) = result {
+                    // What was there when it was opened is gone: nothing here can be relied on.
+                    self.fail();
+                } else if self.health == Health::Well {
+                    match purpose {
+                        Purpose::Read(job) => self.read_done(job, result.ok(), out),
+                        Purpose::Gather(work) => self.gathered(work, result.ok(), out),
+                        _ => unreachable!("{purpose:?} reads nothing"),
+                    }
+                }
+            }
+            Done::Wrote(writing, result) => {
+                self.memory.wrote(writing);
+                if self.succeeded(result) {
+                    self.wrote(purpose, out);
+                }
+            }
+            Done::Synced(_, result) => {
+                if self.succeeded(result) {
+                    self.destage_wrote();
+                }
+            }
+        }
+    }
+
+    fn wrote(&mut self, purpose: Purpose, out: &mut Vec<Action<D>>) {
+        match purpose {
+            Purpose::Batch => self.batch_done(out),
+            Purpose::Keep => self.keep.wrote(),
+            Purpose::Spread(work) => self.spread_done(work),
+            Purpose::Destage => self.destage_wrote(),
+            Purpose::Growth => self.growth_wrote(out),
+            _ => unreachable!("{purpose:?} writes nothing"),
+        }
+    }
+
+    /// Whether to go on. A write or a sync that has failed is final (rule R6).
+    fn succeeded(&mut self, result: Result<(), IoFault>) -> bool {
+        if result.is_err() && !left_out(Rule::R6) {
+            self.fail();
+        }
+        self.health == Health::Well
+    }
+
+    fn fail(&mut self) {
+        self.health = Health::Failed;
+    }
+
+    /// Time has passed: a tenth of a second, say. Nobody has to call it for anything that is waited for.
+    pub fn tick(&mut self) {
+        let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
+        self.busy = false;
+        if idle && self.health == Health::Well {
+            if self.settings.when_idle {
+                self.destage.hurry();
+            }
+            if !self.closed && !left_out(Rule::DClose) {
+                self.close();
+            }
+        }
+    }
+
+    /// Starts all that can be started, and tells what is done.
+    pub fn run(&mut self, out: &mut Vec<Action<D>>) {
+        if self.health == Health::Failed {
+            if !self.told {
+                self.told = true;
+                out.push(Action::Tell(Completion::Failed));
+            }
+            return;
+        }
+        if self.health == Health::Damaged {
+            return;
+        }
+        self.run_reads(out);
+        self.run_destage(out);
+        while self.run_changes(out) {}
+        self.run_growth(out);
+        if let Some(writing) = self.keep.write() {
+            self.ask(Purpose::Keep, Ask::Write(writing), out);
+        }
+    }
+
+    pub(crate) fn ask(&mut self, purpose: Purpose, ask: Ask<D>, out: &mut Vec<Action<D>>) {
+        let token = self.free_tokens.pop().unwrap_or_else(|| {
+            self.purposes.push(Purpose::None);
+            self.purposes.len() as u32 - 1
+        });
+        self.purposes[token as usize] = purpose;
+        out.push(Action::Ask(Token(token), ask));
+    }
+
+    /// Does the next of what changes something. False if it has to wait, or there is nothing to do.
+    fn run_changes(&mut self, out: &mut Vec<Action<D>>) -> bool {
+        match std::mem::replace(&mut self.current, Current::Nothing) {
+            Current::Nothing => {}
+            Current::Keep(change, tell) if self.keep.is_durable(change) => {
+                out.extend(tell.map(Action::Tell));
+            }
+            Current::Return { change, drop } if self.keep.is_durable(change) => {
+                self.returned(drop);
+                out.push(Action::Tell(Completion::Listed(self.keep.list().iter().collect())));
+            }
+            waits => {
+                self.current = waits;
+                return false;
+            }
+        }
+        let Some(command) = self.queue.front() else { return self.write_closing(out) };
+        match command {
+            Command::Append { .. } => return self.append(out),
+            Command::Promise(promise) => {
+                let promise: Promise = *promise;
+                self.keep.state.promise = promise;
+                let change = self.changed();
+                self.current = Current::Keep(change, Some(Completion::Promised(promise)));
+            }
+            Command::Return { after, empty } => {
+                let (after, empty) = (*after, *empty);
+                if !self.destage.hold() {
+                    return false;
+                }
+                if self.keep.state.drops.len() >= MOST_DROPS && !empty {
+                    // Destaging goes past the oldest of them.
+                    self.destage.hurry();
+                    if self.can_destage() {
+                        self.destage.go_on();
+                        return false;
+                    }
+                }
+                self.begin_return(after, empty);
+            }
+            Command::Joined => {
+                self.keep.forget_list();
+                self.changed();
+            }
+            Command::Salvage => {
+                let change = self.changed();
+                self.current = Current::Keep(change, None);
+            }
+            _ => unreachable!("it is not queued"),
+        }
+        self.queue.pop_front();
+        true
+    }
+
+    /// What is kept of the replica is written, with what is known by now.
+    pub(crate) fn changed(&mut self) -> u64 {
+        let state = &mut self.keep.state;
+        state.mark = self.known.mark;
+        if !left_out(Rule::R8) {
+            state.epoch = self.known.epoch;
+        }
+        state.durable = self.log.durable;
+        self.keep.changed()
+    }
+
+    fn begin_return(&mut self, after: Position, empty: bool) {
+        let (mark, next) = (self.known.mark, self.log.next());
+        let mut drop = None;
+        if empty {
+            self.keep.state.content += 1;
+            self.keep.state.tail = Tail { at: self.log.head(), number: next };
+            self.keep.state.drops.clear();
+            self.keep.state.holes.clear();
+            self.keep.clear_side();
+        } else {
+            if !left_out(Rule::C1) {
+                let above = self.log.above(mark).map(|(_, record)| record.range());
+                self.keep.add_to_list(above);
+            }
+            let dropped = Drop { below: next, above: mark };
+            let drops = &mut self.keep.state.drops;
+            drops.retain(|drop| drop.above != mark);
+            drops.push(dropped);
+            drop = Some(dropped);
+        }
+        (self.keep.state.end, self.keep.state.end_before) = (after, next);
+        let change = self.changed();
+        self.current = Current::Return { change, drop };
+    }
+
+    /// A return is durable: what it dropped is forgotten.
+    fn returned(&mut self, drop: Option<Drop>) {
+        match drop {
+            Some(Drop { below, above }) => {
+                let dropped = self.log.above(above).filter(|(number, _)| *number < below);
+                let dropped: Vec<_> = dropped.map(|(_, record)| *record).collect();
+                self.log.drop_above(above, below);
+                for record in dropped.iter().filter(|record| needs_place(record.kind)) {
+                    for extent in self.extents.extents_of(record.range()) {
+                        self.extents.release(extent);
+                    }
+                }
+            }
+            None => {
+                let next = self.log.next();
+                self.log.free(next, |_, _| {});
+                self.extents.clear();
+            }
+        }
+        self.rebuild_index();
+        self.destage.go_on();
+    }
+
+    /// The index, from what the log has.
+    pub(crate) fn rebuild_index(&mut self) {
+        self.index.clear();
+        for (number, record) in self.log.iter().filter(|(_, record)| record.counts()) {
+            self.index.insert(record.range(), number, record.kind == Kind::Data);
+        }
+    }
+
+    pub(crate) fn address(&self, block: u64) -> Address {
+        Address { volume: self.id.volume, group: self.id.group, block }
+    }
+
+    /// Where on the log's device a place of the ring is.
+    pub(crate) fn ring_at(&self, at: u64) -> u64 {
+        self.places.ring_at + at
+    }
+}
+
+/// Whether the extents of such a record need a place on the device.
+pub(crate) fn needs_place(kind: Kind) -> bool {
+    matches!(kind, Kind::Data | Kind::Zeroes)
+}
+
+/// Ranges in order, those that touch as one.
+pub(crate) fn merged(ranges: impl Iterator<Item = std::ops::Range<u64>>) -> RangeSet {
+    let mut set = RangeSet::default();
+    ranges.for_each(|range| set.insert(range));
+    set
+}
