@@ -34,7 +34,6 @@ const RULES: &[Rule] = &[
 fn a_store_that_is_cut_anywhere_is_found_as_it_was_told_to_be() {
     let mut all = Cuts::default();
     for seed in 1..=LIVES {
-        eprintln!("seed {seed}");
         let cuts = run(seed, None).unwrap_or_else(|why| panic!("{why}"));
         all = Cuts {
             cuts: all.cuts + cuts.cuts,

@@ -83,6 +83,7 @@ fn live(disk: SimDisk, truth: Truth, rng: &mut Rng, depth: u32, cuts: &mut Cuts)
     if depth == 0 {
         rot(life, cuts)?;
     }
+    if std::env::var("DBG").is_ok() { eprintln!("depth {depth} tape {} cuts {cuts:?}", tape.len()); }
     let mut played = Played { disk, in_flight: BTreeMap::new(), truth: Rc::new(truth) };
     for (place, event) in tape.iter().enumerate() {
         played.play(event);
