@@ -126,8 +126,25 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
-    pub const ALL: &[Rule] = &[
+    /// Those about a store on its device: a store that is cut at any place shows that they are needed.
+    pub const OF_STORES: &[Rule] = &[
+        Rule::R5,
+        Rule::R6,
+        Rule::DSync,
+        Rule::DRot,
+        Rule::DClose,
+        Rule::DSum,
+        Rule::DRing,
+        Rule::DPages,
+        Rule::DMark,
+        Rule::DChunk,
+        Rule::DSlots,
+        Rule::DBad,
+        Rule::DWait,
+    ];
+
+    /// All others: clusters show that they are needed.
+    pub const OF_CLUSTERS: &[Rule] = &[
         Rule::P1Writes,
         Rule::P1Reads,
         Rule::P2,
@@ -160,21 +177,8 @@ impl Rule {
         Rule::R3,
         Rule::R3Keep,
         Rule::R4,
-        Rule::R5,
-        Rule::R6,
         Rule::R7,
         Rule::R8,
-        Rule::DSync,
-        Rule::DRot,
-        Rule::DClose,
-        Rule::DSum,
-        Rule::DRing,
-        Rule::DPages,
-        Rule::DMark,
-        Rule::DChunk,
-        Rule::DSlots,
-        Rule::DBad,
-        Rule::DWait,
         Rule::C1,
         Rule::C2,
         Rule::C3Log,

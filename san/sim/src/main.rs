@@ -79,8 +79,9 @@ impl Arguments {
 }
 
 fn rule(name: &str) -> Result<Rule, String> {
-    let names = || Rule::ALL.iter().map(|rule| format!("{rule:?}"));
-    let known = Rule::ALL.iter().zip(names()).find(|(_, known)| known.eq_ignore_ascii_case(name));
+    let all = || Rule::OF_CLUSTERS.iter().chain(Rule::OF_STORES);
+    let names = || all().map(|rule| format!("{rule:?}"));
+    let known = all().zip(names()).find(|(_, known)| known.eq_ignore_ascii_case(name));
     known
         .map(|(rule, _)| *rule)
         .ok_or_else(|| format!("the rules are {}", names().collect::<Vec<_>>().join(", ")))

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
 use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, What};
 use loadline_san_core::store::{Command, Completion, Found, Tag};
-use loadline_san_store::io::{Ask, Token};
+use loadline_san_store::io::{Ask, Token, Writing};
 use loadline_san_store::store::Action;
 
 use super::tape::{Event, Recorder};
@@ -42,6 +42,8 @@ pub(super) struct Life<'a> {
     /// The next write or sync fails after so many.
     fails_after: Option<u64>,
     failed: bool,
+    /// Writes of a former life that land in this one. With rule DWait there are none.
+    pub(super) late: Vec<Rc<Writing<Blocks>>>,
 }
 
 impl<'a> Life<'a> {
@@ -73,6 +75,7 @@ impl<'a> Life<'a> {
             values: values << 8,
             fails_after,
             failed: false,
+            late: Vec::new(),
             rng,
         };
         life.note();
@@ -90,6 +93,9 @@ impl<'a> Life<'a> {
             if self.waits.is_none() && self.rng.chance(2) {
                 self.command();
                 left -= 1;
+                if left <= commands / 2 {
+                    self.land_late();
+                }
             }
             let steps = self.rng.below(4);
             for step in 0..steps {
@@ -99,6 +105,13 @@ impl<'a> Life<'a> {
             }
         }
         Ok(())
+    }
+
+    fn land_late(&mut self) {
+        for writing in self.late.drain(..) {
+            self.recorder.disk.land(&writing, true, || true);
+            self.recorder.tape.push(Event::WroteNow(writing));
+        }
     }
 
     /// Owners have so much in flight, and no more: a log that is full of what is not acknowledged takes nothing.

@@ -18,13 +18,13 @@ use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::rule::{Rule, leave_out, left_out};
 use loadline_san_core::store::Found;
 use loadline_san_protocol::log::SECTOR;
-use loadline_san_store::io::Area;
+use loadline_san_store::io::{Area, Writing};
 
 use self::life::Life;
 use self::tape::{Event, Played, Recorder};
 use self::truth::{BLOCKS, Truth, nobody};
 use crate::rng::Rng;
-use crate::store::{Real, SimDisk, first_chunk, format, open_disk};
+use crate::store::{Blocks, Real, SimDisk, first_chunk, format, open_disk};
 
 const REPLICA: ReplicaId = ReplicaId(9);
 
@@ -48,7 +48,7 @@ pub fn run(seed: u64, without: Option<Rule>) -> Result<Cuts, String> {
     let mut disk = format(REPLICA, two, BLOCKS, nobody());
     // What was there before the device was prepared: it is not all zeroes.
     disk.soil(first_chunk(), &mut rng);
-    let result = live(disk, Truth::default(), &mut rng, 0, &mut cuts);
+    let result = live(disk, Truth::default(), Vec::new(), &mut rng, 0, &mut cuts);
     leave_out(None);
     result.map(|()| cuts).map_err(|why| format!("seed {seed}: {why}"))
 }
@@ -69,11 +69,19 @@ fn find(disk: SimDisk) -> Result<(Real, Found, SimDisk), String> {
 }
 
 /// A life, and all that can become of it.
-fn live(disk: SimDisk, truth: Truth, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<(), String> {
+fn live(
+    disk: SimDisk,
+    truth: Truth,
+    late: Vec<Rc<Writing<Blocks>>>,
+    rng: &mut Rng,
+    depth: u32,
+    cuts: &mut Cuts,
+) -> Result<(), String> {
     let mut recorder = Recorder { disk: disk.clone(), tape: vec![Event::Truth(Rc::new(truth.clone()))] };
     let (store, found) = opened(&mut recorder)?;
     let mut of_life = Rng::new(rng.bits());
     let mut life = Life::new(store, recorder, &found, truth.clone(), &mut of_life);
+    life.late = late;
     let commands = if depth == 0 { 90 } else { 12 };
     life.live(commands)?;
     if depth == 0 && rng.chance(2) {
@@ -83,7 +91,6 @@ fn live(disk: SimDisk, truth: Truth, rng: &mut Rng, depth: u32, cuts: &mut Cuts)
     if depth == 0 {
         rot(life, cuts)?;
     }
-    if std::env::var("DBG").is_ok() { eprintln!("depth {depth} tape {} cuts {cuts:?}", tape.len()); }
     let mut played = Played { disk, in_flight: BTreeMap::new(), truth: Rc::new(truth) };
     for (place, event) in tape.iter().enumerate() {
         played.play(event);
@@ -128,12 +135,12 @@ fn cut(played: &Played, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<()
     truth.marks.retain(|(mark, _)| *mark <= found.mark);
     // What was found may be told. So it must be found again, whatever is lost now.
     disk.lose(|| true);
-    late.iter().for_each(|writing| disk.land(writing, false, || true));
     let (store, found, mut disk) = find(disk).map_err(|why| format!("found again, {why}"))?;
     truth.matching(&found, &store, &disk).map_err(|why| format!("found again, {why}"))?;
     if depth < 2 && rng.chance(if depth == 0 { 6 } else { 8 }) {
         disk.lose(|| true);
-        live(disk, truth, rng, depth + 1, cuts).map_err(|why| format!("in life {}, {why}", depth + 2))?;
+        live(disk, truth, late, rng, depth + 1, cuts)
+            .map_err(|why| format!("in life {}, {why}", depth + 2))?;
     }
     Ok(())
 }
