@@ -113,6 +113,7 @@ impl<D: Data> Store<D> {
             epoch: self.known.epoch,
             what,
         };
+        self.recorded = record.mark;
         let sectors = header_length(blocks as usize) / SECTOR;
         let start = writing.bytes.len();
         writing.bytes.resize(start + sectors, Sector::ZERO);

@@ -153,7 +153,9 @@ pub struct Store<D> {
     pub(crate) credit: i64,
     /// See [`Store::covered`].
     pub(crate) covered: u64,
-    /// The last batch is covered by a later record, or there is none since it was opened.
+    /// The mark that the log's last record has.
+    pub(crate) recorded: Position,
+    /// The last batch is covered by a later record, or there is none since it was opened; and the last record has the mark.
     pub(crate) closed: bool,
     /// A closing record is to be written.
     pub(crate) closing: bool,
@@ -228,6 +230,7 @@ impl<D: Data> Store<D> {
             growth: Growth::default(),
             credit: 0,
             covered: 0,
+            recorded: known.mark,
             closed: true,
             closing: false,
             busy: false,
@@ -254,7 +257,8 @@ impl<D: Data> Store<D> {
             _ => {}
         }
         match command {
-            Command::Mark { .. } => {}
+            // An idle log gets the last mark too.
+            Command::Mark { mark, .. } => self.closed &= mark <= self.recorded,
             Command::Keep(epoch) => {
                 // A start that finds some of them again does no harm.
                 self.keep.forget_tombstones(epoch);

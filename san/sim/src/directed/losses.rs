@@ -211,7 +211,8 @@ pub(super) fn forced(world: &mut World) {
 pub(super) fn liar(world: &mut World) {
     world.begin(0);
     world.ask_first(0, What::Write);
-    world.pass(60);
+    // So long that the mark is in the log of the other.
+    world.pass(400);
     world.kill(0, false);
     world.kill(1, false);
     for (replica, store) in &mut world.nodes[1].stores {
