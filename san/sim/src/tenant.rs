@@ -8,7 +8,7 @@ use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId, Status}
 
 use crate::history::{Instant, WriteId};
 use crate::oracle::Violation;
-use crate::store::{Block, Blocks, ZERO};
+use crate::store::{Block, Blocks, MOST_IN_FLIGHT, ZERO};
 use crate::world::{Happening, MS, Time, US, World};
 
 /// See the module.
@@ -193,6 +193,11 @@ impl World {
             sector -= sector % 8;
         }
         count = count.min(sectors - sector);
+        // Owners have only so much in flight, which is left to who drives them.
+        let write = |asked: &Asked| if let Kind::Write(_) = asked.kind { asked.sectors / 8 + 2 } else { 0 };
+        let asked = self.tenants.iter().flat_map(|tenant| tenant.asked.values());
+        let in_flight: u64 = asked.map(write).sum();
+        let read = read || in_flight > 0 && in_flight + count / 8 + 2 > u64::from(MOST_IN_FLIGHT);
         let what = match if read { 0 } else { self.rng.below(100) } {
             0..=39 => What::Read,
             40..=84 => What::Write,

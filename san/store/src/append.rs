@@ -1,5 +1,6 @@
 //! Appends: several go to the log in one write, and are told when it is durable.
 
+use loadline_san_core::ids::Position;
 use loadline_san_core::message::{Entry, Payload, What};
 use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Command, Completion};
@@ -39,8 +40,16 @@ impl<D: Data> Store<D> {
         let mut writing = self.memory.writing(Area::Log, self.ring_at(self.log.head()), true);
         let (mut through, mut bytes, mut count) = (None, 0, 0);
         while count < self.settings.together && bytes < MOST_BYTES {
-            let Some(Command::Append { sequenced, entry, .. }) = self.queue.front() else { break };
-            let (kind, sequenced, range) = (Kind::of(&entry.what), *sequenced, entry.range());
+            let Some(Command::Append { position, sequenced, entry, .. }) = self.queue.front() else { break };
+            let (position, sequenced) = (*position, *sequenced);
+            let (kind, range) = (Kind::of(&entry.what), entry.range());
+            if count == 0 && !sequenced && self.has_already(position, kind, range.clone()) {
+                let Some(Command::Append { number, .. }) = self.queue.pop_front() else {
+                    unreachable!("it was there")
+                };
+                out.push(Action::Tell(Completion::Appended(number)));
+                continue;
+            }
             let length = record_length(data_blocks(entry));
             match self.admit(kind, sequenced, length, range) {
                 Admission::Waits => break,
@@ -82,6 +91,16 @@ impl<D: Data> Store<D> {
         }
         self.write_batch(Batch { first, last: self.log.next() - 1, through }, writing, out);
         true
+    }
+
+    /// Whether this entry is the newest of all of its blocks already: takeovers that are cut short bring it again and again.
+    fn has_already(&self, position: Position, kind: Kind, mut blocks: std::ops::Range<u64>) -> bool {
+        let is_newest = |block| {
+            let record = self.index.newest(block).and_then(|number| self.log.get(number));
+            record.is_some_and(|record| record.position == position && record.kind == kind)
+        };
+        // It may be brought because what is here has rotted.
+        self.rotten == 0 && !blocks.is_empty() && blocks.all(is_newest)
     }
 
     fn write_batch(&mut self, batch: Batch, mut writing: Writing<D>, out: &mut Vec<Action<D>>) {
@@ -218,7 +237,6 @@ fn data_blocks<T>(entry: &Entry<T>) -> u32 {
 
 /// A record as the log in memory has it.
 pub(crate) fn in_memory(what: &Recorded) -> Record {
-    use loadline_san_core::ids::Position;
     match what {
         Recorded::Mark => Record::new(Kind::Mark, Position::START, false, 0, 0),
         Recorded::Wrap => Record::new(Kind::Wrap, Position::START, false, 0, 0),

@@ -91,6 +91,11 @@ impl Destage {
         self.phase != Phase::Idle
     }
 
+    /// Whether a round is to begin, as soon as there is anything to do.
+    pub(crate) fn is_to_begin(&self) -> bool {
+        self.hurry && !self.held && !self.is_active()
+    }
+
     /// No round is to begin. Whether none is under way.
     pub(crate) fn hold(&mut self) -> bool {
         self.held = true;

@@ -36,8 +36,9 @@ pub struct NewReplica {
     pub blocks: u64,
     /// Bytes of its log, with what it keeps of itself. It gets whole chunks of the device.
     pub log_bytes: u64,
-    /// The most blocks with data that one entry will have: the log must hold several of these.
-    pub most_blocks: u32,
+    /// Blocks of data that an owner will have in flight for this group at any time: written, and not acknowledged. All of
+    /// them may be in the log, of several owners that have died one after the other, and cannot be destaged.
+    pub most_in_flight: u32,
     /// Random bits that nobody knows who writes data.
     pub key: u64,
     /// Whom it follows.
@@ -54,11 +55,11 @@ pub enum OpenError {
     #[error(transparent)]
     Io(#[from] IoFault),
     /// Its log would be too small.
-    #[error("a log of {bytes} bytes is too small for entries of {blocks} blocks: it needs at least {needed}")]
+    #[error("a log of {bytes} bytes is too small for {blocks} blocks in flight: it needs at least {needed}")]
     SmallLog {
         /// What it would have.
         bytes: u64,
-        /// Blocks of the largest entry.
+        /// Blocks in flight.
         blocks: u32,
         /// What it needs.
         needed: u64,
@@ -106,8 +107,9 @@ pub enum OpenError {
     },
 }
 
-/// A log is at least so many times its largest entry.
-const LEAST_ENTRIES: u64 = 4;
+/// A log is at least so many times what is in flight: of the old owner, what makes copies equal, of the new owner; and as
+/// much where the ring ends, since a record is in one piece.
+const LEAST_IN_FLIGHT: u64 = 6;
 
 /// Makes a replica, empty. It is durable when this returns. `log` and `capacity` are what the two devices begin with; the
 /// same, if they are one.
@@ -119,9 +121,10 @@ pub fn create(
 ) -> Result<(), OpenError> {
     let chunk = log.superblock().chunk_bytes;
     let places = Places::new(0, new.log_bytes.max(1).next_multiple_of(chunk));
-    let needed = LEAST_ENTRIES * record_length(new.most_blocks);
+    // At worst each block is an entry of its own.
+    let needed = LEAST_IN_FLIGHT * u64::from(new.most_in_flight.max(1)) * record_length(1);
     if places.ring < needed {
-        return Err(OpenError::SmallLog { bytes: places.ring, blocks: new.most_blocks, needed });
+        return Err(OpenError::SmallLog { bytes: places.ring, blocks: new.most_in_flight, needed });
     }
     let state = State {
         version: 1,

@@ -357,8 +357,14 @@ impl<D: Data> Store<D> {
             return;
         }
         self.run_reads(out);
-        self.run_destage(out);
-        while self.run_changes(out) {}
+        loop {
+            self.run_destage(out);
+            while self.run_changes(out) {}
+            // An append that found no room is a reason to begin.
+            if !self.destage.is_to_begin() || !self.can_destage() {
+                break;
+            }
+        }
         self.run_growth(out);
         if let Some(writing) = self.keep.write() {
             self.ask(Purpose::Keep, Ask::Write(writing), out);

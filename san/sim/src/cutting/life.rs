@@ -14,7 +14,7 @@ use crate::rng::Rng;
 use crate::store::{Blocks, Real, SimDisk, ZERO};
 
 /// Blocks that are not acknowledged, at most.
-const MOST_IN_FLIGHT: u32 = 40;
+pub(super) const MOST_IN_FLIGHT: u32 = 12;
 
 /// See the module.
 pub(super) struct Life<'a> {
@@ -42,6 +42,8 @@ pub(super) struct Life<'a> {
     /// The next write or sync fails after so many.
     fails_after: Option<u64>,
     failed: bool,
+    /// It destages when the log is full, and not before.
+    lazy: bool,
     /// Writes of a former life that land in this one. With rule DWait there are none.
     pub(super) late: Vec<Rc<Writing<Blocks>>>,
 }
@@ -56,6 +58,7 @@ impl<'a> Life<'a> {
     ) -> Life<'a> {
         let fails_after = rng.chance(5).then(|| rng.below(120));
         let values = 1 + rng.below(1 << 40);
+        let recorder_is_two = recorder.disk.is_two();
         let mut life = Life {
             store,
             recorder,
@@ -75,6 +78,7 @@ impl<'a> Life<'a> {
             values: values << 8,
             fails_after,
             failed: false,
+            lazy: !recorder_is_two,
             late: Vec::new(),
             rng,
         };
@@ -175,7 +179,7 @@ impl<'a> Life<'a> {
     }
 
     fn entry(&mut self) -> Entry<Blocks> {
-        let most = if self.rng.chance(8) { 24 } else { 5 };
+        let most = if self.rng.chance(8) { 12 } else { 4 };
         // Some are written again and again.
         let within = if self.rng.chance(2) { 12 } else { BLOCKS };
         let block = self.rng.below(within);
@@ -200,15 +204,34 @@ impl<'a> Life<'a> {
             self.raise_mark(self.durable);
             return;
         }
+        if self.end == Position::START {
+            self.open();
+            return;
+        }
         match self.rng.below(24) {
             0..=12 => {
                 self.end.sequence = self.end.sequence.next();
                 let entry = self.entry();
                 self.append(self.end, true, entry);
             }
-            13 | 14 => {
+            13 => {
+                // What makes copies equal has the position of an entry of long ago.
                 let entry = self.entry();
-                self.append(self.end.max(self.mark), false, entry);
+                self.truth.beside += 1;
+                let position = Position { ownership: Epoch(0), sequence: Sequence(self.truth.beside) };
+                self.append(position, false, entry);
+            }
+            14 => {
+                // Or of one that it may have.
+                let again = self.truth.changes.iter().rev().take(6).find_map(|change| match change {
+                    Change::Append { position, entry, .. } if self.rng.chance(3) => {
+                        Some((*position, entry.clone()))
+                    }
+                    _ => None,
+                });
+                if let Some((position, entry)) = again {
+                    self.append(position, false, entry);
+                }
             }
             15..=18 => {
                 let far = self.durable.sequence.0;
@@ -219,12 +242,7 @@ impl<'a> Life<'a> {
                     self.raise_mark(Position { sequence, ..self.durable });
                 }
             }
-            19 => {
-                // Another owner opens its sequence.
-                self.epoch = self.next_epoch();
-                self.end = Position { ownership: self.epoch, sequence: Sequence(1) };
-                self.append(self.end, true, Entry { block: 0, blocks: 0, what: What::Open });
-            }
+            19 => self.open(),
             20 => {
                 self.epoch = self.next_epoch();
                 let owner = Owner { node: NodeId(1), incarnation: Incarnation(self.epoch.0) };
@@ -254,11 +272,19 @@ impl<'a> Life<'a> {
                 let job = Job { slot: 0, turn: self.reads, part: 0 };
                 self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks });
             }
+            _ if self.lazy => {}
             _ => match self.rng.below(4) {
                 0 => self.store.tick(),
                 _ => self.store.destage_soon(),
             },
         }
+    }
+
+    /// Another owner opens its sequence.
+    fn open(&mut self) {
+        self.epoch = self.next_epoch();
+        self.end = Position { ownership: self.epoch, sequence: Sequence(1) };
+        self.append(self.end, true, Entry { block: 0, blocks: 0, what: What::Open });
     }
 
     /// One that nobody has had, in no life.

@@ -19,12 +19,13 @@ use loadline_san_core::rule::{Rule, leave_out, left_out};
 use loadline_san_core::store::Found;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_store::io::{Area, Writing};
+use loadline_san_store::store::Settings;
 
 use self::life::Life;
 use self::tape::{Event, Played, Recorder};
 use self::truth::{BLOCKS, Truth, nobody};
 use crate::rng::Rng;
-use crate::store::{Blocks, Real, SimDisk, first_chunk, format, open_disk};
+use crate::store::{Blocks, Real, SETTINGS, SimDisk, first_chunk, format, open_disk};
 
 const REPLICA: ReplicaId = ReplicaId(9);
 
@@ -45,7 +46,7 @@ pub fn run(seed: u64, without: Option<Rule>) -> Result<Cuts, String> {
     let mut cuts = Cuts::default();
     let mut rng = Rng::new(seed ^ 0xc0c0);
     let two = rng.chance(2);
-    let mut disk = format(REPLICA, two, BLOCKS, nobody());
+    let mut disk = format(REPLICA, two, BLOCKS, nobody(), life::MOST_IN_FLIGHT);
     // What was there before the device was prepared: it is not all zeroes.
     disk.soil(first_chunk(), &mut rng);
     let result = live(disk, Truth::default(), Vec::new(), &mut rng, 0, &mut cuts);
@@ -55,7 +56,9 @@ pub fn run(seed: u64, without: Option<Rule>) -> Result<Cuts, String> {
 
 fn opened(recorder: &mut Recorder) -> Result<(Real, Found), String> {
     let two = recorder.disk.is_two();
-    let (store, found, damage) = open_disk(recorder, two, REPLICA)?;
+    // Some destage early, and others late, so that their logs are full.
+    let settings = if two { SETTINGS } else { Settings { low: 90, high: 95, ..SETTINGS } };
+    let (store, found, damage) = open_disk(recorder, two, REPLICA, settings)?;
     match damage.first() {
         Some(damage) => Err(format!("it is found damaged: {damage}")),
         None => Ok((store, found)),
@@ -175,6 +178,9 @@ fn rot(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
             life.recorder.disk.rot(Area::Log, at + bytes - SECTOR as u64);
             cuts.rotten += 1;
             life.destage_all()?;
+            if life.store.has_failed() {
+                return Ok(());
+            }
             let block = entry.entry.range().end - 1;
             if let Some(value) = life.read(block, 1)?
                 && value[0] != life.truth.value(block)

@@ -31,6 +31,8 @@ pub(super) struct Truth {
     pub(super) marks: Vec<(Position, Epoch)>,
     /// The highest epoch.
     pub(super) epochs: u64,
+    /// Entries of long ago are counted.
+    pub(super) beside: u64,
 }
 
 /// What there is after some changes.
@@ -155,9 +157,15 @@ impl Content {
             return Some(format!("it ends at {} instead of {}", found.end, self.end));
         }
         let above = self.entries.iter().filter(|(position, _)| *position > found.mark);
-        let above: Vec<_> = above.map(|(position, entry)| (*position, entry.range())).collect();
+        let mut above: Vec<_> = above.map(|(position, entry)| (*position, entry.range())).collect();
         let reported = store.entries().filter(|mention| mention.position > found.mark);
-        let reported: Vec<_> = reported.map(|mention| (mention.position, mention.entry.range())).collect();
+        let mut reported: Vec<_> =
+            reported.map(|mention| (mention.position, mention.entry.range())).collect();
+        // What it has already it does not append again.
+        for all in [&mut above, &mut reported] {
+            all.sort_by_key(|(position, range)| (*position, range.start));
+            all.dedup();
+        }
         if above != reported {
             return Some(format!("above {} it has {reported:?} instead of {above:?}", found.mark));
         }

@@ -44,10 +44,8 @@ const EXTENT: u32 = 4;
 const CHUNK: u64 = 8;
 /// Bytes of a chunk: a page of slots, and the extents.
 const CHUNK_BYTES: u64 = 4096 + CHUNK * EXTENT as u64 * BLOCK;
-/// Chunks of a log. Few, so that it is full now and then, and wraps.
-const LOG_CHUNKS: u64 = 4;
-/// The most blocks of an entry.
-const MOST_BLOCKS: u32 = 24;
+/// Blocks of data that one owner has in flight for a group, at most.
+pub(crate) const MOST_IN_FLIGHT: u32 = 25;
 
 /// See the module.
 #[derive(Debug)]
@@ -84,7 +82,7 @@ struct Process {
 }
 
 /// Small, so that everything happens often.
-const SETTINGS: Settings =
+pub(crate) const SETTINGS: Settings =
     Settings { low: 40, high: 80, round: 64 << 10, when_idle: false, together: 8, ranges: 2 };
 
 /// Opens what is on a disk.
@@ -92,6 +90,7 @@ pub(crate) fn open_disk<D: Disk>(
     disk: &mut D,
     two: bool,
     replica: ReplicaId,
+    settings: Settings,
 ) -> Result<(Real, Found, Vec<Damage>), String> {
     let space = |disk: &mut D, area| match Space::load(disk, area, CLUSTER) {
         Ok(space) => Ok(Arc::new(Mutex::new(space))),
@@ -99,12 +98,13 @@ pub(crate) fn open_disk<D: Disk>(
     };
     let log = space(disk, Area::Log)?;
     let capacity = if two { space(disk, Area::Capacity)? } else { Arc::clone(&log) };
-    open(disk, &log, &capacity, replica, SETTINGS).map_err(|why| why.to_string())
+    open(disk, &log, &capacity, replica, settings).map_err(|why| why.to_string())
 }
 
 fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, Found) {
     let two = disk.is_two();
-    let (store, found, _) = open_disk(disk, two, replica).expect("what a replica keeps of itself is whole");
+    let (store, found, _) =
+        open_disk(disk, two, replica, SETTINGS).expect("what a replica keeps of itself is whole");
     (store, found)
 }
 
@@ -114,9 +114,17 @@ pub(crate) fn first_chunk() -> u64 {
 }
 
 /// A device, or two, with an empty replica of so many blocks. It is durable.
-pub(crate) fn format(replica: ReplicaId, two: bool, blocks: u64, promise: Promise) -> SimDisk {
+pub(crate) fn format(
+    replica: ReplicaId,
+    two: bool,
+    blocks: u64,
+    promise: Promise,
+    most_in_flight: u32,
+) -> SimDisk {
+    // As small as it may be, so that it is full now and then, and its ring ends often.
+    let log_chunks = (u64::from(most_in_flight) * 6 * 4608 + 100_000).div_ceil(CHUNK_BYTES);
     let id = Identity { volume: VOLUME, group: GroupIndex(0), replica };
-    let chunks = LOG_CHUNKS + blocks.div_ceil(u64::from(EXTENT) * CHUNK) + 2;
+    let chunks = log_chunks + blocks.div_ceil(u64::from(EXTENT) * CHUNK) + 2;
     let bytes = 64 * 1024 + chunks * CHUNK_BYTES;
     let mut disk = SimDisk::new(bytes, two);
     let mut prepare = |area, device| {
@@ -130,8 +138,8 @@ pub(crate) fn format(replica: ReplicaId, two: bool, blocks: u64, promise: Promis
     let new = NewReplica {
         id,
         blocks,
-        log_bytes: LOG_CHUNKS * CHUNK_BYTES,
-        most_blocks: MOST_BLOCKS,
+        log_bytes: log_chunks * CHUNK_BYTES,
+        most_in_flight,
         key: 0x5eed ^ replica.0,
         promise,
     };
@@ -143,7 +151,7 @@ pub(crate) fn format(replica: ReplicaId, two: bool, blocks: u64, promise: Promis
 impl Store {
     /// A formatted store for so many blocks, empty and durable. It is to be opened.
     pub fn new(replica: ReplicaId, blocks: u64, promise: Promise) -> Store {
-        let disk = format(replica, replica.0.is_multiple_of(2), blocks, promise);
+        let disk = format(replica, replica.0.is_multiple_of(2), blocks, promise, MOST_IN_FLIGHT);
         let mut store = Store {
             replica,
             disk,
