@@ -87,6 +87,8 @@ pub struct Replica {
     received: Position,
     durable: Sequence,
     mark: Position,
+    /// What its log has up to here is acknowledged: at least the mark.
+    acknowledged: Position,
     /// Tombstones below this epoch are not needed.
     keep: Epoch,
     /// Appends that were asked for, and are not durable yet.
@@ -174,6 +176,7 @@ impl Replica {
             received: found.end,
             durable: found.end.sequence,
             mark: found.mark,
+            acknowledged: found.mark,
             keep: Epoch(0),
             appends: 0,
             pending: VecDeque::new(),
@@ -362,7 +365,8 @@ impl Replica {
                     out.push(Action::Store(Command::Keep(keep)));
                 }
                 if self.take_mark(Position { ownership, sequence: mark }) {
-                    out.push(Action::Store(Command::Mark { mark: self.mark, epoch: self.epoch }));
+                    let (mark, acknowledged, epoch) = (self.mark, self.acknowledged, self.epoch);
+                    out.push(Action::Store(Command::Mark { mark, acknowledged, epoch }));
                 }
                 let granted = self.grants.grant(from.owner, now);
                 if granted {
@@ -463,6 +467,7 @@ impl Replica {
             sequenced: matches!(what, Pending::Sequenced(_)),
             entry,
             mark: self.mark,
+            acknowledged: self.acknowledged,
             epoch: self.epoch,
         }));
     }
@@ -475,19 +480,23 @@ impl Replica {
         std::mem::replace(&mut session.gap_told, here) != here
     }
 
-    /// The owner says what is acknowledged. It counts as far as it is durable here: a replica that has just begun to get
-    /// entries may have less. Whether that is news.
+    /// The owner says what is acknowledged. As a mark it counts as far as it is durable here: a replica that has just begun
+    /// to get entries may have less. Whether that is news.
     fn take_mark(&mut self, said: Position) -> bool {
         if said.ownership != self.received.ownership {
             return false;
         }
-        let mark = Position { sequence: said.sequence.min(self.durable), ..said };
-        if mark.sequence == Sequence(0) {
+        if said.sequence == Sequence(0) {
             // Nothing of this ownership is acknowledged: as a mark it would be above those of others, and prove nothing.
             return false;
         }
-        let news = mark > self.mark;
+        let mut mark = Position { sequence: said.sequence.min(self.durable), ..said };
+        if mark.sequence == Sequence(0) {
+            mark = self.mark;
+        }
+        let news = mark > self.mark || said > self.acknowledged;
         self.mark = self.mark.max(mark);
+        self.acknowledged = self.acknowledged.max(said);
         news
     }
 

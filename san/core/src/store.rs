@@ -35,13 +35,18 @@ pub enum Command<D> {
         /// See [`Command::Mark`].
         mark: Position,
         /// See [`Command::Mark`].
+        acknowledged: Position,
+        /// See [`Command::Mark`].
         epoch: Epoch,
     },
-    /// All entries up to this position are acknowledged, and this is the replica's epoch: destage may go so far, and
-    /// stamps what it writes with this epoch. Both are kept together (rule R8), some time. No answer.
+    /// How far entries are acknowledged, and what the replica's epoch is: destage stamps what it writes with it. Mark and
+    /// epoch are kept together (rule R8), some time. No answer.
     Mark {
-        /// The mark.
+        /// All entries up to this position are acknowledged, and are here.
         mark: Position,
+        /// What is in the log up to this position is acknowledged, and not all of that need be here: a copy may come before
+        /// the entries that it is as new as. Destage may go so far (rule R1).
+        acknowledged: Position,
         /// The replica's epoch.
         epoch: Epoch,
     },

@@ -118,7 +118,7 @@ impl<D: Data> Store<D> {
     fn may_go(&self, number: u64) -> bool {
         let Some(record) = self.log.get(number) else { return false };
         number <= self.log.durable
-            && (!record.counts() || record.position <= self.known.mark || left_out(Rule::R1))
+            && (!record.counts() || record.position <= self.known.acknowledged || left_out(Rule::R1))
     }
 
     /// Goes on with the round, or begins one.

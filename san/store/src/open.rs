@@ -249,7 +249,8 @@ pub fn open<D: Data>(
         return Err(OpenError::OtherCapacity { replica, said: state.capacity, is });
     }
     let extents = load_extents(disk, capacity, replica, state.content, &mut damage)?;
-    let known = Known { mark: state.mark, epoch: state.epoch.max(state.promise.epoch) };
+    let known =
+        Known { mark: state.mark, acknowledged: state.mark, epoch: state.epoch.max(state.promise.epoch) };
     let empty = Log::new(places.ring, state.tail.number, state.tail.at);
     let space = Arc::clone(capacity);
     let mut store = Store::new(id, settings, places, space, empty, extents, keep, known);

@@ -70,6 +70,8 @@ impl Default for Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) mark: Position,
+    /// What the log has up to here is acknowledged, though not all of that need be here.
+    pub(crate) acknowledged: Position,
     pub(crate) epoch: Epoch,
 }
 
@@ -77,6 +79,7 @@ impl Known {
     /// Neither goes back.
     pub(crate) fn raise(&mut self, mark: Position, epoch: Epoch) {
         self.mark = self.mark.max(mark);
+        self.acknowledged = self.acknowledged.max(mark);
         self.epoch = self.epoch.max(epoch);
     }
 }
@@ -251,8 +254,10 @@ impl<D: Data> Store<D> {
             return;
         }
         match &command {
-            Command::Append { mark, epoch, .. } | Command::Mark { mark, epoch } => {
+            Command::Append { mark, acknowledged, epoch, .. }
+            | Command::Mark { mark, acknowledged, epoch } => {
                 self.known.raise(*mark, *epoch);
+                self.known.acknowledged = self.known.acknowledged.max(*acknowledged);
             }
             _ => {}
         }

@@ -305,13 +305,21 @@ impl<'a> Life<'a> {
         self.unconfirmed.push((self.appends, self.truth.changes.len()));
         let (number, mark, epoch) = (self.appends, self.mark, self.epoch);
         self.give_mark();
-        self.store.submit(Command::Append { number, position, sequenced, entry, mark, epoch });
+        self.store.submit(Command::Append {
+            number,
+            position,
+            sequenced,
+            entry,
+            mark,
+            acknowledged: mark,
+            epoch,
+        });
     }
 
     fn raise_mark(&mut self, mark: Position) {
         self.mark = self.mark.max(mark);
         self.give_mark();
-        self.store.submit(Command::Mark { mark: self.mark, epoch: self.epoch });
+        self.store.submit(Command::Mark { mark: self.mark, acknowledged: self.mark, epoch: self.epoch });
     }
 
     fn give_mark(&mut self) {
