@@ -21,7 +21,7 @@ pub(crate) struct Told {
     end: Option<Position>,
     /// What is to be copied to it.
     list: Vec<Range<u64>>,
-    /// The newest promise that it was asked to keep, and the highest mark that it was given.
+    /// The newest promise that it was asked to keep, and up to where what it has is acknowledged.
     asked: Promise,
     mark: Position,
     /// Appends of the sequence that it has not confirmed, by their numbers.
@@ -82,13 +82,13 @@ impl Told {
     fn submitted(&mut self, command: &Command<Blocks>, store: &Store) {
         match command {
             Command::Promise(promise) => self.asked = *promise,
-            Command::Append { number, position, sequenced, mark, .. } => {
-                self.mark = self.mark.max(*mark);
+            Command::Append { number, position, sequenced, acknowledged, .. } => {
+                self.mark = self.mark.max(*acknowledged);
                 if *sequenced {
                     self.appends.push_back((*number, *position));
                 }
             }
-            Command::Mark { mark, .. } => self.mark = self.mark.max(*mark),
+            Command::Mark { acknowledged, .. } => self.mark = self.mark.max(*acknowledged),
             Command::Return { after, empty } => {
                 (self.end, self.after) = (None, Some(*after));
                 if *empty {

@@ -299,7 +299,10 @@ impl<D: Data> Store<D> {
                 }
             }
             Done::Wrote(writing, result) => {
-                self.memory.wrote(writing);
+                // Those of the page bring vectors of their own.
+                if purpose != Purpose::Keep {
+                    self.memory.wrote(writing);
+                }
                 if self.succeeded(result) {
                     self.wrote(purpose, out);
                 }

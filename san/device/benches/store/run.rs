@@ -1,0 +1,197 @@
+//! A store with a driver in one thread, and a load on it.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::message::{Entry, Job, Payload, Promise, What};
+use loadline_san_core::store::{Command, Completion, Found, Tag};
+use loadline_san_protocol::ClusterId;
+use loadline_san_protocol::device::{DeviceId, Superblock};
+use loadline_san_store::io::{Area, Ask, Data, Disk, Done, Token};
+use loadline_san_store::open::{NewReplica, create, open};
+use loadline_san_store::space::Space;
+use loadline_san_store::store::{Action, Identity, Settings, Store};
+
+pub(crate) const VOLUME: VolumeId = VolumeId(1);
+pub(crate) const GROUP: GroupIndex = GroupIndex(0);
+const CLUSTER: ClusterId = ClusterId(1);
+const REPLICA: ReplicaId = ReplicaId(1);
+/// Requests that are outstanding.
+pub(crate) const OUTSTANDING: u64 = 32;
+const CHUNK: u64 = 64 << 20;
+
+/// What carries out asks: at once, or later.
+pub(crate) trait Driver {
+    type Data: Data;
+    fn start(&mut self, token: Token, ask: Ask<Self::Data>);
+    /// Something that is done; waits if this says so and there is something to wait for.
+    fn take(&mut self, wait: bool) -> Option<(Token, Done<Self::Data>)>;
+}
+
+/// A store at work.
+pub(crate) struct Run<R: Driver> {
+    pub(crate) store: Store<R::Data>,
+    pub(crate) driver: R,
+    actions: Vec<Action<R::Data>>,
+    appended: u64,
+    pub(crate) told: u64,
+    /// Entries up to this one are said to be acknowledged.
+    sequence: u64,
+    acknowledges: bool,
+    pub(crate) answers: u64,
+    asked: u64,
+    random: u64,
+}
+
+/// Makes a replica on an empty device.
+pub(crate) fn make(disk: &mut impl Disk, blocks: u64, log_bytes: u64) {
+    let device = DeviceId(1);
+    let superblock = Superblock::fit(CLUSTER, device, disk.bytes(Area::Log), CHUNK, 64).expect("it fits");
+    let mut space = Space::format(disk, Area::Log, superblock, false).expect("it is empty");
+    let owner = Owner { node: NodeId(0), incarnation: Incarnation(1) };
+    let new = NewReplica {
+        id: Identity { volume: VOLUME, group: GROUP, replica: REPLICA },
+        blocks,
+        log_bytes,
+        most_in_flight: 1024,
+        key: 77,
+        promise: Promise { epoch: Epoch(0), owner },
+    };
+    create(disk, &mut space, device, &new).expect("there is room");
+}
+
+/// Opens it.
+pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Store<D>, Found) {
+    let space = Arc::new(Mutex::new(Space::load(disk, Area::Log, CLUSTER).expect("it was made")));
+    let opened = open(disk, &space, &space, REPLICA, settings).expect("it is well");
+    assert!(opened.2.is_empty(), "{:?}", opened.2);
+    (opened.0, opened.1)
+}
+
+impl<R: Driver> Run<R> {
+    pub(crate) fn new(store: Store<R::Data>, found: &Found, driver: R) -> Run<R> {
+        let mut run = Run {
+            store,
+            driver,
+            actions: Vec::with_capacity(1024),
+            appended: 0,
+            told: 0,
+            sequence: found.end.sequence.0,
+            acknowledges: true,
+            answers: 0,
+            asked: 0,
+            random: 88_172_645_463_325_252,
+        };
+        if found.end == Position::START {
+            run.append(Entry { block: 0, blocks: 0, what: What::Open });
+            run.settle();
+        }
+        run
+    }
+
+    /// From now on nothing more is acknowledged, so that nothing is destaged.
+    pub(crate) fn keep_all(&mut self) {
+        self.acknowledges = false;
+    }
+
+    pub(crate) fn random(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        ((u128::from(self.random) * u128::from(below)) >> 64) as u64
+    }
+
+    fn position(sequence: u64) -> Position {
+        Position { ownership: Epoch(1), sequence: Sequence(sequence) }
+    }
+
+    pub(crate) fn append(&mut self, entry: Entry<R::Data>) {
+        self.appended += 1;
+        self.sequence += 1;
+        let told = if self.acknowledges { self.sequence - (self.appended - self.told) } else { 0 };
+        let mark = if told == 0 { Position::START } else { Self::position(told) };
+        self.store.submit(Command::Append {
+            number: self.appended,
+            position: Self::position(self.sequence),
+            sequenced: true,
+            entry,
+            mark,
+            acknowledged: mark,
+            epoch: Epoch(1),
+        });
+    }
+
+    pub(crate) fn write(&mut self, block: u64, blocks: u32, data: R::Data) {
+        let what = What::Data(Payload { data, first: 0 });
+        self.append(Entry { block, blocks, what });
+    }
+
+    pub(crate) fn read(&mut self, block: u64, blocks: u32) {
+        self.asked += 1;
+        let job = Job { slot: 0, turn: 0, part: 0 };
+        self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks });
+    }
+
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.appended - self.told + self.asked - self.answers
+    }
+
+    /// Does what there is to do. Waits for a device, if this says so and nothing else is to be done.
+    pub(crate) fn turn(&mut self, mut wait: bool) {
+        let mut actions = std::mem::take(&mut self.actions);
+        loop {
+            self.store.run(&mut actions);
+            for action in actions.drain(..) {
+                match action {
+                    Action::Ask(token, ask) => self.driver.start(token, ask),
+                    Action::Tell(Completion::Appended(through)) => {
+                        (self.told, wait) = (through, false);
+                    }
+                    Action::Tell(Completion::Data { content, .. }) => {
+                        assert!(content.is_ok(), "nothing rots");
+                        (self.answers, wait) = (self.answers + 1, false);
+                    }
+                    Action::Tell(Completion::Failed) => panic!("the device has failed"),
+                    Action::Tell(_) => {}
+                }
+            }
+            let mut any = false;
+            while let Some((token, done)) = self.driver.take(wait && !any) {
+                self.store.done(token, done, &mut actions);
+                any = true;
+            }
+            if !any && actions.is_empty() {
+                break;
+            }
+        }
+        self.actions = actions;
+    }
+
+    /// Until nothing that was asked for is left.
+    pub(crate) fn settle(&mut self) {
+        let began = Instant::now();
+        while self.outstanding() > 0 {
+            self.turn(true);
+            assert!(began.elapsed() < Duration::from_secs(120), "it hangs: {:?}", self.store.fill());
+        }
+    }
+
+    /// Until the log is empty, or as good as that.
+    pub(crate) fn destage(&mut self) {
+        self.settle();
+        let mark = Self::position(self.sequence);
+        self.store.submit(Command::Mark { mark, acknowledged: mark, epoch: Epoch(1) });
+        let began = Instant::now();
+        loop {
+            self.store.destage_soon();
+            self.turn(true);
+            let fill = self.store.fill();
+            if fill.log_used < 1 << 20 {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(300), "it hangs: {fill:?}");
+        }
+    }
+}
