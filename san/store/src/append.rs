@@ -144,9 +144,10 @@ impl<D: Data> Store<D> {
             Some(Part::Bytes(count)) => *count += sectors as u32,
             _ => writing.parts.push(Part::Bytes(sectors as u32)),
         }
-        if let Some((Payload { data, first }, _, blocks)) = payload {
-            writing.parts.push(Part::Data { data, first, blocks });
+        if let Some((Payload { data, first }, _, blocks)) = &payload {
+            writing.parts.push(Part::Data { data: data.clone(), first: *first, blocks: *blocks });
         }
+        self.held.push(payload.map(|(payload, _, blocks)| (payload, blocks)), self.settings.held);
     }
 
     /// Whether the log has room for a record, and the device for its extents.
@@ -182,6 +183,8 @@ impl<D: Data> Store<D> {
     fn pay(&mut self, bytes: u64) -> bool {
         let per_cent = |of: u8| self.log.ring() / 100 * u64::from(of);
         let (low, high) = (per_cent(self.settings.low), per_cent(self.settings.high));
+        // Below this no round need be under way, and nobody would be paid.
+        let low = low + self.round_bytes();
         let above = self.log.used().saturating_sub(low);
         if above == 0 {
             return true;

@@ -24,6 +24,8 @@ use crate::store::{Action, Purpose, Store, needs_place};
 const MOST_AT_ONCE: usize = 32;
 /// Slots in one write.
 const MOST_SLOTS: usize = 256;
+/// Slots between two that change are written along with them, as they are, if there are fewer than this.
+const MOST_APART: u32 = 4;
 /// The most pairs of record and extent of a round, unless one record has more.
 const MOST_PAIRS: usize = 1 << 16;
 
@@ -73,8 +75,8 @@ enum Phase {
 struct Work {
     extent: u64,
     place: Place,
-    /// Blocks that get data, and their checksums, rising.
-    blocks: Vec<(u32, u32)>,
+    /// Blocks that get data, rising: which one, its checksum, and the record that has it.
+    blocks: Vec<(u32, u32, u64)>,
     writes: usize,
     /// Of the round.
     pairs: usize,
@@ -127,7 +129,8 @@ impl<D: Data> Store<D> {
             match self.destage.phase {
                 Phase::Idle => {
                     let low = self.log.ring() / 100 * u64::from(self.settings.low);
-                    let wanted = self.destage.hurry || self.log.used() > low;
+                    // Together they cost less: a slot is written once for all blocks of an extent.
+                    let wanted = self.destage.hurry || self.log.used() > low + self.round_bytes();
                     if self.destage.held || !wanted || !self.choose() {
                         return;
                     }
@@ -168,6 +171,11 @@ impl<D: Data> Store<D> {
         }
     }
 
+    /// Bytes of the log that are destaged together.
+    pub(crate) fn round_bytes(&self) -> u64 {
+        self.settings.round.min(self.log.ring() / 16).max(SECTOR as u64)
+    }
+
     fn sync(&mut self, out: &mut Vec<Action<D>>) {
         self.destage.out += 1;
         self.destage.dirty = false;
@@ -177,7 +185,7 @@ impl<D: Data> Store<D> {
     /// Chooses the records of a round. False if there are none.
     fn choose(&mut self) -> bool {
         self.destage.hurry = false;
-        let most = self.settings.round.min(self.log.ring() / 16).max(1);
+        let most = self.round_bytes();
         let front = self.log.front();
         let mut pairs = std::mem::take(&mut self.destage.pairs);
         pairs.clear();
@@ -227,7 +235,6 @@ impl<D: Data> Store<D> {
         });
         let mut blocks = std::mem::take(&mut self.destage.works[index as usize].blocks);
         blocks.clear();
-        let mut pieces = self.memory.pieces();
         let place = self.extents.place(extent);
         let mut changes = false;
         for (within, number) in (0..).zip(last).take(size as usize).filter(|(_, number)| *number != 0) {
@@ -240,11 +247,8 @@ impl<D: Data> Store<D> {
             let record = self.log.get(number).expect("it is in the round");
             let (state, sum) = match record.kind {
                 Kind::Data => {
-                    let at = self.ring_at(record.data_at(block));
                     let sum = self.log.checksum(record, block);
-                    let first = blocks.len() as u32;
-                    add_piece(&mut pieces, Piece { area: Area::Log, at, first, blocks: 1 });
-                    blocks.push((within, sum));
+                    blocks.push((within, sum, number));
                     (BlockState::Data, sum)
                 }
                 Kind::Zeroes => (BlockState::Zeroes, 0),
@@ -261,14 +265,23 @@ impl<D: Data> Store<D> {
         }
         let work = &mut self.destage.works[index as usize];
         *work = Work { extent, place: place.unwrap_or(0), blocks, writes: 0, pairs };
-        if pieces.is_empty() {
-            self.memory.read(pieces);
+        let blocks = std::mem::take(&mut work.blocks);
+        if blocks.is_empty() {
             self.end_work(index);
-            return;
+        } else if blocks.iter().all(|(_, _, number)| self.held.get(*number).is_some()) {
+            self.spread(index, &blocks, None, out);
+        } else {
+            let mut pieces = self.memory.pieces();
+            for (first, (within, _, number)) in (0..).zip(&blocks) {
+                let record = self.log.get(*number).expect("it is in the round");
+                let at = self.ring_at(record.data_at(extent * size + u64::from(*within)));
+                add_piece(&mut pieces, Piece { area: Area::Log, at, first, blocks: 1 });
+            }
+            let reading = Reading { blocks: blocks.len() as u32, pieces };
+            self.destage.out += 1;
+            self.ask(Purpose::Gather(index), Ask::Read(reading), out);
         }
-        let reading = Reading { blocks: work.blocks.len() as u32, pieces };
-        self.destage.out += 1;
-        self.ask(Purpose::Gather(index), Ask::Read(reading), out);
+        self.destage.works[index as usize].blocks = blocks;
     }
 
     /// The data of an extent was read from the log, or could not be.
@@ -284,7 +297,7 @@ impl<D: Data> Store<D> {
             return;
         };
         let first = extent * self.extents.blocks();
-        for (at, (within, sum)) in (0..).zip(&blocks) {
+        for (at, (within, sum, _)) in (0..).zip(&blocks) {
             let is = data.take_checksum(at, self.address(first + u64::from(*within)));
             if is != *sum {
                 // It goes to its place as it is, and its checksum stays what it was.
@@ -294,6 +307,16 @@ impl<D: Data> Store<D> {
                 }
             }
         }
+        self.spread(index, &blocks, Some(&data), out);
+        self.destage.works[index as usize].blocks = blocks;
+    }
+
+    /// Writes the blocks of an extent to their places, those beside each other in one write: what was read of them, in
+    /// their order, or what is in memory still.
+    fn spread(&mut self, index: u32, blocks: &[(u32, u32, u64)], read: Option<&D>, out: &mut Vec<Action<D>>) {
+        let (extent, place) =
+            (self.destage.works[index as usize].extent, self.destage.works[index as usize].place);
+        let first_block = extent * self.extents.blocks();
         let mut from = 0;
         while from < blocks.len() {
             let run = (from + 1..=blocks.len())
@@ -301,14 +324,27 @@ impl<D: Data> Store<D> {
                 .expect("the last ends a run");
             let at = self.extents.block_at(place, blocks[from].0);
             let mut writing = self.memory.writing(Area::Capacity, at, false);
-            let count = (run - from) as u32;
-            writing.parts.push(Part::Data { data: data.clone(), first: from as u32, blocks: count });
+            match read {
+                Some(data) => {
+                    let count = (run - from) as u32;
+                    writing.parts.push(Part::Data { data: data.clone(), first: from as u32, blocks: count });
+                }
+                None => {
+                    for same in blocks[from..run].chunk_by(|one, next| one.2 == next.2) {
+                        let (within, _, number) = same[0];
+                        let record = self.log.get(number).expect("it is in the round");
+                        let held = self.held.get(number).expect("it was looked whether it is there");
+                        let first = held.first + (first_block + u64::from(within) - record.block) as u32;
+                        let (data, blocks) = (held.data.clone(), same.len() as u32);
+                        writing.parts.push(Part::Data { data, first, blocks });
+                    }
+                }
+            }
             self.destage.works[index as usize].writes += 1;
             self.destage.out += 1;
             self.ask(Purpose::Spread(index), Ask::Write(writing), out);
             from = run;
         }
-        self.destage.works[index as usize].blocks = blocks;
         self.destage.dirty = true;
     }
 
@@ -332,7 +368,7 @@ impl<D: Data> Store<D> {
 
     /// Writers may append so much more.
     fn earn(&mut self, bytes: u64) {
-        let most = (self.settings.round.min(self.log.ring() / 16) / 4).max(SECTOR as u64) as i64;
+        let most = (self.round_bytes() / 4).max(SECTOR as u64) as i64;
         self.credit = (self.credit + bytes as i64).min(most);
     }
 
@@ -345,37 +381,38 @@ impl<D: Data> Store<D> {
         }
         let mut touched = std::mem::take(&mut self.destage.touched);
         touched.sort_unstable();
+        let mut slots = Vec::new();
         let holder = Holder { replica: self.id.replica, content: self.keep.state.content };
-        let mut from = 0;
-        while from < touched.len() {
-            let at = self.extents.slot_at(touched[from]);
-            let mut writing = self.memory.writing(Area::Capacity, at, false);
-            let mut to = from;
-            while to < touched.len()
-                && to - from < MOST_SLOTS
-                && self.extents.slot_at(touched[to]) == at + ((to - from) * SECTOR) as u64
-            {
-                let place = touched[to];
-                let stamp = self.stamp_of(place, stamp);
-                let extent = self.extents.at_mut(place);
-                extent.slot.stamp = stamp;
-                extent.stored = !extent.slot.is_empty();
-                let (stored, number) = (extent.stored, extent.slot.extent);
-                let mut sector = Sector::ZERO;
-                slot::encode(stored.then_some(&extent.slot), holder, &mut sector.0);
-                writing.bytes.push(sector);
-                if stored {
-                    self.keep.dig_up(number);
-                } else {
-                    self.bury(number, stamp);
-                }
-                to += 1;
+        for place in &touched {
+            let stamp = self.stamp_of(*place, stamp);
+            let extent = self.extents.at_mut(*place);
+            extent.slot.stamp = stamp;
+            extent.stored = !extent.slot.is_empty();
+            let (stored, number) = (extent.stored, extent.slot.extent);
+            if stored {
+                self.keep.dig_up(number);
+            } else {
+                self.bury(number, stamp);
             }
-            writing.parts.push(Part::Bytes((to - from) as u32));
+        }
+        let near =
+            |one: &Place, next: &Place| next - one <= MOST_APART && self.extents.are_together(*one, *next);
+        for run in touched.chunk_by(near).flat_map(|run| run.chunks(MOST_SLOTS)) {
+            let (first, last) = (run[0], run[run.len() - 1]);
+            let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(first), false);
+            for place in first..=last {
+                let extent = self.extents.at(place);
+                let mut sector = Sector::ZERO;
+                slot::encode(extent.stored.then_some(&extent.slot), holder, &mut sector.0);
+                writing.bytes.push(sector);
+            }
+            writing.parts.push(Part::Bytes(last - first + 1));
+            slots.push(writing);
+        }
+        for writing in slots {
             self.destage.out += 1;
             self.destage.dirty = true;
             self.ask(Purpose::Destage, Ask::Write(writing), out);
-            from = to;
         }
         self.destage.touched = touched;
     }
@@ -435,6 +472,7 @@ impl<D: Data> Store<D> {
             self.extents.free_if_empty(*place);
         }
         let index = &mut self.index;
+        self.held.free(self.destage.below);
         self.log.free(self.destage.below, |number, record| {
             if record.counts() {
                 index.remove(record.range(), number, record.kind == Kind::Data);

@@ -160,6 +160,11 @@ impl Extents {
         &mut self.chunks[(place / self.per_chunk) as usize].extents[(place % self.per_chunk) as usize]
     }
 
+    /// Whether two places are in one chunk, and nothing between them is to be left alone.
+    pub(crate) fn are_together(&self, one: Place, other: Place) -> bool {
+        one / self.per_chunk == other / self.per_chunk && (one..other).all(|place| !self.at(place).spoilt)
+    }
+
     /// Where on the device the slot of a place is, in bytes.
     pub(crate) fn slot_at(&self, place: Place) -> u64 {
         let chunk = self.chunks[(place / self.per_chunk) as usize].number;

@@ -9,6 +9,7 @@
 //! | [`io`] | what a store asks of its devices, and what they answer |
 //! | `log`, `index` | the log in memory, and which blocks it holds |
 //! | `append`, [`read`], `destage`, `growth` | what a store does |
+//! | `held` | data of the newest records, in memory still |
 //! | `extents` | consecutive blocks, and what is kept of each |
 //! | `keep` | what a replica keeps of itself |
 //! | `replay` | reading a log that was left |
@@ -19,6 +20,7 @@ mod append;
 mod destage;
 mod extents;
 mod growth;
+mod held;
 mod index;
 pub mod inspect;
 pub mod io;

@@ -20,6 +20,7 @@ use loadline_san_protocol::state::{Side, State, Tail};
 use thiserror::Error;
 
 use crate::extents::Extents;
+use crate::held::Held;
 use crate::io::{Area, Data, Disk, IoFault, Sector};
 use crate::keep::{Keep, KeepError, Places};
 use crate::log::{Log, record_length};
@@ -255,6 +256,7 @@ pub fn open<D: Data>(
     let space = Arc::clone(capacity);
     let mut store = Store::new(id, settings, places, space, empty, extents, keep, known);
     replay(&mut store, disk, &mut damage)?;
+    store.held = Held::new(store.log.next());
     store.rebuild_index();
     store.reserve_all()?;
     if !left_out(Rule::R4) {

@@ -25,6 +25,7 @@ use crate::append::Batch;
 use crate::destage::Destage;
 use crate::extents::Extents;
 use crate::growth::Growth;
+use crate::held::Held;
 use crate::index::Index;
 use crate::io::{Address, Area, Ask, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
 use crate::keep::{Keep, Places};
@@ -52,6 +53,8 @@ pub struct Settings {
     pub high: u8,
     /// Bytes of the log that are destaged together, at most; a sixteenth of the log, if that is less.
     pub round: u64,
+    /// Bytes of the newest data that are kept in memory too, so that they need not be read again to be destaged.
+    pub held: u64,
     /// Destaging begins also when nothing else is to be done.
     pub when_idle: bool,
     /// Appends that are written together, at most.
@@ -62,7 +65,15 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { low: 30, high: 70, round: 16 << 20, when_idle: true, together: 256, ranges: 1024 }
+        Settings {
+            low: 30,
+            high: 70,
+            round: 16 << 20,
+            held: 32 << 20,
+            when_idle: true,
+            together: 256,
+            ranges: 1024,
+        }
     }
 }
 
@@ -141,6 +152,7 @@ pub struct Store<D> {
     pub(crate) space: Arc<Mutex<Space>>,
     pub(crate) log: Log,
     pub(crate) index: Index,
+    pub(crate) held: Held<D>,
     pub(crate) extents: Extents,
     pub(crate) keep: Keep,
     pub(crate) known: Known,
@@ -221,6 +233,7 @@ impl<D: Data> Store<D> {
             space,
             log,
             index: Index::default(),
+            held: Held::new(1),
             extents,
             keep,
             known,
@@ -494,6 +507,7 @@ impl<D: Data> Store<D> {
             None => {
                 let next = self.log.next();
                 self.log.free(next, |_, _| {});
+                self.held.free(next);
                 self.extents.clear();
             }
         }

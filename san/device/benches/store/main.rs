@@ -27,12 +27,19 @@ const GIB: u64 = 1 << 30;
 const BLOCK: u64 = 4096;
 /// Blocks of the volume that is read and written: 1 GiB.
 const BLOCKS: u64 = GIB / BLOCK;
-const PAIRS: usize = 3;
+const PAIRS: usize = 5;
 const TIME: Duration = Duration::from_secs(3);
 
-/// Destaging all the time, or only when it must.
-const EAGER: Settings =
-    Settings { low: 0, high: 60, round: 16 << 20, when_idle: true, together: 256, ranges: 1024 };
+/// Destaging all the time, and only when it must; with more in memory than is usual.
+const EAGER: Settings = Settings {
+    low: 0,
+    high: 60,
+    round: 64 << 20,
+    held: 128 << 20,
+    when_idle: true,
+    together: 256,
+    ranges: 1024,
+};
 const LAZY: Settings = Settings { low: 100, high: 100, when_idle: false, ..EAGER };
 
 fn main() {
@@ -134,7 +141,7 @@ fn copy_and_checksum() {
 }
 
 fn pool() -> Pool {
-    let classes = [(1, 4096), (4, 512), (16, 256), (64, 128), (256, 16)];
+    let classes = [(1, 40_000), (4, 512), (16, 256), (64, 128), (256, 16)];
     let classes = classes.map(|(blocks, buffers)| Class { blocks, buffers });
     Pool::new(&classes).expect("there is memory")
 }
@@ -142,7 +149,8 @@ fn pool() -> Pool {
 /// What is written: copied from the client's memory, and summed, as an owner does it.
 fn from_client(pool: &Pool, client: &[u8], block: u64) -> loadline_san_device::pool::Blocks {
     let mut buffer = pool.take(1).expect("there is memory");
-    let at = (block as usize * 4096) % client.len();
+    // As many buffers as there are requests outstanding, as with the peer.
+    let at = (block % OUTSTANDING) as usize * 4096;
     buffer.bytes_mut().copy_from_slice(&client[at..at + 4096]);
     buffer.freeze(|_| Address { volume: VOLUME, group: GROUP, block })
 }
@@ -276,6 +284,8 @@ fn in_memory() {
         fill(&mut run, BLOCKS, |first, blocks| many(&pool, &client, first, blocks));
         let read = reads(&mut run, OUTSTANDING, TIME);
         rows[0].push((read, peer(&folder.0, "B4-T1-O32-W0-PR")));
+        // So long that the log is as full as it will be, and as much is destaged as is written.
+        writes(&mut run, TIME, |block| from_client(&pool, &client, block));
         let steady = writes(&mut run, TIME, |block| from_client(&pool, &client, block));
         rows[2].push((steady, peer(&folder.0, "B4-T1-O32-W100-PR")));
         run.destage();

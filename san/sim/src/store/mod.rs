@@ -83,7 +83,7 @@ struct Process {
 
 /// Small, so that everything happens often.
 pub(crate) const SETTINGS: Settings =
-    Settings { low: 40, high: 80, round: 64 << 10, when_idle: false, together: 8, ranges: 2 };
+    Settings { low: 40, high: 80, round: 64 << 10, held: 48 << 10, when_idle: false, together: 8, ranges: 2 };
 
 /// Opens what is on a disk.
 pub(crate) fn open_disk<D: Disk>(
