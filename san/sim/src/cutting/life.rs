@@ -118,6 +118,34 @@ impl<'a> Life<'a> {
         }
     }
 
+    /// Two entries of one block each are in flight together.
+    pub(super) fn write_two_at_once(&mut self) -> Result<(), String> {
+        self.open();
+        self.write_one()?;
+        self.rest()?;
+        for _ in 0..2 {
+            self.write_block();
+        }
+        self.act(&mut Vec::new()).map(|_| ())
+    }
+
+    /// An entry of one block is appended, and told.
+    pub(super) fn write_one(&mut self) -> Result<(), String> {
+        self.write_block();
+        while !self.unconfirmed.is_empty() {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self) {
+        self.end.sequence = self.end.sequence.next();
+        self.values += 8;
+        let data = Blocks::new(vec![[self.values; 8]]);
+        let entry = Entry { block: 3, blocks: 1, what: What::Data(Payload { data, first: 0 }) };
+        self.append(self.end, true, entry);
+    }
+
     /// Owners have so much in flight, and no more: a log that is full of what is not acknowledged takes nothing.
     fn is_full(&self) -> bool {
         let above = self.store.entries().filter(|mention| mention.position > self.mark);
