@@ -9,6 +9,7 @@ mod profile;
 mod report;
 mod result_file;
 mod run;
+mod san;
 mod schema;
 mod text;
 mod verify;
@@ -40,6 +41,7 @@ enum Command {
     Schema(schema::Args),
     Worker(worker::Args),
     Profile(profile::Args),
+    San(san::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
         Command::Profile(args) => profile::run(args),
+        Command::San(args) => san::run(args),
     };
     out::finish(exit).into()
 }

@@ -133,6 +133,11 @@ impl Extents {
         self.free.sort_unstable_by(|a, b| b.cmp(a));
     }
 
+    /// All places, rising.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
+        0..self.chunks.len() as u32 * self.per_chunk
+    }
+
     /// Where an extent is.
     pub(crate) fn place(&self, extent: u64) -> Option<Place> {
         let page = self.map.get(usize::try_from(extent).ok()? / PAGE)?.as_ref()?;

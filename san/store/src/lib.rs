@@ -5,6 +5,7 @@
 //! | [`store`] | a store while it serves |
 //! | [`open`] | how one is made, and found again |
 //! | [`space`] | a device, and who has which part of it |
+//! | [`check`] | a stopped one, looked at and checked |
 //! | [`inspect`] | what can be seen of one |
 //! | [`io`] | what a store asks of its devices, and what they answer |
 //! | `log`, `index` | the log in memory, and which blocks it holds |
@@ -17,6 +18,7 @@
 //! The rules are in `docs/design/san.md`, *On the device*; the formats in `docs/reference/protocol.md`.
 
 mod append;
+pub mod check;
 mod destage;
 mod extents;
 mod growth;

@@ -227,6 +227,28 @@ pub fn open<D: Data>(
     replica: ReplicaId,
     settings: Settings,
 ) -> Result<(Store<D>, Found, Vec<Damage>), OpenError> {
+    let (mut store, found, damage) = look(disk, log, capacity, replica, settings)?;
+    if !left_out(Rule::R4) {
+        disk.sync(Area::Log)?;
+        disk.sync(Area::Capacity)?;
+    }
+    if found.damaged {
+        store.health = Health::Damaged;
+    } else {
+        store.begin_generation();
+        store.keep.write_now(disk)?;
+    }
+    Ok((store, found, damage))
+}
+
+/// The same, to look at it only: nothing is written, and nothing is to be asked of it.
+pub fn look<D: Data>(
+    disk: &mut impl Disk,
+    log: &Arc<Mutex<Space>>,
+    capacity: &Arc<Mutex<Space>>,
+    replica: ReplicaId,
+    settings: Settings,
+) -> Result<(Store<D>, Found, Vec<Damage>), OpenError> {
     let found = log.lock().expect("nobody panics with it").log_of(replica);
     let (start, bytes) = found.ok_or(OpenError::Unknown(replica))?;
     let places = Places::new(start, bytes);
@@ -259,12 +281,6 @@ pub fn open<D: Data>(
     store.held = Held::new(store.log.next());
     store.rebuild_index();
     store.reserve_all()?;
-    if !left_out(Rule::R4) {
-        disk.sync(Area::Log)?;
-        if is != log.lock().expect("nobody panics with it").device() {
-            disk.sync(Area::Capacity)?;
-        }
-    }
     let mut found = Found {
         promise: store.keep.state.promise,
         mark: store.known.mark,
@@ -273,12 +289,6 @@ pub fn open<D: Data>(
         damaged: !damage.is_empty(),
     };
     found.epoch = found.epoch.max(found.promise.epoch);
-    if found.damaged {
-        store.health = Health::Damaged;
-    } else {
-        store.begin_generation();
-        store.keep.write_now(disk)?;
-    }
     Ok((store, found, damage))
 }
 

@@ -113,8 +113,8 @@ impl Space {
         Ok(Space { superblock, uses, free: superblock.chunks })
     }
 
-    /// Reads what a device begins with. What one of its two copies has lost is mended from the other.
-    pub fn load(disk: &mut impl Disk, area: Area, cluster: ClusterId) -> Result<Space, SpaceError> {
+    /// Reads what a device of this cluster begins with; of any, if none is named. What one of its two copies has lost is mended from the other.
+    pub fn load(disk: &mut impl Disk, area: Area, cluster: Option<ClusterId>) -> Result<Space, SpaceError> {
         let mut pages = Sector::zeroes(2 * PAGE / SECTOR);
         disk.read(area, 0, &mut pages)?;
         let (first, second) = Sector::bytes(&pages).split_at(PAGE);
@@ -131,8 +131,8 @@ impl Space {
             }
             (Err(fault), Err(_)) => return Err(SpaceError::Superblock(fault)),
         };
-        if superblock.cluster != cluster {
-            return Err(SpaceError::OtherCluster { said: superblock.cluster.0, ours: cluster.0 });
+        if let Some(ours) = cluster.filter(|ours| *ours != superblock.cluster) {
+            return Err(SpaceError::OtherCluster { said: superblock.cluster.0, ours: ours.0 });
         }
         let (is, was) = (disk.bytes(area), superblock.bytes);
         if is < was {

@@ -64,7 +64,7 @@ pub(crate) fn make(disk: &mut impl Disk, blocks: u64, log_bytes: u64) {
 
 /// Opens it.
 pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Store<D>, Found) {
-    let space = Arc::new(Mutex::new(Space::load(disk, Area::Log, CLUSTER).expect("it was made")));
+    let space = Arc::new(Mutex::new(Space::load(disk, Area::Log, Some(CLUSTER)).expect("it was made")));
     let opened = open(disk, &space, &space, REPLICA, settings).expect("it is well");
     assert!(opened.2.is_empty(), "{:?}", opened.2);
     (opened.0, opened.1)

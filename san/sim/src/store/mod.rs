@@ -92,7 +92,7 @@ pub(crate) fn open_disk<D: Disk>(
     replica: ReplicaId,
     settings: Settings,
 ) -> Result<(Real, Found, Vec<Damage>), String> {
-    let space = |disk: &mut D, area| match Space::load(disk, area, CLUSTER) {
+    let space = |disk: &mut D, area| match Space::load(disk, area, Some(CLUSTER)) {
         Ok(space) => Ok(Arc::new(Mutex::new(space))),
         Err(why) => Err(why.to_string()),
     };
@@ -497,7 +497,7 @@ impl Store {
 
     /// Where what the replica keeps of itself is, and what that is.
     fn pages(&mut self) -> (u64, state::State) {
-        let space = Space::load(&mut self.disk, Area::Log, CLUSTER).expect("the device is well");
+        let space = Space::load(&mut self.disk, Area::Log, Some(CLUSTER)).expect("the device is well");
         let (at, _) = space.log_of(self.replica).expect("it is here");
         let mut page = Sector::zeroes(4096 / SECTOR);
         self.disk.read(Area::Log, at, &mut page).expect("it is simulated");
