@@ -62,7 +62,9 @@ pub struct Held {
     pub extent: u64,
     /// Its stamp.
     pub stamp: Epoch,
-    /// Where on the capacity device its data is, in bytes.
+    /// Where on the capacity device its slot is, in bytes.
+    pub slot_at: u64,
+    /// Where on it its data is.
     pub at: u64,
     /// Blocks with data, and blocks of zeroes.
     pub data: u32,
@@ -122,6 +124,7 @@ impl<D: Data> Store<D> {
             extent.stored.then(|| Held {
                 extent: extent.slot.extent,
                 stamp: extent.slot.stamp,
+                slot_at: self.extents.slot_at(place),
                 at: self.extents.block_at(place, 0),
                 data: count(BlockState::Data),
                 zeroes: count(BlockState::Zeroes),

@@ -454,12 +454,12 @@ impl Store {
         self.seen(false).list().collect()
     }
 
-    /// The device loses what it had said to be durable: the last entry. If it lies well, nothing on it says that there was
+    /// The device loses what it had said to be durable: the last entry, and the first extent. If it lies well, nothing on it says that there was
     /// more; otherwise the mark does.
     pub fn lose_last(&mut self, lies_well: bool) {
         assert!(self.process.is_none(), "no process has it open");
         let (store, found) = opened(&mut self.disk.clone(), self.replica);
-        let last = store.entries().filter(|entry| entry.position == found.end).last();
+        let last = store.entries().find(|entry| entry.position == found.end);
         let end = Position {
             sequence: loadline_san_core::ids::Sequence(found.end.sequence.0.saturating_sub(1)),
             ..found.end
@@ -471,18 +471,18 @@ impl Store {
         } else {
             state.mark = found.end;
         }
-        if let Some(last) = last {
-            let (at, bytes) = store.record_at(last.number).expect("it is in the log");
-            let zeroes = Sector::zeroes(bytes as usize / SECTOR);
-            self.disk.write(Area::Log, at, &zeroes).expect("it is simulated");
-            let mut number = last.number + 1;
-            while let Some((at, bytes)) = store.record_at(number) {
-                let zeroes = Sector::zeroes(bytes.max(SECTOR as u64) as usize / SECTOR);
-                self.disk.write(Area::Log, at, &zeroes[..1]).expect("it is simulated");
-                number += 1;
-            }
-            state.durable = state.durable.min(last.number - 1);
-        } else {
+        // It and what came after it, which may have marks that tell of it; if it is destaged, all that there is.
+        let first = last.as_ref().map_or(state.tail.number, |last| last.number);
+        let mut number = first;
+        while let Some((at, _)) = store.record_at(number) {
+            self.disk.write(Area::Log, at, &[Sector::ZERO]).expect("it is simulated");
+            number += 1;
+        }
+        state.durable = state.durable.min(first - 1);
+        for held in store.held().filter(|held| held.extent == 0) {
+            self.disk.write(Area::Capacity, held.slot_at, &[Sector::ZERO]).expect("it is simulated");
+        }
+        if last.is_none() {
             state.end = end;
         }
         let page = state.encode().expect("it was read");
