@@ -19,7 +19,7 @@ use loadline_san_core::layout::BLOCK;
 use loadline_san_core::rule::{Rule, leave_out, left_out};
 use loadline_san_core::store::Found;
 use loadline_san_protocol::log::{SECTOR, header_length};
-use loadline_san_store::io::{Area, Writing};
+use loadline_san_store::io::{Area, Disk as _, Sector, Writing};
 use loadline_san_store::store::Settings;
 
 use self::life::Life;
@@ -29,6 +29,8 @@ use crate::rng::Rng;
 use crate::store::{Blocks, Real, SETTINGS, SimDisk, first_chunk, format, open_disk};
 
 const REPLICA: ReplicaId = ReplicaId(9);
+/// Sectors that are spoilt, one at a time, at the end of a life.
+const SPOILT: usize = 150;
 
 /// How many cuts were made, and where they led.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -136,7 +138,11 @@ fn live(
     }
     let tape = std::mem::take(&mut life.recorder.tape);
     if depth == 0 {
-        rot(life, cuts)?;
+        life.rest()?;
+        if !life.store.has_failed() {
+            spoil(&life.recorder.disk, &life.truth, rng, cuts)?;
+            rot(life, cuts)?;
+        }
     }
     let mut played = Played { disk, in_flight: BTreeMap::new(), truth: Rc::new(truth) };
     for (place, event) in tape.iter().enumerate() {
@@ -200,12 +206,40 @@ fn cut(played: &Played, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<()
     Ok(())
 }
 
+/// Any sector of a device has something else: a bit changed, zeroes, noise, what belongs elsewhere. It is refused, or found
+/// damaged, or what is read is right or rotten; and nothing panics.
+fn spoil(disk: &SimDisk, truth: &Truth, rng: &mut Rng, cuts: &mut Cuts) -> Result<(), String> {
+    for _ in 0..SPOILT {
+        let mut spoilt = disk.clone();
+        spoilt.lose(|| true);
+        let area = if rng.chance(2) { Area::Log } else { Area::Capacity };
+        // What a device begins with, and any other place, as often.
+        let bytes = if rng.chance(2) { spoilt.bytes(area) } else { first_chunk() + 16 * 1024 };
+        let mut place = || rng.below(bytes / SECTOR as u64) * SECTOR as u64;
+        let (at, other) = (place(), place());
+        let mut sector = [Sector::ZERO];
+        let from = if rng.chance(2) { at } else { other };
+        spoilt.read(area, from, &mut sector).map_err(|fault| fault.to_string())?;
+        match rng.below(4) {
+            0 => sector[0] = Sector::ZERO,
+            1 => sector[0].0[rng.index(SECTOR)] ^= 1 << rng.below(8),
+            2 => sector[0]
+                .0
+                .chunks_exact_mut(8)
+                .for_each(|part| part.copy_from_slice(&rng.bits().to_le_bytes())),
+            _ => {}
+        }
+        spoilt.spoil(area, at, sector[0]);
+        cuts.rotten += 1;
+        let Ok((store, found, spoilt)) = find(spoilt) else { continue };
+        let of = |why: String| format!("{area:?} byte {at} has something else, and {why}");
+        truth.matching_but_rotten(&found, &store, &spoilt).map_err(of)?;
+    }
+    Ok(())
+}
+
 /// What rots is found out, at the next start or when it is read.
 fn rot(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
-    life.rest()?;
-    if life.store.has_failed() {
-        return Ok(());
-    }
     // Of a log that is at rest, each record with an entry is covered by another.
     let numbers: Vec<u64> = life.store.entries().map(|entry| entry.number).collect();
     for number in &numbers {

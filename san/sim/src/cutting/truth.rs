@@ -128,6 +128,30 @@ impl Truth {
         Err(format!("none of {told} to {all} changes: with {told}, {}", first.expect("it was compared")))
     }
 
+    /// The same, of a device of which a sector is spoilt: blocks may be rotten, and none is wrong.
+    pub(super) fn matching_but_rotten(
+        &self,
+        found: &Found,
+        store: &Real,
+        disk: &SimDisk,
+    ) -> Result<(), String> {
+        self.check_mark(found)?;
+        let content = Content::after(self.changes.iter());
+        if found.promise != content.promise || found.end != content.end {
+            return Err(format!("it follows {:?}, and ends at {}", found.promise, found.end));
+        }
+        for block in 0..BLOCKS {
+            let (expected, is) = (content.value(block), value(store, disk, block));
+            if is.is_some_and(|is| is != expected) {
+                return Err(format!("block {block} is {is:?} instead of {expected:?}"));
+            }
+            if content.listed[block as usize] && !store.list().any(|range| range.contains(&block)) {
+                return Err(format!("block {block} is not on its list"));
+            }
+        }
+        Ok(())
+    }
+
     /// What is read after all that was asked for.
     pub(super) fn value(&self, block: u64) -> Block {
         Content::after(self.changes.iter()).value(block)

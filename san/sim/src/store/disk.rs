@@ -237,6 +237,11 @@ impl SimDisk {
         device.rotten.insert(sector, rotten);
     }
 
+    /// The device has this in a sector, whatever was written to it.
+    pub fn spoil(&mut self, area: Area, at: u64, with: Sector) {
+        self.device_mut(area).rotten.insert(at as usize / SECTOR, Content::Bytes(Box::new(with)));
+    }
+
     /// Whether the sectors from this byte on, so many, are as they were written.
     pub fn is_whole(&self, area: Area, at: u64, sectors: usize) -> bool {
         let first = at as usize / SECTOR;
