@@ -40,6 +40,8 @@ pub(crate) struct Run<R: Driver> {
     /// Entries up to this one are said to be acknowledged.
     sequence: u64,
     acknowledges: bool,
+    /// The first append opens the sequence.
+    opens: bool,
     pub(crate) answers: u64,
     asked: u64,
     random: u64,
@@ -80,6 +82,7 @@ impl<R: Driver> Run<R> {
             told: 0,
             sequence: found.end.sequence.0,
             acknowledges: true,
+            opens: found.end == Position::START,
             answers: 0,
             asked: 0,
             random: 88_172_645_463_325_252,
@@ -132,6 +135,11 @@ impl<R: Driver> Run<R> {
         self.asked += 1;
         let job = Job { slot: 0, turn: 0, part: 0 };
         self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks });
+    }
+
+    /// Entries that were told to be durable, without the opening one.
+    pub(crate) fn entries_told(&self) -> u64 {
+        self.told - u64::from(self.opens)
     }
 
     pub(crate) fn outstanding(&self) -> u64 {
