@@ -85,7 +85,7 @@ fn at_most(is: f64, wanted: f64) -> String {
 
 /// Writes of one block each, anywhere; how many a second.
 fn writes<R: Driver>(run: &mut Run<R>, time: Duration, mut data: impl FnMut(u64) -> R::Data) -> f64 {
-    let (began, first) = (Instant::now(), run.told);
+    let (began, first) = (Instant::now(), run.entries_told());
     while began.elapsed() < time {
         for _ in 0..64 {
             while run.outstanding() < OUTSTANDING {
@@ -96,7 +96,7 @@ fn writes<R: Driver>(run: &mut Run<R>, time: Duration, mut data: impl FnMut(u64)
             run.turn(true);
         }
     }
-    (run.told - first) as f64 / began.elapsed().as_secs_f64()
+    (run.entries_told() - first) as f64 / began.elapsed().as_secs_f64()
 }
 
 fn bookkeeping() {
