@@ -61,6 +61,8 @@ pub struct Holder {
     pub replica: ReplicaId,
     /// How often the replica had forgotten everything.
     pub content: u64,
+    /// Where on the device it lies, in bytes: a slot that was written to another's place is none.
+    pub at: u64,
 }
 
 impl Slot {
@@ -104,7 +106,7 @@ impl Slot {
     }
 }
 
-/// A slot as bytes: 320 bytes.
+/// A slot as bytes: 328 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct SlotBytes {
@@ -113,13 +115,14 @@ struct SlotBytes {
     kind: U16,
     replica: U64,
     content: U64,
+    at: U64,
     extent: U64,
     stamp: U64,
     states: U128,
     checksums: [U32; BLOCKS],
 }
 
-const _: () = assert!(size_of::<SlotBytes>() == 320);
+const _: () = assert!(size_of::<SlotBytes>() == 328);
 
 impl Wire for SlotBytes {
     fn check(&self) -> Result<(), FieldError> {
@@ -153,6 +156,7 @@ pub fn encode(slot: Option<&Slot>, of: Holder, out: &mut [u8; SECTOR]) {
         begin: Begin::new(SLOT_MAGIC, SLOT_VERSION),
         replica: of.replica.0.into(),
         content: of.content.into(),
+        at: of.at.into(),
         ..SlotBytes::new_zeroed()
     };
     if let Some(slot) = slot {
@@ -167,14 +171,16 @@ pub fn encode(slot: Option<&Slot>, of: Holder, out: &mut [u8; SECTOR]) {
 }
 
 /// The slot at the beginning of these bytes, on a device whose extents have so many blocks. None: it is free, or of
-/// another replica, or of an earlier content, or nothing was ever written here.
+/// an earlier content, or nothing was ever written here.
 pub fn decode(bytes: &[u8], of: Holder, extent_blocks: u32) -> Result<Option<Slot>, DiskFault> {
     let (fields, rest) = match SLOT.open::<SlotBytes>(bytes) {
         Err(DiskFault::Blank) => return Ok(None),
         found => found?,
     };
     let (replica, content) = (ReplicaId(fields.replica.get()), fields.content.get());
-    if replica != of.replica || content < of.content {
+    require(replica == of.replica, "the replica of a slot", fields.replica, "must be that of its chunk")?;
+    require(fields.at == of.at, "the place of a slot", fields.at, "must be where it lies")?;
+    if content < of.content {
         return Ok(None);
     }
     require(content == of.content, "the content of a slot", content, "must be at most that of its replica")?;

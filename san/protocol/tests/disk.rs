@@ -82,9 +82,13 @@ proptest! {
         let bytes = sector(Some(&slot), HOLDER);
         prop_assert_eq!(slot::decode(&bytes, HOLDER, blocks), Ok(Some(slot)));
         prop_assert_eq!(slot::decode(&bytes, HOLDER, 64), Ok(Some(slot)));
-        // It does not count for anybody else, and not for those who have forgotten it.
+        // It is refused for anybody else and in any other place, and does not count for those who have forgotten it.
         let other = Holder { replica: ReplicaId(78), ..HOLDER };
-        prop_assert_eq!(slot::decode(&bytes, other, blocks), Ok(None));
+        let elsewhere = Holder { at: HOLDER.at + 512, ..HOLDER };
+        for (holder, what) in [(other, "the replica of a slot"), (elsewhere, "the place of a slot")] {
+            let fault = slot::decode(&bytes, holder, blocks).unwrap_err();
+            prop_assert!(matches!(fault, DiskFault::Field(field) if field.what == what), "{}", fault);
+        }
         let later = Holder { content: HOLDER.content + 1, ..HOLDER };
         prop_assert_eq!(slot::decode(&bytes, later, blocks), Ok(None));
         let earlier = Holder { content: HOLDER.content - 1, ..HOLDER };
@@ -514,5 +518,5 @@ const BESIDE: &str = "\
     010000000000000003000000000000000400000000000000050000000000000007000000000000000900000000000000\
     06";
 const SLOT: &str = "\
-    4c4c657874656e74dd81253e010001004d00000000000000030000000000000005000000000000000900000000000000\
-    21000000000000000000000000000000cdab";
+    4c4c657874656e741c698ee8010001004d00000000000000030000000000000000520000000000000500000000000000\
+    090000000000000021000000000000000000000000000000cdab";

@@ -38,7 +38,7 @@ impl<D: Data> Store<D> {
     pub(crate) fn append(&mut self, out: &mut Vec<Action<D>>) -> bool {
         let first = self.log.next();
         let mut writing = self.memory.writing(Area::Log, self.ring_at(self.log.head()), true);
-        let (mut through, mut bytes, mut count) = (None, 0, 0);
+        let (mut through, mut bytes, mut count, mut skipped) = (None, 0, 0, false);
         while count < self.settings.together && bytes < MOST_BYTES {
             let Some(Command::Append { position, sequenced, entry, .. }) = self.queue.front() else { break };
             let (position, sequenced) = (*position, *sequenced);
@@ -48,6 +48,7 @@ impl<D: Data> Store<D> {
                     unreachable!("it was there")
                 };
                 out.push(Action::Tell(Completion::Appended(number)));
+                skipped = true;
                 continue;
             }
             let length = record_length(data_blocks(entry));
@@ -87,7 +88,7 @@ impl<D: Data> Store<D> {
         }
         if writing.parts.is_empty() {
             self.memory.wrote(writing);
-            return false;
+            return skipped;
         }
         self.write_batch(Batch { first, last: self.log.next() - 1, through }, writing, out);
         true
@@ -169,7 +170,9 @@ impl<D: Data> Store<D> {
         if needs_place(kind) {
             let missing = self.extents.missing(blocks);
             if missing > self.extents.free() {
+                // A trim that is acknowledged may give some back.
                 self.growth.want(missing);
+                self.destage.hurry();
                 return Admission::Waits;
             }
         }

@@ -382,7 +382,7 @@ impl<D: Data> Store<D> {
         let mut touched = std::mem::take(&mut self.destage.touched);
         touched.sort_unstable();
         let mut slots = Vec::new();
-        let holder = Holder { replica: self.id.replica, content: self.keep.state.content };
+        let (replica, content) = (self.id.replica, self.keep.state.content);
         for place in &touched {
             let stamp = self.stamp_of(*place, stamp);
             let extent = self.extents.at_mut(*place);
@@ -402,6 +402,7 @@ impl<D: Data> Store<D> {
             let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(first), false);
             for place in first..=last {
                 let extent = self.extents.at(place);
+                let holder = Holder { replica, content, at: self.extents.slot_at(place) };
                 let mut sector = Sector::ZERO;
                 slot::encode(extent.stored.then_some(&extent.slot), holder, &mut sector.0);
                 writing.bytes.push(sector);

@@ -7,6 +7,7 @@
 use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_protocol::device::PAGE;
 use loadline_san_protocol::log::SECTOR;
+use loadline_san_protocol::slot::{self, Holder};
 
 use crate::io::{Area, Ask, Data, Part, Sector};
 use crate::store::{Action, Purpose, Store};
@@ -71,6 +72,12 @@ impl<D: Data> Store<D> {
                     let bytes = (self.extents.per_chunk() as usize * SECTOR).next_multiple_of(PAGE);
                     writing.at = space.superblock().slot_at(chunk, 0);
                     writing.bytes.resize(bytes / SECTOR, Sector::ZERO);
+                    for (number, sector) in (0..self.extents.per_chunk()).zip(&mut writing.bytes) {
+                        let at = space.superblock().slot_at(chunk, number);
+                        let content = self.keep.state.content;
+                        let holder = Holder { replica: self.id.replica, content, at };
+                        slot::encode(None, holder, &mut sector.0);
+                    }
                 }
                 Step::Entry(copy) => {
                     let (at, entry) = space.entry(chunk, self.id.replica);

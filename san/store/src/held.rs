@@ -1,4 +1,4 @@
-//! Data of the newest records, in memory still: it need not be read again to be destaged, or for a client.
+//! Data of the newest records, in memory still: it need not be read again to be destaged.
 
 use std::collections::VecDeque;
 

@@ -119,6 +119,7 @@ impl Keep {
         let mut pages = Sector::zeroes(2 * PAGE / SECTOR);
         disk.read(Area::Log, places.page(0), &mut pages)?;
         let (first, second) = Sector::bytes(&pages).split_at(PAGE);
+        let both_are_the_same = first == second;
         let state = match (State::decode(first), State::decode(second)) {
             (Ok(one), Ok(other)) if one.version.abs_diff(other.version) > 1 => {
                 return Err(KeepError::Apart(one.version.abs_diff(other.version)));
@@ -136,6 +137,13 @@ impl Keep {
             (Ok(state), Err(_)) | (Err(_), Ok(state)) => state,
             (Err(fault), Err(_)) => return Err(KeepError::Page(fault)),
         };
+        if !both_are_the_same {
+            // What follows is written over one and then the other: each must be whole, and this one, before.
+            let page = state.encode().map_err(|fault| KeepError::Page(DiskFault::Field(fault)))?;
+            for copy in 0..2 {
+                disk.write(Area::Log, places.page(copy), &Sector::of(&page))?;
+            }
+        }
         let mut keep = Keep {
             places,
             list: RangeSet::default(),
@@ -237,6 +245,8 @@ impl Keep {
 
     /// Everything beside the page is forgotten.
     pub(crate) fn clear_side(&mut self) {
+        // Also if it is empty here: what is on the device may be unreadable.
+        self.side_changed = true;
         self.forget_list();
         self.forget_tombstones(Epoch(u64::MAX));
     }

@@ -302,12 +302,17 @@ fn load_extents(
     let space = capacity.lock().expect("nobody panics with it");
     let device = *space.superblock();
     let mut extents = Extents::new(device);
-    let of = Holder { replica, content };
     for chunk in space.extents_of(replica) {
         let mut sectors = Sector::zeroes(device.extents_in_chunk() as usize);
         disk.read(Area::Capacity, device.slot_at(chunk, 0), &mut sectors)?;
         let mut faults: Vec<(u32, DiskFault)> = Vec::new();
         let slots = (0..).zip(&sectors).map(|(at, sector)| {
+            let of = Holder { replica, content, at: device.slot_at(chunk, at) };
+            if *sector == Sector::ZERO {
+                // Each was written when the chunk was taken.
+                faults.push((at, DiskFault::Blank));
+                return Err(());
+            }
             slot::decode(&sector.0, of, device.extent_blocks).map_err(|fault| faults.push((at, fault)))
         });
         let doubles = extents.load_chunk(chunk, slots);

@@ -113,10 +113,6 @@ impl<D: Data> Store<D> {
     }
 
     fn begin(&mut self, tag: Tag, block: u64, blocks: u32, record: Option<u64>, out: &mut Vec<Action<D>>) {
-        if let Some(payload) = self.in_memory(block, blocks, record) {
-            tell(tag, Ok(Content::Data(payload)), out);
-            return;
-        }
         let index = self.reads.free.pop().unwrap_or_else(|| {
             let empty = Job { tag, block, record, tries: 0, found: Vec::new() };
             self.reads.jobs.push(empty);
@@ -135,18 +131,6 @@ impl<D: Data> Store<D> {
         }
         self.reads.under_way += 1;
         self.read_on(index, out);
-    }
-
-    /// These blocks, if they are data of one record that is in memory still.
-    fn in_memory(&self, block: u64, blocks: u32, record: Option<u64>) -> Option<Payload<D>> {
-        let number = record.or_else(|| self.index.newest(block))?;
-        let held = self.held.get(number)?;
-        let end = block + u64::from(blocks);
-        let record_of = self.log.get(number)?;
-        let all = end <= record_of.range().end
-            && (record.is_some() || (block..end).all(|block| self.index.newest(block) == Some(number)));
-        let first = held.first + (block - record_of.block) as u32;
-        all.then(|| Payload { data: held.data.clone(), first })
     }
 
     /// Asks the device for what was found.

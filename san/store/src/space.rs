@@ -165,6 +165,14 @@ impl Space {
                 (Err(fault), Err(_)) => return Err(SpaceError::Table { chunk, fault }),
             };
             self.uses.push(entry);
+            if copies[0][chunk as usize] != copies[1][chunk as usize] {
+                // What one has lost, or did not come to have, is mended before the other can be lost.
+                let entry = Sector(encode_use(entry.as_ref(), self.superblock.device, chunk)?);
+                for copy in 0..2 {
+                    let at = self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
+                    disk.write(area, at, &[entry])?;
+                }
+            }
         }
         // Of a log that was not taken to the end, or was given back, there is no first chunk.
         let firsts: Vec<ReplicaId> = self.replicas().collect();
@@ -293,11 +301,14 @@ impl Space {
     /// Gives back all that a replica has on this device. Its store must not be open. It can be repeated.
     pub fn forget(&mut self, disk: &mut impl Disk, area: Area, replica: ReplicaId) -> Result<(), SpaceError> {
         let is_its = |of: &ChunkUse| of.replica == replica;
+        let chunks = || 0..self.superblock.chunks;
+        let of = |chunk: &u32| self.uses[*chunk as usize].as_ref().filter(|of| is_its(of));
         // The first chunk of the log goes first: without it the replica is gone.
-        for chunk in 0..self.superblock.chunks {
-            if self.uses[chunk as usize].as_ref().is_some_and(is_its) {
-                self.set(disk, area, chunk, None)?;
-            }
+        let is_first = |chunk: &u32| of(chunk).is_some_and(|of| of.role == Role::Log && of.index == 0);
+        let first: Vec<u32> = chunks().filter(is_first).collect();
+        let others: Vec<u32> = chunks().filter(|chunk| of(chunk).is_some() && !is_first(chunk)).collect();
+        for chunk in first.into_iter().chain(others) {
+            self.set(disk, area, chunk, None)?;
         }
         Ok(())
     }

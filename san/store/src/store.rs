@@ -482,7 +482,7 @@ impl<D: Data> Store<D> {
             }
             let dropped = Drop { below: next, above: mark };
             let drops = &mut self.keep.state.drops;
-            drops.retain(|drop| drop.above != mark);
+            drops.retain(|drop| drop.above != mark && drop.below > self.log.front());
             drops.push(dropped);
             drop = Some(dropped);
         }

@@ -21,7 +21,7 @@ use super::{counts, numbers, positions, promises};
 
 pub(crate) const DEVICE: DeviceId = DeviceId(0xd1);
 pub(crate) const CHUNK: u32 = 6;
-pub(crate) const HOLDER: Holder = Holder { replica: ReplicaId(77), content: 3 };
+pub(crate) const HOLDER: Holder = Holder { replica: ReplicaId(77), content: 3, at: 0x5200 };
 const PAGE_BYTES: u64 = PAGE as u64;
 /// Of the extents whose slots the fuzzer reads.
 const EXTENT_BLOCKS: u32 = 40;

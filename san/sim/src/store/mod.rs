@@ -22,6 +22,7 @@ use loadline_san_core::message::{Mention, Promise};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_protocol::log::SECTOR;
+use loadline_san_protocol::slot::{self, Holder};
 use loadline_san_protocol::{ClusterId, state};
 use loadline_san_store::io::{Address, Area, Ask, Data as _, Disk, Sector, Token};
 use loadline_san_store::open::{Damage, NewReplica, create, open};
@@ -480,7 +481,10 @@ impl Store {
         }
         state.durable = state.durable.min(first - 1);
         for held in store.held().filter(|held| held.extent == 0) {
-            self.disk.write(Area::Capacity, held.slot_at, &[Sector::ZERO]).expect("it is simulated");
+            let (replica, content) = (self.replica, state.content);
+            let mut free = Sector::ZERO;
+            slot::encode(None, Holder { replica, content, at: held.slot_at }, &mut free.0);
+            self.disk.write(Area::Capacity, held.slot_at, &[free]).expect("it is simulated");
         }
         if last.is_none() {
             state.end = end;
