@@ -4,9 +4,10 @@
 //! choose ─▶ gather from the log, spread over extents ─▶ slots ─▶ sync ─▶ page with the new tail ─▶ free
 //! ```
 //!
-//! A round takes the oldest records, none above the mark (rule R1), and brings the last version of each block to its
+//! A round takes the oldest records, none above what is acknowledged (rule R1), and brings the last version of each block to its
 //! place, extent by extent. Places are written over: until the round's end the log has all that it brings, reads find it
-//! there, and a start does it again. So a slot may come before its data. What a later record below the mark brings anyway is left out.
+//! there, and a start does it again. So a slot may come before its data. What a later acknowledged record brings anyway
+//! is left out.
 
 use loadline_san_core::ids::Epoch;
 use loadline_san_core::rule::{Rule, left_out};

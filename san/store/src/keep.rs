@@ -119,7 +119,6 @@ impl Keep {
         let mut pages = Sector::zeroes(2 * PAGE / SECTOR);
         disk.read(Area::Log, places.page(0), &mut pages)?;
         let (first, second) = Sector::bytes(&pages).split_at(PAGE);
-        let both_are_the_same = first == second;
         let state = match (State::decode(first), State::decode(second)) {
             (Ok(one), Ok(other)) if one.version.abs_diff(other.version) > 1 => {
                 return Err(KeepError::Apart(one.version.abs_diff(other.version)));
@@ -137,10 +136,11 @@ impl Keep {
             (Ok(state), Err(_)) | (Err(_), Ok(state)) => state,
             (Err(fault), Err(_)) => return Err(KeepError::Page(fault)),
         };
-        if !both_are_the_same {
-            // What follows is written over one and then the other: each must be whole, and this one, before.
-            let page = state.encode().map_err(|fault| KeepError::Page(DiskFault::Field(fault)))?;
-            for copy in 0..2 {
+        // What follows is written over the one and then the other: both must be whole, and this one, before. It is not touched
+        // where it is.
+        let page = state.encode().map_err(|fault| KeepError::Page(DiskFault::Field(fault)))?;
+        for (copy, is) in [(0, first), (1, second)] {
+            if is != page {
                 disk.write(Area::Log, places.page(copy), &Sector::of(&page))?;
             }
         }

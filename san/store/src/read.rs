@@ -89,6 +89,12 @@ impl Reads {
 impl<D: Data> Store<D> {
     pub(crate) fn run_reads(&mut self, out: &mut Vec<Action<D>>) {
         while let Some(question) = self.reads.waiting.pop_front() {
+            if let Question::Above(_) = question
+                && !self.freeze()
+            {
+                self.reads.waiting.push_front(question);
+                return;
+            }
             match question {
                 Question::Read { tag, block, blocks } => self.begin(tag, block, blocks, None, out),
                 Question::Fetch { tag, number } => match self.log.get(number) {
@@ -110,6 +116,17 @@ impl<D: Data> Store<D> {
                 }
             }
         }
+    }
+
+    /// What is reported above the mark is fetched later: so it is not destaged any more, until an owner says again what is
+    /// acknowledged. False while a round is under way, which may have some of it.
+    fn freeze(&mut self) -> bool {
+        if !self.destage.hold() {
+            return false;
+        }
+        self.known.acknowledged = self.known.mark;
+        self.destage.go_on();
+        true
     }
 
     fn begin(&mut self, tag: Tag, block: u64, blocks: u32, record: Option<u64>, out: &mut Vec<Action<D>>) {

@@ -168,9 +168,11 @@ impl Space {
             if copies[0][chunk as usize] != copies[1][chunk as usize] {
                 // What one has lost, or did not come to have, is mended before the other can be lost.
                 let entry = Sector(encode_use(entry.as_ref(), self.superblock.device, chunk)?);
-                for copy in 0..2 {
-                    let at = self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
-                    disk.write(area, at, &[entry])?;
+                for (copy, table) in (0..).zip(&copies) {
+                    if table[chunk as usize] != entry {
+                        let at = self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
+                        disk.write(area, at, &[entry])?;
+                    }
                 }
             }
         }

@@ -380,6 +380,7 @@ impl<D: Data> Store<D> {
         self.run_reads(out);
         loop {
             self.run_destage(out);
+            self.run_reads(out);
             while self.run_changes(out) {}
             // An append that found no room is a reason to begin.
             if !self.destage.is_to_begin() || !self.can_destage() {
