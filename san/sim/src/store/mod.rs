@@ -12,6 +12,8 @@
 
 mod blocks;
 mod disk;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};

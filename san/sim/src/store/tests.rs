@@ -1,0 +1,313 @@
+//! What reviews have found wrong with the store, one at a time. It is run after each command and each answer of its device,
+//! and at no other time.
+
+use loadline_san_core::ids::{Incarnation, NodeId, Owner, Sequence};
+use loadline_san_core::message::{Content, Entry, Job, Payload, What};
+use loadline_san_core::store::Tag;
+use loadline_san_protocol::device::{ChunkUse, PAGE, Role, encode_use};
+use loadline_san_store::io::IoFault;
+
+use super::*;
+
+const REPLICA: ReplicaId = ReplicaId(9);
+const OWNERSHIP: Epoch = Epoch(2);
+
+fn promise(epoch: u64) -> Promise {
+    Promise { epoch: Epoch(epoch), owner: Owner { node: NodeId(1), incarnation: Incarnation(1) } }
+}
+
+fn at(sequence: u64) -> Position {
+    Position { ownership: OWNERSHIP, sequence: Sequence(sequence) }
+}
+
+fn opened_on(disk: &mut impl Disk) -> Result<(Real, Found, Vec<Damage>), String> {
+    open_disk(disk, false, REPLICA, Settings { held: 0, ..SETTINGS })
+}
+
+/// A store with its disk.
+struct Rig {
+    store: Real,
+    disk: SimDisk,
+    asked: Vec<(Token, Ask<Blocks>)>,
+    told: Vec<Completion<Blocks>>,
+    appended: u64,
+}
+
+impl Rig {
+    /// An empty replica, on a device with room for so many blocks, and a little more.
+    fn new(blocks: u64) -> Rig {
+        Rig::on(format(REPLICA, false, blocks, promise(1), 12)).0
+    }
+
+    fn on(mut disk: SimDisk) -> (Rig, Found) {
+        let (store, found, _) = opened_on(&mut disk).unwrap();
+        (Rig { store, disk, asked: Vec::new(), told: Vec::new(), appended: 0 }, found)
+    }
+
+    fn run(&mut self) {
+        let mut out = Vec::new();
+        self.store.run(&mut out);
+        self.take(out);
+    }
+
+    fn take(&mut self, actions: Vec<Action<Blocks>>) {
+        for action in actions {
+            match action {
+                Action::Ask(token, ask) => self.asked.push((token, ask)),
+                Action::Tell(completion) => self.told.push(completion),
+            }
+        }
+    }
+
+    fn submit(&mut self, command: Command<Blocks>) {
+        self.store.submit(command);
+        self.run();
+    }
+
+    /// The device does all that it is asked for.
+    fn settle(&mut self) {
+        while !self.asked.is_empty() {
+            let (token, ask) = self.asked.remove(0);
+            let moment = self.disk.moment();
+            let done = self.disk.carry_out(ask, moment);
+            let mut out = Vec::new();
+            self.store.done(token, done, &mut out);
+            self.take(out);
+            self.run();
+        }
+    }
+
+    fn append(&mut self, position: Position, sequenced: bool, entry: Entry<Blocks>) {
+        self.appended += 1;
+        let mark = self.store.mark();
+        let (number, acknowledged, epoch) = (self.appended, mark, OWNERSHIP);
+        self.submit(Command::Append { number, position, sequenced, entry, mark, acknowledged, epoch });
+    }
+
+    /// The next write of the sequence, of one block.
+    fn write(&mut self, block: u64) {
+        let position = at(self.appended + 1);
+        self.append(position, true, data(block, block + 100));
+        self.settle();
+    }
+
+    fn mark(&mut self, mark: Position, acknowledged: Position) {
+        self.submit(Command::Mark { mark, acknowledged, epoch: OWNERSHIP });
+        self.settle();
+    }
+
+    fn destage(&mut self) {
+        let mark = at(self.appended);
+        self.mark(mark, mark);
+        for _ in 0..20 {
+            self.store.destage_soon();
+            self.run();
+            self.settle();
+        }
+    }
+
+    fn is_told(&self, what: impl Fn(&Completion<Blocks>) -> bool) -> bool {
+        self.told.iter().any(what)
+    }
+}
+
+fn data(block: u64, value: u64) -> Entry<Blocks> {
+    let data = Blocks::new(vec![[value; 8]]);
+    Entry { block, blocks: 1, what: What::Data(Payload { data, first: 0 }) }
+}
+
+/// Says in the table who has a chunk.
+fn use_chunk(disk: &mut SimDisk, superblock: &Superblock, chunk: u32, of: ChunkUse) {
+    let entry = Sector(encode_use(Some(&of), superblock.device, chunk).unwrap());
+    for copy in 0..2 {
+        let at = superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
+        disk.write(Area::Log, at, &[entry]).unwrap();
+    }
+}
+
+/// A device that takes so many writes, and then no more.
+struct Dies {
+    disk: SimDisk,
+    left: u32,
+}
+
+impl Disk for Dies {
+    fn bytes(&self, area: Area) -> u64 {
+        self.disk.bytes(area)
+    }
+
+    fn read(&mut self, area: Area, at: u64, into: &mut [Sector]) -> Result<(), IoFault> {
+        self.disk.read(area, at, into)
+    }
+
+    fn write(&mut self, area: Area, at: u64, from: &[Sector]) -> Result<(), IoFault> {
+        if self.left == 0 {
+            return Err(IoFault::Failed { area, at, error: std::io::Error::other("the power has failed") });
+        }
+        self.left -= 1;
+        self.disk.write(area, at, from)
+    }
+
+    fn sync(&mut self, area: Area) -> Result<(), IoFault> {
+        self.disk.sync(area)
+    }
+}
+
+#[test]
+fn a_start_that_is_cut_short_again_and_again_finds_its_page() {
+    let mut rig = Rig::new(64);
+    rig.write(3);
+    let mut dies = Dies { disk: rig.disk, left: 0 };
+    for left in [1, 1, 2, 1, 3, 1] {
+        dies.left = left;
+        let _ = opened_on(&mut dies);
+    }
+    dies.left = 100;
+    let (_, found, damage) = opened_on(&mut dies).unwrap();
+    assert_eq!((found.end, damage), (at(1), Vec::new()));
+}
+
+#[test]
+fn on_a_full_device_trims_that_are_acknowledged_make_room() {
+    let mut disk = format(REPLICA, false, 64, promise(1), 12);
+    let space = Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap();
+    let free = (0..).zip(space.uses()).filter(|(_, of)| of.is_none()).map(|(chunk, _)| chunk);
+    // Another replica has all but one.
+    for chunk in free.skip(1).collect::<Vec<u32>>() {
+        let of = ChunkUse { replica: ReplicaId(50), role: Role::Capacity, index: 0, of: 0 };
+        use_chunk(&mut disk, space.superblock(), chunk, of);
+    }
+    let (mut rig, _) = Rig::on(disk);
+    (0..CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
+    rig.destage();
+    let trim = Entry { block: 0, blocks: 2 * EXTENT, what: What::Trim };
+    rig.append(at(rig.appended + 1), true, trim);
+    rig.settle();
+    rig.mark(at(rig.appended), at(rig.appended));
+    // Nothing but the trims, which nobody has destaged, can make room for this.
+    rig.write(CHUNK * u64::from(EXTENT));
+    assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK + 2)), "{:?}", rig.store.fill());
+}
+
+#[test]
+fn what_stands_behind_an_entry_that_is_there_already_is_done() {
+    let mut rig = Rig::new(64);
+    let long_ago = |sequence| Position { ownership: Epoch(1), sequence: Sequence(sequence) };
+    rig.append(long_ago(1), false, data(0, 8));
+    rig.settle();
+    // While a batch is being written: the first once more, as a takeover brings it that was cut short, and a promise.
+    rig.append(long_ago(2), false, data(9, 16));
+    rig.append(long_ago(1), false, data(0, 8));
+    rig.submit(Command::Promise(promise(3)));
+    rig.settle();
+    assert!(rig.is_told(|told| *told == Completion::Appended(3)));
+    assert!(
+        rig.is_told(|told| *told == Completion::Promised(promise(3))),
+        "and nothing is asked of the device"
+    );
+}
+
+#[test]
+fn a_replica_returns_as_often_as_it_is_told_to() {
+    let mut rig = Rig::new(64);
+    for sequence in 1..100 {
+        rig.submit(Command::Return { after: at(sequence), empty: false });
+        rig.settle();
+        rig.mark(at(sequence), at(sequence));
+    }
+    let listed = rig.told.iter().filter(|told| matches!(told, Completion::Listed(_))).count();
+    assert_eq!(listed, 99);
+}
+
+#[test]
+fn what_one_copy_of_the_table_has_lost_is_mended_from_the_other() {
+    let mut rig = Rig::new(64);
+    rig.write(3);
+    rig.destage();
+    let mut disk = rig.disk;
+    let space = Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap();
+    let superblock = *space.superblock();
+    let chunk = (0..).zip(space.uses()).find(|(_, of)| of.is_some_and(|of| of.role == Role::Capacity));
+    let (chunk, _) = chunk.expect("it has extents");
+    let entry = |copy| superblock.table_at(copy) + chunk * SECTOR as u64;
+    // The process had died between the two; and then the other copy is lost.
+    disk.write(Area::Log, entry(1), &[Sector::ZERO]).unwrap();
+    let (rig, _) = Rig::on(disk);
+    let mut disk = rig.disk;
+    disk.rot(Area::Log, entry(0));
+    let (rig, found) = Rig::on(disk);
+    assert!(!found.damaged);
+    assert_eq!(value(&rig.store, &rig.disk, 3, false), Some([103; 8]));
+}
+
+#[test]
+fn who_is_emptied_needs_no_list() {
+    let mut rig = Rig::new(64);
+    rig.write(3);
+    rig.submit(Command::Return { after: at(5), empty: false });
+    rig.settle();
+    let mut disk = rig.disk;
+    let space = Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap();
+    let (start, _) = space.log_of(REPLICA).unwrap();
+    // What lies beside the two pages: both halves of it begin somewhere here.
+    let bytes = disk.bytes(Area::Log).min(start + 200_000);
+    for sector in (start + 2 * PAGE as u64..bytes).step_by(SECTOR) {
+        disk.rot(Area::Log, sector);
+    }
+    let (mut rig, found) = Rig::on(disk);
+    assert!(found.damaged);
+    rig.submit(Command::Salvage);
+    rig.settle();
+    rig.submit(Command::Return { after: at(9), empty: true });
+    rig.settle();
+    let (_, found) = Rig::on(rig.disk);
+    assert!(!found.damaged, "it has nothing that could be lost");
+}
+
+#[test]
+fn a_replica_that_is_forgotten_half_way_has_no_log() {
+    let mut disk = format(REPLICA, false, 256, promise(1), 12);
+    let superblock = *Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap().superblock();
+    // Another, with a chunk of extents before its log.
+    let other = ReplicaId(11);
+    let last = superblock.chunks - 1;
+    for (chunk, role, index, of) in
+        [(last - 2, Role::Capacity, 0, 0), (last - 1, Role::Log, 0, 2), (last, Role::Log, 1, 2)]
+    {
+        use_chunk(&mut disk, &superblock, chunk, ChunkUse { replica: other, role, index, of });
+    }
+    let mut space = Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap();
+    assert!(space.log_of(other).is_some());
+    let mut dies = Dies { disk, left: 2 };
+    space.forget(&mut dies, Area::Log, other).unwrap_err();
+    let space = Space::load(&mut dies.disk, Area::Log, Some(CLUSTER)).unwrap();
+    assert_eq!(space.log_of(other), None);
+}
+
+#[test]
+fn what_is_reported_above_the_mark_can_be_fetched() {
+    let mut rig = Rig::new(64);
+    rig.write(3);
+    rig.mark(at(1), at(9));
+    // A copy, newer than what is here, and acknowledged.
+    rig.append(at(7), false, data(5, 77));
+    rig.settle();
+    rig.submit(Command::Above(1));
+    rig.settle();
+    let reported = rig.told.iter().find_map(|told| match told {
+        Completion::Above(1, above) => Some(above.iter().map(|mention| mention.number).collect::<Vec<_>>()),
+        _ => None,
+    });
+    let number = reported.expect("it is answered")[0];
+    for _ in 0..20 {
+        rig.store.destage_soon();
+        rig.store.tick();
+        rig.run();
+        rig.settle();
+    }
+    let tag = Tag { session: 1, job: Job { slot: 1, turn: 1, part: 1 } };
+    rig.submit(Command::Fetch { tag, number });
+    rig.settle();
+    let is_it = |told: &Completion<Blocks>| matches!(told, Completion::Data { content: Ok(Content::Data(payload)), .. } if payload.data[0] == [77; 8]);
+    assert!(rig.is_told(is_it), "{:?}", rig.told.last());
+}
