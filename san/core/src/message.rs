@@ -63,8 +63,55 @@ impl<D> Entry<D> {
 pub enum Content<D> {
     /// This.
     Data(Payload<D>),
+    /// This; but some blocks of it have never been written, or were trimmed: they are zeroes in it. Which, counted from its
+    /// first block, in rising order.
+    Sparse(Payload<D>, Vec<Range<u32>>),
     /// None of them has ever been written, or all were trimmed: zeroes.
     Nothing,
+}
+
+impl<D> Content<D> {
+    /// The same, whatever is behind its zeroes.
+    pub fn filled(self) -> Content<D> {
+        match self {
+            Content::Sparse(payload, _) => Content::Data(payload),
+            other => other,
+        }
+    }
+
+    /// What gives so many blocks from this one on the same content; what was never written is not written by it either.
+    pub fn entries(self, block: u64, blocks: u32) -> Vec<Entry<D>>
+    where
+        D: Clone,
+    {
+        let trim = |range: Range<u32>| Entry {
+            block: block + u64::from(range.start),
+            blocks: range.end - range.start,
+            what: What::Trim,
+        };
+        let data = |payload: &Payload<D>, range: Range<u32>| Entry {
+            block: block + u64::from(range.start),
+            blocks: range.end - range.start,
+            what: What::Data(Payload { data: payload.data.clone(), first: payload.first + range.start }),
+        };
+        match self {
+            Content::Nothing => vec![trim(0..blocks)],
+            Content::Data(payload) => vec![data(&payload, 0..blocks)],
+            Content::Sparse(payload, holes) => {
+                let (mut entries, mut at) = (Vec::new(), 0);
+                for hole in holes.into_iter().chain([blocks..blocks]) {
+                    if at < hole.start {
+                        entries.push(data(&payload, at..hole.start));
+                    }
+                    at = hole.end;
+                    if !hole.is_empty() {
+                        entries.push(trim(hole));
+                    }
+                }
+                entries
+            }
+        }
+    }
 }
 
 /// A block's checksum does not match its data.
@@ -109,6 +156,8 @@ pub struct Report {
     pub mark: Position,
     /// Up to here its log has everything.
     pub end: Position,
+    /// Its device has room for no more than what is in flight (rule W7).
+    pub full: bool,
     /// What its log has above its mark, in the order of the log.
     pub above: Vec<Mention>,
 }
@@ -130,6 +179,8 @@ pub struct Progress {
     pub returned: bool,
     /// Something came that was not the next: send again what comes after `received`.
     pub gap: bool,
+    /// Its device has room for no more than what is in flight (rule W7).
+    pub full: bool,
 }
 
 /// What every message of an owner names.

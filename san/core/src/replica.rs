@@ -102,6 +102,8 @@ pub struct Replica {
     failed: bool,
     /// The store was found damaged: nobody but a person goes on with it.
     damaged: bool,
+    /// Its device has room for no more than what is in flight.
+    full: bool,
 }
 
 /// A talk with an owner.
@@ -185,6 +187,7 @@ impl Replica {
             work: Work::None,
             failed: false,
             damaged: found.damaged,
+            full: false,
         }
     }
 
@@ -585,7 +588,7 @@ impl Replica {
                 if self.work == Work::Reporting && question == self.questions {
                     self.work = Work::None;
                     let end = Position { sequence: self.durable, ..self.received };
-                    let report = Report { mark: self.mark, end, above };
+                    let report = Report { mark: self.mark, end, full: self.full, above };
                     self.answer_session(self.sessions, ToOwner::Sealed(report), out);
                 }
             }
@@ -601,6 +604,7 @@ impl Replica {
                     }
                 }
             }
+            Completion::Full(full) => self.full = full,
             Completion::Failed => {
                 self.failed = true;
                 self.answer_session(self.sessions, ToOwner::Failed, out);
@@ -643,6 +647,7 @@ impl Replica {
             beside_durable: beside.1,
             returned: self.session.as_ref().is_some_and(|s| s.listed.is_some()),
             gap,
+            full: self.full,
         }
     }
 

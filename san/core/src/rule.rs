@@ -27,6 +27,8 @@ pub enum Rule {
     W5,
     /// No write is taken with fewer replicas in sync than the policy asks for.
     W6,
+    /// Nothing that may need more room is issued while a member that must have it is full.
+    W7,
     /// A lease counts from when it was asked for.
     L1,
     /// Leases are looked at when the read completes.
@@ -156,6 +158,7 @@ impl Rule {
         Rule::W4,
         Rule::W5,
         Rule::W6,
+        Rule::W7,
         Rule::L1,
         Rule::L2,
         Rule::L3,

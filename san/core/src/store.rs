@@ -120,6 +120,9 @@ pub enum Completion<D> {
     },
     /// Answer to the `Above` of this number, in the order of the log.
     Above(u64, Vec<Mention>),
+    /// The device has room for what an owner has in flight, and for no more; or it has more again. Told before the appends
+    /// are answered that made it so.
+    Full(bool),
     /// Answer to `Return`: the whole list, in rising order, apart from each other.
     Listed(Vec<Range<u64>>),
     /// A write or a sync has failed. Nothing is tried again (rule R6).

@@ -371,7 +371,7 @@ fn serving() -> (Volume<u8>, Vec<Action<u8>>) {
         volume.step(NOW, Event::Swapped(id, Answer::Committed, Epoch(9)), out);
     };
     swapped(&mut volume, 1, &mut out);
-    let report = Report { mark: Position::START, end: Position::START, above: Vec::new() };
+    let report = Report { mark: Position::START, end: Position::START, full: false, above: Vec::new() };
     volume.step(NOW, Event::Message(said(1), ToOwner::Sealed(report)), &mut out);
     swapped(&mut volume, 2, &mut out);
     assert_eq!(volume.status(), Status::Active);

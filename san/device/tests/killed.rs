@@ -30,8 +30,16 @@ const BLOCKS: u64 = 3_000;
 const CHILD: &str = "LOADLINE_TEST_DEVICE";
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The log is small: it is full, and destaged, all the time.
-const SETTINGS: Settings =
-    Settings { low: 10, high: 40, round: 1 << 20, held: 1 << 20, when_idle: true, together: 64, ranges: 64 };
+const SETTINGS: Settings = Settings {
+    low: 10,
+    high: 40,
+    round: 1 << 20,
+    held: 1 << 20,
+    when_idle: true,
+    spare: 8,
+    together: 64,
+    ranges: 64,
+};
 
 fn devices(path: &Path) -> Devices {
     Devices { log: DeviceFile::open(path, PATIENCE).expect("it can be opened"), capacity: None }

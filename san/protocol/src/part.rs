@@ -196,6 +196,7 @@ impl Wire for MentionBytes {
 
 const RETURNED: u32 = 1;
 const GAP: u32 = 2;
+const FULL: u32 = 4;
 
 /// A [`Progress`]: 44 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -211,7 +212,7 @@ pub struct ProgressBytes {
     pub beside_received: U64,
     /// Durably.
     pub beside_durable: U64,
-    /// 1: it has returned in this session. 2: something is missing.
+    /// 1: it has returned in this session. 2: something is missing. 4: its device is full.
     pub flags: U32,
 }
 
@@ -219,13 +220,14 @@ impl From<&Progress> for ProgressBytes {
     fn from(progress: &Progress) -> Self {
         let returned = if progress.returned { RETURNED } else { 0 };
         let gap = if progress.gap { GAP } else { 0 };
+        let full = if progress.full { FULL } else { 0 };
         Self {
             ownership: progress.ownership.0.into(),
             received: progress.received.0.into(),
             durable: progress.durable.0.into(),
             beside_received: progress.beside_received.into(),
             beside_durable: progress.beside_durable.into(),
-            flags: (returned | gap).into(),
+            flags: (returned | gap | full).into(),
         }
     }
 }
@@ -241,6 +243,7 @@ impl ProgressBytes {
             beside_durable: self.beside_durable.get(),
             returned: self.flags.get() & RETURNED != 0,
             gap: self.flags.get() & GAP != 0,
+            full: self.flags.get() & FULL != 0,
         }
     }
 }
@@ -255,10 +258,10 @@ impl Wire for ProgressBytes {
             count("a number beside the sequence", beside)?;
         }
         require(
-            self.flags.get() <= RETURNED | GAP,
+            self.flags.get() <= RETURNED | GAP | FULL,
             "the flags of a progress",
             self.flags,
-            "must be at most 3",
+            "must be at most 7",
         )
     }
 }

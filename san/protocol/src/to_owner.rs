@@ -1,5 +1,7 @@
 //! What a replica says, as bytes: a body for each kind.
 
+use std::ops::Range;
+
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{Content, FromReplica, Payload, Report, Rotten, ToOwner};
 use zerocopy::little_endian::{U32, U64};
@@ -15,7 +17,7 @@ use crate::part::{
     JobBytes, MentionBytes, NOWHERE, PositionBytes, ProgressBytes, PromiseBytes, RangeBytes, place,
 };
 
-/// What a sealed replica has: 32 bytes. What its log has above its mark follows.
+/// What a sealed replica has: 36 bytes. What its log has above its mark follows.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SealedBody {
@@ -23,10 +25,13 @@ pub struct SealedBody {
     pub mark: PositionBytes,
     /// Up to here its log has everything.
     pub end: PositionBytes,
+    /// 1 if its device is full, else 0.
+    pub full: U32,
 }
 
 impl Wire for SealedBody {
     fn check(&self) -> Result<(), FieldError> {
+        flag("whether a device is full", self.full)?;
         self.mark.check()?;
         self.end.check()
     }
@@ -54,21 +59,23 @@ impl Wire for AliveBody {
 const HERE: u32 = 1;
 const NOTHING: u32 = 2;
 const ROTTEN: u32 = 3;
+const SPARSE: u32 = 4;
 
-/// What is in blocks: 16 bytes. The checksums of the data follow.
+/// What is in blocks: 16 bytes. The checksums of the data follow; and if it is sparse, 4 bytes for each 32 blocks or part of
+/// them, whose bits, from the lowest on, say of each block whether it is a hole.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DataBody {
     /// For what.
     pub job: JobBytes,
-    /// 1 if it is the payload, 2 if it is nothing, 3 if the checksum does not match.
+    /// 1 if it is the payload, 2 if it is nothing, 3 if the checksum does not match, 4 if it is the payload and has holes.
     pub content: U32,
 }
 
 impl Wire for DataBody {
     fn check(&self) -> Result<(), FieldError> {
-        let holds = (HERE..=ROTTEN).contains(&self.content.get());
-        require(holds, "what is in blocks", self.content, "must be 1 to 3")
+        let holds = (HERE..=SPARSE).contains(&self.content.get());
+        require(holds, "what is in blocks", self.content, "must be 1 to 4")
     }
 }
 
@@ -135,6 +142,39 @@ pub enum ToOwnerBody<'a> {
     Probed(&'a ProbedBody),
 }
 
+/// Blocks of data in a table of so many numbers, of which there is one for each block and one for each 32 of them.
+fn blocks_of(table: usize) -> usize {
+    table * 32 / 33
+}
+
+/// Runs of bits that are set.
+fn holes_in(words: &[U32]) -> Vec<Range<u32>> {
+    let bits =
+        (0..words.len() as u32 * 32).filter(|bit| words[*bit as usize / 32].get() >> (bit % 32) & 1 == 1);
+    let mut holes: Vec<Range<u32>> = Vec::new();
+    for bit in bits {
+        match holes.last_mut().filter(|last| last.end == bit) {
+            Some(last) => last.end += 1,
+            None => holes.push(bit..bit + 1),
+        }
+    }
+    holes
+}
+
+fn hole_within(end: u32, blocks: usize) -> Result<(), FieldError> {
+    require(end as usize <= blocks, "the end of a hole", end, "must not be beyond the blocks")
+}
+
+/// A bit for each of so many blocks, set in holes.
+fn words_of(holes: &[Range<u32>], blocks: usize) -> Result<Vec<U32>, FieldError> {
+    let mut words = vec![0u32; blocks.div_ceil(32)];
+    for hole in holes {
+        hole_within(hole.end, blocks)?;
+        hole.clone().for_each(|bit| words[bit as usize / 32] |= 1 << (bit % 32));
+    }
+    Ok(words.into_iter().map(U32::new).collect())
+}
+
 fn mentions(count: usize) -> Result<(), FieldError> {
     require(count <= MOST_MENTIONS, "the entries of a report", count as u64, "must be at most 1048576")
 }
@@ -156,8 +196,15 @@ impl<'a> ToOwnerBody<'a> {
             Kind::Alive => whole(kind, bytes).map(Self::Alive),
             Kind::Data => {
                 let (body, checksums) = with_table::<DataBody, U32>(kind, bytes)?;
+                let blocks = blocks_of(checksums.len());
                 match body.content.get() {
                     HERE => data_blocks("the blocks of an answer", checksums.len() as u64)?,
+                    SPARSE => {
+                        data_blocks("the blocks of an answer", blocks as u64)?;
+                        same_count(kind, checksums.len(), (blocks + blocks.div_ceil(32)) as u32)?;
+                        let end = holes_in(&checksums[blocks..]).last().map_or(0, |last| last.end);
+                        hole_within(end, blocks)?;
+                    }
                     _ => same_count(kind, checksums.len(), 0)?,
                 }
                 Ok(Self::Data(body, checksums))
@@ -182,7 +229,11 @@ impl<'a> ToOwnerBody<'a> {
 
     /// The checksums of the payload's blocks.
     pub fn checksums(&self) -> &'a [U32] {
-        if let Self::Data(_, checksums) = self { checksums } else { &[] }
+        match self {
+            Self::Data(body, table) if body.content == SPARSE => &table[..blocks_of(table.len())],
+            Self::Data(_, checksums) => checksums,
+            _ => &[],
+        }
     }
 
     /// As core has it. If there is a payload, its handle is asked for; the data is to begin with its buffer.
@@ -192,6 +243,7 @@ impl<'a> ToOwnerBody<'a> {
             Self::Sealed(body, above) => ToOwner::Sealed(Report {
                 mark: body.mark.get(),
                 end: body.end.get(),
+                full: body.full == 1,
                 above: above.iter().map(MentionBytes::get).collect(),
             }),
             Self::Durable(progress) => ToOwner::Durable(progress.get()),
@@ -200,9 +252,13 @@ impl<'a> ToOwnerBody<'a> {
                 granted: body.granted == 1,
                 progress: body.progress.get(),
             },
-            Self::Data(body, _) => {
+            Self::Data(body, table) => {
                 let content = match body.content.get() {
                     HERE => Ok(Content::Data(Payload { data: data(), first: 0 })),
+                    SPARSE => {
+                        let holes = holes_in(&table[blocks_of(table.len())..]);
+                        Ok(Content::Sparse(Payload { data: data(), first: 0 }, holes))
+                    }
                     NOTHING => Ok(Content::Nothing),
                     // There is no other: it was checked when it was decoded.
                     _ => Err(Rotten),
@@ -242,9 +298,10 @@ pub fn encode_to_owner<'m, D>(
             frame.part(&ProgressBytes::from(progress))?;
             Ok(Kind::Welcome)
         }
-        ToOwner::Sealed(Report { mark, end, above }) => {
+        ToOwner::Sealed(Report { mark, end, full, above }) => {
             mentions(above.len())?;
-            frame.part(&SealedBody { mark: (*mark).into(), end: (*end).into() })?;
+            let full = u32::from(*full).into();
+            frame.part(&SealedBody { mark: (*mark).into(), end: (*end).into(), full })?;
             above.iter().try_for_each(|mention| frame.part(&MentionBytes::from(mention)))?;
             Ok(Kind::Sealed)
         }
@@ -260,13 +317,18 @@ pub fn encode_to_owner<'m, D>(
         ToOwner::Data { job, content } => {
             let code = match content {
                 Ok(Content::Data(_)) => HERE,
+                Ok(Content::Sparse(..)) => SPARSE,
                 Ok(Content::Nothing) => NOTHING,
                 Err(Rotten) => ROTTEN,
             };
             frame.part(&DataBody { job: (*job).into(), content: code.into() })?;
-            if let Ok(Content::Data(payload)) = content {
+            if let Ok(Content::Data(payload) | Content::Sparse(payload, _)) = content {
                 let checksums = checksums(payload);
                 frame.checksums(checksums, checksums.len())?;
+                if let Ok(Content::Sparse(_, holes)) = content {
+                    let words = words_of(holes, checksums.len())?;
+                    words.iter().try_for_each(|word| frame.part(word))?;
+                }
             }
             Ok(Kind::Data)
         }

@@ -243,7 +243,7 @@ fn the_longest_messages_fit_and_longer_ones_are_refused() {
     };
     let report = |count| {
         let above = vec![mention.clone(); count];
-        ToOwner::Sealed(Report { mark: Position::START, end: Position::START, above })
+        ToOwner::Sealed(Report { mark: Position::START, end: Position::START, full: false, above })
     };
     let list = |count| ToOwner::Listed { after: Position::START, ranges: vec![1..2; count] };
     let answer = |count| ToOwner::Data {

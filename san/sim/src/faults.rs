@@ -302,7 +302,7 @@ impl World {
         let id = ReplicaId(self.replicas_made);
         let now: Moment = self.clock(node);
         let lease_ns = self.record().lease_ns;
-        self.nodes[node].stores.insert(id, new_store(id));
+        self.nodes[node].stores.insert(id, new_store(id, self.settings.tight));
         if self.nodes[node].process.is_some() {
             let found = self.open_store(node, id);
             let process = self.nodes[node].process.as_mut().expect("it is there");

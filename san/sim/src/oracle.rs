@@ -175,6 +175,7 @@ impl World {
             Err(Failure::TooMany) => false,
             Err(Failure::NotAttached) => !process.let_in || process.volume.status() == Status::Blocked,
             Err(Failure::Deposed) => !serves,
+            Err(Failure::NoSpace) => self.some_store_was_full(),
             Err(Failure::Rotten) => {
                 self.check_rotten(node, sector, asked.sectors);
                 true
@@ -183,6 +184,10 @@ impl World {
         if !may {
             self.fail(Violation::Unfounded(sector, end));
         }
+    }
+
+    fn some_store_was_full(&self) -> bool {
+        self.nodes.iter().any(|node| node.stores.values().any(Store::was_full))
     }
 
     /// A request at a node has failed since no copy is whole: so it must be, of one of its blocks. Members of which the owner

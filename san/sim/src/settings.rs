@@ -46,6 +46,8 @@ pub struct Settings {
     pub orders: bool,
     /// Something stays broken at the end.
     pub lasting: bool,
+    /// Devices have room for a part of the volume.
+    pub tight: bool,
 }
 
 impl Settings {
@@ -62,11 +64,12 @@ impl Settings {
         let nodes = 2 + rng.index(4);
         let copies = 1 + rng.index(nodes.min(3));
         let stripes = [1, 1, 2, 3, 4, 12][rng.index(6)];
-        Settings {
+        let blocks = u64::from(stripes) * Settings::UNIT * (2 + rng.below(4));
+        let of_seed = Settings {
             nodes,
             copies,
             stripes,
-            blocks: u64::from(stripes) * Settings::UNIT * (2 + rng.below(4)),
+            blocks,
             least: if rng.chance(4) { copies.min(2) as u32 } else { 1 },
             tenants: 1 + rng.index(2),
             depth: 1 + rng.index(12),
@@ -79,7 +82,12 @@ impl Settings {
             steer: [0, 4, 12, 40][rng.index(4)],
             orders: rng.chance(2),
             lasting: rng.chance(2),
+            tight: rng.chance(10),
+        };
+        if of_seed.tight {
+            return Settings { stripes: 1, blocks: Settings::GROUP, ..of_seed };
         }
+        of_seed
     }
 }
 
@@ -116,7 +124,7 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
 }
 
 /// The store of a new replica.
-pub(crate) fn new_store(replica: ReplicaId) -> Store {
+pub(crate) fn new_store(replica: ReplicaId, tight: bool) -> Store {
     let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
-    Store::new(replica, Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody })
+    Store::new(replica, Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody }, tight)
 }

@@ -8,7 +8,7 @@ use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId, Status}
 
 use crate::history::{Instant, WriteId};
 use crate::oracle::Violation;
-use crate::store::{Block, Blocks, MOST_IN_FLIGHT, ZERO};
+use crate::store::{Block, Blocks, MOST_IN_FLIGHT, SPARE, ZERO};
 use crate::world::{Happening, MS, Time, US, World};
 
 /// See the module.
@@ -193,18 +193,28 @@ impl World {
             sector -= sector % 8;
         }
         count = count.min(sectors - sector);
+        if self.settings.tight {
+            // It touches three extents at most.
+            count = count.min(8 * 6);
+        }
         // Owners have only so much in flight, which is left to who drives them.
         let write = |asked: &Asked| if let Kind::Write(_) = asked.kind { asked.sectors / 8 + 2 } else { 0 };
         let asked = self.tenants.iter().flat_map(|tenant| tenant.asked.values());
         let in_flight: u64 = asked.map(write).sum();
-        let read = read || in_flight > 0 && in_flight + count / 8 + 2 > u64::from(MOST_IN_FLIGHT);
+        let most = if self.settings.tight { SPARE + 3 } else { u64::from(MOST_IN_FLIGHT) };
+        let read = read || in_flight > 0 && in_flight + count / 8 + 2 > most;
         let what = match if read { 0 } else { self.rng.below(100) } {
             0..=39 => What::Read,
+            // What does not fit is given back.
+            40..=59 if self.settings.tight => What::Trim,
             40..=84 => What::Write,
             85..=90 => What::WriteZeroes,
             91..=96 => What::Trim,
             _ => What::Flush,
         };
+        if self.settings.tight && what == What::Trim {
+            count = (4 * count).min(sectors - sector);
+        }
         match self.rng.chance(400) {
             true => self.ask_for(index, node, What::Read, BEYOND + sector, count),
             false => self.ask_for(index, node, what, sector, count),
@@ -280,7 +290,7 @@ impl World {
             };
             let within = sector_at - first;
             values[place as usize] = match content {
-                Content::Data(payload) => {
+                Content::Data(payload) | Content::Sparse(payload, _) => {
                     payload.data[payload.first as usize + (within / 8) as usize][(within % 8) as usize]
                 }
                 Content::Nothing => 0,
@@ -307,6 +317,7 @@ impl World {
             Ok(()) => self.coverage.count("client", "acknowledged"),
             Err(Failure::Rotten) => self.coverage.count("client", "every copy is rotten"),
             Err(Failure::OutOfRange) => self.coverage.count("client", "beyond the end"),
+            Err(Failure::NoSpace) => self.coverage.count("client", "a device is full"),
             Err(_) => self.coverage.count("client", "refused"),
         }
     }

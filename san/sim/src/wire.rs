@@ -52,7 +52,9 @@ fn data_of(message: &ToReplica<Blocks>) -> &[Block] {
 
 fn data_of_answer(message: &ToOwner<Blocks>) -> &[Block] {
     match message {
-        ToOwner::Data { content: Ok(Content::Data(payload)), .. } => from_first(payload),
+        ToOwner::Data { content: Ok(Content::Data(payload) | Content::Sparse(payload, _)), .. } => {
+            from_first(payload)
+        }
         _ => &[],
     }
 }

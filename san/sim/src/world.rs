@@ -255,7 +255,9 @@ impl World {
         for group in &record.groups {
             for replica in &group.in_sync {
                 let node = record.homes[replica].0 as usize;
-                world.nodes[node].stores.insert(*replica, crate::settings::new_store(*replica));
+                world.nodes[node]
+                    .stores
+                    .insert(*replica, crate::settings::new_store(*replica, world.settings.tight));
             }
         }
         world.config.push(record);

@@ -175,6 +175,7 @@ impl<D: Data> Store<D> {
                 self.destage.hurry();
                 return Admission::Waits;
             }
+            self.growth.want_nothing();
         }
         if writes && drains && !self.pay(needed) {
             return Admission::Waits;

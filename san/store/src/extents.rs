@@ -70,11 +70,6 @@ impl Extents {
         self.per_chunk
     }
 
-    /// Chunks that the replica has.
-    pub(crate) fn chunks(&self) -> usize {
-        self.chunks.len()
-    }
-
     /// Places that are free.
     pub(crate) fn free(&self) -> u64 {
         self.free.len() as u64

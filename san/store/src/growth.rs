@@ -4,7 +4,10 @@
 //! taken, in memory ─▶ slots emptied ─▶ first entry of the table ─▶ second ─▶ places
 //! ```
 
+use std::collections::VecDeque;
+
 use loadline_san_core::rule::{Rule, left_out};
+use loadline_san_core::store::Completion;
 use loadline_san_protocol::device::PAGE;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, Holder};
@@ -17,8 +20,10 @@ use crate::store::{Action, Purpose, Store};
 pub(crate) struct Growth {
     /// Places that somebody waits for.
     wanted: u64,
-    under_way: Option<(u32, Step)>,
-    /// The device had no chunk left, when it was last asked.
+    /// Chunks that were taken and have no places yet; the first is being written.
+    coming: VecDeque<u32>,
+    step: Option<Step>,
+    /// It was told that the device is full.
     full: bool,
 }
 
@@ -34,36 +39,60 @@ impl Growth {
         self.wanted = places;
     }
 
-    /// Whether somebody waits, and the device has nothing left.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.full && self.wanted > 0
+    /// Nobody waits for places.
+    pub(crate) fn want_nothing(&mut self) {
+        self.wanted = 0;
+    }
+
+    /// Whether there is room for no more than what is in flight, and the device has nothing left.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
     }
 }
 
 impl<D: Data> Store<D> {
-    /// Takes a chunk if few places are left.
+    /// Takes chunks if few places are left, and tells if there are none. Before anything is taken that others would be
+    /// missing, each has what its owners may have in flight.
     pub(crate) fn run_growth(&mut self, out: &mut Vec<Action<D>>) {
-        let few = u64::from(self.extents.per_chunk() / 8).max(1);
-        if self.growth.under_way.is_some() || self.extents.free() >= self.growth.wanted.max(few) {
+        let per_chunk = u64::from(self.extents.per_chunk());
+        let missing = self.keep.state.blocks.div_ceil(self.extents.blocks()) - self.extents.mapped();
+        let spare = self.settings.spare.max(per_chunk / 8).min(missing);
+        let target = spare.max(self.growth.wanted);
+        let mut have = self.extents.free() + self.growth.coming.len() as u64 * per_chunk;
+        while have < target {
+            let taken = self.space.lock().expect("nobody panics with it").take(self.id.replica);
+            let Some(chunk) = taken else { break };
+            if left_out(Rule::DChunk) {
+                self.extents.add_chunk(chunk);
+            }
+            self.growth.coming.push_back(chunk);
+            have += per_chunk;
+        }
+        let full = have < spare;
+        if std::mem::replace(&mut self.growth.full, full) != full {
+            out.push(Action::Tell(Completion::Full(full)));
+        }
+        if have < self.growth.wanted && !self.destage.is_active() && !self.can_destage() {
+            // Nothing that is in the log gives any back, and what waits behind this must not wait for ever.
+            self.fail(
+                "the device is full, and more was written than its owner may have in flight".to_owned(),
+            );
             return;
         }
-        if self.growth.wanted == 0 && self.extents.chunks() == 0 {
-            // A replica that nobody has written to has nothing but its log.
-            return;
+        if self.growth.step.is_none() && !self.growth.coming.is_empty() {
+            self.growth.step = Some(if left_out(Rule::DSlots) { Step::Entry(0) } else { Step::Slots });
+            self.write_growth(out);
         }
-        let taken = self.space.lock().expect("nobody panics with it").take(self.id.replica);
-        self.growth.full = taken.is_none();
-        let Some(chunk) = taken else { return };
-        if left_out(Rule::DChunk) {
-            self.extents.add_chunk(chunk);
-        }
-        let step = if left_out(Rule::DSlots) { Step::Entry(0) } else { Step::Slots };
-        self.growth.under_way = Some((chunk, step));
-        self.write_growth(out);
+    }
+
+    /// The chunk that is being written, and how far it is.
+    fn growing(&self) -> (u32, Step) {
+        let chunk = self.growth.coming.front().expect("one was taken");
+        (*chunk, self.growth.step.expect("it is being written"))
     }
 
     fn write_growth(&mut self, out: &mut Vec<Action<D>>) {
-        let Some((chunk, step)) = self.growth.under_way else { return };
+        let (chunk, step) = self.growing();
         let mut writing = self.memory.writing(Area::Capacity, 0, true);
         {
             let space = self.space.lock().expect("nobody panics with it");
@@ -92,20 +121,20 @@ impl<D: Data> Store<D> {
 
     /// What was written is durable.
     pub(crate) fn growth_wrote(&mut self, out: &mut Vec<Action<D>>) {
-        let (chunk, step) = self.growth.under_way.expect("it was asked for");
+        let (chunk, step) = self.growing();
         let next = match step {
             Step::Slots => Step::Entry(0),
             Step::Entry(0) => Step::Entry(1),
             Step::Entry(_) => {
-                self.growth.under_way = None;
-                self.growth.wanted = 0;
+                self.growth.coming.pop_front();
+                self.growth.step = None;
                 if !left_out(Rule::DChunk) {
                     self.extents.add_chunk(chunk);
                 }
                 return;
             }
         };
-        self.growth.under_way = Some((chunk, next));
+        self.growth.step = Some(next);
         self.write_growth(out);
     }
 }

@@ -21,8 +21,8 @@ pub struct Fill {
     pub extents: u64,
     /// Places that the replica has and does not use.
     pub free_extents: u64,
-    /// It waits for room on the device, and there is none.
-    pub no_room: bool,
+    /// There is room for what an owner may have in flight, and the device has no more.
+    pub full: bool,
 }
 
 impl<D: Data> Store<D> {
@@ -99,7 +99,7 @@ impl<D: Data> Store<D> {
             log_used: self.log.used(),
             extents: self.extents.mapped(),
             free_extents: self.extents.free(),
-            no_room: self.growth.is_stuck(),
+            full: self.growth.is_full(),
         }
     }
 
@@ -115,7 +115,12 @@ impl<D: Data> Store<D> {
         self.destage.hurry();
     }
 
-    /// A write or a sync has failed: it does nothing any more.
+    /// Why it has failed, if it has.
+    pub fn why_failed(&self) -> Option<&str> {
+        self.why.as_deref()
+    }
+
+    /// It has failed, and does nothing any more: see [`why_failed`](Self::why_failed).
     pub fn has_failed(&self) -> bool {
         self.health == Health::Failed
     }

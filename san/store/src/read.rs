@@ -1,6 +1,7 @@
 //! Reads: the log first, then extents; checked, and looked up again if what was read has been moved meanwhile.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use loadline_san_core::ids::Epoch;
 use loadline_san_core::layout::BLOCK;
@@ -225,12 +226,16 @@ impl<D: Data> Store<D> {
                 return;
             }
         }
+        self.rotten += u64::from(whole.is_none());
+        let content = whole.map(|data| {
+            let (payload, holes) = (Payload { data, first: 0 }, holes_of(&found));
+            if holes.is_empty() { Content::Data(payload) } else { Content::Sparse(payload, holes) }
+        });
         found.clear();
         self.reads.jobs[index as usize].found = found;
         self.reads.free.push(index);
         self.reads.under_way -= 1;
-        self.rotten += u64::from(whole.is_none());
-        tell(tag, whole.map(|data| Content::Data(Payload { data, first: 0 })).ok_or(Rotten), out);
+        tell(tag, content.ok_or(Rotten), out);
     }
 
     /// What is stamped with this epoch or a later one (rule C3Stamp), was freed then, or has no stamp yet (rule C3Log).
@@ -257,6 +262,18 @@ impl<D: Data> Store<D> {
         }
         (ranges, next)
     }
+}
+
+/// Which blocks are nowhere.
+fn holes_of(found: &[Found]) -> Vec<Range<u32>> {
+    let mut holes: Vec<Range<u32>> = Vec::new();
+    for (at, _) in (0..).zip(found).filter(|(_, found)| **found == Found::Nothing) {
+        match holes.last_mut().filter(|last| last.end == at) {
+            Some(last) => last.end += 1,
+            None => holes.push(at..at + 1),
+        }
+    }
+    holes
 }
 
 fn tell<D>(tag: Tag, content: Result<Content<D>, Rotten>, out: &mut Vec<Action<D>>) {

@@ -264,6 +264,9 @@ impl Space {
 
     /// Takes a chunk for extents, which is ours when its entries are durable. None if all are taken.
     pub(crate) fn take(&mut self, replica: ReplicaId) -> Option<u32> {
+        if self.free == 0 {
+            return None;
+        }
         let chunk = self.uses.iter().rposition(Option::is_none)?;
         self.uses[chunk] = Some(Space::capacity(replica));
         self.free -= 1;

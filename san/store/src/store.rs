@@ -57,6 +57,9 @@ pub struct Settings {
     pub held: u64,
     /// Destaging begins also when nothing else is to be done.
     pub when_idle: bool,
+    /// Extents that it has room for at any time, or the device is told to be full: as many as what an owner has in flight may
+    /// need, of one that has died and of the next.
+    pub spare: u64,
     /// Appends that are written together, at most.
     pub together: usize,
     /// Ranges in one answer to `Changed`.
@@ -71,6 +74,7 @@ impl Default for Settings {
             round: 16 << 20,
             held: 32 << 20,
             when_idle: true,
+            spare: 2048,
             together: 256,
             ranges: 1024,
         }
@@ -109,7 +113,7 @@ pub(crate) enum Health {
     Well,
     /// It was found damaged: nothing is done but to salvage it.
     Damaged,
-    /// A write or a sync has failed. Nothing is done any more.
+    /// A write or a sync has failed, or it was given more than the device has room for. Nothing is done any more.
     Failed,
 }
 
@@ -157,6 +161,8 @@ pub struct Store<D> {
     pub(crate) keep: Keep,
     pub(crate) known: Known,
     pub(crate) health: Health,
+    /// Why it has failed.
+    pub(crate) why: Option<String>,
     /// A failure was told.
     pub(crate) told: bool,
     pub(crate) queue: VecDeque<Command<D>>,
@@ -238,6 +244,7 @@ impl<D: Data> Store<D> {
             keep,
             known,
             health: Health::Well,
+            why: None,
             told: false,
             queue: VecDeque::new(),
             current: Current::Nothing,
@@ -300,9 +307,9 @@ impl<D: Data> Store<D> {
         match done {
             Done::Read(reading, result) => {
                 self.memory.read(reading.pieces);
-                if let Err(IoFault::Short { .. }) = result {
+                if let Err(fault @ IoFault::Short { .. }) = &result {
                     // What was there when it was opened is gone: nothing here can be relied on.
-                    self.fail();
+                    self.fail(fault.to_string());
                 } else if self.health == Health::Well {
                     match purpose {
                         Purpose::Read(job) => self.read_done(job, result.ok(), out),
@@ -341,14 +348,17 @@ impl<D: Data> Store<D> {
 
     /// Whether to go on. A write or a sync that has failed is final (rule R6).
     fn succeeded(&mut self, result: Result<(), IoFault>) -> bool {
-        if result.is_err() && !left_out(Rule::R6) {
-            self.fail();
+        if let Err(fault) = result
+            && !left_out(Rule::R6)
+        {
+            self.fail(fault.to_string());
         }
         self.health == Health::Well
     }
 
-    fn fail(&mut self) {
+    pub(crate) fn fail(&mut self, why: String) {
         self.health = Health::Failed;
+        self.why.get_or_insert(why);
     }
 
     /// Time has passed: a tenth of a second, say. Nobody has to call it for anything that is waited for.
@@ -388,6 +398,9 @@ impl<D: Data> Store<D> {
             }
         }
         self.run_growth(out);
+        if self.health == Health::Failed {
+            return self.run(out);
+        }
         if let Some(writing) = self.keep.write() {
             self.ask(Purpose::Keep, Ask::Write(writing), out);
         }

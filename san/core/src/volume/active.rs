@@ -260,6 +260,12 @@ impl<D: Clone> Active<D> {
         })
     }
 
+    /// Whether all that must have a write have room for it (rule W7).
+    pub(super) fn has_room(&self, index: GroupIndex) -> bool {
+        let required = &self.groups[index.0 as usize].required;
+        !self.links.iter().any(|link| link.full && required.contains(&link.replica)) || left_out(Rule::W7)
+    }
+
     pub(super) fn acknowledged(&self, index: GroupIndex) -> Position {
         Position {
             ownership: self.ownership,
@@ -323,6 +329,7 @@ impl<D: Clone> Active<D> {
                         beside_durable: 0,
                         returned: false,
                         gap: false,
+                        full: report.full,
                     };
                     self.welcomed(c, now, at, from, &progress, out);
                 }
@@ -377,6 +384,7 @@ impl<D: Clone> Active<D> {
     ) {
         let link = &mut self.links[at];
         link.opened(c, from, now, out);
+        link.full = progress.full;
         if self.returning.contains_key(&from.replica) {
             self.order_return(c, now, at, progress, out);
             return;

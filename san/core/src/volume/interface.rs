@@ -63,6 +63,11 @@ pub enum Failure {
     /// It goes beyond the end. Nothing was done.
     #[error("the request goes beyond the end of the volume")]
     OutOfRange,
+    /// A device that has a copy of these blocks has room for nothing more. Nothing was done.
+    #[error(
+        "a device that holds a copy is full: trim what is not needed, remove volumes from that device, or move the copy to a larger one"
+    )]
+    NoSpace,
     /// No copy in sync has the data that its checksum was made of.
     #[error("no copy of these blocks matches its checksum: restore them from a backup, or write them anew")]
     Rotten,

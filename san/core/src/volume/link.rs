@@ -48,6 +48,8 @@ pub(super) struct Link<D> {
     pub(super) end: Position,
     /// It has dropped what it had, in this session.
     pub(super) returned: bool,
+    /// Its device has room for no more than what is in flight.
+    pub(super) full: bool,
     /// The last entry that it said it has, in this session: what says less is late.
     received: Sequence,
     /// The next entry to send.
@@ -79,6 +81,7 @@ impl<D: Clone> Link<D> {
             salvages: false,
             end: Position::START,
             returned: false,
+            full: false,
             received: Sequence(0),
             next: Sequence(1),
             beside: VecDeque::new(),
@@ -302,6 +305,7 @@ impl<D: Clone> Link<D> {
         if progress.returned != self.returned && !left_out(Rule::C8) {
             return None;
         }
+        self.full = progress.full;
         while self.first_beside <= progress.beside_durable && self.beside.pop_front().is_some() {
             self.first_beside += 1;
             self.confirmed += 1;

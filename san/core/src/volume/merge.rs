@@ -107,7 +107,7 @@ mod tests {
     fn report(mark: u64, end: u64, above: &[(u64, Range<u64>)]) -> Report {
         let above =
             above.iter().map(|(sequence, blocks)| mention(at(3, *sequence), blocks.clone())).collect();
-        Report { mark: at(3, mark), end: at(3, end), above }
+        Report { mark: at(3, mark), end: at(3, end), full: false, above }
     }
 
     #[test]

@@ -152,7 +152,12 @@ impl<D: Clone> Active<D> {
                 let issued = group.pipeline.issued();
                 let behind = issued.0 - group.pipeline.durable_on(link.replica).unwrap_or(issued).0;
                 let keeps_too_much = behind > MOST_BEHIND || behind > 0 && group.kept > MOST_KEPT;
-                now.since(link.heard) >= c.times.silent_ns || link.is_stalled(c, now) || keeps_too_much
+                // If it were a member, clients would be refused what the members have room for.
+                let full = link.full && link.returned && self.has_room(link.group);
+                now.since(link.heard) >= c.times.silent_ns
+                    || link.is_stalled(c, now)
+                    || keeps_too_much
+                    || full
             })
             .map(|link| link.replica)
             .collect();
@@ -181,10 +186,12 @@ impl<D: Clone> Active<D> {
         let tried = self.tried.entry(replica).or_insert(Tried { not_before: now, stalls: 0 });
         // While it stalls, blocks are locked that are copied to it: less and less often.
         let stalled = self.links[at].is_stalled(c, now);
+        let full = self.links[at].full && self.links[at].returned;
         tried.stalls = if stalled { tried.stalls.saturating_add(1) } else { 0 };
         let wait = match (failed, stalled) {
             // Another life of its process may find its device well.
             (true, _) => 4 * c.times.stalled_ns,
+            _ if full => c.times.stalled_ns,
             (_, true) => c.times.stalled_ns << (2 + tried.stalls.min(5)),
             _ => c.times.silent_ns,
         };
@@ -253,7 +260,8 @@ impl<D: Clone> Active<D> {
         let sequence = pipeline.durable_on(replica).expect("it follows");
         assert_eq!(after, Position { ownership: self.ownership, sequence }, "{replica} did what it was told");
         returning.stage = Stage::Copying;
-        link.returned = true;
+        // What it has dropped may have made room: it will say so.
+        (link.returned, link.full) = (true, false);
         if !left_out(Rule::C3List) {
             ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
         }

@@ -185,7 +185,7 @@ impl<D: Clone> Takeover<D> {
         match message {
             ToOwner::Sealed(report) if link.state == State::Sealing => {
                 link.opened(c, from, now, out);
-                link.end = report.end;
+                (link.end, link.full) = (report.end, report.full);
                 let mark = self.marks.entry(link.group).or_insert(report.mark);
                 *mark = report.mark.max(*mark);
                 let end = self.ends.entry(from.replica).or_insert(report.end);
@@ -352,7 +352,7 @@ impl<D: Clone> Takeover<D> {
             return;
         }
         let winner = &self.fetches[index].winner;
-        match content {
+        match content.map(Content::filled) {
             Ok(Content::Data(payload)) => {
                 let skip = (winner.blocks.start - winner.entry.entry.block) as u32;
                 let what = What::Data(Payload { data: payload.data, first: payload.first + skip });
@@ -360,7 +360,7 @@ impl<D: Clone> Takeover<D> {
                 self.go_on(c, now, out);
             }
             // Its log has rotted: it has lost what it had.
-            Ok(Content::Nothing) | Err(_) => {
+            Ok(_) | Err(_) => {
                 let holder = winner.holder;
                 if let Some(at) = self.links.iter().position(|link| link.replica == holder) {
                     self.links[at].state = State::Failed;

@@ -125,8 +125,8 @@ fn mentions() -> impl Strategy<Value = Mention> {
 }
 
 fn progresses() -> impl Strategy<Value = Progress> {
-    (counts(), counts(), counts(), counts(), counts(), any::<(bool, bool)>()).prop_map(
-        |(ownership, received, durable, beside_received, beside_durable, (returned, gap))| Progress {
+    (counts(), counts(), counts(), counts(), counts(), any::<(bool, bool, bool)>()).prop_map(
+        |(ownership, received, durable, beside_received, beside_durable, (returned, gap, full))| Progress {
             ownership: Epoch(ownership),
             received: Sequence(received),
             durable: Sequence(durable),
@@ -134,6 +134,7 @@ fn progresses() -> impl Strategy<Value = Progress> {
             beside_durable,
             returned,
             gap,
+            full,
         },
     )
 }
@@ -182,13 +183,19 @@ fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
     let lists = || vec(ranges(MOST_BLOCKS), 0..9);
     let contents = prop_oneof![
         checksums().prop_map(|data| Ok(Content::Data(Payload { data, first: 0 }))),
+        (checksums(), any::<Vec<bool>>()).prop_map(|(data, holes)| {
+            let holes = (0..data.len() as u32).filter(|at| holes.get(*at as usize) == Some(&true));
+            // No two touch.
+            let holes = holes.filter(|at| at % 2 == 0).map(|at| at..at + 1).collect();
+            Ok(Content::Sparse(Payload { data, first: 0 }, holes))
+        }),
         Just(Ok(Content::Nothing)),
         Just(Err(Rotten)),
     ];
     prop_oneof![
         progresses().prop_map(ToOwner::Welcome),
-        (positions(), positions(), vec(mentions(), 0..9))
-            .prop_map(|(mark, end, above)| ToOwner::Sealed(Report { mark, end, above })),
+        (positions(), positions(), any::<bool>(), vec(mentions(), 0..9))
+            .prop_map(|(mark, end, full, above)| ToOwner::Sealed(Report { mark, end, full, above })),
         progresses().prop_map(ToOwner::Durable),
         (any::<u64>(), any::<bool>(), progresses()).prop_map(|(asked, granted, progress)| {
             ToOwner::Alive { asked: Moment(asked), granted, progress }

@@ -201,7 +201,9 @@ impl<'a> Life<'a> {
         }
         Ok(match got.expect("it was answered") {
             Ok(Content::Nothing) => Some(vec![ZERO; blocks as usize]),
-            Ok(Content::Data(payload)) => Some(payload.data[payload.first as usize..].to_vec()),
+            Ok(Content::Data(payload) | Content::Sparse(payload, _)) => {
+                Some(payload.data[payload.first as usize..].to_vec())
+            }
             Err(_) => None,
         })
     }
@@ -437,7 +439,9 @@ impl<'a> Life<'a> {
                         return Err(format!("blocks {block} and {blocks} more are rotten, and nothing rots"));
                     }
                     Ok(Content::Nothing) => vec![ZERO; blocks as usize],
-                    Ok(Content::Data(payload)) => payload.data[payload.first as usize..].to_vec(),
+                    Ok(Content::Data(payload) | Content::Sparse(payload, _)) => {
+                        payload.data[payload.first as usize..].to_vec()
+                    }
                 };
                 for (at, is) in (block..).zip(data) {
                     let expected = self.truth.value(at);

@@ -404,6 +404,7 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
         steer: 0,
         orders: false,
         lasting: false,
+        tight: false,
     };
     let mut world = World::new(settings, seed);
     world.trace = trace;

@@ -146,7 +146,7 @@ pub(super) fn returned_and_restarted(world: &mut World) {
 pub(super) fn grown(world: &mut World) {
     world.begin(0);
     let new = ReplicaId(1_001);
-    let mut store = new_store(new);
+    let mut store = new_store(new, false);
     let (now, found) = (world.clock(0), store.open());
     let process = world.nodes[0].process.as_mut().expect("it runs");
     let replica = Replica::new(VOLUME, new, Incarnation(process.life), Settings::LEASE, &found, now);

@@ -63,6 +63,8 @@ pub struct Store {
     promise: Promise,
     /// Something has rotted.
     spoilt: bool,
+    /// Its device was full.
+    was_full: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,8 +87,18 @@ struct Process {
 }
 
 /// Small, so that everything happens often.
-pub(crate) const SETTINGS: Settings =
-    Settings { low: 40, high: 80, round: 64 << 10, held: 48 << 10, when_idle: false, together: 8, ranges: 2 };
+pub(crate) const SETTINGS: Settings = Settings {
+    low: 40,
+    high: 80,
+    round: 64 << 10,
+    held: 48 << 10,
+    when_idle: false,
+    spare: SPARE,
+    together: 8,
+    ranges: 2,
+};
+/// Extents that an owner's writes in flight may need, of a volume that does not fit on its devices.
+pub(crate) const SPARE: u64 = 4;
 
 /// Opens what is on a disk.
 pub(crate) fn open_disk<D: Disk>(
@@ -116,7 +128,7 @@ pub(crate) fn first_chunk() -> u64 {
     4 * 4096
 }
 
-/// A device, or two, with an empty replica of so many blocks. It is durable.
+/// A device, or two, with an empty replica of so many blocks, for all of which there is room. It is durable.
 pub(crate) fn format(
     replica: ReplicaId,
     two: bool,
@@ -124,19 +136,32 @@ pub(crate) fn format(
     promise: Promise,
     most_in_flight: u32,
 ) -> SimDisk {
+    let chunks = blocks.div_ceil(u64::from(EXTENT) * CHUNK) + 2;
+    format_with(replica, two, blocks, promise, most_in_flight, chunks)
+}
+
+/// The same, with room for so many chunks of extents.
+pub(crate) fn format_with(
+    replica: ReplicaId,
+    two: bool,
+    blocks: u64,
+    promise: Promise,
+    most_in_flight: u32,
+    chunks: u64,
+) -> SimDisk {
     // As small as it may be, so that it is full now and then, and its ring ends often.
     let log_chunks = (u64::from(most_in_flight) * 6 * 4608 + 100_000).div_ceil(CHUNK_BYTES);
     let id = Identity { volume: VOLUME, group: GroupIndex(0), replica };
-    let chunks = log_chunks + blocks.div_ceil(u64::from(EXTENT) * CHUNK) + 2;
-    let bytes = 64 * 1024 + chunks * CHUNK_BYTES;
+    let bytes_of = |chunks: u64| 64 * 1024 + chunks * CHUNK_BYTES;
+    let bytes = bytes_of(log_chunks + chunks);
     let mut disk = SimDisk::new(bytes, two);
-    let mut prepare = |area, device| {
+    let mut prepare = |area, device, bytes| {
         let superblock = Superblock::fit(CLUSTER, device, bytes, CHUNK_BYTES, EXTENT);
         Space::format(&mut disk, area, superblock.expect("it fits"), false).expect("the device is empty")
     };
-    let mut log = prepare(Area::Log, DeviceId(1));
+    let mut log = prepare(Area::Log, DeviceId(1), bytes);
     if two {
-        prepare(Area::Capacity, DeviceId(2));
+        prepare(Area::Capacity, DeviceId(2), bytes_of(chunks));
     }
     let new = NewReplica {
         id,
@@ -152,9 +177,14 @@ pub(crate) fn format(
 }
 
 impl Store {
-    /// A formatted store for so many blocks, empty and durable. It is to be opened.
-    pub fn new(replica: ReplicaId, blocks: u64, promise: Promise) -> Store {
-        let disk = format(replica, replica.0.is_multiple_of(2), blocks, promise, MOST_IN_FLIGHT);
+    /// A formatted store for so many blocks, empty and durable. It is to be opened. If it is tight, its device has room
+    /// for a part of them.
+    pub fn new(replica: ReplicaId, blocks: u64, promise: Promise, tight: bool) -> Store {
+        let two = replica.0.is_multiple_of(2);
+        let disk = match tight {
+            true => format_with(replica, two, blocks, promise, MOST_IN_FLIGHT, 1),
+            false => format(replica, two, blocks, promise, MOST_IN_FLIGHT),
+        };
         let mut store = Store {
             replica,
             disk,
@@ -163,6 +193,7 @@ impl Store {
             asleep: None,
             promise,
             spoilt: false,
+            was_full: false,
         };
         store.fall_asleep();
         store
@@ -247,6 +278,7 @@ impl Store {
                     match &completion {
                         Completion::Promised(promise) => self.promise = *promise,
                         Completion::Failed => process.told = true,
+                        Completion::Full(true) => self.was_full = true,
                         _ => {}
                     }
                     out.push(completion);
@@ -302,6 +334,11 @@ impl Store {
         durable.lose(|| true);
         let found = |disk: &mut SimDisk| opened(disk, self.replica).0;
         self.asleep = Some(Box::new([found(&mut written), found(&mut durable)]));
+    }
+
+    /// Whether its device has ever been full.
+    pub fn was_full(&self) -> bool {
+        self.was_full
     }
 
     /// A block of an extent rots: it cannot be read until it is overwritten. False if there is none.

@@ -167,17 +167,21 @@ fn a_start_that_is_cut_short_again_and_again_finds_its_page() {
     assert_eq!((found.end, damage), (at(1), Vec::new()));
 }
 
-#[test]
-fn on_a_full_device_trims_that_are_acknowledged_make_room() {
+/// A device of whose chunks another replica has all but one.
+fn crowded() -> SimDisk {
     let mut disk = format(REPLICA, false, 64, promise(1), 12);
     let space = Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap();
     let free = (0..).zip(space.uses()).filter(|(_, of)| of.is_none()).map(|(chunk, _)| chunk);
-    // Another replica has all but one.
     for chunk in free.skip(1).collect::<Vec<u32>>() {
         let of = ChunkUse { replica: ReplicaId(50), role: Role::Capacity, index: 0, of: 0 };
         use_chunk(&mut disk, space.superblock(), chunk, of);
     }
-    let (mut rig, _) = Rig::on(disk);
+    disk
+}
+
+#[test]
+fn on_a_full_device_trims_that_are_acknowledged_make_room() {
+    let (mut rig, _) = Rig::on(crowded());
     (0..CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
     rig.destage();
     let trim = Entry { block: 0, blocks: 2 * EXTENT, what: What::Trim };
@@ -187,6 +191,66 @@ fn on_a_full_device_trims_that_are_acknowledged_make_room() {
     // Nothing but the trims, which nobody has destaged, can make room for this.
     rig.write(CHUNK * u64::from(EXTENT));
     assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK + 2)), "{:?}", rig.store.fill());
+}
+
+#[test]
+fn a_device_is_told_to_be_full_while_what_is_in_flight_still_fits() {
+    let (mut rig, _) = Rig::on(crowded());
+    let told = |rig: &Rig| {
+        let full =
+            rig.told.iter().filter_map(|told| if let Completion::Full(is) = told { Some(*is) } else { None });
+        full.collect::<Vec<bool>>()
+    };
+    (0..CHUNK - SPARE).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
+    assert_eq!(told(&rig), []);
+    rig.write((CHUNK - SPARE) * u64::from(EXTENT));
+    assert_eq!(told(&rig), [true]);
+    let place = |what: fn(&Completion<Blocks>) -> bool| rig.told.iter().position(what).unwrap();
+    let (full, last) = (
+        place(|told| *told == Completion::Full(true)),
+        place(|told| *told == Completion::Appended(CHUNK - SPARE + 1)),
+    );
+    assert!(full < last, "who is answered does not know it yet");
+    // What is under way when that is told.
+    (CHUNK - SPARE + 1..CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
+    assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK)));
+    rig.submit(Command::Promise(promise(7)));
+    rig.settle();
+    assert!(rig.is_told(|told| *told == Completion::Promised(promise(7))));
+    let trim = Entry { block: 0, blocks: 5 * EXTENT, what: What::Trim };
+    rig.append(at(rig.appended + 1), true, trim);
+    rig.settle();
+    rig.destage();
+    assert_eq!(told(&rig), [true, false]);
+}
+
+#[test]
+fn what_an_owner_should_not_have_written_to_a_full_device_fails_it_and_blocks_nothing() {
+    let (mut rig, _) = Rig::on(crowded());
+    (0..=CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
+    assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK)));
+    assert!(!rig.is_told(|told| *told == Completion::Appended(CHUNK + 1)));
+    // Nothing in the log is acknowledged, so nothing of it can make room.
+    assert!(rig.is_told(|told| *told == Completion::Failed), "{:?}", rig.store.fill());
+    assert!(rig.store.why_failed().unwrap().contains("full"), "{:?}", rig.store.why_failed());
+    let (again, found) = Rig::on(rig.disk);
+    assert_eq!((found.end, found.damaged, again.store.has_failed()), (at(CHUNK), false, false));
+}
+
+#[test]
+fn what_was_never_written_is_told_apart_from_what_is_written_beside_it() {
+    let mut rig = Rig::new(64);
+    rig.write(1);
+    let tag = Tag { session: 1, job: Job { slot: 0, turn: 0, part: 0 } };
+    rig.submit(Command::Read { tag, block: 0, blocks: 3 });
+    rig.settle();
+    let sparse = |told: &Completion<Blocks>| match told {
+        Completion::Data { content: Ok(Content::Sparse(payload, holes)), .. } => {
+            *holes == [0..1, 2..3] && payload.data[1] == [101; 8] && payload.data[2] == ZERO
+        }
+        _ => false,
+    };
+    assert!(rig.is_told(sparse), "{:?}", rig.told);
 }
 
 #[test]

@@ -338,12 +338,10 @@ impl<D: Clone> Active<D> {
                 let link = self.links.iter_mut().find(|link| link.replica == to);
                 let link = link.expect("its copies end with the talk");
                 for part in &mut job.parts {
-                    let what = match part.content.take() {
-                        Some(Content::Data(payload)) => What::Data(payload),
-                        _ => What::Trim,
-                    };
-                    let entry = Entry { block: part.piece.block, blocks: part.piece.blocks as u32, what };
-                    job.stage = Stage::Copying(link.send_beside(c, position, entry, out));
+                    let content = part.content.take().expect("all is read");
+                    for entry in content.entries(part.piece.block, part.piece.blocks as u32) {
+                        job.stage = Stage::Copying(link.send_beside(c, position, entry, out));
+                    }
                 }
             }
             Work::Cancelled | Work::Nothing => unreachable!("it was given something to do"),
@@ -403,6 +401,12 @@ impl<D: Clone> Active<D> {
             Ask::Read | Ask::Flush => unreachable!("they write nothing"),
         }
         let entries = || parts.iter().flatten().flat_map(|(range, _)| layout.pieces(range.clone()));
+        let needs_room = !matches!(request.ask, Ask::Trim);
+        if needs_room && entries().any(|piece| !self.has_room(piece.group)) {
+            self.complete(slot, Err(Failure::NoSpace), out);
+            return;
+        }
+        let job = &mut self.jobs.slots[slot as usize];
         job.pending = entries().count() as u32;
         for (range, what) in parts.iter().flatten() {
             let mut at = 0;

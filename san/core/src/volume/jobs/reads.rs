@@ -9,7 +9,7 @@ use super::{Active, Part, Stage, Work};
 use crate::ids::ReplicaId;
 use crate::layout::{Layout, Piece};
 use crate::lease::Moment;
-use crate::message::{Content, Entry, Job, Rotten, ToReplica, What};
+use crate::message::{Content, Job, Rotten, ToReplica};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::{Action, Ask, Context, Failure};
@@ -111,7 +111,9 @@ impl<D: Clone> Active<D> {
         match content {
             Ok(content) => {
                 part.done = true;
-                part.content = Some(content);
+                // Who reads needs not know what is behind zeroes; a copy is to take no more room than what it is made of.
+                let copies = matches!(job.work, Work::Copy { .. });
+                part.content = Some(if copies { content } else { content.filled() });
                 job.pending -= 1;
                 if job.pending == 0 {
                     self.repair(c, now, id.slot, out);
@@ -202,12 +204,11 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         let mut entries = Vec::new();
         for part in job.parts.iter_mut().filter(|part| !part.rotten.is_empty()) {
-            let what = match &part.content {
-                Some(Content::Data(payload)) => What::Data(payload.clone()),
-                _ => What::Trim,
-            };
-            let entry = Entry { block: part.piece.block, blocks: part.piece.blocks as u32, what };
-            entries.push((part.piece.group, entry, std::mem::take(&mut part.rotten)));
+            let content = part.content.clone().expect("all is read");
+            let rotten = std::mem::take(&mut part.rotten);
+            for entry in content.entries(part.piece.block, part.piece.blocks as u32) {
+                entries.push((part.piece.group, entry, rotten.clone()));
+            }
         }
         if entries.is_empty() {
             self.has_read(c, now, slot, out);
