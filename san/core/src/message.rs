@@ -99,7 +99,7 @@ impl<D> Content<D> {
             Content::Data(payload) => vec![data(&payload, 0..blocks)],
             Content::Sparse(payload, holes) => {
                 let (mut entries, mut at) = (Vec::new(), 0);
-                for hole in holes.into_iter().chain([blocks..blocks]) {
+                for hole in holes.into_iter().chain(std::iter::once(blocks..blocks)) {
                     if at < hole.start {
                         entries.push(data(&payload, at..hole.start));
                     }
@@ -347,6 +347,11 @@ pub enum ToOwner<D> {
     Stranger,
     /// Its device has failed. It will never answer anything else.
     Failed,
+    /// A block that nobody has asked for does not match its checksum.
+    Spoilt {
+        /// Which.
+        block: u64,
+    },
     /// Answer to `Probe`.
     Probed {
         /// Whom it follows.

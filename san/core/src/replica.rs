@@ -604,6 +604,9 @@ impl Replica {
                     }
                 }
             }
+            Completion::Spoilt { block } => {
+                self.answer_session(self.sessions, ToOwner::Spoilt { block }, out);
+            }
             Completion::Full(full) => self.full = full,
             Completion::Failed => {
                 self.failed = true;

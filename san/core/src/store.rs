@@ -120,6 +120,11 @@ pub enum Completion<D> {
     },
     /// Answer to the `Above` of this number, in the order of the log.
     Above(u64, Vec<Mention>),
+    /// A block that nobody has asked for does not match its checksum, and is not in the log either.
+    Spoilt {
+        /// Which.
+        block: u64,
+    },
     /// The device has room for what an owner has in flight, and for no more; or it has more again. Told before the appends
     /// are answered that made it so.
     Full(bool),

@@ -30,11 +30,12 @@ pub enum Kind {
     Stranger = 265,
     Failed = 266,
     Probed = 267,
+    Spoilt = 268,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 23] = [
+    pub const ALL: [Kind; 24] = [
         Kind::Hello,
         Kind::Seal,
         Kind::Entry,
@@ -58,6 +59,7 @@ impl Kind {
         Kind::Stranger,
         Kind::Failed,
         Kind::Probed,
+        Kind::Spoilt,
     ];
 
     /// Its number.

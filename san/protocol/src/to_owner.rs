@@ -125,6 +125,20 @@ impl Wire for ProbedBody {
     }
 }
 
+/// A block that does not match its checksum: 8 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct SpoiltBody {
+    /// Which, in the group.
+    pub block: U64,
+}
+
+impl Wire for SpoiltBody {
+    fn check(&self) -> Result<(), FieldError> {
+        place("the block that is spoilt", self.block.get())
+    }
+}
+
 /// What a replica says, where it lies in a buffer.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "each is the message of that name in core")]
@@ -140,6 +154,7 @@ pub enum ToOwnerBody<'a> {
     Stranger,
     Failed,
     Probed(&'a ProbedBody),
+    Spoilt(&'a SpoiltBody),
 }
 
 /// Blocks of data in a table of so many numbers, of which there is one for each block and one for each 32 of them.
@@ -223,6 +238,7 @@ impl<'a> ToOwnerBody<'a> {
             Kind::Stranger => empty(kind, bytes).map(|()| Self::Stranger),
             Kind::Failed => empty(kind, bytes).map(|()| Self::Failed),
             Kind::Probed => whole(kind, bytes).map(Self::Probed),
+            Kind::Spoilt => whole(kind, bytes).map(Self::Spoilt),
             _ => Err(DecodeError::Kind { said: kind.code() }),
         }
     }
@@ -277,6 +293,7 @@ impl<'a> ToOwnerBody<'a> {
             Self::Refused(promise) => ToOwner::Refused(promise.get()),
             Self::Stranger => ToOwner::Stranger,
             Self::Failed => ToOwner::Failed,
+            Self::Spoilt(body) => ToOwner::Spoilt { block: body.block.get() },
             Self::Probed(body) => {
                 ToOwner::Probed { promise: body.promise.get(), quiet_ns: body.quiet_ns.get() }
             }
@@ -353,6 +370,11 @@ pub fn encode_to_owner<'m, D>(
         }
         ToOwner::Stranger => Ok(Kind::Stranger),
         ToOwner::Failed => Ok(Kind::Failed),
+        ToOwner::Spoilt { block } => {
+            place("the block that is spoilt", *block)?;
+            frame.part(&SpoiltBody { block: (*block).into() })?;
+            Ok(Kind::Spoilt)
+        }
         ToOwner::Probed { promise, quiet_ns } => {
             frame.part(&ProbedBody { promise: promise.into(), quiet_ns: (*quiet_ns).into() })?;
             Ok(Kind::Probed)

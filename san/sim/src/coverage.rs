@@ -99,6 +99,7 @@ pub(crate) fn name_of_answer<D>(answer: &ToOwner<D>) -> &'static str {
         ToOwner::Stranger => "stranger",
         ToOwner::Failed => "failed",
         ToOwner::Probed { .. } => "probed",
+        ToOwner::Spoilt { .. } => "spoilt",
     }
 }
 

@@ -101,7 +101,8 @@ impl<D: Data> Store<D> {
             record.is_some_and(|record| record.position == position && record.kind == kind)
         };
         // It may be brought because what is here has rotted.
-        self.rotten == 0 && !blocks.is_empty() && blocks.all(is_newest)
+        let rots = self.rots.iter().any(|rotten| rotten.start < blocks.end && blocks.start < rotten.end);
+        !rots && !blocks.is_empty() && blocks.all(is_newest)
     }
 
     fn write_batch(&mut self, batch: Batch, mut writing: Writing<D>, out: &mut Vec<Action<D>>) {
@@ -209,6 +210,9 @@ impl<D: Data> Store<D> {
         };
         for (number, record) in self.log.from(batch.first) {
             self.index.insert(record.range(), number, record.kind == Kind::Data);
+            if !self.rots.is_empty() {
+                self.rots.remove(&record.range());
+            }
         }
         // As it was when the batch was made: its records say so.
         self.covered = self.covered.max(self.log.durable);

@@ -38,6 +38,10 @@ pub(crate) struct Destage {
     hurry: bool,
     /// No round may begin.
     held: bool,
+    /// Nor while slots are written outside of any.
+    mending: bool,
+    /// Rounds that have ended.
+    rounds: u64,
     /// Records below this number are destaged by this round.
     below: u64,
     /// Their bytes.
@@ -96,13 +100,28 @@ impl Destage {
 
     /// Whether a round is to begin, as soon as there is anything to do.
     pub(crate) fn is_to_begin(&self) -> bool {
-        self.hurry && !self.held && !self.is_active()
+        self.hurry && self.is_quiet()
     }
 
-    /// No round is to begin. Whether none is under way.
+    /// No round is to begin. Whether none is under way, nor anything else that writes slots.
     pub(crate) fn hold(&mut self) -> bool {
         self.held = true;
-        !self.is_active()
+        !self.is_active() && !self.mending
+    }
+
+    /// Nothing writes slots, and nobody wants that it stays so.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.is_active() && !self.held && !self.mending
+    }
+
+    /// Slots are being written outside of any round, or have been.
+    pub(crate) fn mend(&mut self, mending: bool) {
+        self.mending = mending;
+    }
+
+    /// Rounds that have ended.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds
     }
 
     /// Rounds may begin again.
@@ -132,7 +151,7 @@ impl<D: Data> Store<D> {
                     let low = self.log.ring() / 100 * u64::from(self.settings.low);
                     // Together they cost less: a slot is written once for all blocks of an extent.
                     let wanted = self.destage.hurry || self.log.used() > low + self.round_bytes();
-                    if self.destage.held || !wanted || !self.choose() {
+                    if !self.destage.is_quiet() || !wanted || !self.choose() {
                         return;
                     }
                 }
@@ -292,7 +311,11 @@ impl<D: Data> Store<D> {
         let (extent, place, blocks) = (work.extent, work.place, std::mem::take(&mut work.blocks));
         let Some(mut data) = data else {
             // What is at its place has another checksum than the slot will say: it is found to be rotten when it is read.
-            self.rotten += blocks.len() as u64;
+            let first = extent * self.extents.blocks();
+            blocks
+                .iter()
+                .map(|(within, ..)| first + u64::from(*within))
+                .for_each(|block| self.rots(block..block + 1));
             self.destage.works[index as usize].blocks = blocks;
             self.end_work(index);
             return;
@@ -302,7 +325,8 @@ impl<D: Data> Store<D> {
             let is = data.take_checksum(at, self.address(first + u64::from(*within)));
             if is != *sum {
                 // It goes to its place as it is, and its checksum stays what it was.
-                self.rotten += 1;
+                let block = first + u64::from(*within);
+                self.rots(block..block + 1);
                 if left_out(Rule::DBad) {
                     self.extents.at_mut(place).slot.set(*within, BlockState::Data, is);
                 }
@@ -383,7 +407,6 @@ impl<D: Data> Store<D> {
         let mut touched = std::mem::take(&mut self.destage.touched);
         touched.sort_unstable();
         let mut slots = Vec::new();
-        let (replica, content) = (self.id.replica, self.keep.state.content);
         for place in &touched {
             let stamp = self.stamp_of(*place, stamp);
             let extent = self.extents.at_mut(*place);
@@ -402,10 +425,7 @@ impl<D: Data> Store<D> {
             let (first, last) = (run[0], run[run.len() - 1]);
             let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(first), false);
             for place in first..=last {
-                let extent = self.extents.at(place);
-                let holder = Holder { replica, content, at: self.extents.slot_at(place) };
-                let mut sector = Sector::ZERO;
-                slot::encode(extent.stored.then_some(&extent.slot), holder, &mut sector.0);
+                let sector = self.encoded_slot(place);
                 writing.bytes.push(sector);
             }
             writing.parts.push(Part::Bytes(last - first + 1));
@@ -430,6 +450,16 @@ impl<D: Data> Store<D> {
         let of = self.destage.pairs.iter().filter(|pair| pair.0 == extent);
         let births = of.filter_map(|pair| self.log.get(pair.1)).map(|record| record.position.ownership);
         births.max().unwrap_or(epoch)
+    }
+
+    /// The slot of a place, as it is to be on the device.
+    pub(crate) fn encoded_slot(&self, place: Place) -> Sector {
+        let (replica, content) = (self.id.replica, self.keep.state.content);
+        let extent = self.extents.at(place);
+        let holder = Holder { replica, content, at: self.extents.slot_at(place) };
+        let mut sector = Sector::ZERO;
+        slot::encode(extent.stored.then_some(&extent.slot), holder, &mut sector.0);
+        sector
     }
 
     /// A freed extent leaves a trace (rule R3).
@@ -482,5 +512,6 @@ impl<D: Data> Store<D> {
         });
         self.earn(self.destage.bytes - self.destage.earned);
         self.destage.phase = Phase::Idle;
+        self.destage.rounds += 1;
     }
 }

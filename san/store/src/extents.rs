@@ -130,7 +130,17 @@ impl Extents {
 
     /// All places, rising.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
-        0..self.chunks.len() as u32 * self.per_chunk
+        0..self.all_places()
+    }
+
+    /// How many places there are, free or not.
+    pub(crate) fn all_places(&self) -> Place {
+        self.chunks.len() as u32 * self.per_chunk
+    }
+
+    /// Whether the slot of a place could not be read.
+    pub(crate) fn is_spoilt(&self, place: Place) -> bool {
+        self.at(place).spoilt
     }
 
     /// Where an extent is.

@@ -8,6 +8,7 @@ use loadline_san_protocol::slot::BlockState;
 
 use crate::io::Data;
 use crate::read::Found;
+use crate::scrub::Scrubbed;
 use crate::store::{Current, Health, Identity, Store};
 
 /// How full a store is.
@@ -73,6 +74,12 @@ impl<D: Data> Store<D> {
         }
     }
 
+    /// Where on the device the slot of a block's extent is, in bytes, if it has a place.
+    pub fn slot_of(&self, block: u64) -> Option<u64> {
+        let place = self.extents.place(self.extents.locate(block).0)?;
+        Some(self.extents.slot_at(place))
+    }
+
     /// What a block has now.
     pub fn look_up(&self, block: u64) -> Found {
         self.find(block)
@@ -87,7 +94,12 @@ impl<D: Data> Store<D> {
         (0..self.keep.state.blocks).filter(has_data)
     }
 
-    /// Blocks that did not match their checksums when they were read, since it was opened.
+    /// What has come of looking through the extents.
+    pub fn scrubbed(&self) -> Scrubbed {
+        self.scrub.scrubbed
+    }
+
+    /// How often blocks did not match their checksums when they were read, since it was opened.
     pub fn rotten(&self) -> u64 {
         self.rotten
     }

@@ -10,6 +10,7 @@
 //! | [`io`] | what a store asks of its devices, and what they answer |
 //! | `log`, `index` | the log in memory, and which blocks it holds |
 //! | `append`, [`read`], `destage`, `growth` | what a store does |
+//! | [`scrub`] | looking for what has rotted |
 //! | `held` | data of the newest records, in memory still |
 //! | `extents` | consecutive blocks, and what is kept of each |
 //! | `keep` | what a replica keeps of itself |
@@ -31,5 +32,6 @@ mod log;
 pub mod open;
 pub mod read;
 mod replay;
+pub mod scrub;
 pub mod space;
 pub mod store;

@@ -36,9 +36,17 @@ enum Question {
     Above(u64),
 }
 
+/// Who wants to know.
+#[derive(Debug, Clone, Copy)]
+enum Whose {
+    Asked(Tag),
+    /// Nobody: it is only checked.
+    Scrub,
+}
+
 #[derive(Debug)]
 struct Job {
-    tag: Tag,
+    whose: Whose,
     block: u64,
     /// Of the log, instead of what is newest.
     record: Option<u64>,
@@ -97,11 +105,13 @@ impl<D: Data> Store<D> {
                 return;
             }
             match question {
-                Question::Read { tag, block, blocks } => self.begin(tag, block, blocks, None, out),
+                Question::Read { tag, block, blocks } => {
+                    self.begin(Whose::Asked(tag), block, blocks, None, out);
+                }
                 Question::Fetch { tag, number } => match self.log.get(number) {
                     Some(record) if record.counts() && number <= self.log.durable => {
                         let (block, blocks) = (record.block, record.blocks);
-                        self.begin(tag, block, blocks, Some(number), out);
+                        self.begin(Whose::Asked(tag), block, blocks, Some(number), out);
                     }
                     // Its data must be looked for elsewhere.
                     _ => tell(tag, Err(Rotten), out),
@@ -130,21 +140,36 @@ impl<D: Data> Store<D> {
         true
     }
 
-    fn begin(&mut self, tag: Tag, block: u64, blocks: u32, record: Option<u64>, out: &mut Vec<Action<D>>) {
+    /// Reads these blocks to see whether they match their checksums. → [`checked`](Self::checked)
+    pub(crate) fn read_to_check(&mut self, block: u64, blocks: u32, out: &mut Vec<Action<D>>) {
+        self.begin(Whose::Scrub, block, blocks, None, out);
+    }
+
+    fn begin(
+        &mut self,
+        whose: Whose,
+        block: u64,
+        blocks: u32,
+        record: Option<u64>,
+        out: &mut Vec<Action<D>>,
+    ) {
         let index = self.reads.free.pop().unwrap_or_else(|| {
-            let empty = Job { tag, block, record, tries: 0, found: Vec::new() };
+            let empty = Job { whose, block, record, tries: 0, found: Vec::new() };
             self.reads.jobs.push(empty);
             self.reads.jobs.len() as u32 - 1
         });
         let job = &mut self.reads.jobs[index as usize];
-        (job.tag, job.block, job.record, job.tries) = (tag, block, record, 0);
+        (job.whose, job.block, job.record, job.tries) = (whose, block, record, 0);
         let mut found = std::mem::take(&mut job.found);
         self.resolve(block, blocks, record, &mut found);
         let nothing = found.iter().all(|found| *found == Found::Nothing);
         self.reads.jobs[index as usize].found = found;
         if nothing {
             self.reads.free.push(index);
-            tell(tag, Ok(Content::Nothing), out);
+            match whose {
+                Whose::Asked(tag) => tell(tag, Ok(Content::Nothing), out),
+                Whose::Scrub => self.checked(block, blocks, true, out),
+            }
             return;
         }
         self.reads.under_way += 1;
@@ -204,7 +229,7 @@ impl<D: Data> Store<D> {
     /// What was asked for was read, or could not be.
     pub(crate) fn read_done(&mut self, index: u32, data: Option<D>, out: &mut Vec<Action<D>>) {
         let job = &self.reads.jobs[index as usize];
-        let (tag, block, record, tries) = (job.tag, job.block, job.record, job.tries);
+        let (whose, block, record, tries) = (job.whose, job.block, job.record, job.tries);
         let mut found = std::mem::take(&mut self.reads.jobs[index as usize].found);
         let whole = data.and_then(|mut data| {
             let all = (0..).zip(&found).all(|(at, found)| {
@@ -213,12 +238,13 @@ impl<D: Data> Store<D> {
             });
             all.then_some(data)
         });
+        let mut gone = false;
         if whole.is_none() && tries < MOST_TRIES {
             // It may have been destaged, or overwritten in its place, since it was looked up.
             let blocks = found.len() as u32;
             let mut now = Vec::with_capacity(found.len());
             self.resolve(block, blocks, record, &mut now);
-            let gone = record.is_some_and(|number| self.log.get(number).is_none());
+            gone = record.is_some_and(|number| self.log.get(number).is_none());
             if now != found && !gone {
                 let job = &mut self.reads.jobs[index as usize];
                 (job.found, job.tries) = (now, tries + 1);
@@ -226,7 +252,7 @@ impl<D: Data> Store<D> {
                 return;
             }
         }
-        self.rotten += u64::from(whole.is_none());
+        let (blocks, is_whole) = (found.len() as u32, whole.is_some());
         let content = whole.map(|data| {
             let (payload, holes) = (Payload { data, first: 0 }, holes_of(&found));
             if holes.is_empty() { Content::Data(payload) } else { Content::Sparse(payload, holes) }
@@ -235,7 +261,15 @@ impl<D: Data> Store<D> {
         self.reads.jobs[index as usize].found = found;
         self.reads.free.push(index);
         self.reads.under_way -= 1;
-        tell(tag, content.ok_or(Rotten), out);
+        match whose {
+            Whose::Asked(tag) => {
+                if !is_whole && !gone {
+                    self.rots(block..block + u64::from(blocks));
+                }
+                tell(tag, content.ok_or(Rotten), out);
+            }
+            Whose::Scrub => self.checked(block, blocks, is_whole, out),
+        }
     }
 
     /// What is stamped with this epoch or a later one (rule C3Stamp), was freed then, or has no stamp yet (rule C3Log).

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use loadline_san_core::ids::{Epoch, Position, ReplicaId, VolumeId};
-use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::layout::{BLOCK, GroupIndex};
 use loadline_san_core::message::Promise;
 use loadline_san_core::range_set::RangeSet;
 use loadline_san_core::rule::{Rule, left_out};
@@ -31,6 +31,7 @@ use crate::io::{Address, Area, Ask, Data, Done, IoFault, Part, Piece, Sector, To
 use crate::keep::{Keep, Places};
 use crate::log::{Kind, Log};
 use crate::read::Reads;
+use crate::scrub::Scrub;
 use crate::space::Space;
 
 /// Which replica it is.
@@ -60,6 +61,8 @@ pub struct Settings {
     /// Extents that it has room for at any time, or the device is told to be full: as many as what an owner has in flight may
     /// need, of one that has died and of the next.
     pub spare: u64,
+    /// Bytes of the extents that are looked through for what has rotted, in each tick; 0: none.
+    pub scrub: u64,
     /// Appends that are written together, at most.
     pub together: usize,
     /// Ranges in one answer to `Changed`.
@@ -75,6 +78,8 @@ impl Default for Settings {
             held: 32 << 20,
             when_idle: true,
             spare: 2048,
+            // With ten ticks a second, a TiB in a day and a half.
+            scrub: 800 << 10,
             together: 256,
             ranges: 1024,
         }
@@ -130,6 +135,9 @@ pub(crate) enum Purpose {
     Spread(u32),
     Destage,
     Growth,
+    /// Of looking through the extents: the slots from this place on.
+    Slots(u32),
+    Mend,
 }
 
 /// What is being done of what changes something.
@@ -170,6 +178,7 @@ pub struct Store<D> {
     pub(crate) reads: Reads,
     pub(crate) destage: Destage,
     pub(crate) growth: Growth,
+    pub(crate) scrub: Scrub,
     /// Bytes that writers may append yet, while the log is full: what destaging has done lately.
     pub(crate) credit: i64,
     /// See [`Store::covered`].
@@ -185,8 +194,9 @@ pub struct Store<D> {
     pub(crate) memory: Memory<D>,
     purposes: Vec<Purpose>,
     free_tokens: Vec<u32>,
-    /// Blocks that did not match their checksums, since it was opened.
+    /// Blocks that did not match their checksums, since it was opened; and those that nobody has written anew.
     pub(crate) rotten: u64,
+    pub(crate) rots: RangeSet,
 }
 
 /// Vectors that are used again.
@@ -251,6 +261,7 @@ impl<D: Data> Store<D> {
             reads: Reads::default(),
             destage: Destage::default(),
             growth: Growth::default(),
+            scrub: Scrub::default(),
             credit: 0,
             covered: 0,
             recorded: known.mark,
@@ -261,6 +272,7 @@ impl<D: Data> Store<D> {
             purposes: Vec::new(),
             free_tokens: Vec::new(),
             rotten: 0,
+            rots: RangeSet::default(),
         }
     }
 
@@ -314,6 +326,7 @@ impl<D: Data> Store<D> {
                     match purpose {
                         Purpose::Read(job) => self.read_done(job, result.ok(), out),
                         Purpose::Gather(work) => self.gathered(work, result.ok(), out),
+                        Purpose::Slots(place) => self.slots_read(place, result.ok(), out),
                         _ => unreachable!("{purpose:?} reads nothing"),
                     }
                 }
@@ -342,6 +355,7 @@ impl<D: Data> Store<D> {
             Purpose::Spread(work) => self.spread_done(work),
             Purpose::Destage => self.destage_wrote(),
             Purpose::Growth => self.growth_wrote(out),
+            Purpose::Mend => self.slots_mended(),
             _ => unreachable!("{purpose:?} writes nothing"),
         }
     }
@@ -365,6 +379,7 @@ impl<D: Data> Store<D> {
     pub fn tick(&mut self) {
         let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
         self.busy = false;
+        self.scrub.earn(self.settings.scrub, self.extents.blocks() * BLOCK);
         if idle && self.health == Health::Well {
             if self.settings.when_idle {
                 self.destage.hurry();
@@ -397,6 +412,7 @@ impl<D: Data> Store<D> {
                 break;
             }
         }
+        self.run_scrub(out);
         self.run_growth(out);
         if self.health == Health::Failed {
             return self.run(out);
@@ -535,6 +551,12 @@ impl<D: Data> Store<D> {
         for (number, record) in self.log.iter().filter(|(_, record)| record.counts()) {
             self.index.insert(record.range(), number, record.kind == Kind::Data);
         }
+    }
+
+    /// These blocks do not match their checksums.
+    pub(crate) fn rots(&mut self, blocks: std::ops::Range<u64>) {
+        self.rotten += 1;
+        self.rots.insert(blocks);
     }
 
     pub(crate) fn address(&self, block: u64) -> Address {

@@ -353,6 +353,7 @@ impl<D: Clone> Active<D> {
                 link.answers();
                 self.changed(c, now, from.replica, job, (ranges, next), out);
             }
+            ToOwner::Spoilt { block } => self.spoilt(c, now, from.replica, block, out),
             ToOwner::Failed => {
                 link.state = State::Failed;
                 self.abandon(c, now, from.replica, out);

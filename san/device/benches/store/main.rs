@@ -32,6 +32,8 @@ const TIME: Duration = Duration::from_secs(3);
 
 /// Destaging all the time, and only when it must; with more in memory than is usual.
 const EAGER: Settings = Settings {
+    spare: 1024,
+    scrub: 0,
     low: 0,
     high: 60,
     round: 64 << 20,

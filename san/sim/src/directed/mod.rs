@@ -381,6 +381,7 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 2,
         drive: waits::rotten_apart,
     },
+    Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
 ];
 
 /// Runs a schedule, with delays from a seed; with all rules, or with one left out.

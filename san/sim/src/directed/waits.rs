@@ -213,3 +213,20 @@ pub(super) fn rotten_apart(world: &mut World) {
     world.must(world.coverage.of("client", "every copy is rotten") == 0, "and well");
     world.must(!world.nodes[one].stores[&replicas[0]].is_rotten(), "and mended");
 }
+
+/// A block of a copy that nobody reads rots: it is found, and mended from the other.
+pub(super) fn rotten_unread(world: &mut World) {
+    let (replicas, one, other, _) = places(world);
+    world.begin(one);
+    for block in 0..4 {
+        world.ask_for(0, one, What::Write, block * 8, 8);
+    }
+    world.pass(1_000);
+    let store = world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there");
+    store.rot_block(2);
+    let found = world.coverage.of("answer", "spoilt");
+    let is_mended = |world: &World| !world.nodes[other].stores[&replicas[1]].is_rotten();
+    world.pass_until(5_000, is_mended);
+    world.must(world.coverage.of("answer", "spoilt") > found, "it is found");
+    world.must(is_mended(world), "and mended");
+}

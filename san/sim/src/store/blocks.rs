@@ -14,12 +14,21 @@ pub const ZERO: Block = [0; 8];
 
 /// Data of consecutive blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocks(Rc<Vec<Block>>);
+pub struct Blocks {
+    values: Rc<Vec<Block>>,
+    /// The bytes of one block, which stand for no values.
+    bytes: Option<Rc<[u8; 8 * SECTOR]>>,
+}
 
 impl Blocks {
     /// Of these.
     pub fn new(blocks: Vec<Block>) -> Blocks {
-        Blocks(Rc::new(blocks))
+        Blocks { values: Rc::new(blocks), bytes: None }
+    }
+
+    /// One block, as data and as bytes.
+    pub(super) fn of_bytes(block: Block, bytes: [u8; 8 * SECTOR]) -> Blocks {
+        Blocks { values: Rc::new(vec![block]), bytes: Some(Rc::new(bytes)) }
     }
 }
 
@@ -27,7 +36,7 @@ impl Deref for Blocks {
     type Target = [Block];
 
     fn deref(&self) -> &[Block] {
-        &self.0
+        &self.values
     }
 }
 
@@ -48,10 +57,13 @@ fn checksum(block: &Block, of: Address) -> u32 {
 
 impl Data for Blocks {
     fn checksum(&self, index: u32, of: Address) -> u32 {
-        checksum(&self.0[index as usize], of)
+        checksum(&self.values[index as usize], of)
     }
 
     fn take_checksum(&mut self, index: u32, of: Address) -> u32 {
-        checksum(&self.0[index as usize], of)
+        match &self.bytes {
+            Some(bytes) => block_crc(of.volume, of.group, of.block, &bytes[..]),
+            None => checksum(&self.values[index as usize], of),
+        }
     }
 }

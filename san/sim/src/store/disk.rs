@@ -8,7 +8,7 @@ use std::io;
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_protocol::log::SECTOR;
-use loadline_san_store::io::{Area, Ask, Disk, Done, IoFault, Part, Reading, Sector, Writing};
+use loadline_san_store::io::{Area, Ask, Disk, Done, IoFault, Part, Piece, Reading, Sector, Writing};
 
 use super::blocks::{Block, Blocks, ZERO, bytes_of};
 use crate::rng::Rng;
@@ -166,6 +166,20 @@ impl SimDisk {
             for (place, block) in blocks[piece.first as usize..].iter_mut().zip(data) {
                 *place = block;
             }
+        }
+        // What a store keeps of its own it may read too.
+        let is_bytes = |piece: &Piece| {
+            let first = piece.at as usize / SECTOR;
+            (first..first + 8).any(|at| matches!(self.device(piece.area).get(at), Content::Bytes(_)))
+        };
+        if reading.blocks == 1
+            && let Some(piece) = reading.pieces.first().filter(|piece| is_bytes(piece))
+        {
+            let mut bytes = [0; 8 * SECTOR];
+            for (at, into) in (piece.at as usize / SECTOR..).zip(bytes.chunks_exact_mut(SECTOR)) {
+                into.copy_from_slice(&self.device(piece.area).get(at).bytes());
+            }
+            return Blocks::of_bytes(blocks[0], bytes);
         }
         Blocks::new(blocks)
     }

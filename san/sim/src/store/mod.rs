@@ -94,6 +94,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     held: 48 << 10,
     when_idle: false,
     spare: SPARE,
+    scrub: 64 << 10,
     together: 8,
     ranges: 2,
 };

@@ -375,3 +375,51 @@ fn what_is_reported_above_the_mark_can_be_fetched() {
     let is_it = |told: &Completion<Blocks>| matches!(told, Completion::Data { content: Ok(Content::Data(payload)), .. } if payload.data[0] == [77; 8]);
     assert!(rig.is_told(is_it), "{:?}", rig.told.last());
 }
+
+/// Time passes, and the device does what it is asked for.
+fn ticks(rig: &mut Rig, count: u32) {
+    for _ in 0..count {
+        rig.store.tick();
+        rig.run();
+        rig.settle();
+    }
+}
+
+#[test]
+fn what_rots_in_an_extent_is_found_though_nobody_reads_it_and_told_block_by_block() {
+    let mut rig = Rig::new(64);
+    (0..8).for_each(|block| rig.write(block));
+    rig.destage();
+    ticks(&mut rig, 4);
+    let whole = rig.store.scrubbed();
+    assert!(whole.passes >= 1 && whole.rotten == 0 && whole.slots == 0, "{whole:?}");
+    let read::Found::Data { area, at, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
+    rig.disk.rot(area, at + 512);
+    ticks(&mut rig, 4);
+    let told: Vec<_> = rig.told.iter().filter(|told| matches!(told, Completion::Spoilt { .. })).collect();
+    assert!(
+        !told.is_empty() && told.iter().all(|told| **told == Completion::Spoilt { block: 5 }),
+        "{told:?}"
+    );
+    // Its owner writes it anew.
+    rig.write(5);
+    rig.destage();
+    rig.told.clear();
+    ticks(&mut rig, 4);
+    assert!(!rig.is_told(|told| matches!(told, Completion::Spoilt { .. })), "{:?}", rig.store.scrubbed());
+}
+
+#[test]
+fn a_slot_that_rots_is_written_again_while_it_is_known() {
+    let mut rig = Rig::new(64);
+    (0..8).for_each(|block| rig.write(block));
+    rig.destage();
+    let place = rig.store.slot_of(5).unwrap();
+    rig.disk.rot(Area::Capacity, place);
+    let (_, found, _) = opened_on(&mut rig.disk.clone()).unwrap();
+    assert!(found.damaged, "a start would not find the extent");
+    ticks(&mut rig, 4);
+    assert!(rig.store.scrubbed().slots > 0);
+    let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
+    assert!(!found.damaged, "{damage:?}");
+}

@@ -5,7 +5,8 @@
 //!  waits for │
 //!  what it ──┼─ write ──▶ (reads what it does not fill, merges) ─▶ entries ─▶ all members ─▶ complete
 //!  overlaps  │
-//!            └─ copy ──▶ reads ─▶ target ─▶ durable there
+//!            ├─ copy ──▶ reads ─▶ target ─▶ durable there
+//!            └─ mend ──▶ reads elsewhere ─▶ entry ─▶ all members
 //! ```
 //!
 //! Reading is in `reads`.
@@ -23,6 +24,9 @@ use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
 use crate::volume::{Action, Ask, Context, Failure, Request, SECTORS};
+
+/// Blocks that are written anew at the same time since somebody has found them rotten.
+const MENDS: usize = 16;
 
 /// The jobs, in slots that are used again.
 #[derive(Debug)]
@@ -79,6 +83,10 @@ enum Work<D> {
     Copy {
         to: ReplicaId,
         piece: Piece,
+    },
+    /// A block that somebody has found rotten is to be written anew.
+    Mend {
+        at: ReplicaId,
     },
     /// It waits for what it overlaps, or for its entries, and then does nothing more.
     Cancelled,
@@ -300,6 +308,10 @@ impl<D: Clone> Active<D> {
                 Ask::Flush => unreachable!("it has no blocks"),
             },
             Work::Copy { .. } => self.read(c, now, slot, &layout, &[blocks], out),
+            Work::Mend { at } => {
+                let at = *at;
+                self.read_but_from(c, now, slot, &layout, at, out);
+            }
             Work::Cancelled => self.free(slot),
             Work::Nothing => unreachable!("it was given something to do"),
         }
@@ -344,6 +356,7 @@ impl<D: Clone> Active<D> {
                     }
                 }
             }
+            Work::Mend { .. } => self.free(slot),
             Work::Cancelled | Work::Nothing => unreachable!("it was given something to do"),
         }
     }
@@ -430,6 +443,31 @@ impl<D: Clone> Active<D> {
         let first = layout.block_at(piece.group, piece.block);
         let slot = self.jobs.take(Work::Copy { to, piece }, first..first + piece.blocks);
         self.enter(slot, Access::Exclusive);
+    }
+
+    /// A member has found a block rotten that nobody has asked for: it is written anew, if another has it (rule R7).
+    pub(in crate::volume) fn spoilt(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: ReplicaId,
+        block: u64,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let record = c.record().expect("it owns the volume");
+        let Some(link) = self.links.iter().find(|link| link.replica == at) else { return };
+        let group = link.group;
+        let is_mended = |job: &State<D>| matches!(job.work, Work::Mend { .. });
+        let busy = self.jobs.slots.iter().filter(|job| is_mended(job)).count();
+        // Who returns gets what is newest anyway. What is left out here is found again.
+        let is_member = self.groups[group.0 as usize].readable.contains(&at);
+        if !is_member || busy >= MENDS || block >= record.layout.blocks_in(group, record.blocks) {
+            return;
+        }
+        let first = record.layout.block_at(group, block);
+        let slot = self.jobs.take(Work::Mend { at }, first..first + 1);
+        self.enter(slot, Access::Exclusive);
+        self.go_on(c, now, out);
     }
 
     /// Ends the copies that are durable at their target; or all of them. Returns how many.

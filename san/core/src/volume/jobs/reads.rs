@@ -47,6 +47,36 @@ impl<D: Clone> Active<D> {
         }
     }
 
+    /// Reads a block that one of the members has not got whole.
+    pub(super) fn read_but_from(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        slot: u32,
+        layout: &Layout,
+        at: ReplicaId,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let blocks = self.jobs.slots[slot as usize].blocks.clone();
+        let (group, block) = layout.locate(blocks.start);
+        let job = &mut self.jobs.slots[slot as usize];
+        (job.stage, job.pending) = (Stage::Reading, 1);
+        job.parts.clear();
+        job.parts.push(Part {
+            piece: Piece { group, block, blocks: 1 },
+            at: 0,
+            asked: None,
+            since: now,
+            done: false,
+            rotten: vec![at],
+            content: None,
+        });
+        match self.is_hopeless(slot, 0) {
+            true => self.split_or_end(c, now, slot, 0, out),
+            false => self.ask(c, now, slot, 0, out),
+        }
+    }
+
     /// Asks a member for a part: the first that answers, after the one that was asked last.
     fn ask(&mut self, c: &Context, now: Moment, slot: u32, index: usize, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[slot as usize];

@@ -1,0 +1,173 @@
+//! Looking through all of the extents, at a bounded rate: what rots is found while another copy can mend it.
+//!
+//! ```text
+//! tick ─▶ budget ─┬─▶ the next extent ─▶ reads and checks it ─▶ not whole: block by block ─▶ told ─▶ its owner writes it anew
+//!                 └─▶ the next slots ──▶ reads them ──────────▶ not as in memory: written again
+//! ```
+//!
+//! The log is not looked through: what it has is destaged when nothing else is to be done, and checked on the way.
+
+use loadline_san_core::layout::BLOCK;
+use loadline_san_core::store::Completion;
+use loadline_san_protocol::log::{SECTOR, block_crc};
+use zerocopy::IntoBytes;
+
+use crate::extents::Place;
+use crate::io::{Area, Ask, Data, Part, Piece, Reading, Sector};
+use crate::store::{Action, Purpose, Store};
+
+/// Slots that are read at once: those in a block.
+const SLOTS: u32 = (BLOCK / SECTOR as u64) as u32;
+/// Places that are passed over at once, while none has an extent.
+const MOST_PASSED: u32 = 4096;
+
+/// What has come of looking through the extents, since the store was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scrubbed {
+    /// How often all were looked at.
+    pub passes: u64,
+    /// Bytes that were looked at.
+    pub bytes: u64,
+    /// Blocks that were found not to match their checksums, as often as they were found.
+    pub rotten: u64,
+    /// Slots that were written again.
+    pub slots: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Scrub {
+    /// The place that is looked at next, and whether its slot was.
+    next: Place,
+    slots_seen: bool,
+    /// Bytes that may be read.
+    budget: u64,
+    /// Blocks of an extent that is not whole, which are looked at one by one.
+    suspects: Vec<u64>,
+    /// Something was asked for, and has not come.
+    waits: bool,
+    /// How many rounds of destaging had ended when slots were asked for.
+    rounds: u64,
+    /// A pass has ended, and the next has to wait.
+    rests: bool,
+    pub(crate) scrubbed: Scrubbed,
+}
+
+impl Scrub {
+    /// Time has passed: so many bytes more may be read. Nothing is saved up for long.
+    pub(crate) fn earn(&mut self, bytes: u64, extent: u64) {
+        self.budget = (self.budget + bytes).min(bytes.max(extent));
+        self.rests = bytes == 0;
+    }
+}
+
+impl<D: Data> Store<D> {
+    /// Looks at what comes next, if it may.
+    pub(crate) fn run_scrub(&mut self, out: &mut Vec<Action<D>>) {
+        for _ in 0..MOST_PASSED {
+            if self.scrub.waits {
+                return;
+            }
+            if let Some(block) = self.scrub.suspects.pop() {
+                self.scrub_blocks(block, 1, out);
+                continue;
+            }
+            let size = self.extents.blocks();
+            if self.scrub.rests || self.scrub.budget < size * BLOCK {
+                return;
+            }
+            let place = self.scrub.next;
+            if place >= self.extents.all_places() {
+                self.scrub.next = 0;
+                self.scrub.rests = true;
+                self.scrub.scrubbed.passes += u64::from(place > 0);
+                return;
+            }
+            let within = place % self.extents.per_chunk();
+            if within.is_multiple_of(SLOTS) && !std::mem::replace(&mut self.scrub.slots_seen, true) {
+                self.read_slots(place, out);
+                continue;
+            }
+            self.scrub.slots_seen = false;
+            self.scrub.next += 1;
+            let extent = self.extents.at(place);
+            if extent.stored {
+                let first = extent.slot.extent * size;
+                let blocks = size.min(self.keep.state.blocks.saturating_sub(first));
+                self.scrub.budget -= size * BLOCK;
+                self.scrub.scrubbed.bytes += blocks * BLOCK;
+                self.scrub_blocks(first, blocks as u32, out);
+            }
+        }
+    }
+
+    fn scrub_blocks(&mut self, first: u64, blocks: u32, out: &mut Vec<Action<D>>) {
+        self.scrub.waits = true;
+        self.read_to_check(first, blocks, out);
+    }
+
+    /// These blocks were read, and are whole or not.
+    pub(crate) fn checked(&mut self, first: u64, blocks: u32, whole: bool, out: &mut Vec<Action<D>>) {
+        self.scrub.waits = false;
+        if whole {
+            return;
+        }
+        if blocks > 1 {
+            self.scrub.suspects.extend(first..first + u64::from(blocks));
+            return;
+        }
+        self.scrub.scrubbed.rotten += 1;
+        self.rots(first..first + 1);
+        out.push(Action::Tell(Completion::Spoilt { block: first }));
+    }
+
+    /// Places whose slots are in one block with that of this place, which is the first.
+    fn neighbours(&self, place: Place) -> std::ops::Range<Place> {
+        let left = self.extents.per_chunk() - place % self.extents.per_chunk();
+        place..place + left.min(SLOTS)
+    }
+
+    /// Reads the slots of a place, and those beside it, if they are to be on the device as they are in memory.
+    fn read_slots(&mut self, place: Place, out: &mut Vec<Action<D>>) {
+        if !self.destage.is_quiet() || self.neighbours(place).any(|place| self.extents.is_spoilt(place)) {
+            // Some other time.
+            return;
+        }
+        (self.scrub.waits, self.scrub.rounds) = (true, self.destage.rounds());
+        let mut pieces = self.memory.pieces();
+        pieces.push(Piece { area: Area::Capacity, at: self.extents.slot_at(place), first: 0, blocks: 1 });
+        self.ask(Purpose::Slots(place), Ask::Read(Reading { blocks: 1, pieces }), out);
+    }
+
+    /// Slots were read, or could not be.
+    pub(crate) fn slots_read(&mut self, place: Place, data: Option<D>, out: &mut Vec<Action<D>>) {
+        self.scrub.waits = false;
+        if !self.destage.is_quiet() || self.destage.rounds() != self.scrub.rounds {
+            return;
+        }
+        let places = self.neighbours(place);
+        let mut sectors = Sector::zeroes(SLOTS as usize);
+        for (sector, place) in sectors.iter_mut().zip(places.clone()) {
+            *sector = self.encoded_slot(place);
+        }
+        let address = self.address(0);
+        let expected = block_crc(address.volume, address.group, 0, sectors.as_bytes());
+        if data.is_some_and(|mut data| data.take_checksum(0, address) == expected) {
+            return;
+        }
+        // Nobody else writes them meanwhile: two writes of one slot could land in any order.
+        self.destage.mend(true);
+        self.scrub.waits = true;
+        self.scrub.scrubbed.slots += places.len() as u64;
+        let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(place), true);
+        writing.bytes.extend_from_slice(&sectors);
+        writing.parts.push(Part::Bytes(SLOTS));
+        self.ask(Purpose::Mend, Ask::Write(writing), out);
+    }
+
+    /// Slots were written again.
+    pub(crate) fn slots_mended(&mut self) {
+        self.scrub.waits = false;
+        self.destage.mend(false);
+    }
+}
