@@ -68,6 +68,9 @@ pub enum DiskFault {
         /// Bytes that are there.
         got: usize,
     },
+    /// The device cannot read it.
+    #[error("the device cannot read it")]
+    Unreadable,
     /// Nothing was ever written here.
     #[error("nothing was ever written here")]
     Blank,

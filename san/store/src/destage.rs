@@ -88,6 +88,13 @@ struct Work {
 }
 
 impl Destage {
+    fn take_work(&mut self) -> u32 {
+        self.free_works.pop().unwrap_or_else(|| {
+            self.works.push(Work::default());
+            self.works.len() as u32 - 1
+        })
+    }
+
     /// A round is to begin if there is anything to do.
     pub(crate) fn hurry(&mut self) {
         self.hurry = true;
@@ -249,10 +256,7 @@ impl<D: Data> Store<D> {
                 last[(block - first) as usize] = *number;
             }
         }
-        let index = self.destage.free_works.pop().unwrap_or_else(|| {
-            self.destage.works.push(Work::default());
-            self.destage.works.len() as u32 - 1
-        });
+        let index = self.destage.take_work();
         let mut blocks = std::mem::take(&mut self.destage.works[index as usize].blocks);
         blocks.clear();
         let place = self.extents.place(extent);
@@ -291,17 +295,23 @@ impl<D: Data> Store<D> {
         } else if blocks.iter().all(|(_, _, number)| self.held.get(*number).is_some()) {
             self.spread(index, &blocks, None, out);
         } else {
-            let mut pieces = self.memory.pieces();
-            for (first, (within, _, number)) in (0..).zip(&blocks) {
-                let record = self.log.get(*number).expect("it is in the round");
-                let at = self.ring_at(record.data_at(extent * size + u64::from(*within)));
-                add_piece(&mut pieces, Piece { area: Area::Log, at, first, blocks: 1 });
-            }
-            let reading = Reading { blocks: blocks.len() as u32, pieces };
-            self.destage.out += 1;
-            self.ask(Purpose::Gather(index), Ask::Read(reading), out);
+            self.gather(index, &blocks, out);
         }
         self.destage.works[index as usize].blocks = blocks;
+    }
+
+    /// Reads blocks of an extent from the log.
+    fn gather(&mut self, index: u32, blocks: &[(u32, u32, u64)], out: &mut Vec<Action<D>>) {
+        let extent = self.destage.works[index as usize].extent;
+        let mut pieces = self.memory.pieces();
+        for (first, (within, _, number)) in (0..).zip(blocks) {
+            let record = self.log.get(*number).expect("it is in the round");
+            let at = self.ring_at(record.data_at(extent * self.extents.blocks() + u64::from(*within)));
+            add_piece(&mut pieces, Piece { area: Area::Log, at, first, blocks: 1 });
+        }
+        let reading = Reading { blocks: blocks.len() as u32, pieces };
+        self.destage.out += 1;
+        self.ask(Purpose::Gather(index), Ask::Read(reading), out);
     }
 
     /// The data of an extent was read from the log, or could not be.
@@ -310,12 +320,25 @@ impl<D: Data> Store<D> {
         let work = &mut self.destage.works[index as usize];
         let (extent, place, blocks) = (work.extent, work.place, std::mem::take(&mut work.blocks));
         let Some(mut data) = data else {
+            if blocks.len() > 1 {
+                // Most of it may be readable: each is read alone.
+                for block in &blocks {
+                    let one = self.destage.take_work();
+                    let work = &mut self.destage.works[one as usize];
+                    (work.extent, work.place, work.writes, work.pairs) = (extent, place, 0, 0);
+                    let mut alone = std::mem::take(&mut work.blocks);
+                    alone.clear();
+                    alone.push(*block);
+                    self.gather(one, &alone, out);
+                    self.destage.works[one as usize].blocks = alone;
+                }
+                self.destage.works[index as usize].blocks = blocks;
+                self.end_work(index);
+                return;
+            }
             // What is at its place has another checksum than the slot will say: it is found to be rotten when it is read.
-            let first = extent * self.extents.blocks();
-            blocks
-                .iter()
-                .map(|(within, ..)| first + u64::from(*within))
-                .for_each(|block| self.rots(block..block + 1));
+            let block = extent * self.extents.blocks() + u64::from(blocks[0].0);
+            self.rots(block..block + 1);
             self.destage.works[index as usize].blocks = blocks;
             self.end_work(index);
             return;

@@ -197,3 +197,30 @@ pub trait Disk {
     /// Makes durable all that was written there before, by this process and by those before it.
     fn sync(&mut self, area: Area) -> Result<(), IoFault>;
 }
+
+/// Fills this as far as the device can: sectors that it cannot read are zeroes. Which, rising. What the device does not have
+/// any more is an error.
+pub(crate) fn read_what_can_be(
+    disk: &mut impl Disk,
+    area: Area,
+    at: u64,
+    into: &mut [Sector],
+) -> Result<Vec<usize>, IoFault> {
+    match disk.read(area, at, into) {
+        Ok(()) => return Ok(Vec::new()),
+        Err(IoFault::Failed { .. }) => {}
+        Err(short) => return Err(short),
+    }
+    let mut unreadable = Vec::new();
+    for (index, sector) in into.iter_mut().enumerate() {
+        match disk.read(area, at + (index * SECTOR) as u64, std::slice::from_mut(sector)) {
+            Ok(()) => {}
+            Err(IoFault::Failed { .. }) => {
+                *sector = Sector::ZERO;
+                unreadable.push(index);
+            }
+            Err(short) => return Err(short),
+        }
+    }
+    Ok(unreadable)
+}

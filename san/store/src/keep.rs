@@ -20,7 +20,7 @@ use loadline_san_protocol::state::{
 };
 use rangemap::RangeMap;
 
-use crate::io::{Area, Disk, IoFault, Part, Sector, Writing};
+use crate::io::{Area, Disk, IoFault, Part, Sector, Writing, read_what_can_be};
 
 /// Where everything is in the chunks of a log, in bytes of the device.
 #[derive(Debug, Clone, Copy)]
@@ -117,9 +117,13 @@ impl Keep {
     /// What is found; and why the list or the tombstones are lost, if they are.
     pub(crate) fn load(disk: &mut impl Disk, places: Places) -> Result<(Keep, Option<DiskFault>), KeepError> {
         let mut pages = Sector::zeroes(2 * PAGE / SECTOR);
-        disk.read(Area::Log, places.page(0), &mut pages)?;
+        let unreadable = read_what_can_be(disk, Area::Log, places.page(0), &mut pages)?;
         let (first, second) = Sector::bytes(&pages).split_at(PAGE);
-        let state = match (State::decode(first), State::decode(second)) {
+        let decoded = |copy: usize, page| match unreadable.iter().any(|at| at * SECTOR / PAGE == copy) {
+            true => Err(DiskFault::Unreadable),
+            false => State::decode(page),
+        };
+        let state = match (decoded(0, first), decoded(1, second)) {
             (Ok(one), Ok(other)) if one.version.abs_diff(other.version) > 1 => {
                 return Err(KeepError::Apart(one.version.abs_diff(other.version)));
             }
@@ -172,7 +176,10 @@ impl Keep {
             }));
         }
         let mut beside = Sector::zeroes(bytes as usize / SECTOR);
-        disk.read(Area::Log, self.places.beside(side.version), &mut beside)?;
+        let at = self.places.beside(side.version);
+        if !read_what_can_be(disk, Area::Log, at, &mut beside)?.is_empty() {
+            return Ok(Some(DiskFault::Unreadable));
+        }
         Ok(match decode_side(Sector::bytes(&beside), &side) {
             Ok((ranges, tombstones)) => {
                 ranges.into_iter().for_each(|range| self.list.insert(range));

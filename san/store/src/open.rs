@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use crate::extents::Extents;
 use crate::held::Held;
-use crate::io::{Area, Data, Disk, IoFault, Sector};
+use crate::io::{Area, Data, Disk, IoFault, Sector, read_what_can_be};
 use crate::keep::{Keep, KeepError, Places};
 use crate::log::{Log, record_length};
 use crate::replay::replay;
@@ -304,10 +304,14 @@ fn load_extents(
     let mut extents = Extents::new(device);
     for chunk in space.extents_of(replica) {
         let mut sectors = Sector::zeroes(device.extents_in_chunk() as usize);
-        disk.read(Area::Capacity, device.slot_at(chunk, 0), &mut sectors)?;
+        let unreadable = read_what_can_be(disk, Area::Capacity, device.slot_at(chunk, 0), &mut sectors)?;
         let mut faults: Vec<(u32, DiskFault)> = Vec::new();
         let slots = (0..).zip(&sectors).map(|(at, sector)| {
             let of = Holder { replica, content, at: device.slot_at(chunk, at) };
+            if unreadable.binary_search(&(at as usize)).is_ok() {
+                faults.push((at, DiskFault::Unreadable));
+                return Err(());
+            }
             if *sector == Sector::ZERO {
                 // Each was written when the chunk was taken.
                 faults.push((at, DiskFault::Blank));

@@ -50,11 +50,13 @@ pub(crate) struct Ring {
     window: Vec<Sector>,
     /// Where in the ring the window begins.
     from: u64,
+    /// Up to here something cannot be read: windows are small.
+    careful: u64,
 }
 
 impl Ring {
     pub(crate) fn new(at: u64, bytes: u64) -> Ring {
-        Ring { at, bytes, window: Vec::new(), from: 0 }
+        Ring { at, bytes, window: Vec::new(), from: 0, careful: 0 }
     }
 
     /// So many bytes from here on, which do not go beyond the ring's end.
@@ -62,12 +64,14 @@ impl Ring {
         let sector = SECTOR as u64;
         let held = self.from..self.from + self.window.len() as u64 * sector;
         if at < held.start || at + bytes > held.end {
-            let sectors = (bytes / sector).max(WINDOW).min((self.bytes - at) / sector);
+            let window = if at < self.careful { 1 } else { WINDOW };
+            let sectors = (bytes / sector).max(window).min((self.bytes - at) / sector);
             self.window.resize(sectors as usize, Sector::ZERO);
             self.from = at;
             let read = disk.read(Area::Log, self.at + at, &mut self.window);
             if read.is_err() {
-                // A sector further on may be what cannot be read.
+                // A sector further on may be what cannot be read: it is come to soon enough.
+                self.careful = at + sectors * sector;
                 self.window.truncate((bytes / sector) as usize);
                 let again = disk.read(Area::Log, self.at + at, &mut self.window);
                 again.inspect_err(|_| self.window.clear())?;

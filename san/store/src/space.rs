@@ -15,7 +15,7 @@ use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::{ClusterId, FieldError};
 use thiserror::Error;
 
-use crate::io::{Area, Disk, IoFault, Sector};
+use crate::io::{Area, Disk, IoFault, Sector, read_what_can_be};
 
 /// Why a device cannot be used.
 #[derive(Debug, Error)]
@@ -116,9 +116,13 @@ impl Space {
     /// Reads what a device of this cluster begins with; of any, if none is named. What one of its two copies has lost is mended from the other.
     pub fn load(disk: &mut impl Disk, area: Area, cluster: Option<ClusterId>) -> Result<Space, SpaceError> {
         let mut pages = Sector::zeroes(2 * PAGE / SECTOR);
-        disk.read(area, 0, &mut pages)?;
+        let unreadable = read_what_can_be(disk, area, 0, &mut pages)?;
         let (first, second) = Sector::bytes(&pages).split_at(PAGE);
-        let superblock = match (Superblock::decode(first), Superblock::decode(second)) {
+        let decoded = |copy: usize, page| match unreadable.iter().any(|at| at * SECTOR / PAGE == copy) {
+            true => Err(DiskFault::Unreadable),
+            false => Superblock::decode(page),
+        };
+        let superblock = match (decoded(0, first), decoded(1, second)) {
             (Ok(superblock), Ok(_)) => superblock,
             (Ok(superblock), Err(_)) => {
                 disk.write(area, PAGE as u64, &Sector::of(first))?;
@@ -146,12 +150,16 @@ impl Space {
     fn load_table(&mut self, disk: &mut impl Disk, area: Area) -> Result<(), SpaceError> {
         let chunks = self.superblock.chunks;
         let mut copies = [Sector::zeroes(chunks as usize), Sector::zeroes(chunks as usize)];
-        for (copy, table) in (0..).zip(&mut copies) {
-            disk.read(area, self.superblock.table_at(copy), table)?;
+        let mut unreadable = [Vec::new(), Vec::new()];
+        for copy in 0..2 {
+            let at = self.superblock.table_at(copy as u32);
+            unreadable[copy] = read_what_can_be(disk, area, at, &mut copies[copy])?;
         }
         for chunk in 0..chunks {
-            let entry =
-                |copy: usize| decode_use(&copies[copy][chunk as usize].0, self.superblock.device, chunk);
+            let entry = |copy: usize| match unreadable[copy].binary_search(&(chunk as usize)) {
+                Ok(_) => Err(DiskFault::Unreadable),
+                Err(_) => decode_use(&copies[copy][chunk as usize].0, self.superblock.device, chunk),
+            };
             let entry = match (entry(0), entry(1)) {
                 // A chunk is used when both say so, and free when both do. Between the two its content does not count yet, or
                 // does not count any more; who has it finds it empty.
@@ -165,12 +173,14 @@ impl Space {
                 (Err(fault), Err(_)) => return Err(SpaceError::Table { chunk, fault }),
             };
             self.uses.push(entry);
-            if copies[0][chunk as usize] != copies[1][chunk as usize] {
+            let is_unreadable = |copy: usize| unreadable[copy].binary_search(&(chunk as usize)).is_ok();
+            if copies[0][chunk as usize] != copies[1][chunk as usize] || is_unreadable(0) || is_unreadable(1)
+            {
                 // What one has lost, or did not come to have, is mended before the other can be lost.
                 let entry = Sector(encode_use(entry.as_ref(), self.superblock.device, chunk)?);
-                for (copy, table) in (0..).zip(&copies) {
-                    if table[chunk as usize] != entry {
-                        let at = self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
+                for copy in 0..2 {
+                    if copies[copy][chunk as usize] != entry || is_unreadable(copy) {
+                        let at = self.superblock.table_at(copy as u32) + u64::from(chunk) * SECTOR as u64;
                         disk.write(area, at, &[entry])?;
                     }
                 }

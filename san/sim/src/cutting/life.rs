@@ -5,7 +5,8 @@ use std::rc::Rc;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
 use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, What};
 use loadline_san_core::store::{Command, Completion, Found, Tag};
-use loadline_san_store::io::{Ask, Token, Writing};
+use loadline_san_protocol::device::PAGE;
+use loadline_san_store::io::{Area, Ask, Token, Writing};
 use loadline_san_store::store::Action;
 
 use super::tape::{Event, Recorder};
@@ -44,6 +45,8 @@ pub(super) struct Life<'a> {
     failed: bool,
     /// It destages when the log is full, and not before.
     lazy: bool,
+    /// What the replica keeps of itself takes long to be written.
+    slow_pages: bool,
     /// Writes of a former life that land in this one. With rule DWait there are none.
     pub(super) late: Vec<Rc<Writing<Blocks>>>,
 }
@@ -57,7 +60,7 @@ impl<'a> Life<'a> {
         rng: &'a mut Rng,
     ) -> Life<'a> {
         let fails_after = rng.chance(5).then(|| rng.below(120));
-        let values = 1 + rng.below(1 << 40);
+        let (values, slow_pages) = (1 + rng.below(1 << 40), rng.chance(2));
         let recorder_is_two = recorder.disk.is_two();
         let mut life = Life {
             store,
@@ -79,6 +82,7 @@ impl<'a> Life<'a> {
             fails_after,
             failed: false,
             lazy: !recorder_is_two,
+            slow_pages,
             late: Vec::new(),
             rng,
         };
@@ -374,7 +378,12 @@ impl<'a> Life<'a> {
         let mut actions = Vec::new();
         let mut done = false;
         if !self.asked.is_empty() {
-            let next = self.rng.index(self.asked.len());
+            let mut next = self.rng.index(self.asked.len());
+            for _ in 0..if self.slow_pages { 6 } else { 0 } {
+                if is_page(&self.asked[next].1) {
+                    next = self.rng.index(self.asked.len());
+                }
+            }
             let (token, ask, moment, id) = self.asked.swap_remove(next);
             let writes = !matches!(ask, Ask::Read(_));
             let fails = writes && self.fails_after == Some(0);
@@ -455,4 +464,10 @@ impl<'a> Life<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether it writes a page of what the replica keeps of itself.
+fn is_page(ask: &Ask<Blocks>) -> bool {
+    let is_page = |writing: &Writing<Blocks>| writing.area == Area::Log && writing.length() == PAGE as u64;
+    matches!(ask, Ask::Write(writing) if is_page(writing))
 }

@@ -1,11 +1,13 @@
 //! What reviews have found wrong with the store, one at a time. It is run after each command and each answer of its device,
 //! and at no other time.
 
+use std::collections::BTreeSet;
+
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, Sequence};
-use loadline_san_core::message::{Content, Entry, Job, Payload, What};
+use loadline_san_core::message::{Content, Entry, Job, Payload, Rotten, What};
 use loadline_san_core::store::Tag;
 use loadline_san_protocol::device::{ChunkUse, PAGE, Role, encode_use};
-use loadline_san_store::io::IoFault;
+use loadline_san_store::io::{Done, IoFault, Piece};
 
 use super::*;
 
@@ -31,6 +33,8 @@ struct Rig {
     asked: Vec<(Token, Ask<Blocks>)>,
     told: Vec<Completion<Blocks>>,
     appended: u64,
+    /// Sectors that cannot be read.
+    unreadable: BTreeSet<u64>,
 }
 
 impl Rig {
@@ -41,7 +45,17 @@ impl Rig {
 
     fn on(mut disk: SimDisk) -> (Rig, Found) {
         let (store, found, _) = opened_on(&mut disk).unwrap();
-        (Rig { store, disk, asked: Vec::new(), told: Vec::new(), appended: 0 }, found)
+        (
+            Rig {
+                store,
+                disk,
+                asked: Vec::new(),
+                told: Vec::new(),
+                appended: 0,
+                unreadable: BTreeSet::new(),
+            },
+            found,
+        )
     }
 
     fn run(&mut self) {
@@ -69,7 +83,16 @@ impl Rig {
         while !self.asked.is_empty() {
             let (token, ask) = self.asked.remove(0);
             let moment = self.disk.moment();
-            let done = self.disk.carry_out(ask, moment);
+            let is_unreadable = |piece: &Piece| {
+                let bytes = u64::from(piece.blocks) * BLOCK;
+                self.unreadable.range(piece.at..piece.at + bytes).next().is_some()
+            };
+            let done = match ask {
+                Ask::Read(reading) if reading.pieces.iter().any(is_unreadable) => {
+                    Done::Read(reading, Err(refused(Area::Log, 0)))
+                }
+                ask => self.disk.carry_out(ask, moment),
+            };
             let mut out = Vec::new();
             self.store.done(token, done, &mut out);
             self.take(out);
@@ -125,10 +148,15 @@ fn use_chunk(disk: &mut SimDisk, superblock: &Superblock, chunk: u32, of: ChunkU
     }
 }
 
-/// A device that takes so many writes, and then no more.
+fn refused(area: Area, at: u64) -> IoFault {
+    IoFault::Failed { area, at, error: std::io::Error::other("it is simulated") }
+}
+
+/// A device that takes so many writes, and then no more; and cannot read some sectors before they are written again.
 struct Dies {
     disk: SimDisk,
     left: u32,
+    unreadable: BTreeSet<u64>,
 }
 
 impl Disk for Dies {
@@ -137,14 +165,18 @@ impl Disk for Dies {
     }
 
     fn read(&mut self, area: Area, at: u64, into: &mut [Sector]) -> Result<(), IoFault> {
-        self.disk.read(area, at, into)
+        match self.unreadable.range(at..at + (into.len() * SECTOR) as u64).next() {
+            Some(at) => Err(refused(area, *at)),
+            None => self.disk.read(area, at, into),
+        }
     }
 
     fn write(&mut self, area: Area, at: u64, from: &[Sector]) -> Result<(), IoFault> {
         if self.left == 0 {
-            return Err(IoFault::Failed { area, at, error: std::io::Error::other("the power has failed") });
+            return Err(refused(area, at));
         }
         self.left -= 1;
+        (0..from.len()).for_each(|sector| _ = self.unreadable.remove(&(at + (sector * SECTOR) as u64)));
         self.disk.write(area, at, from)
     }
 
@@ -157,7 +189,7 @@ impl Disk for Dies {
 fn a_start_that_is_cut_short_again_and_again_finds_its_page() {
     let mut rig = Rig::new(64);
     rig.write(3);
-    let mut dies = Dies { disk: rig.disk, left: 0 };
+    let mut dies = Dies { disk: rig.disk, left: 0, unreadable: BTreeSet::new() };
     for left in [1, 1, 2, 1, 3, 1] {
         dies.left = left;
         let _ = opened_on(&mut dies);
@@ -342,7 +374,7 @@ fn a_replica_that_is_forgotten_half_way_has_no_log() {
     }
     let mut space = Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap();
     assert!(space.log_of(other).is_some());
-    let mut dies = Dies { disk, left: 2 };
+    let mut dies = Dies { disk, left: 2, unreadable: BTreeSet::new() };
     space.forget(&mut dies, Area::Log, other).unwrap_err();
     let space = Space::load(&mut dies.disk, Area::Log, Some(CLUSTER)).unwrap();
     assert_eq!(space.log_of(other), None);
@@ -422,4 +454,81 @@ fn a_slot_that_rots_is_written_again_while_it_is_known() {
     assert!(rig.store.scrubbed().slots > 0);
     let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
     assert!(!found.damaged, "{damage:?}");
+}
+
+fn read_one(rig: &mut Rig, block: u64) -> Result<Block, Rotten> {
+    rig.told.clear();
+    let tag = Tag { session: 1, job: Job { slot: 0, turn: 0, part: 0 } };
+    rig.submit(Command::Read { tag, block, blocks: 1 });
+    rig.settle();
+    match rig.told.pop() {
+        Some(Completion::Data { content: Ok(Content::Data(payload)), .. }) => Ok(payload.data[0]),
+        Some(Completion::Data { content: Err(Rotten), .. }) => Err(Rotten),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_cannot_be_read_of_one_copy_is_taken_from_the_other_and_mended() {
+    let mut rig = Rig::new(64);
+    (0..8).for_each(|block| rig.write(block));
+    rig.destage();
+    let space = Space::load(&mut rig.disk, Area::Log, Some(CLUSTER)).unwrap();
+    let (log, table) = (space.log_of(REPLICA).unwrap().0, |copy| space.superblock().table_at(copy));
+    let page = PAGE as u64;
+    for sector in [0, 512, page, table(0), table(1) + 512, log, log + 512, log + page] {
+        let mut disk = Dies { disk: rig.disk.clone(), left: 100, unreadable: [sector].into() };
+        let (_, found, damage) = opened_on(&mut disk).unwrap_or_else(|why| panic!("byte {sector}: {why}"));
+        assert_eq!((found.end, damage), (at(8), Vec::new()), "byte {sector}");
+        assert!(disk.unreadable.is_empty(), "byte {sector} is written again");
+    }
+    // Of both: it cannot be known what is there.
+    for both in [[0, page], [table(0), table(1)], [log, log + page]] {
+        let mut disk = Dies { disk: rig.disk.clone(), left: 100, unreadable: both.into() };
+        let why = opened_on(&mut disk).err().unwrap_or_default();
+        assert!(why.contains("cannot read"), "{both:?}: {why}");
+    }
+}
+
+#[test]
+fn a_slot_that_cannot_be_read_is_damage_and_the_others_are_found() {
+    let mut rig = Rig::new(64);
+    (0..8).for_each(|block| rig.write(block));
+    rig.destage();
+    let slot = rig.store.slot_of(5).unwrap();
+    let mut disk = Dies { disk: rig.disk, left: 100, unreadable: [slot].into() };
+    let (store, found, damage) = opened_on(&mut disk).unwrap();
+    assert!(found.damaged && matches!(damage[..], [Damage::Slot { .. }]), "{damage:?}");
+    assert!(matches!(store.look_up(0), read::Found::Data { .. }));
+}
+
+#[test]
+fn of_what_is_destaged_together_only_what_cannot_be_read_is_lost() {
+    let mut rig = Rig::new(64);
+    (0..4).for_each(|block| rig.write(block));
+    let read::Found::Data { at: place, .. } = rig.store.look_up(2) else { panic!("it is in the log") };
+    rig.unreadable.insert(place + 1024);
+    rig.destage();
+    assert_eq!(rig.store.entries().count(), 0, "nothing stays in the log for it");
+    for block in [0, 1, 3] {
+        assert_eq!(read_one(&mut rig, block), Ok([block + 100; 8]));
+    }
+    assert_eq!(read_one(&mut rig, 2), Err(Rotten));
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_damage_if_a_later_one_covers_it() {
+    let mut rig = Rig::new(64);
+    (0..6).for_each(|block| rig.write(block));
+    let (place, bytes) = rig.store.record_at(3).unwrap();
+    let (last, _) = rig.store.record_at(6).unwrap();
+    for sector in [place, place + bytes - 512] {
+        let mut disk = Dies { disk: rig.disk.clone(), left: 100, unreadable: [sector].into() };
+        let (_, found, damage) = opened_on(&mut disk).unwrap();
+        assert!(found.damaged && matches!(damage[..], [Damage::Log { from: 3, to: 3, .. }]), "{damage:?}");
+    }
+    // Nobody knows of the last that it was durable.
+    let mut disk = Dies { disk: rig.disk, left: 100, unreadable: [last].into() };
+    let (_, found, damage) = opened_on(&mut disk).unwrap();
+    assert_eq!((found.end, damage), (at(5), Vec::new()));
 }
