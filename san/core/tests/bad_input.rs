@@ -7,7 +7,9 @@ use loadline_san_core::ids::{
 };
 use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, Report, ToOwner, ToReplica, What};
+use loadline_san_core::message::{
+    Entry, FromOwner, FromReplica, Progress, Promise, Report, ToOwner, ToReplica, What,
+};
 use loadline_san_core::record::{Group, Record, RecordError, State};
 use loadline_san_core::replica::{self, Misdirected, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
@@ -219,8 +221,12 @@ fn said(session: u64) -> FromReplica {
 
 /// A volume at node 1, which has asked whom the members follow.
 fn asking() -> (Volume<u8>, Vec<Action<u8>>) {
+    asking_of(record())
+}
+
+fn asking_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
     let (mut volume, mut out) = volume();
-    volume.step(NOW, Event::Seen(record(), Epoch(0)), &mut out);
+    volume.step(NOW, Event::Seen(record, Epoch(0)), &mut out);
     assert!(matches!(out[..], [Action::Attached, Action::Send { message: ToReplica::Probe, .. }, ..]));
     out.clear();
     (volume, out)
@@ -228,7 +234,11 @@ fn asking() -> (Volume<u8>, Vec<Action<u8>>) {
 
 /// A volume at node 1, whose first swap is on its way.
 fn claiming() -> (Volume<u8>, Vec<Action<u8>>) {
-    let (mut volume, mut out) = asking();
+    claiming_of(record())
+}
+
+fn claiming_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
+    let (mut volume, mut out) = asking_of(record);
     let promise = Promise { epoch: Epoch(9), owner: owner(2) };
     volume.step(NOW, Event::Message(said(0), ToOwner::Probed { promise, quiet_ns: 0 }), &mut out);
     assert_eq!(volume.status(), Status::Claiming);
@@ -365,7 +375,11 @@ fn a_request_beyond_the_end_or_where_it_is_not_attached_fails() {
 
 /// A volume at node 1 that serves: its one member has said what it has, and has the opening entry.
 fn serving() -> (Volume<u8>, Vec<Action<u8>>) {
-    let (mut volume, mut out) = claiming();
+    serving_of(record())
+}
+
+fn serving_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
+    let (mut volume, mut out) = claiming_of(record);
     let swapped = |volume: &mut Volume<u8>, number, out: &mut Vec<Action<u8>>| {
         let id = ProposalId { by: owner(1), number };
         volume.step(NOW, Event::Swapped(id, Answer::Committed, Epoch(9)), out);
@@ -407,4 +421,75 @@ fn the_last_sector_can_be_asked_for_and_the_next_cannot() {
     out.clear();
     volume.step(NOW, Event::Request(read(last + 1)), &mut out);
     assert_eq!(out, [Action::Complete(RequestId(last + 1), Err(Failure::OutOfRange))]);
+}
+
+/// A volume of a TiB that serves, and its opening entry is acknowledged.
+fn large() -> (Volume<u8>, Vec<Action<u8>>) {
+    let blocks = 1 << 28;
+    serving_of(Record { blocks, layout: Layout::new(1, blocks, blocks).unwrap(), ..record() })
+}
+
+/// The replica has all entries up to this one.
+fn has(volume: &mut Volume<u8>, through: u64, full: bool, out: &mut Vec<Action<u8>>) {
+    let progress = Progress {
+        ownership: volume.record().unwrap().epoch,
+        received: Sequence(through),
+        durable: Sequence(through),
+        beside_received: 0,
+        beside_durable: 0,
+        returned: false,
+        gap: false,
+        full,
+    };
+    volume.step(NOW, Event::Message(said(1), ToOwner::Durable(progress)), out);
+}
+
+/// The blocks of the entries that are sent.
+fn sent(out: &[Action<u8>]) -> Vec<std::ops::Range<u64>> {
+    let entries = out.iter().filter_map(|action| match action {
+        Action::Send { message: ToReplica::Entry { entry, .. }, .. } => Some(entry.range()),
+        _ => None,
+    });
+    entries.collect()
+}
+
+#[test]
+fn what_is_zeroed_at_once_is_little_however_much_is_asked_for() {
+    let (mut volume, mut out) = large();
+    let id = RequestId(1);
+    let all = Request { id, ask: Ask::WriteZeroes, sector: 0, sectors: 40_000 * 8 };
+    volume.step(NOW, Event::Request(all), &mut out);
+    assert_eq!(sent(&out), [0..8192, 8192..16384]);
+    out.clear();
+    has(&mut volume, 2, false, &mut out);
+    assert_eq!(sent(&out), [], "one is still under way");
+    has(&mut volume, 3, false, &mut out);
+    assert_eq!(sent(&out), [16384..24576, 24576..32768]);
+    out.clear();
+    has(&mut volume, 5, false, &mut out);
+    assert_eq!(sent(&out), [32768..40000]);
+    out.clear();
+    has(&mut volume, 6, false, &mut out);
+    assert_eq!(out, [Action::Complete(id, Ok(()))]);
+}
+
+#[test]
+fn a_full_device_is_an_error_of_what_needs_room_and_of_nothing_else() {
+    let (mut volume, mut out) = large();
+    has(&mut volume, 1, true, &mut out);
+    let request = |id, ask| Request { id: RequestId(id), ask, sector: 0, sectors: 8 };
+    for (id, ask) in [(1, Ask::Write(7)), (2, Ask::WriteZeroes)] {
+        out.clear();
+        volume.step(NOW, Event::Request(request(id, ask)), &mut out);
+        assert_eq!(out, [Action::Complete(RequestId(id), Err(Failure::NoSpace))]);
+    }
+    out.clear();
+    volume.step(NOW, Event::Request(request(3, Ask::Trim)), &mut out);
+    assert_eq!(sent(&out), [0..1]);
+    out.clear();
+    has(&mut volume, 2, false, &mut out);
+    assert_eq!(out, [Action::Complete(RequestId(3), Ok(()))]);
+    out.clear();
+    volume.step(NOW, Event::Request(request(4, Ask::Write(7))), &mut out);
+    assert_eq!(sent(&out), [0..1], "there is room again");
 }

@@ -28,6 +28,10 @@ use crate::volume::{Action, Ask, Context, Failure, Request, SECTORS};
 /// Blocks that are written anew at the same time since somebody has found them rotten.
 const MENDS: usize = 16;
 
+/// Blocks that one request turns to zeroes, or trims, at a time: a replica takes an entry in one step, and zeroes need room.
+const MOST_ZEROES: u64 = 1 << 14;
+const MOST_TRIMMED: u64 = 1 << 18;
+
 /// The jobs, in slots that are used again.
 #[derive(Debug)]
 pub(in crate::volume) struct Jobs<D> {
@@ -66,6 +70,8 @@ struct State<D> {
     stage: Stage,
     /// The blocks of the volume that it touches.
     blocks: Range<u64>,
+    /// What it has not written yet, of a request that has no data.
+    rest: Range<u64>,
     /// What it reads.
     parts: Vec<Part<D>>,
     /// Parts that have not been read, or entries that are not acknowledged.
@@ -146,6 +152,7 @@ impl<D> Jobs<D> {
                 work: Work::Nothing,
                 stage: Stage::Waiting,
                 blocks: 0..0,
+                rest: 0..0,
                 parts: Vec::new(),
                 pending: 0,
                 careful: false,
@@ -157,6 +164,7 @@ impl<D> Jobs<D> {
         let job = &mut self.slots[slot as usize];
         (job.work, job.stage, job.blocks) = (work, Stage::Waiting, blocks);
         (job.pending, job.careful, job.was_leased) = (0, false, false);
+        job.rest = 0..0;
         job.parts.clear();
         slot
     }
@@ -277,6 +285,9 @@ impl<D: Clone> Active<D> {
                 match job.stage {
                     _ if matches!(job.work, Work::Cancelled) => self.free(slot),
                     Stage::Repairing => self.has_read(c, now, slot, out),
+                    Stage::Writing if !job.rest.is_empty() => {
+                        self.write_parts(c, slot, [None, None, None], out);
+                    }
                     _ => self.complete(slot, Ok(()), out),
                 }
             } else if let Some(slot) = self.jobs.ready.pop_front() {
@@ -379,19 +390,19 @@ impl<D: Clone> Active<D> {
 
     /// Issues the entries of a request. `merged`: see [`Action::Merge`].
     fn write(&mut self, c: &mut Context, slot: u32, merged: Option<D>, out: &mut Vec<Action<D>>) {
-        let layout = c.record().expect("it owns the volume").layout;
         let job = &mut self.jobs.slots[slot as usize];
-        job.stage = Stage::Writing;
         let blocks = job.blocks.clone();
         let Work::Client(request) = &job.work else { unreachable!("copies write nothing") };
         // Ranges of blocks, and what they get: data begins in its buffer where the range does.
         let mut parts: [Option<(Range<u64>, What<D>)>; 3] = [None, None, None];
+        let rest;
         match &request.ask {
             Ask::Write(data) => {
                 let data = merged.unwrap_or_else(|| data.clone());
+                rest = blocks.end..blocks.end;
                 parts[0] = Some((blocks, What::Data(Payload { data, first: 0 })));
             }
-            Ask::Trim => parts[0] = Some((blocks, What::Trim)),
+            Ask::Trim => rest = blocks,
             Ask::WriteZeroes => {
                 let span = span(request);
                 let (mut start, mut end) = (blocks.start, blocks.end);
@@ -407,20 +418,39 @@ impl<D: Clone> Active<D> {
                         end -= 1;
                     }
                 }
-                if start < end {
-                    parts[1] = Some((start..end, What::Zeroes));
-                }
+                rest = start..end;
             }
             Ask::Read | Ask::Flush => unreachable!("they write nothing"),
         }
+        job.rest = rest;
+        self.write_parts(c, slot, parts, out);
+    }
+
+    /// Issues entries: these, and the next of what has no data and is a part of its request.
+    fn write_parts(
+        &mut self,
+        c: &mut Context,
+        slot: u32,
+        mut parts: [Option<(Range<u64>, What<D>)>; 3],
+        out: &mut Vec<Action<D>>,
+    ) {
+        let layout = c.record().expect("it owns the volume").layout;
+        let job = &mut self.jobs.slots[slot as usize];
+        job.stage = Stage::Writing;
+        let trims = matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Trim));
+        if !job.rest.is_empty() {
+            let (most, what) = if trims { (MOST_TRIMMED, What::Trim) } else { (MOST_ZEROES, What::Zeroes) };
+            let end = job.rest.end.min(job.rest.start + most);
+            parts[1] = Some((job.rest.start..end, what));
+            job.rest.start = end;
+        }
         let entries = || parts.iter().flatten().flat_map(|(range, _)| layout.pieces(range.clone()));
-        let needs_room = !matches!(request.ask, Ask::Trim);
-        if needs_room && entries().any(|piece| !self.has_room(piece.group)) {
+        let count = entries().count() as u32;
+        if !trims && entries().any(|piece| !self.has_room(piece.group)) {
             self.complete(slot, Err(Failure::NoSpace), out);
             return;
         }
-        let job = &mut self.jobs.slots[slot as usize];
-        job.pending = entries().count() as u32;
+        self.jobs.slots[slot as usize].pending = count;
         for (range, what) in parts.iter().flatten() {
             let mut at = 0;
             for piece in layout.pieces(range.clone()) {
