@@ -178,7 +178,9 @@ impl<D: Data> Store<D> {
             }
             self.growth.want_nothing();
         }
-        if writes && drains && !self.pay(needed) {
+        // What goes to the ring's beginning is looked at again when it is there.
+        let price = if wraps && self.log.head() > 0 { needed - length } else { length };
+        if writes && drains && !self.pay(price) {
             return Admission::Waits;
         }
         if wraps { Admission::Wrapped } else { Admission::Here }

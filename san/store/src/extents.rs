@@ -238,20 +238,24 @@ impl Extents {
         goes
     }
 
-    /// All are forgotten: what the device has of them does not count any more.
-    pub(crate) fn clear(&mut self) {
+    /// All are forgotten: what the device has of them does not count any more. Places whose slots could not be read, which are
+    /// to be written again: a start would be none the wiser.
+    pub(crate) fn clear(&mut self) -> Vec<Place> {
+        let mut spoilt = Vec::new();
         self.map.clear();
         self.mapped = 0;
         self.free.clear();
         for place in 0..self.chunks.len() as u32 * self.per_chunk {
             let extent = self.at_mut(place);
-            let spoilt = extent.spoilt;
-            *extent = Extent { slot: Slot::new(u64::MAX), pending: 0, stored: false, spoilt };
-            if !spoilt {
-                self.free.push(place);
+            let was_spoilt = extent.spoilt;
+            *extent = Extent { slot: Slot::new(u64::MAX), pending: 0, stored: false, spoilt: false };
+            if was_spoilt {
+                spoilt.push(place);
             }
+            self.free.push(place);
         }
         self.sort_free();
+        spoilt
     }
 
     /// What a block's slot says: its state, and the checksum if it has data, and its place. Nothing if the extent is not

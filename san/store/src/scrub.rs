@@ -44,6 +44,8 @@ pub(crate) struct Scrub {
     budget: u64,
     /// Blocks of an extent that is not whole, which are looked at one by one.
     suspects: Vec<u64>,
+    /// Places whose slots are looked at before all others.
+    slots: Vec<Place>,
     /// Something was asked for, and has not come.
     waits: bool,
     /// How many rounds of destaging had ended when slots were asked for.
@@ -59,6 +61,13 @@ impl Scrub {
         self.budget = (self.budget + bytes).min(bytes.max(extent));
         self.rests = bytes == 0;
     }
+
+    /// The slots of these places are not as they are to be.
+    pub(crate) fn look_at(&mut self, places: Vec<Place>, per_chunk: u32) {
+        let first = |place: Place| place - place % per_chunk % SLOTS;
+        self.slots.extend(places.into_iter().map(first));
+        self.slots.dedup();
+    }
 }
 
 impl<D: Data> Store<D> {
@@ -67,6 +76,12 @@ impl<D: Data> Store<D> {
         for _ in 0..MOST_PASSED {
             if self.scrub.waits {
                 return;
+            }
+            if self.destage.is_quiet()
+                && let Some(place) = self.scrub.slots.pop()
+            {
+                self.read_slots(place, out);
+                continue;
             }
             if let Some(block) = self.scrub.suspects.pop() {
                 self.scrub_blocks(block, 1, out);

@@ -538,7 +538,9 @@ impl<D: Data> Store<D> {
                 let next = self.log.next();
                 self.log.free(next, |_, _| {});
                 self.held.free(next);
-                self.extents.clear();
+                let spoilt = self.extents.clear();
+                self.scrub.look_at(spoilt, self.extents.per_chunk());
+                self.rots = RangeSet::default();
             }
         }
         self.rebuild_index();
