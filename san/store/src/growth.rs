@@ -25,7 +25,13 @@ pub(crate) struct Growth {
     step: Option<Step>,
     /// It was told that the device is full.
     full: bool,
+    /// When time last passed, there was less than somebody waits for; and how often in a row.
+    stuck: bool,
+    ticks: u32,
 }
+
+/// So many ticks something may wait for places that others give back: longer than a heartbeat, which brings the mark.
+const MOST_STUCK: u32 = 50;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -72,16 +78,22 @@ impl<D: Data> Store<D> {
         if std::mem::replace(&mut self.growth.full, full) != full {
             out.push(Action::Tell(Completion::Full(full)));
         }
-        if have < self.growth.wanted && !self.destage.is_active() && !self.can_destage() {
-            // Nothing that is in the log gives any back, and what waits behind this must not wait for ever.
-            self.fail(
-                "the device is full, and more was written than its owner may have in flight".to_owned(),
-            );
-            return;
-        }
+        self.growth.stuck &= have < self.growth.wanted;
         if self.growth.step.is_none() && !self.growth.coming.is_empty() {
             self.growth.step = Some(if left_out(Rule::DSlots) { Step::Entry(0) } else { Step::Slots });
             self.write_growth(out);
+        }
+    }
+
+    /// Time has passed. What waits for places may wait for what is trimmed in the log, and not acknowledged yet; but not for
+    /// ever: all else waits behind it.
+    pub(crate) fn growth_tick(&mut self) {
+        let was = std::mem::replace(&mut self.growth.stuck, self.growth.wanted > 0);
+        self.growth.ticks = if was { self.growth.ticks + 1 } else { 0 };
+        if self.growth.ticks >= MOST_STUCK {
+            self.fail(
+                "the device is full, and more was written than its owner may have in flight".to_owned(),
+            );
         }
     }
 

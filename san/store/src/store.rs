@@ -379,6 +379,7 @@ impl<D: Data> Store<D> {
     pub fn tick(&mut self) {
         let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
         self.busy = false;
+        self.growth_tick();
         self.scrub.earn(self.settings.scrub, self.extents.blocks() * BLOCK);
         if idle && self.health == Health::Well {
             if self.settings.when_idle {
@@ -414,9 +415,6 @@ impl<D: Data> Store<D> {
         }
         self.run_scrub(out);
         self.run_growth(out);
-        if self.health == Health::Failed {
-            return self.run(out);
-        }
         if let Some(writing) = self.keep.write() {
             self.ask(Purpose::Keep, Ask::Write(writing), out);
         }
