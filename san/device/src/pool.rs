@@ -195,9 +195,11 @@ impl Region {
     fn new(class: Class) -> io::Result<Region> {
         let blocks = class.blocks as usize * class.buffers as usize;
         let bytes = blocks.checked_mul(BLOCK_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let memory = AlignedBuffer::new(bytes)?;
+        memory.want_huge_pages();
         Ok(Region {
             class,
-            memory: AlignedBuffer::new(bytes)?,
+            memory,
             // The last is taken first: what was given back just now is still in the CPU's cache.
             free: RefCell::new((0..class.buffers).rev().collect()),
             references: cells(class.buffers as usize),

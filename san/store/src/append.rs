@@ -210,8 +210,9 @@ impl<D: Data> Store<D> {
         let Current::Batch(batch) = std::mem::replace(&mut self.current, Current::Nothing) else {
             unreachable!("a batch was being written")
         };
-        for (number, record) in self.log.from(batch.first) {
-            self.index.insert(record.range(), number, record.kind == Kind::Data);
+        for number in batch.first..=batch.last {
+            let record = *self.log.get(number).expect("it was written just now");
+            self.index_record(number, &record);
             if !self.rots.is_empty() {
                 self.rots.remove(&record.range());
             }

@@ -263,12 +263,15 @@ impl<D: Data> Store<D> {
         let mut changes = false;
         for (within, number) in (0..).zip(last).take(size as usize).filter(|(_, number)| *number != 0) {
             let block = first + u64::from(within);
-            let newest = self.index.newest(block).expect("the log has it");
-            if newest >= self.destage.below && self.may_go(newest) {
-                continue;
+            let record = self.log.get(number).expect("it is in the round");
+            let is_newest = record.kind == Kind::Data && !self.log.is_replaced(record, block);
+            if !is_newest || self.index.has_others() {
+                let newest = self.index.newest(block).expect("the log has it");
+                if newest >= self.destage.below && self.may_go(newest) {
+                    continue;
+                }
             }
             changes = true;
-            let record = self.log.get(number).expect("it is in the round");
             let (state, sum) = match record.kind {
                 Kind::Data => {
                     let sum = self.log.checksum(record, block);

@@ -14,15 +14,28 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// A record has these blocks now. It is newer than all that are here.
-    pub(crate) fn insert(&mut self, blocks: Range<u64>, number: u64, has_data: bool) {
+    /// A record has these blocks now. It is newer than all that are here; records whose data it replaces are shown.
+    pub(crate) fn insert(
+        &mut self,
+        blocks: Range<u64>,
+        number: u64,
+        has_data: bool,
+        mut replaces: impl FnMut(u64, u64),
+    ) {
         if has_data {
             for block in blocks {
-                self.data.insert(block, number);
+                if let Some(old) = self.data.insert(block, number) {
+                    replaces(old, block);
+                }
             }
         } else if !blocks.is_empty() {
             self.others.insert(blocks, number);
         }
+    }
+
+    /// Whether there are records that have no data.
+    pub(crate) fn has_others(&self) -> bool {
+        !self.others.is_empty()
     }
 
     /// The newest record of a block.

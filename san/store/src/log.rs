@@ -117,6 +117,8 @@ pub(crate) struct Log {
     front: u64,
     /// The checksums of their data, in their order.
     sums: VecDeque<u32>,
+    /// Of the same blocks, whether a later record has data too.
+    replaced: VecDeque<bool>,
     /// How many there were before.
     sums_before: u64,
     /// Where the first of the records is, durably, and where the next goes.
@@ -134,6 +136,7 @@ impl Log {
             records: VecDeque::new(),
             front: number,
             sums: VecDeque::new(),
+            replaced: VecDeque::new(),
             sums_before: 0,
             tail: at,
             head: at,
@@ -197,13 +200,6 @@ impl Log {
         self.records.iter().enumerate().map(move |(at, record)| (front + at as u64, record))
     }
 
-    /// Those from this number on.
-    pub(crate) fn from(&self, number: u64) -> impl Iterator<Item = (u64, &Record)> {
-        let skip = (number.saturating_sub(self.front) as usize).min(self.records.len());
-        let first = self.front + skip as u64;
-        self.records.range(skip..).enumerate().map(move |(at, record)| (first + at as u64, record))
-    }
-
     /// Those that count and are above this position.
     pub(crate) fn above(&self, mark: Position) -> impl Iterator<Item = (u64, &Record)> {
         self.iter().filter(move |(_, record)| record.counts() && record.position > mark)
@@ -211,7 +207,24 @@ impl Log {
 
     /// The checksum of a block's data in a record.
     pub(crate) fn checksum(&self, record: &Record, block: u64) -> u32 {
-        self.sums[(record.sums - self.sums_before + (block - record.block)) as usize]
+        self.sums[self.place_of_sum(record, block)]
+    }
+
+    fn place_of_sum(&self, record: &Record, block: u64) -> usize {
+        (record.sums - self.sums_before + (block - record.block)) as usize
+    }
+
+    /// A later record has data for a block of this one.
+    pub(crate) fn replace(&mut self, number: u64, block: u64) {
+        if let Some(record) = self.get(number).copied() {
+            let place = self.place_of_sum(&record, block);
+            self.replaced[place] = true;
+        }
+    }
+
+    /// Whether a later record had data for a block of this one: it may have been dropped since.
+    pub(crate) fn is_replaced(&self, record: &Record, block: u64) -> bool {
+        self.replaced[self.place_of_sum(record, block)]
     }
 
     /// A record goes to the head. Its number.
@@ -220,6 +233,7 @@ impl Log {
         record.at = self.head;
         record.sums = self.sums_before + self.sums.len() as u64;
         self.sums.extend(sums);
+        self.replaced.resize(self.sums.len(), false);
         self.head = match record.kind {
             Kind::Wrap => 0,
             Kind::Hole => self.head,
@@ -261,6 +275,7 @@ impl Log {
             gone(self.front, &record);
             let sums = record.data_blocks() as usize;
             self.sums.drain(..sums);
+            self.replaced.drain(..sums);
             self.sums_before += sums as u64;
             self.front += 1;
         }

@@ -29,7 +29,7 @@ use crate::held::Held;
 use crate::index::Index;
 use crate::io::{Address, Area, Ask, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
 use crate::keep::{Keep, Places};
-use crate::log::{Kind, Log};
+use crate::log::{Kind, Log, Record};
 use crate::read::Reads;
 use crate::scrub::Scrub;
 use crate::space::Space;
@@ -548,9 +548,18 @@ impl<D: Data> Store<D> {
     /// The index, from what the log has.
     pub(crate) fn rebuild_index(&mut self) {
         self.index.clear();
-        for (number, record) in self.log.iter().filter(|(_, record)| record.counts()) {
-            self.index.insert(record.range(), number, record.kind == Kind::Data);
+        for number in self.log.front()..self.log.next() {
+            if let Some(record) = self.log.get(number).copied().filter(Record::counts) {
+                self.index_record(number, &record);
+            }
         }
+    }
+
+    /// A record is the newest.
+    pub(crate) fn index_record(&mut self, number: u64, record: &Record) {
+        let log = &mut self.log;
+        let replaces = |old, block| log.replace(old, block);
+        self.index.insert(record.range(), number, record.kind == Kind::Data, replaces);
     }
 
     /// These blocks do not match their checksums.
