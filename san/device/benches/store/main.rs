@@ -19,6 +19,8 @@ use loadline_san_device::pool::{Class, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
 use loadline_san_store::io::Address;
 use loadline_san_store::store::Settings;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 use drivers::{Counted, Instantly, Nothing, Ringed, Thin};
 use run::{Driver, GROUP, OUTSTANDING, Run, VOLUME, make, reopen};
@@ -272,11 +274,47 @@ fn pairs(what: &str, values: &[(f64, Option<f64>)], wanted: f64) {
     row(what, &figure, &verdict);
 }
 
+/// Keeps this thread, and what it starts, on one CPU, or lets them have all that there were.
+struct OneCpu(CpuSet);
+
+impl OneCpu {
+    fn new() -> OneCpu {
+        let all = sched_getaffinity(Pid::from_raw(0)).expect("a thread knows its CPUs");
+        let this = OneCpu(all);
+        this.take_one();
+        this
+    }
+
+    fn take_one(&self) {
+        let last = (0..CpuSet::count()).rev().find(|cpu| self.0.is_set(*cpu) == Ok(true));
+        let mut one = CpuSet::new();
+        one.set(last.expect("it runs somewhere")).expect("it was in the other");
+        sched_setaffinity(Pid::from_raw(0), &one).expect("one of those that it has");
+    }
+
+    fn with_all<T>(&self, does: impl FnOnce() -> T) -> T {
+        sched_setaffinity(Pid::from_raw(0), &self.0).expect("it had them");
+        let result = does();
+        self.take_one();
+        result
+    }
+}
+
+impl Drop for OneCpu {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(Pid::from_raw(0), &self.0);
+    }
+}
+
+/// Both on one CPU: a file in memory has no queue, and the peer's io_uring would have a thread of the kernel copy its data on
+/// another CPU. What it does with that is said beside it.
 fn in_memory() {
     let folder = memory_folder();
+    let cpu = OneCpu::new();
     let client = client();
     let pool = pool();
     let mut rows = [const { Vec::new() }; 3];
+    let (mut free_reads, mut free_writes) = (Vec::new(), Vec::new());
     let mut devices = device(&folder.0.join("store"), 3 * GIB, BLOCKS, GIB);
     for _ in 0..PAIRS {
         let (store, found) = reopen(&mut devices, EAGER);
@@ -284,10 +322,12 @@ fn in_memory() {
         fill(&mut run, BLOCKS, |first, blocks| many(&pool, &client, first, blocks));
         let read = reads(&mut run, OUTSTANDING, TIME);
         rows[0].push((read, peer(&folder.0, "B4-T1-O32-W0-PR")));
+        free_reads.extend(cpu.with_all(|| peer(&folder.0, "B4-T1-O32-W0-PR")));
         // So long that the log is as full as it will be, and as much is destaged as is written.
         writes(&mut run, TIME, |block| from_client(&pool, &client, block));
         let steady = writes(&mut run, TIME, |block| from_client(&pool, &client, block));
         rows[2].push((steady, peer(&folder.0, "B4-T1-O32-W100-PR")));
+        free_writes.extend(cpu.with_all(|| peer(&folder.0, "B4-T1-O32-W100-PR")));
         run.destage();
         devices = run.driver.into_direct().into_devices();
         // The log has room for so many, and nothing is destaged meanwhile.
@@ -302,6 +342,15 @@ fn in_memory() {
     pairs("in memory: reads", &rows[0], 0.7);
     pairs("in memory: writes, the log has room", &rows[1], 0.8);
     pairs("in memory: writes, destaged all the time", &rows[2], 0.4);
+    for (what, free) in [("reads", free_reads), ("writes", free_writes)] {
+        if !free.is_empty() {
+            row(
+                &format!("beside it: the peer's {what}, with a CPU more"),
+                &format!("{:.0}/s", median(free)),
+                "",
+            );
+        }
+    }
 }
 
 fn on_disk() {
