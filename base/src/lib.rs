@@ -12,4 +12,5 @@ pub mod buffer;
 pub mod clock;
 pub mod histogram;
 pub mod ring;
+pub mod spin;
 pub mod units;

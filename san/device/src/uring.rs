@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use loadline_base::ring::{Ring, RingOptions, opcode};
+use loadline_base::spin::Spins;
 use loadline_san_store::io::{Area, Ask, Done, Token};
 use nix::libc;
 
@@ -40,11 +41,13 @@ pub struct UringOptions {
     pub in_flight: u32,
     /// Stores. 1 to 4096.
     pub stores: u32,
+    /// It looks for what completes, before it sleeps, for so long at most: where a core is to spare. Zero: never.
+    pub spin: Duration,
 }
 
 impl Default for UringOptions {
     fn default() -> Self {
-        UringOptions { in_flight: 256, stores: 64 }
+        UringOptions { in_flight: 256, stores: 64, spin: Duration::from_micros(60) }
     }
 }
 
@@ -68,6 +71,8 @@ pub struct Uring {
     queued: u32,
     /// The pool's memory is registered.
     registered: bool,
+    spins: Spins,
+    spin: Duration,
 }
 
 struct Held {
@@ -78,7 +83,7 @@ struct Held {
 impl Uring {
     /// A ring whose reads take their buffers from this pool. Fails where io_uring is refused, which containers often do.
     pub fn new(options: UringOptions, pool: Pool) -> Result<Uring, UringError> {
-        let UringOptions { in_flight, stores } = options;
+        let UringOptions { in_flight, stores, spin } = options;
         for (what, number) in [("asks in flight", in_flight), ("stores", stores)] {
             if !(1..=4096).contains(&number) {
                 return Err(UringError::Options { what, number });
@@ -109,6 +114,8 @@ impl Uring {
             flying: 0,
             queued: 0,
             registered,
+            spins: Spins::new(!spin.is_zero()),
+            spin,
         })
     }
 
@@ -187,6 +194,18 @@ impl Uring {
         }
         let begin = Instant::now();
         let mut left = limit;
+        if self.spins.worth_it() {
+            self.submit()?;
+            let mut spins = std::mem::take(&mut self.spins);
+            let found = spins.look(self.spin, limit, || {
+                self.ring.poll()?;
+                self.collect()?;
+                Ok(!self.done.is_empty())
+            });
+            self.spins = spins;
+            found?;
+            left = limit.saturating_sub(begin.elapsed());
+        }
         // What completes may be only a part of an ask.
         while self.done.is_empty() && self.flying > 0 {
             self.queued = 0;

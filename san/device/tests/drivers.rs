@@ -229,7 +229,7 @@ fn a_device_that_refuses_is_told_of() {
     let (folder, pool) = (tempfile::tempdir().unwrap(), pool());
     std::fs::write(folder.path().join("log"), [0; 4096]).unwrap();
     let file = File::open(folder.path().join("log")).unwrap();
-    let options = UringOptions { in_flight: 2, stores: 1 };
+    let options = UringOptions { in_flight: 2, stores: 1, ..UringOptions::default() };
     let Ok(mut uring) = Uring::new(options, pool) else { return };
     let store = uring.add(file.as_fd(), None).unwrap();
     let error = uring.add(file.as_fd(), None).unwrap_err();
@@ -251,7 +251,8 @@ fn a_device_that_refuses_is_told_of() {
 
 /// A ring with one store, whose devices are both this.
 fn ring_over(file: impl AsFd, pool: &Pool) -> Option<(Uring, u32)> {
-    let mut uring = Uring::new(UringOptions { in_flight: 4, stores: 1 }, pool.clone()).ok()?;
+    let mut uring =
+        Uring::new(UringOptions { in_flight: 4, stores: 1, ..UringOptions::default() }, pool.clone()).ok()?;
     let store = uring.add(file.as_fd(), None).unwrap();
     Some((uring, store))
 }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loadline_base::ring::{Ring, RingOptions, opcode, types};
+use loadline_base::spin::Spins;
 use nix::libc;
 
 use super::{Engine, Io, Kind, Memory};
@@ -29,9 +30,6 @@ const LARGEST_REGION: usize = 1 << 30;
 const SPIN: Duration = Duration::from_micros(60);
 /// How long, if several are waited for at once: the sleep is shared by them, so looking longer costs more than it saves.
 const SPIN_FOR_SEVERAL: Duration = Duration::from_micros(12);
-/// Pauses of the CPU before each look. Tuned on an AMD EPYC; a pause takes longer on some CPUs, and what is looked for is
-/// then seen later by as much.
-const PAUSES: u32 = 80;
 /// How long a request that does nothing may take.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
 /// How long dropping an engine waits for I/Os in flight, before their memory is given up to them for good.
@@ -110,7 +108,7 @@ impl UringEngine {
             poll,
             in_flight: 0,
             done: VecDeque::with_capacity(slots),
-            spins: Spins { allowed: waiting == Waiting::SpinsFirst, ..Spins::default() },
+            spins: Spins::new(waiting == Waiting::SpinsFirst),
         })
     }
 
@@ -118,60 +116,20 @@ impl UringEngine {
     fn spin(&mut self, want: usize, limit: Duration) -> io::Result<()> {
         self.ring.submit()?;
         let longest = if want > 1 { SPIN_FOR_SEVERAL } else { SPIN };
-        let until = Instant::now() + longest.min(limit);
-        loop {
-            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        let mut spins = std::mem::take(&mut self.spins);
+        let found = spins.look(longest, limit, || {
             self.ring.poll()?;
             self.collect();
-            if self.done.len() >= want {
-                self.spins.paid();
-                return Ok(());
-            }
-            if Instant::now() >= until {
-                // Cut short by the end of a second, it says nothing.
-                if limit >= longest {
-                    self.spins.failed();
-                }
-                return Ok(());
-            }
-        }
+            Ok(self.done.len() >= want)
+        });
+        self.spins = spins;
+        found
     }
 
     fn collect(&mut self) {
         let before = self.done.len();
         self.done.extend(self.ring.completions().map(|(slot, result)| (slot as u32, result)));
         self.in_flight -= self.done.len() - before;
-    }
-}
-
-/// Whether to spin: not again for a while, and for longer each time, after it did not pay.
-#[derive(Debug, Default)]
-struct Spins {
-    allowed: bool,
-    /// Waits to go without spinning.
-    skip: u32,
-    /// Failures in a row.
-    failures: u32,
-}
-
-impl Spins {
-    fn worth_it(&mut self) -> bool {
-        if !self.allowed {
-            return false;
-        }
-        let worth_it = self.skip == 0;
-        self.skip = self.skip.saturating_sub(1);
-        worth_it
-    }
-
-    fn paid(&mut self) {
-        self.failures = 0;
-    }
-
-    fn failed(&mut self) {
-        self.failures = (self.failures + 1).min(10);
-        // One failure means little; ten in a row are paid with a thousand waits.
-        self.skip = (1 << self.failures) - 2;
     }
 }
 

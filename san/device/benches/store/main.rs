@@ -364,6 +364,8 @@ fn on_disk() {
     let mut run = Run::new(store, &found, Ringed { ring, store: index });
     fill(&mut run, BLOCKS, |first, blocks| many(&pool, &client, first, blocks));
     let mut rows = [const { Vec::new() }; 2];
+    // As long as the peer warms up.
+    reads(&mut run, 32, Duration::from_secs(1));
     for _ in 0..PAIRS {
         rows[0].push((reads(&mut run, 32, TIME), peer(&folder.0, "B4-T1-O32-W0-PR")));
         rows[1].push((reads(&mut run, 1, TIME), peer(&folder.0, "B4-T1-O1-W0-PR")));

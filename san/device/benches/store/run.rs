@@ -72,6 +72,9 @@ pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Stor
     (opened.0, opened.1)
 }
 
+/// Answers of a device that are taken before who waits for them may ask for more.
+const AT_ONCE: usize = 4;
+
 impl<R: Driver> Run<R> {
     pub(crate) fn new(store: Store<R::Data>, found: &Found, driver: R) -> Run<R> {
         let mut run = Run {
@@ -146,31 +149,32 @@ impl<R: Driver> Run<R> {
         self.appended - self.told + self.asked - self.answers
     }
 
-    /// Does what there is to do. Waits for a device, if this says so and nothing else is to be done.
-    pub(crate) fn turn(&mut self, mut wait: bool) {
+    /// Does what there is to do, until something is told. Waits for a device, if this says so and nothing else is to be done.
+    pub(crate) fn turn(&mut self, wait: bool) {
         let mut actions = std::mem::take(&mut self.actions);
         loop {
             self.store.run(&mut actions);
+            let mut told = false;
             for action in actions.drain(..) {
                 match action {
                     Action::Ask(token, ask) => self.driver.start(token, ask),
-                    Action::Tell(Completion::Appended(through)) => {
-                        (self.told, wait) = (through, false);
-                    }
+                    Action::Tell(Completion::Appended(through)) => (self.told, told) = (through, true),
                     Action::Tell(Completion::Data { content, .. }) => {
                         assert!(content.is_ok(), "nothing rots");
-                        (self.answers, wait) = (self.answers + 1, false);
+                        (self.answers, told) = (self.answers + 1, true);
                     }
                     Action::Tell(Completion::Failed) => panic!("the device has failed"),
                     Action::Tell(_) => {}
                 }
             }
             let mut any = false;
-            while let Some((token, done)) = self.driver.take(wait && !any) {
+            // Devices complete many at once, and have nothing to do while all of them are looked at.
+            for _ in 0..if told { 0 } else { AT_ONCE } {
+                let Some((token, done)) = self.driver.take(wait && !any) else { break };
                 self.store.done(token, done, &mut actions);
                 any = true;
             }
-            if !any && actions.is_empty() {
+            if !any {
                 break;
             }
         }

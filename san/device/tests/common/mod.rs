@@ -60,7 +60,7 @@ pub(crate) enum Driver {
 
 impl Driver {
     pub(crate) fn uring(devices: Devices, pool: &Pool, in_flight: u32) -> Option<Driver> {
-        match Uring::new(UringOptions { in_flight, stores: 2 }, pool.clone()) {
+        match Uring::new(UringOptions { in_flight, stores: 2, ..UringOptions::default() }, pool.clone()) {
             Ok(mut uring) => {
                 let capacity = devices.capacity.as_ref().map(AsFd::as_fd);
                 let store = uring.add(devices.log.as_fd(), capacity).unwrap();
