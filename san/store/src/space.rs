@@ -147,20 +147,30 @@ impl Space {
         Ok(space)
     }
 
+    /// A copy of the table: of each sector what it has, if it can be read.
+    fn load_copy(
+        &self,
+        disk: &mut impl Disk,
+        area: Area,
+        copy: u32,
+    ) -> Result<Vec<Option<Sector>>, SpaceError> {
+        let mut sectors = Sector::zeroes(self.superblock.chunks as usize);
+        let unreadable = read_what_can_be(disk, area, self.superblock.table_at(copy), &mut sectors)?;
+        let mut copy: Vec<Option<Sector>> = sectors.into_iter().map(Some).collect();
+        unreadable.into_iter().for_each(|chunk| copy[chunk] = None);
+        Ok(copy)
+    }
+
     fn load_table(&mut self, disk: &mut impl Disk, area: Area) -> Result<(), SpaceError> {
         let chunks = self.superblock.chunks;
-        let mut copies = [Sector::zeroes(chunks as usize), Sector::zeroes(chunks as usize)];
-        let mut unreadable = [Vec::new(), Vec::new()];
-        for copy in 0..2 {
-            let at = self.superblock.table_at(copy as u32);
-            unreadable[copy] = read_what_can_be(disk, area, at, &mut copies[copy])?;
-        }
-        for chunk in 0..chunks {
-            let entry = |copy: usize| match unreadable[copy].binary_search(&(chunk as usize)) {
-                Ok(_) => Err(DiskFault::Unreadable),
-                Err(_) => decode_use(&copies[copy][chunk as usize].0, self.superblock.device, chunk),
+        let first = self.load_copy(disk, area, 0)?;
+        let second = self.load_copy(disk, area, 1)?;
+        for (chunk, (first, second)) in (0..chunks).zip(first.into_iter().zip(second)) {
+            let decoded = |sector: Option<Sector>| match sector {
+                None => Err(DiskFault::Unreadable),
+                Some(sector) => decode_use(&sector.0, self.superblock.device, chunk),
             };
-            let entry = match (entry(0), entry(1)) {
+            let entry = match (decoded(first), decoded(second)) {
                 // A chunk is used when both say so, and free when both do. Between the two its content does not count yet, or
                 // does not count any more; who has it finds it empty.
                 (Ok(one), Ok(other)) => one.or(other),
@@ -173,14 +183,12 @@ impl Space {
                 (Err(fault), Err(_)) => return Err(SpaceError::Table { chunk, fault }),
             };
             self.uses.push(entry);
-            let is_unreadable = |copy: usize| unreadable[copy].binary_search(&(chunk as usize)).is_ok();
-            if copies[0][chunk as usize] != copies[1][chunk as usize] || is_unreadable(0) || is_unreadable(1)
-            {
+            if first != second {
                 // What one has lost, or did not come to have, is mended before the other can be lost.
                 let entry = Sector(encode_use(entry.as_ref(), self.superblock.device, chunk)?);
-                for copy in 0..2 {
-                    if copies[copy][chunk as usize] != entry || is_unreadable(copy) {
-                        let at = self.superblock.table_at(copy as u32) + u64::from(chunk) * SECTOR as u64;
+                for (copy, is) in (0..).zip([first, second]) {
+                    if is != Some(entry) {
+                        let at = self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
                         disk.write(area, at, &[entry])?;
                     }
                 }

@@ -324,6 +324,7 @@ fn fault_name(fault: &DiskFault) -> String {
         DiskFault::Torn { .. } => "Torn",
         DiskFault::Newer { .. } => "Newer",
         DiskFault::Other { .. } => "Other",
+        DiskFault::Unreadable => "Unreadable",
     }
     .into()
 }
