@@ -99,7 +99,9 @@ impl<D> Content<D> {
             Content::Data(payload) => vec![data(&payload, 0..blocks)],
             Content::Sparse(payload, holes) => {
                 let (mut entries, mut at) = (Vec::new(), 0);
-                for hole in holes.into_iter().chain(std::iter::once(blocks..blocks)) {
+                // Who asked for less is told of no more.
+                let within = |hole: Range<u32>| hole.start.min(blocks)..hole.end.min(blocks);
+                for hole in holes.into_iter().map(within).chain(std::iter::once(blocks..blocks)) {
                     if at < hole.start {
                         entries.push(data(&payload, at..hole.start));
                     }

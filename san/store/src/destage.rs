@@ -11,6 +11,7 @@
 
 use loadline_san_core::ids::Epoch;
 use loadline_san_core::rule::{Rule, left_out};
+use loadline_san_core::store::Completion;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, BlockState, Holder};
 use loadline_san_protocol::state::Tail;
@@ -124,6 +125,11 @@ impl Destage {
     /// Slots are being written outside of any round, or have been.
     pub(crate) fn mend(&mut self, mending: bool) {
         self.mending = mending;
+    }
+
+    /// Whether slots are being written outside of any round.
+    pub(crate) fn is_mending(&self) -> bool {
+        self.mending
     }
 
     /// Rounds that have ended.
@@ -342,6 +348,7 @@ impl<D: Data> Store<D> {
             // What is at its place has another checksum than the slot will say: it is found to be rotten when it is read.
             let block = extent * self.extents.blocks() + u64::from(blocks[0].0);
             self.rots(block..block + 1);
+            out.push(Action::Tell(Completion::Spoilt { block }));
             self.destage.works[index as usize].blocks = blocks;
             self.end_work(index);
             return;
@@ -353,6 +360,7 @@ impl<D: Data> Store<D> {
                 // It goes to its place as it is, and its checksum stays what it was.
                 let block = first + u64::from(*within);
                 self.rots(block..block + 1);
+                out.push(Action::Tell(Completion::Spoilt { block }));
                 if left_out(Rule::DBad) {
                     self.extents.at_mut(place).slot.set(*within, BlockState::Data, is);
                 }

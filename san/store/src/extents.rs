@@ -238,24 +238,32 @@ impl Extents {
         goes
     }
 
-    /// All are forgotten: what the device has of them does not count any more. Places whose slots could not be read, which are
-    /// to be written again: a start would be none the wiser.
-    pub(crate) fn clear(&mut self) -> Vec<Place> {
-        let mut spoilt = Vec::new();
+    /// Places whose slots could not be read are free: what was there is given up. Which they are, at most so many: they are
+    /// to be written again, or the next start would be none the wiser.
+    pub(crate) fn give_up_spoilt(&mut self, most: u64) -> Vec<Place> {
+        let spoilt = self.places().filter(|place| self.is_spoilt(*place));
+        let spoilt: Vec<Place> = spoilt.take(usize::try_from(most).unwrap_or(usize::MAX)).collect();
+        for place in &spoilt {
+            self.at_mut(*place).spoilt = false;
+            self.free.push(*place);
+        }
+        spoilt
+    }
+
+    /// All are forgotten: what the device has of them does not count any more.
+    pub(crate) fn clear(&mut self) {
         self.map.clear();
         self.mapped = 0;
         self.free.clear();
         for place in 0..self.chunks.len() as u32 * self.per_chunk {
             let extent = self.at_mut(place);
-            let was_spoilt = extent.spoilt;
-            *extent = Extent { slot: Slot::new(u64::MAX), pending: 0, stored: false, spoilt: false };
-            if was_spoilt {
-                spoilt.push(place);
+            let spoilt = extent.spoilt;
+            *extent = Extent { slot: Slot::new(u64::MAX), pending: 0, stored: false, spoilt };
+            if !spoilt {
+                self.free.push(place);
             }
-            self.free.push(place);
         }
         self.sort_free();
-        spoilt
     }
 
     /// What a block's slot says: its state, and the checksum if it has data, and its place. Nothing if the extent is not

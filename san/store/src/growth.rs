@@ -61,7 +61,8 @@ impl<D: Data> Store<D> {
     /// missing, each has what its owners may have in flight.
     pub(crate) fn run_growth(&mut self, out: &mut Vec<Action<D>>) {
         let per_chunk = u64::from(self.extents.per_chunk());
-        let missing = self.keep.state.blocks.div_ceil(self.extents.blocks()) - self.extents.mapped();
+        let missing = self.keep.state.blocks.div_ceil(self.extents.blocks());
+        let missing = missing.saturating_sub(self.extents.mapped());
         let spare = self.settings.spare.max(per_chunk / 8).min(missing);
         let target = spare.max(self.growth.wanted);
         let mut have = self.extents.free() + self.growth.coming.len() as u64 * per_chunk;
@@ -115,7 +116,8 @@ impl<D: Data> Store<D> {
                     writing.bytes.resize(bytes / SECTOR, Sector::ZERO);
                     for (number, sector) in (0..self.extents.per_chunk()).zip(&mut writing.bytes) {
                         let at = space.superblock().slot_at(chunk, number);
-                        let content = self.keep.state.content;
+                        // Of two in a row the earlier reads as free; the later may not be known to a start yet.
+                        let content = self.content;
                         let holder = Holder { replica: self.id.replica, content, at };
                         slot::encode(None, holder, &mut sector.0);
                     }

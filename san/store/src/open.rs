@@ -336,6 +336,12 @@ impl<D: Data> Store<D> {
         for (_, record) in needs {
             let missing = self.extents.missing(record.range());
             if missing > self.extents.free() {
+                // It had one whose slot cannot be read, and is damaged: a person who goes on with it gives that up.
+                let most = missing - self.extents.free();
+                let spoilt = self.extents.give_up_spoilt(most);
+                self.scrub.write_again(spoilt, self.extents.per_chunk());
+            }
+            if missing > self.extents.free() {
                 let missing = missing - self.extents.free();
                 return Err(OpenError::NoRoom { replica: self.id.replica, missing });
             }

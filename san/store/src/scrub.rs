@@ -44,7 +44,7 @@ pub(crate) struct Scrub {
     budget: u64,
     /// Blocks of an extent that is not whole, which are looked at one by one.
     suspects: Vec<u64>,
-    /// Places whose slots are looked at before all others.
+    /// Places whose slots are to be written again before anything else is done.
     slots: Vec<Place>,
     /// Something was asked for, and has not come.
     waits: bool,
@@ -63,7 +63,7 @@ impl Scrub {
     }
 
     /// The slots of these places are not as they are to be.
-    pub(crate) fn look_at(&mut self, places: Vec<Place>, per_chunk: u32) {
+    pub(crate) fn write_again(&mut self, places: Vec<Place>, per_chunk: u32) {
         let first = |place: Place| place - place % per_chunk % SLOTS;
         self.slots.extend(places.into_iter().map(first));
         self.slots.dedup();
@@ -80,7 +80,8 @@ impl<D: Data> Store<D> {
             if self.destage.is_quiet()
                 && let Some(place) = self.scrub.slots.pop()
             {
-                self.read_slots(place, out);
+                let sectors = self.slots_from(place);
+                self.write_slots_again(place, &sectors, out);
                 continue;
             }
             if let Some(block) = self.scrub.suspects.pop() {
@@ -160,22 +161,36 @@ impl<D: Data> Store<D> {
         if !self.destage.is_quiet() || self.destage.rounds() != self.scrub.rounds {
             return;
         }
-        let places = self.neighbours(place);
-        let mut sectors = Sector::zeroes(SLOTS as usize);
-        for (sector, place) in sectors.iter_mut().zip(places.clone()) {
-            *sector = self.encoded_slot(place);
-        }
+        let sectors = self.slots_from(place);
         let address = self.address(0);
         let expected = block_crc(address.volume, address.group, 0, sectors.as_bytes());
         if data.is_some_and(|mut data| data.take_checksum(0, address) == expected) {
             return;
         }
+        self.write_slots_again(place, &sectors, out);
+    }
+
+    /// The slots from a place on, as they are to be on the device.
+    fn slots_from(&self, place: Place) -> Vec<Sector> {
+        let mut sectors = Sector::zeroes(SLOTS as usize);
+        for (sector, place) in sectors.iter_mut().zip(self.neighbours(place)) {
+            *sector = self.encoded_slot(place);
+        }
+        sectors
+    }
+
+    /// Whether slots wait to be written again, or are being written.
+    pub(crate) fn has_slots_to_write(&self) -> bool {
+        !self.scrub.slots.is_empty() || self.destage.is_mending()
+    }
+
+    fn write_slots_again(&mut self, place: Place, sectors: &[Sector], out: &mut Vec<Action<D>>) {
         // Nobody else writes them meanwhile: two writes of one slot could land in any order.
         self.destage.mend(true);
         self.scrub.waits = true;
-        self.scrub.scrubbed.slots += places.len() as u64;
+        self.scrub.scrubbed.slots += self.neighbours(place).len() as u64;
         let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(place), true);
-        writing.bytes.extend_from_slice(&sectors);
+        writing.bytes.extend_from_slice(sectors);
         writing.parts.push(Part::Bytes(SLOTS));
         self.ask(Purpose::Mend, Ask::Write(writing), out);
     }

@@ -148,7 +148,7 @@ pub(crate) enum Current<D> {
     Batch(Batch),
     /// When this change is durable, this is told.
     Keep(u64, Option<Completion<D>>),
-    /// The same, of a return.
+    /// The same, of a return. A salvage is a change that tells nothing.
     Return {
         change: u64,
         drop: Option<Drop>,
@@ -168,6 +168,8 @@ pub struct Store<D> {
     pub(crate) extents: Extents,
     pub(crate) keep: Keep,
     pub(crate) known: Known,
+    /// The number of its content that is durable: during a return that empties it the state has the next one already.
+    pub(crate) content: u64,
     pub(crate) health: Health,
     /// Why it has failed.
     pub(crate) why: Option<String>,
@@ -243,6 +245,7 @@ impl<D: Data> Store<D> {
         known: Known,
     ) -> Store<D> {
         Store {
+            content: keep.state.content,
             id,
             settings,
             places,
@@ -281,6 +284,8 @@ impl<D: Data> Store<D> {
         if matches!(command, Command::Salvage) && self.health == Health::Damaged {
             self.health = Health::Well;
             self.begin_generation();
+            let spoilt = self.extents.give_up_spoilt(u64::MAX);
+            self.scrub.write_again(spoilt, self.extents.per_chunk());
         }
         if self.health != Health::Well {
             return;
@@ -433,7 +438,7 @@ impl<D: Data> Store<D> {
     fn run_changes(&mut self, out: &mut Vec<Action<D>>) -> bool {
         match std::mem::replace(&mut self.current, Current::Nothing) {
             Current::Nothing => {}
-            Current::Keep(change, tell) if self.keep.is_durable(change) => {
+            Current::Keep(change, tell) if self.keep.is_durable(change) && !self.has_slots_to_write() => {
                 out.extend(tell.map(Action::Tell));
             }
             Current::Return { change, drop } if self.keep.is_durable(change) => {
@@ -536,8 +541,8 @@ impl<D: Data> Store<D> {
                 let next = self.log.next();
                 self.log.free(next, |_, _| {});
                 self.held.free(next);
-                let spoilt = self.extents.clear();
-                self.scrub.look_at(spoilt, self.extents.per_chunk());
+                self.extents.clear();
+                self.content = self.keep.state.content;
                 self.rots = RangeSet::default();
             }
         }

@@ -63,7 +63,7 @@ pub enum Failure {
     /// It goes beyond the end. Nothing was done.
     #[error("the request goes beyond the end of the volume")]
     OutOfRange,
-    /// A device that has a copy of these blocks has room for nothing more. Nothing was done.
+    /// A device that has a copy of these blocks has room for nothing more. Of zeroes, a part may have been written.
     #[error(
         "a device that holds a copy is full: trim what is not needed, remove volumes from that device, or move the copy to a larger one"
     )]

@@ -1,6 +1,8 @@
 //! What reviews have found wrong with the store, one at a time. It is run after each command and each answer of its device,
 //! and at no other time.
 
+mod given_up;
+
 use std::collections::BTreeSet;
 
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, Sequence};
