@@ -34,7 +34,7 @@ pub enum What<D> {
     Open,
     /// They get this content.
     Data(Payload<D>),
-    /// They read as zeroes; their space stays reserved.
+    /// They read as zeroes; the space that they have stays theirs.
     Zeroes,
     /// They read as zeroes; their space is given back.
     Trim,

@@ -156,7 +156,7 @@ impl<D: Data> Store<D> {
     fn admit(&mut self, kind: Kind, sequenced: bool, length: u64, blocks: std::ops::Range<u64>) -> Admission {
         let wraps = length > self.log.before_end();
         let needed = length + if wraps { self.log.before_end() } else { 0 };
-        let writes = sequenced && needs_place(kind);
+        let writes = sequenced && matches!(kind, Kind::Data | Kind::Zeroes);
         // What makes copies equal goes on when writers have to wait, and a trim when nothing else can.
         let kept_free = match kind {
             _ if writes => self.log.ring() / 8,

@@ -23,7 +23,7 @@ pub(crate) type Place = u32;
 #[derive(Debug, Clone)]
 pub(crate) struct Extent {
     pub(crate) slot: Slot,
-    /// Records in the log, with data or zeroes for it, that are not destaged.
+    /// Records in the log, with data for it, that are not destaged.
     pub(crate) pending: u32,
     /// The device has a slot for it that counts.
     pub(crate) stored: bool,
@@ -201,7 +201,7 @@ impl Extents {
         }
     }
 
-    /// The log has a record with data or zeroes for these blocks: each of their extents gets a place, if it has none. There
+    /// The log has a record with data for these blocks: each of their extents gets a place, if it has none. There
     /// must be as many.
     pub(crate) fn reserve(&mut self, blocks: std::ops::Range<u64>) {
         for extent in self.extents_of(blocks) {

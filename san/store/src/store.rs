@@ -583,9 +583,9 @@ impl<D: Data> Store<D> {
     }
 }
 
-/// Whether the extents of such a record need a place on the device.
+/// Whether the extents of such a record need a place on the device. Those that have none are zeroes anyway.
 pub(crate) fn needs_place(kind: Kind) -> bool {
-    matches!(kind, Kind::Data | Kind::Zeroes)
+    kind == Kind::Data
 }
 
 /// Ranges in order, those that touch as one.

@@ -224,7 +224,8 @@ impl<D: Clone> Active<D> {
         for link in self.links.iter_mut().filter(|link| link.group == index) {
             // Who has not yet got what comes before gets it all when it is there.
             if link.is_open() && link.next == sequence {
-                link.send_entries(c, self.ownership, &group.pipeline, out);
+                let returns = self.returning.contains_key(&link.replica);
+                link.send_entries(c, self.ownership, &group.pipeline, returns, out);
             }
         }
     }
@@ -409,7 +410,7 @@ impl<D: Clone> Active<D> {
         if record.groups[link.group.0 as usize].in_sync.contains(&link.replica) {
             link.send(c, ToReplica::Joined, out);
         }
-        link.send_entries(c, self.ownership, pipeline, out);
+        link.send_entries(c, self.ownership, pipeline, false, out);
         self.acknowledge(c, now, self.links[at].group.0 as usize, out);
     }
 
@@ -440,10 +441,11 @@ impl<D: Clone> Active<D> {
                 link.moves(now);
             }
         }
-        if again {
-            link.send_entries(c, self.ownership, &group.pipeline, out);
-        }
         let replica = link.replica;
+        let returns = self.returning.contains_key(&replica);
+        if again || returns && link.returned {
+            link.send_entries(c, self.ownership, &group.pipeline, returns, out);
+        }
         self.acknowledge(c, now, index, out);
         if self.returning.contains_key(&replica) {
             self.return_on(c, now, replica, out);

@@ -27,7 +27,7 @@ pub enum Ask<D> {
     Read,
     /// Write this: sector by sector, from the first of the request on.
     Write(D),
-    /// Make it read as zeroes; the space stays reserved.
+    /// Make it read as zeroes; the space that it has stays its own.
     WriteZeroes,
     /// Make it read as zeroes, and give the space back. What does not fill a block is left as it is.
     Trim,

@@ -6,7 +6,7 @@ use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{Entry, FromOwner, FromReplica, Progress, ToReplica};
+use crate::message::{Entry, FromOwner, FromReplica, Progress, ToReplica, What};
 use crate::pipeline::Pipeline;
 use crate::rule::{Rule, left_out};
 
@@ -190,10 +190,15 @@ impl<D: Clone> Link<D> {
         c: &Context,
         ownership: Epoch,
         pipeline: &Pipeline<super::active::Issued<D>>,
+        returns: bool,
         out: &mut Vec<Action<D>>,
     ) {
         let mark = pipeline.acknowledged();
         while let Some(issued) = pipeline.entry(self.next) {
+            if returns && self.full && matches!(issued.entry.what, What::Data(_)) {
+                // It waits until what is trimmed has made room, or the return is given up.
+                return;
+            }
             let entry = issued.entry.clone();
             self.send(c, ToReplica::Entry { ownership, sequence: self.next, mark, entry }, out);
             self.next = self.next.next();

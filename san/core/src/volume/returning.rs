@@ -50,6 +50,12 @@ pub(super) struct Returning {
     to_copy: RangeSet,
     /// What no member has whole, and when that was last seen. A client may write it anew.
     unreadable: Option<(RangeSet, Moment)>,
+    /// What has data, and the replica has no room for now: what is to be trimmed goes first. And since when nothing else is
+    /// left.
+    put_off: RangeSet,
+    waits: Option<Moment>,
+    /// It is copied all the same: the members are as full, and have no more than this.
+    squeezes: bool,
     /// What the source has not been asked for yet begins here; nowhere, if it has told everything.
     scan: Option<u64>,
     /// The question that is under way.
@@ -97,18 +103,20 @@ impl Returning {
 
     /// Blocks that are still to be copied, as far as is known.
     pub(super) fn left(&self) -> u64 {
-        self.to_copy.count() + self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count())
+        self.to_copy.count()
+            + self.put_off.count()
+            + self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count())
     }
 
     /// An entry was issued, and the replica will get it: its blocks need not be copied. But until it has it, it holds
     /// something older there (rule C5).
     pub(super) fn written(&mut self, sequence: Sequence, blocks: &Range<u64>) {
-        if self.to_copy.iter().any(|range| range.start < blocks.end && blocks.start < range.end)
-            || self.unreadable.is_some()
-        {
+        let overlaps = |set: &RangeSet| set.iter().any(|r| r.start < blocks.end && blocks.start < r.end);
+        if overlaps(&self.to_copy) || overlaps(&self.put_off) || self.unreadable.is_some() {
             self.spared = sequence;
         }
         self.to_copy.remove(blocks);
+        self.put_off.remove(blocks);
         if let Some((unreadable, _)) = &mut self.unreadable {
             unreadable.remove(blocks);
         }
@@ -135,6 +143,9 @@ impl<D: Clone> Active<D> {
                     stage: Stage::Greeting,
                     to_copy: RangeSet::default(),
                     unreadable: None,
+                    put_off: RangeSet::default(),
+                    waits: None,
+                    squeezes: false,
                     scan: Some(0),
                     scanning: None,
                     copying: 0,
@@ -152,8 +163,9 @@ impl<D: Clone> Active<D> {
                 let issued = group.pipeline.issued();
                 let behind = issued.0 - group.pipeline.durable_on(link.replica).unwrap_or(issued).0;
                 let keeps_too_much = behind > MOST_BEHIND || behind > 0 && group.kept > MOST_KEPT;
-                // If it were a member, clients would be refused what the members have room for.
-                let full = link.full && link.returned && self.has_room(link.group);
+                // All but what it has no room for is copied, and what was trimmed has had time to make room.
+                let waits = self.returning.get(&link.replica).and_then(|returning| returning.waits);
+                let full = waits.is_some_and(|since| now.since(since) >= c.times.silent_ns);
                 now.since(link.heard) >= c.times.silent_ns
                     || link.is_stalled(c, now)
                     || keeps_too_much
@@ -260,13 +272,12 @@ impl<D: Clone> Active<D> {
         let sequence = pipeline.durable_on(replica).expect("it follows");
         assert_eq!(after, Position { ownership: self.ownership, sequence }, "{replica} did what it was told");
         returning.stage = Stage::Copying;
-        // What it has dropped may have made room: it will say so.
-        (link.returned, link.full) = (true, false);
+        link.returned = true;
         if !left_out(Rule::C3List) {
             ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
         }
         link.next = sequence.next();
-        link.send_entries(c, self.ownership, pipeline, out);
+        link.send_entries(c, self.ownership, pipeline, true, out);
         self.return_on(c, now, replica, out);
     }
 
@@ -306,6 +317,20 @@ impl<D: Clone> Active<D> {
         }
     }
 
+    /// Whether what has data is to wait until there is room for it.
+    pub(super) fn puts_off(&self, replica: ReplicaId) -> bool {
+        let squeezes = self.returning.get(&replica).is_some_and(|returning| returning.squeezes);
+        !squeezes && self.links.iter().any(|link| link.replica == replica && link.full)
+    }
+
+    /// A copy has data, and the replica has no room for it.
+    pub(super) fn put_off(&mut self, replica: ReplicaId, piece: Piece) {
+        if let Some(returning) = self.returning.get_mut(&replica) {
+            returning.put_off.insert(piece.block..piece.block + piece.blocks);
+            returning.copying -= 1;
+        }
+    }
+
     /// Goes on with a return, as far as it goes.
     pub(super) fn return_on(
         &mut self,
@@ -324,6 +349,20 @@ impl<D: Clone> Active<D> {
             && let Some((blocks, _)) = returning.unreadable.take()
         {
             blocks.iter().for_each(|range| returning.to_copy.insert(range));
+        }
+        let waited = |returning: &Returning| {
+            // Time for a heartbeat, which brings the mark, and for what it lets go.
+            returning.waits.is_some_and(|since| now.since(since) >= c.times.silent_ns / 2)
+        };
+        let squeezes = waited(returning) && !self.has_room(self.returning[&replica].group);
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        returning.squeezes |= squeezes;
+        let idle = returning.scan.is_none() && returning.to_copy.is_empty() && returning.copying == 0;
+        if !self.links[at].full || returning.squeezes {
+            returning.waits = None;
+            std::mem::take(&mut returning.put_off).iter().for_each(|range| returning.to_copy.insert(range));
+        } else if idle && !returning.put_off.is_empty() {
+            returning.waits.get_or_insert(now);
         }
         let resend = c.times.resend_ns;
         match returning.stage {
@@ -393,8 +432,15 @@ impl<D: Clone> Active<D> {
 
     /// All is copied: acknowledgements wait for it from now on, and it is added when it has what was acknowledged before.
     fn may_join(&mut self, c: &mut Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
+        let Some(group) = self.returning.get(&replica).map(Returning::group) else { return };
+        // If it were a member, clients would be refused what the members have room for.
+        let is_full = self.links.iter().any(|link| link.replica == replica && link.full);
+        if is_full && self.has_room(group) {
+            return;
+        }
         let Some(returning) = self.returning.get_mut(&replica) else { return };
-        let nothing_left = returning.to_copy.is_empty() && returning.unreadable.is_none();
+        let nothing_left = returning.to_copy.is_empty() && returning.put_off.is_empty();
+        let nothing_left = nothing_left && returning.unreadable.is_none();
         let copied = returning.scan.is_none() && nothing_left && returning.copying == 0;
         let durable = self.links.iter().any(|link| link.replica == replica && link.beside_is_durable());
         if returning.stage == Stage::Copying && copied && durable {

@@ -381,6 +381,20 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 2,
         drive: waits::rotten_apart,
     },
+    Schedule {
+        name: "a return to a device that was full",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: returns::to_a_full_device,
+    },
+    Schedule {
+        name: "zeroes on a device that would be full",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: returns::zeroes_on_a_small_device,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
 ];
 
@@ -405,7 +419,7 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
         steer: 0,
         orders: false,
         lasting: false,
-        tight: false,
+        tight: schedule.name.contains("a device that w"),
     };
     let mut world = World::new(settings, seed);
     world.trace = trace;

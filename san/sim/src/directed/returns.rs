@@ -106,3 +106,38 @@ pub(super) fn rotten_behind_the_end(world: &mut World) {
     world.cut.clear();
     world.pass_until(1_000, |world| world.record().groups[0].in_sync.len() == 2);
 }
+
+/// The members have trimmed what fills the device of one that was away, and have written as much elsewhere, before it.
+pub(super) fn to_a_full_device(world: &mut World) {
+    world.begin(0);
+    world.ask_for(0, 0, What::Trim, 0, 8);
+    world.pass(200);
+    let extent = 4 * 8;
+    // Some, and some more that are in flight when the device is told to be full.
+    for numbers in [8..12, 12..15] {
+        numbers.for_each(|number| world.ask_for(0, 0, What::Write, number * extent, 8));
+        world.pass(200);
+        world.must(!world.waits(0), "it is written");
+    }
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "one was removed");
+    world.ask_for(0, 0, What::Trim, 8 * extent, 7 * 32);
+    world.pass(300);
+    for number in 0..4 {
+        world.ask_for(0, 0, What::Write, 2 * number * extent, 8);
+    }
+    world.pass(300);
+    world.must(!world.waits(0), "there is room at the other");
+    world.cut.clear();
+    world.pass_until(20_000, |world| world.record().groups[0].in_sync.len() == 2);
+    world.must(world.record().groups[0].in_sync.len() == 2, "it returns");
+}
+
+/// One request turns all of a volume to zeroes, of which a part would fit.
+pub(super) fn zeroes_on_a_small_device(world: &mut World) {
+    world.begin(0);
+    world.ask_for(0, 0, What::WriteZeroes, 0, 62 * 8);
+    world.pass_until(2_000, |world| !world.waits(0));
+    world.must(!world.waits(0), "zeroes where nothing is need no room");
+}

@@ -355,7 +355,14 @@ impl<D: Clone> Active<D> {
                 out.push(Action::Merge { ownership, job: id, request, head, tail });
             }
             Work::Copy { to, piece } => {
-                let (to, group) = (*to, piece.group);
+                let (to, piece, group) = (*to, *piece, piece.group);
+                let has_data = |part: &Part<D>| !matches!(part.content, Some(Content::Nothing) | None);
+                let needs_room = job.parts.iter().any(has_data);
+                if needs_room && self.puts_off(to) {
+                    self.free(slot);
+                    self.put_off(to, piece);
+                    return;
+                }
                 let position = self.acknowledged(group);
                 let job = &mut self.jobs.slots[slot as usize];
                 let link = self.links.iter_mut().find(|link| link.replica == to);
@@ -446,7 +453,9 @@ impl<D: Clone> Active<D> {
         }
         let entries = || parts.iter().flatten().flat_map(|(range, _)| layout.pieces(range.clone()));
         let count = entries().count() as u32;
-        if !trims && entries().any(|piece| !self.has_room(piece.group)) {
+        let with_data = parts.iter().flatten().filter(|(_, what)| matches!(what, What::Data(_)));
+        let mut with_data = with_data.flat_map(|(range, _)| layout.pieces(range.clone()));
+        if with_data.any(|piece| !self.has_room(piece.group)) {
             self.complete(slot, Err(Failure::NoSpace), out);
             return;
         }
