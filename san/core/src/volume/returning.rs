@@ -54,7 +54,7 @@ pub(super) struct Returning {
     /// left.
     put_off: RangeSet,
     waits: Option<Moment>,
-    /// It is copied all the same: the members are as full, and have no more than this.
+    /// It is copied all the same: nothing more is given back, and what is in flight still fits.
     squeezes: bool,
     /// What the source has not been asked for yet begins here; nowhere, if it has told everything.
     scan: Option<u64>,
@@ -163,13 +163,7 @@ impl<D: Clone> Active<D> {
                 let issued = group.pipeline.issued();
                 let behind = issued.0 - group.pipeline.durable_on(link.replica).unwrap_or(issued).0;
                 let keeps_too_much = behind > MOST_BEHIND || behind > 0 && group.kept > MOST_KEPT;
-                // All but what it has no room for is copied, and what was trimmed has had time to make room.
-                let waits = self.returning.get(&link.replica).and_then(|returning| returning.waits);
-                let full = waits.is_some_and(|since| now.since(since) >= c.times.silent_ns);
-                now.since(link.heard) >= c.times.silent_ns
-                    || link.is_stalled(c, now)
-                    || keeps_too_much
-                    || full
+                now.since(link.heard) >= c.times.silent_ns || link.is_stalled(c, now) || keeps_too_much
             })
             .map(|link| link.replica)
             .collect();
@@ -354,9 +348,7 @@ impl<D: Clone> Active<D> {
             // Time for a heartbeat, which brings the mark, and for what it lets go.
             returning.waits.is_some_and(|since| now.since(since) >= c.times.silent_ns / 2)
         };
-        let squeezes = waited(returning) && !self.has_room(self.returning[&replica].group);
-        let Some(returning) = self.returning.get_mut(&replica) else { return };
-        returning.squeezes |= squeezes;
+        returning.squeezes |= waited(returning);
         let idle = returning.scan.is_none() && returning.to_copy.is_empty() && returning.copying == 0;
         if !self.links[at].full || returning.squeezes {
             returning.waits = None;
@@ -432,12 +424,6 @@ impl<D: Clone> Active<D> {
 
     /// All is copied: acknowledgements wait for it from now on, and it is added when it has what was acknowledged before.
     fn may_join(&mut self, c: &mut Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
-        let Some(group) = self.returning.get(&replica).map(Returning::group) else { return };
-        // If it were a member, clients would be refused what the members have room for.
-        let is_full = self.links.iter().any(|link| link.replica == replica && link.full);
-        if is_full && self.has_room(group) {
-            return;
-        }
         let Some(returning) = self.returning.get_mut(&replica) else { return };
         let nothing_left = returning.to_copy.is_empty() && returning.put_off.is_empty();
         let nothing_left = nothing_left && returning.unreadable.is_none();
