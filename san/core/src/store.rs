@@ -120,7 +120,7 @@ pub enum Completion<D> {
     },
     /// Answer to the `Above` of this number, in the order of the log.
     Above(u64, Vec<Mention>),
-    /// A block that nobody has asked for does not match its checksum, and is not in the log either.
+    /// A block that nobody has asked for does not match its checksum: found by looking through the extents, or by destaging.
     Spoilt {
         /// Which.
         block: u64,

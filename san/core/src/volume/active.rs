@@ -224,8 +224,8 @@ impl<D: Clone> Active<D> {
         for link in self.links.iter_mut().filter(|link| link.group == index) {
             // Who has not yet got what comes before gets it all when it is there.
             if link.is_open() && link.next == sequence {
-                let returns = self.returning.contains_key(&link.replica);
-                link.send_entries(c, self.ownership, &group.pipeline, returns, out);
+                let holds_back = self.returning.get(&link.replica).is_some_and(Returning::holds_back);
+                link.send_entries(c, self.ownership, &group.pipeline, holds_back, out);
             }
         }
     }
@@ -442,9 +442,11 @@ impl<D: Clone> Active<D> {
             }
         }
         let replica = link.replica;
-        let returns = self.returning.contains_key(&replica);
-        if again || returns && link.returned {
-            link.send_entries(c, self.ownership, &group.pipeline, returns, out);
+        let returning = self.returning.get(&replica);
+        // What was held back goes when there is room, or when it is needed.
+        if again || returning.is_some() && link.returned {
+            let holds_back = returning.is_some_and(Returning::holds_back);
+            link.send_entries(c, self.ownership, &group.pipeline, holds_back, out);
         }
         self.acknowledge(c, now, index, out);
         if self.returning.contains_key(&replica) {

@@ -190,12 +190,12 @@ impl<D: Clone> Link<D> {
         c: &Context,
         ownership: Epoch,
         pipeline: &Pipeline<super::active::Issued<D>>,
-        returns: bool,
+        holds_back: bool,
         out: &mut Vec<Action<D>>,
     ) {
         let mark = pipeline.acknowledged();
         while let Some(issued) = pipeline.entry(self.next) {
-            if returns && self.full && matches!(issued.entry.what, What::Data(_)) {
+            if holds_back && self.full && matches!(issued.entry.what, What::Data(_)) {
                 // It waits until what is trimmed has made room, or the return is given up.
                 return;
             }

@@ -97,6 +97,11 @@ impl Returning {
         matches!(self.stage, Stage::Ordered(_))
     }
 
+    /// Whether what has data waits until it says that it has room. Not when acknowledgements wait for it.
+    pub(super) fn holds_back(&self) -> bool {
+        !self.squeezes && !self.is_joining()
+    }
+
     pub(super) fn is_joining(&self) -> bool {
         self.stage == Stage::Joining
     }
@@ -313,8 +318,8 @@ impl<D: Clone> Active<D> {
 
     /// Whether what has data is to wait until there is room for it.
     pub(super) fn puts_off(&self, replica: ReplicaId) -> bool {
-        let squeezes = self.returning.get(&replica).is_some_and(|returning| returning.squeezes);
-        !squeezes && self.links.iter().any(|link| link.replica == replica && link.full)
+        self.returning.get(&replica).is_some_and(Returning::holds_back)
+            && self.links.iter().any(|link| link.replica == replica && link.full)
     }
 
     /// A copy has data, and the replica has no room for it.

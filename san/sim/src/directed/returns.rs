@@ -130,6 +130,12 @@ pub(super) fn to_a_full_device(world: &mut World) {
     world.pass(300);
     world.must(!world.waits(0), "there is room at the other");
     world.cut.clear();
+    // Clients go on meanwhile, and wait for nobody who has no room.
+    for _ in 0..200 {
+        world.ask_for(0, 0, What::Write, 0, 8);
+        world.pass(50);
+        world.must(!world.waits(0), "a write waits for who is not needed");
+    }
     world.pass_until(20_000, |world| world.record().groups[0].in_sync.len() == 2);
     world.must(world.record().groups[0].in_sync.len() == 2, "it returns");
 }

@@ -28,7 +28,7 @@ use crate::volume::{Action, Ask, Context, Failure, Request, SECTORS};
 /// Blocks that are written anew at the same time since somebody has found them rotten.
 const MENDS: usize = 16;
 
-/// Blocks that one request turns to zeroes, or trims, at a time: a replica takes an entry in one step, and zeroes need room.
+/// Blocks that one request turns to zeroes, or trims, at a time: a replica takes an entry in one step.
 const MOST_ZEROES: u64 = 1 << 14;
 const MOST_TRIMMED: u64 = 1 << 18;
 
