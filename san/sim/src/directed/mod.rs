@@ -389,6 +389,13 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: returns::to_a_full_device,
     },
     Schedule {
+        name: "a return to a device that was full, and stays so",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: returns::to_a_device_that_stays_full,
+    },
+    Schedule {
         name: "zeroes on a device that would be full",
         rule: None,
         nodes: 2,

@@ -2,6 +2,7 @@
 
 use loadline_san_core::ids::ReplicaId;
 
+use crate::settings::new_store;
 use crate::tenant::What;
 use crate::world::{MS, World};
 
@@ -138,6 +139,46 @@ pub(super) fn to_a_full_device(world: &mut World) {
     }
     world.pass_until(20_000, |world| world.record().groups[0].in_sync.len() == 2);
     world.must(world.record().groups[0].in_sync.len() == 2, "it returns");
+}
+
+/// The device of who was away is full, and what the members have changed makes no room on it. It is copied all the same, for
+/// what is in flight still fits; and so is what clients wrote meanwhile, and was held back.
+pub(super) fn to_a_device_that_stays_full(world: &mut World) {
+    // The owner's own device has room.
+    world.kill(0, false);
+    for (replica, store) in &mut world.nodes[0].stores {
+        *store = new_store(*replica, false);
+    }
+    world.start(0);
+    world.begin(0);
+    let extent = 4 * 8;
+    for numbers in [8..12, 12..15] {
+        numbers.for_each(|number| world.ask_for(0, 0, What::Write, number * extent, 8));
+        world.pass(200);
+        world.must(!world.waits(0), "it is written");
+    }
+    world.part(0, 1);
+    world.pass(160);
+    world.must(world.record().groups[0].in_sync.len() == 1, "one was removed");
+    let entries = |world: &World| world.coverage.of("message", "entry");
+    for number in 8..12 {
+        world.ask_for(0, 0, What::Write, number * extent, 8);
+    }
+    world.pass(300);
+    world.must(!world.waits(0), "there is room at the owner's");
+    world.cut.clear();
+    world.pass_until(2_000, |world| world.coverage.of("message", "return") > 1);
+    let before = entries(world);
+    // Clients write what is to be copied, and what is not.
+    for number in 8..16 {
+        world.ask_for(0, 0, What::Write, number % 15 * extent, 8);
+        world.pass(3);
+        world.must(!world.waits(0), "a write waits for who is not needed");
+    }
+    world.must(entries(world) == before + 8, "nothing goes to who has no room");
+    world.pass_until(2_000, |world| world.record().groups[0].in_sync.len() == 2);
+    world.must(entries(world) >= before + 16, "what was held back is sent");
+    world.check_members();
 }
 
 /// One request turns all of a volume to zeroes, of which a part would fit.
