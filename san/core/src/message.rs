@@ -30,7 +30,7 @@ pub struct Payload<D> {
 /// What an entry does to its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What<D> {
-    /// Nothing: it begins the sequence of an ownership.
+    /// Nothing: it begins the sequence of an ownership, or has the place of data in that of a replica that returns (rule C11).
     Open,
     /// They get this content.
     Data(Payload<D>),

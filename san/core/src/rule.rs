@@ -125,6 +125,8 @@ pub enum Rule {
     C9,
     /// The answer to a question of a former attempt is not taken.
     C10,
+    /// What a target had no room for is copied later.
+    C11,
 }
 
 impl Rule {
@@ -194,6 +196,7 @@ impl Rule {
         Rule::C8,
         Rule::C9,
         Rule::C10,
+        Rule::C11,
     ];
 }
 

@@ -224,8 +224,8 @@ impl<D: Clone> Active<D> {
         for link in self.links.iter_mut().filter(|link| link.group == index) {
             // Who has not yet got what comes before gets it all when it is there.
             if link.is_open() && link.next == sequence {
-                let holds_back = self.returning.get(&link.replica).is_some_and(Returning::holds_back);
-                link.send_entries(c, self.ownership, &group.pipeline, holds_back, out);
+                let returning = self.returning.get_mut(&link.replica);
+                link.send_entries(c, self.ownership, &group.pipeline, returning, out);
             }
         }
     }
@@ -264,7 +264,11 @@ impl<D: Clone> Active<D> {
     /// Whether all that must have a write have room for it (rule W7).
     pub(super) fn has_room(&self, index: GroupIndex) -> bool {
         let required = &self.groups[index.0 as usize].required;
-        !self.links.iter().any(|link| link.full && required.contains(&link.replica)) || left_out(Rule::W7)
+        let must_have = |link: &&Link<D>| {
+            let joins = || self.returning.get(&link.replica).is_some_and(Returning::is_joining);
+            link.group == index && (required.contains(&link.replica) || joins())
+        };
+        !self.links.iter().filter(must_have).any(|link| link.full) || left_out(Rule::W7)
     }
 
     pub(super) fn acknowledged(&self, index: GroupIndex) -> Position {
@@ -410,7 +414,7 @@ impl<D: Clone> Active<D> {
         if record.groups[link.group.0 as usize].in_sync.contains(&link.replica) {
             link.send(c, ToReplica::Joined, out);
         }
-        link.send_entries(c, self.ownership, pipeline, false, out);
+        link.send_entries(c, self.ownership, pipeline, None, out);
         self.acknowledge(c, now, self.links[at].group.0 as usize, out);
     }
 
@@ -442,11 +446,9 @@ impl<D: Clone> Active<D> {
             }
         }
         let replica = link.replica;
-        let returning = self.returning.get(&replica);
-        // What was held back goes when there is room, or when it is needed.
-        if again || returning.is_some() && link.returned {
-            let holds_back = returning.is_some_and(Returning::holds_back);
-            link.send_entries(c, self.ownership, &group.pipeline, holds_back, out);
+        if again {
+            let returning = self.returning.get_mut(&replica);
+            link.send_entries(c, self.ownership, &group.pipeline, returning, out);
         }
         self.acknowledge(c, now, index, out);
         if self.returning.contains_key(&replica) {

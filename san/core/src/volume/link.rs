@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::returning::Returning;
 use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
@@ -184,22 +185,28 @@ impl<D: Clone> Link<D> {
         self.resend_beside(c, 1, out);
     }
 
-    /// Sends entries of this ownership from `self.next` on: those that are issued.
+    /// Sends entries of this ownership from `self.next` on: those that are issued. To who returns and is full, an entry with
+    /// nothing in it takes the place of data, which is copied when there is room (rule C11).
     pub(super) fn send_entries(
         &mut self,
         c: &Context,
         ownership: Epoch,
         pipeline: &Pipeline<super::active::Issued<D>>,
-        holds_back: bool,
+        mut returning: Option<&mut Returning>,
         out: &mut Vec<Action<D>>,
     ) {
         let mark = pipeline.acknowledged();
         while let Some(issued) = pipeline.entry(self.next) {
-            if holds_back && self.full && matches!(issued.entry.what, What::Data(_)) {
-                // It waits until what is trimmed has made room, or the return is given up.
-                return;
-            }
-            let entry = issued.entry.clone();
+            let has_data = matches!(issued.entry.what, What::Data(_));
+            let entry = match &mut returning {
+                Some(returning) if has_data && self.full && returning.puts_off() => {
+                    if !left_out(Rule::C11) {
+                        returning.put_off(issued.entry.range());
+                    }
+                    Entry { block: 0, blocks: 0, what: What::Open }
+                }
+                _ => issued.entry.clone(),
+            };
             self.send(c, ToReplica::Entry { ownership, sequence: self.next, mark, entry }, out);
             self.next = self.next.next();
         }

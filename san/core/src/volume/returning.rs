@@ -28,6 +28,9 @@ const COPY_BLOCKS: u64 = 16;
 const MOST_KEPT: u64 = 65_536;
 /// And so many entries, whatever is in them.
 const MOST_BEHIND: u64 = 16_384;
+/// Blocks with data, 4 MiB, that are copied to a replica although it is full. A device has a reserve, for what is in flight; of
+/// one that takes more there would be nothing left.
+const MOST_SQUEEZED: u64 = 1024;
 /// In [`Job::slot`], of questions that are not those of a job.
 const SCAN: u32 = u32::MAX;
 
@@ -54,7 +57,7 @@ pub(super) struct Returning {
     /// left.
     put_off: RangeSet,
     waits: Option<Moment>,
-    /// It is copied all the same: nothing more is given back, and what is in flight still fits.
+    /// It is copied all the same: it is little.
     squeezes: bool,
     /// What the source has not been asked for yet begins here; nowhere, if it has told everything.
     scan: Option<u64>,
@@ -98,8 +101,13 @@ impl Returning {
     }
 
     /// Whether what has data waits until it says that it has room. Not when acknowledgements wait for it.
-    pub(super) fn holds_back(&self) -> bool {
+    pub(super) fn puts_off(&self) -> bool {
         !self.squeezes && !self.is_joining()
+    }
+
+    /// These have data, and the replica has no room for it.
+    pub(super) fn put_off(&mut self, blocks: Range<u64>) {
+        self.put_off.insert(blocks);
     }
 
     pub(super) fn is_joining(&self) -> bool {
@@ -276,7 +284,7 @@ impl<D: Clone> Active<D> {
             ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
         }
         link.next = sequence.next();
-        link.send_entries(c, self.ownership, pipeline, true, out);
+        link.send_entries(c, self.ownership, pipeline, Some(returning), out);
         self.return_on(c, now, replica, out);
     }
 
@@ -318,15 +326,16 @@ impl<D: Clone> Active<D> {
 
     /// Whether what has data is to wait until there is room for it.
     pub(super) fn puts_off(&self, replica: ReplicaId) -> bool {
-        self.returning.get(&replica).is_some_and(Returning::holds_back)
+        self.returning.get(&replica).is_some_and(Returning::puts_off)
             && self.links.iter().any(|link| link.replica == replica && link.full)
     }
 
-    /// A copy has data, and the replica has no room for it.
-    pub(super) fn put_off(&mut self, replica: ReplicaId, piece: Piece) {
+    /// A copy has data, and the replica has no room for it: others go before it.
+    pub(super) fn put_off(&mut self, c: &Context, replica: ReplicaId, piece: Piece) {
         if let Some(returning) = self.returning.get_mut(&replica) {
-            returning.put_off.insert(piece.block..piece.block + piece.blocks);
+            returning.put_off(piece.block..piece.block + piece.blocks);
             returning.copying -= 1;
+            self.start_copies(c, replica);
         }
     }
 
@@ -353,7 +362,7 @@ impl<D: Clone> Active<D> {
             // Time for a heartbeat, which brings the mark, and for what it lets go.
             returning.waits.is_some_and(|since| now.since(since) >= c.times.silent_ns / 2)
         };
-        returning.squeezes |= waited(returning);
+        returning.squeezes |= waited(returning) && returning.put_off.count() <= MOST_SQUEEZED;
         let idle = returning.scan.is_none() && returning.to_copy.is_empty() && returning.copying == 0;
         if !self.links[at].full || returning.squeezes {
             returning.waits = None;

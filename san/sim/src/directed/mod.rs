@@ -390,7 +390,7 @@ pub const SCHEDULES: &[Schedule] = &[
     },
     Schedule {
         name: "a return to a device that was full, and stays so",
-        rule: None,
+        rule: Some(Rule::C11),
         nodes: 2,
         copies: 2,
         drive: returns::to_a_device_that_stays_full,

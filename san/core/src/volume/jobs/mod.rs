@@ -360,7 +360,7 @@ impl<D: Clone> Active<D> {
                 let needs_room = job.parts.iter().any(has_data);
                 if needs_room && self.puts_off(to) {
                     self.free(slot);
-                    self.put_off(to, piece);
+                    self.put_off(c, to, piece);
                     return;
                 }
                 let position = self.acknowledged(group);
