@@ -7,10 +7,13 @@
 //! | [`histogram`] | the one latency histogram |
 //! | [`buffer`] | page-aligned memory for direct I/O |
 //! | [`ring`] | the one io_uring wrapper |
+//! | [`spin`] | looking for what completes before sleeping |
+//! | [`nbd`] | what the NBD protocol calls its parts |
 
 pub mod buffer;
 pub mod clock;
 pub mod histogram;
+pub mod nbd;
 pub mod ring;
 pub mod spin;
 pub mod units;

@@ -1,0 +1,498 @@
+//! Requests are taken from the stream, and answered.
+//!
+//! What is written is received where it stays: its blocks go to the log and over the network as they are. What is read is
+//! sent from where it lies.
+
+use loadline_base::nbd::{
+    MOST_DATA, Request, chunk, chunk_head, command, command_flag, error, simple_reply, state,
+};
+use loadline_san_core::message::Content;
+use loadline_san_core::volume::Failure;
+use loadline_san_device::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
+use thiserror::Error;
+
+use super::handshake::{ALLOCATION_ID, Choice, SECTOR};
+use super::outbox::Outbox;
+
+/// The most requests of a connection that are not answered. More wait in its socket.
+pub const MOST_REQUESTS: usize = 256;
+/// The most bytes that are written, read and not sent of a connection; one request of any length is always taken.
+const MOST_BYTES: usize = 2 * MOST_DATA as usize;
+/// Bytes that are received at once.
+const STAGE: usize = 256 << 10;
+/// Of data that is longer than this, the rest is received where it stays.
+const DIRECT: usize = 16 << 10;
+/// The most bytes whose allocation is told in one answer: they are looked at.
+const MOST_STATUS: u32 = 2 << 20;
+
+/// What a client asks for.
+#[derive(Debug)]
+pub enum What {
+    /// Data.
+    Read,
+    /// To write this, from the first sector on.
+    Write(BlocksMut),
+    /// To write zeroes.
+    WriteZeroes,
+    /// To give space back.
+    Trim,
+    /// That all it was told to be written is durable.
+    Flush,
+}
+
+/// A request for the volume.
+#[derive(Debug)]
+pub struct Asked {
+    /// Its place in the session, to be told with its answers. It is used again when this request is complete.
+    pub slot: u32,
+    /// What.
+    pub what: What,
+    /// The first sector of 512 bytes.
+    pub sector: u64,
+    /// How many.
+    pub sectors: u32,
+}
+
+/// Why a client is hung up on.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SessionError {
+    /// It does not follow the protocol.
+    #[error("a request does not begin as NBD's do")]
+    Magic,
+    /// It would write too much at once.
+    #[error("it writes {0} bytes at once; {MOST_DATA} are the most")]
+    TooLong(u32),
+    /// The system has no memory.
+    #[error("there is no memory for {0} bytes that it writes")]
+    Memory(u32),
+}
+
+/// A part of what is read: blocks from this one on, counted from that with the first byte.
+#[derive(Debug)]
+struct Fill {
+    at: u64,
+    blocks: u32,
+    content: Content<Blocks>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    request: Request,
+    fills: Vec<Fill>,
+}
+
+#[derive(Debug)]
+enum Reading {
+    Requests,
+    /// Data of a write.
+    Data {
+        request: Request,
+        into: BlocksMut,
+        filled: usize,
+    },
+    /// Data of a write that is refused.
+    Refused {
+        left: usize,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session {
+    choice: Choice,
+    bytes: u64,
+    stage: Box<[u8]>,
+    /// What is received and not looked at.
+    start: usize,
+    end: usize,
+    reading: Reading,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Bytes of requests that are not complete.
+    taken: usize,
+    leaving: bool,
+    /// Answers.
+    pub out: Outbox,
+}
+
+impl Session {
+    /// Of a client that has chosen an export of so many bytes, and sent this since.
+    ///
+    /// # Panics
+    /// If it has sent more than is received at once.
+    pub fn new(choice: Choice, bytes: u64, rest: &[u8]) -> Session {
+        let mut stage = vec![0; STAGE].into_boxed_slice();
+        stage[..rest.len()].copy_from_slice(rest);
+        Session {
+            choice,
+            bytes,
+            stage,
+            start: 0,
+            end: rest.len(),
+            reading: Reading::Requests,
+            slots: Vec::new(),
+            free: Vec::new(),
+            taken: 0,
+            leaving: false,
+            out: Outbox::default(),
+        }
+    }
+
+    /// Requests that are not complete.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether it has said good-bye, and everything is answered and sent.
+    pub fn is_over(&self) -> bool {
+        self.leaving && self.in_flight() == 0 && self.out.bytes() == 0
+    }
+
+    /// Whether the client may send more now.
+    pub fn wants_bytes(&self) -> bool {
+        !self.leaving && !self.is_full()
+    }
+
+    fn is_full(&self) -> bool {
+        self.in_flight() >= MOST_REQUESTS || self.taken + self.out.bytes() >= MOST_BYTES
+    }
+
+    /// Where the client's next bytes are to be received. Never empty if it [wants](Self::wants_bytes) some and
+    /// [`next`](Self::next) has been called until it gave nothing.
+    pub fn space(&mut self) -> &mut [u8] {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        if let Reading::Data { request, into, filled } = &mut self.reading
+            && self.end == 0
+            && request.length as usize - *filled >= DIRECT
+        {
+            return &mut into.bytes_mut()[*filled..request.length as usize];
+        }
+        if self.start > 0 && self.stage.len() - self.end < STAGE / 4 {
+            self.stage.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        &mut self.stage[self.end..]
+    }
+
+    /// So many bytes were received there.
+    pub fn received(&mut self, bytes: usize) {
+        match &mut self.reading {
+            Reading::Data { request, filled, .. }
+                if self.end == 0 && request.length as usize - *filled >= DIRECT =>
+            {
+                *filled += bytes;
+            }
+            _ => self.end += bytes,
+        }
+    }
+
+    /// The next request, if all of it is there. What is wrong is answered. A client that does not follow the protocol is to
+    /// be hung up on.
+    pub fn next(&mut self, pool: &Pool) -> Result<Option<Asked>, SessionError> {
+        loop {
+            let there = self.end - self.start;
+            match &mut self.reading {
+                Reading::Requests => {
+                    if there < Request::BYTES || !self.wants_bytes() {
+                        return Ok(None);
+                    }
+                    let bytes = self.stage[self.start..self.start + Request::BYTES].try_into();
+                    let request = Request::decode(bytes.expect("so many")).ok_or(SessionError::Magic)?;
+                    self.start += Request::BYTES;
+                    if let Some(asked) = self.request(request, pool)? {
+                        return Ok(Some(asked));
+                    }
+                }
+                Reading::Data { request, into, filled } => {
+                    let some = there.min(request.length as usize - *filled);
+                    let from = &self.stage[self.start..self.start + some];
+                    into.bytes_mut()[*filled..*filled + some].copy_from_slice(from);
+                    (self.start, *filled) = (self.start + some, *filled + some);
+                    if *filled < request.length as usize {
+                        return Ok(None);
+                    }
+                    let Reading::Data { request, into, .. } =
+                        std::mem::replace(&mut self.reading, Reading::Requests)
+                    else {
+                        unreachable!("it was just looked at")
+                    };
+                    return Ok(Some(self.take(request, What::Write(into))));
+                }
+                Reading::Refused { left } => {
+                    let some = there.min(*left);
+                    (self.start, *left) = (self.start + some, *left - some);
+                    if *left > 0 {
+                        return Ok(None);
+                    }
+                    self.reading = Reading::Requests;
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request, pool: &Pool) -> Result<Option<Asked>, SessionError> {
+        if request.command == command::DISC {
+            self.leaving = true;
+            return Ok(None);
+        }
+        if request.command == command::WRITE && request.length > MOST_DATA {
+            return Err(SessionError::TooLong(request.length));
+        }
+        if let Err((code, why)) = self.check(&request) {
+            self.fail(&request, code, why);
+            if request.command == command::WRITE {
+                self.reading = Reading::Refused { left: request.length as usize };
+            }
+            return Ok(None);
+        }
+        let what = match request.command {
+            command::WRITE => {
+                let blocks = request.length.div_ceil(BLOCK_BYTES as u32);
+                let into = pool.take(blocks).map_err(|_| SessionError::Memory(request.length))?;
+                self.reading = Reading::Data { request, into, filled: 0 };
+                return Ok(None);
+            }
+            command::FLUSH => What::Flush,
+            command::TRIM => What::Trim,
+            command::WRITE_ZEROES => What::WriteZeroes,
+            _ => What::Read,
+        };
+        Ok(Some(self.take(request, what)))
+    }
+
+    /// What is wrong with a request, if anything is.
+    fn check(&self, request: &Request) -> Result<(), (u32, &'static str)> {
+        use command_flag::{DF, FUA, NO_HOLE, REQ_ONE};
+        let Request { flags, command, offset, length, .. } = *request;
+        let (known, behind) = match command {
+            command::READ => (FUA | DF, error::INVAL),
+            command::WRITE => (FUA, error::NOSPC),
+            command::WRITE_ZEROES => (FUA | NO_HOLE, error::NOSPC),
+            command::TRIM => (FUA, error::INVAL),
+            command::BLOCK_STATUS if self.choice.allocation => (FUA | REQ_ONE, error::INVAL),
+            command::BLOCK_STATUS => return Err((error::INVAL, "no context was chosen for block status")),
+            command::FLUSH => return Ok(()),
+            _ => return Err((error::INVAL, "this server does not know the command")),
+        };
+        if flags & !known != 0 {
+            return Err((error::INVAL, "the command has a flag that it cannot have"));
+        }
+        if !offset.is_multiple_of(SECTOR.into()) || !length.is_multiple_of(SECTOR) || length == 0 {
+            return Err((error::INVAL, "offset and length must be multiples of 512, and not nothing"));
+        }
+        if command == command::READ && length > MOST_DATA {
+            return Err((error::INVAL, "at most 32 MiB are read at once"));
+        }
+        if offset.checked_add(length.into()).is_none_or(|end| end > self.bytes) {
+            return Err((behind, "the request goes beyond the end of the export"));
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, mut request: Request, what: What) -> Asked {
+        if request.command == command::BLOCK_STATUS {
+            request.length = request.length.min(MOST_STATUS);
+        }
+        if request.command == command::FLUSH {
+            (request.offset, request.length) = (0, 0);
+        }
+        let (sector, sectors) = (request.offset / u64::from(SECTOR), request.length / SECTOR);
+        self.taken += cost(&request);
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize].request = request;
+                slot
+            }
+            None => {
+                self.slots.push(Slot { request, fills: Vec::new() });
+                self.slots.len() as u32 - 1
+            }
+        };
+        Asked { slot, what, sector, sectors }
+    }
+
+    /// A part of what is read: whole blocks, from this one on, counted from that with the request's first sector. It may come
+    /// again.
+    pub fn fill(&mut self, slot: u32, at: u64, blocks: u32, content: Content<Blocks>) {
+        let fills = &mut self.slots[slot as usize].fills;
+        fills.retain(|old| old.at + u64::from(old.blocks) <= at || old.at >= at + u64::from(blocks));
+        fills.push(Fill { at, blocks, content });
+    }
+
+    /// A request is complete: it is answered.
+    ///
+    /// # Panics
+    /// If it succeeded, and not all that is read was filled.
+    pub fn complete(&mut self, slot: u32, result: Result<(), Failure>) {
+        let Slot { request, fills } = &mut self.slots[slot as usize];
+        let (request, mut fills) = (*request, std::mem::take(fills));
+        self.taken -= cost(&request);
+        fills.sort_unstable_by_key(|fill| fill.at);
+        match result {
+            Err(why) => {
+                let code = match why {
+                    Failure::NoSpace => error::NOSPC,
+                    Failure::OutOfRange => error::INVAL,
+                    Failure::Deposed | Failure::NotAttached => error::SHUTDOWN,
+                    Failure::TooMany | Failure::Rotten => error::IO,
+                };
+                self.fail(&request, code, &why.to_string());
+            }
+            Ok(()) => match request.command {
+                command::READ if self.choice.structured => self.chunks(&request, &fills),
+                command::READ => {
+                    self.out.head(&simple_reply(0, request.cookie));
+                    self.data(&request, &fills);
+                }
+                command::BLOCK_STATUS => self.status(&request, &fills),
+                _ if self.choice.structured => {
+                    self.out.head(&chunk_head(chunk::DONE, chunk::NONE, request.cookie, 0));
+                }
+                _ => self.out.head(&simple_reply(0, request.cookie)),
+            },
+        }
+        fills.clear();
+        // Its memory is used again.
+        self.slots[slot as usize].fills = fills;
+        self.free.push(slot);
+    }
+
+    fn fail(&mut self, request: &Request, code: u32, why: &str) {
+        if !self.choice.structured {
+            self.out.head(&simple_reply(code, request.cookie));
+            return;
+        }
+        let length = 6 + why.len() as u32;
+        self.out.head(&chunk_head(chunk::DONE, chunk::ERROR, request.cookie, length));
+        let mut told = code.to_be_bytes().to_vec();
+        told.extend((why.len() as u16).to_be_bytes());
+        told.extend_from_slice(why.as_bytes());
+        self.out.text(told);
+    }
+
+    /// All that is read, without anything between.
+    fn data(&mut self, request: &Request, fills: &[Fill]) {
+        let mut next = 0;
+        for (fill, part) in parts(request, fills) {
+            assert_eq!(part.start, next, "all of it is filled");
+            next = part.end;
+            self.part(request, fill, part);
+        }
+        assert_eq!(next, request.length as usize, "all of it is filled");
+    }
+
+    fn part(&mut self, request: &Request, fill: &Fill, part: std::ops::Range<usize>) {
+        match &fill.content {
+            Content::Nothing => self.out.zeroes(part.len()),
+            Content::Data(payload) | Content::Sparse(payload, _) => {
+                let skip = request.offset as usize % BLOCK_BYTES;
+                let first = payload.first as usize * BLOCK_BYTES;
+                let from = first + skip + part.start - fill.at as usize * BLOCK_BYTES;
+                self.out.data(payload.data.clone(), from..from + part.len());
+            }
+        }
+    }
+
+    fn chunks(&mut self, request: &Request, fills: &[Fill]) {
+        let whole = request.flags & command_flag::DF != 0;
+        if whole || fills.len() == 1 && !matches!(fills[0].content, Content::Nothing) {
+            self.data_head(request, chunk::DONE, 0..request.length as usize);
+            self.data(request, fills);
+            return;
+        }
+        let mut next = 0;
+        for (fill, part) in parts(request, fills) {
+            assert_eq!(part.start, next, "all of it is filled");
+            next = part.end;
+            let flags = if next == request.length as usize { chunk::DONE } else { 0 };
+            match fill.content {
+                Content::Nothing => {
+                    let mut head = [0; 32];
+                    head[..20].copy_from_slice(&chunk_head(flags, chunk::OFFSET_HOLE, request.cookie, 12));
+                    head[20..28].copy_from_slice(&(request.offset + part.start as u64).to_be_bytes());
+                    head[28..].copy_from_slice(&(part.len() as u32).to_be_bytes());
+                    self.out.head(&head);
+                }
+                _ => {
+                    self.data_head(request, flags, part.clone());
+                    self.part(request, fill, part);
+                }
+            }
+        }
+        assert_eq!(next, request.length as usize, "all of it is filled");
+    }
+
+    fn data_head(&mut self, request: &Request, flags: u16, part: std::ops::Range<usize>) {
+        let mut head = [0; 28];
+        let length = 8 + part.len() as u32;
+        head[..20].copy_from_slice(&chunk_head(flags, chunk::OFFSET_DATA, request.cookie, length));
+        head[20..].copy_from_slice(&(request.offset + part.start as u64).to_be_bytes());
+        self.out.head(&head);
+    }
+
+    /// What is allocated: as far as what was read tells.
+    fn status(&mut self, request: &Request, fills: &[Fill]) {
+        const NOTHING: u32 = state::HOLE | state::ZERO;
+        let mut extents: Vec<(u32, u32)> = Vec::new();
+        let mut add = |length: usize, flags: u32| match extents.last_mut() {
+            _ if length == 0 => {}
+            Some(last) if last.1 == flags => last.0 += length as u32,
+            _ => extents.push((length as u32, flags)),
+        };
+        for (fill, part) in parts(request, fills) {
+            match &fill.content {
+                Content::Nothing => add(part.len(), NOTHING),
+                Content::Data(_) => add(part.len(), 0),
+                Content::Sparse(_, holes) => {
+                    let skip = request.offset as usize % BLOCK_BYTES;
+                    let place = |block: u32| {
+                        let byte = (fill.at as usize + block as usize) * BLOCK_BYTES;
+                        byte.saturating_sub(skip).clamp(part.start, part.end)
+                    };
+                    let mut at = part.start;
+                    for hole in holes {
+                        add(place(hole.start) - at, 0);
+                        add(place(hole.end) - place(hole.start), NOTHING);
+                        at = place(hole.end);
+                    }
+                    add(part.end - at, 0);
+                }
+            }
+        }
+        if request.flags & command_flag::REQ_ONE != 0 {
+            extents.truncate(1);
+        }
+        let mut told = ALLOCATION_ID.to_be_bytes().to_vec();
+        for (length, flags) in extents {
+            told.extend(length.to_be_bytes());
+            told.extend(flags.to_be_bytes());
+        }
+        let head = chunk_head(chunk::DONE, chunk::BLOCK_STATUS, request.cookie, told.len() as u32);
+        self.out.head(&head);
+        self.out.text(told);
+    }
+}
+
+/// Bytes of memory that a request may need.
+fn cost(request: &Request) -> usize {
+    match request.command {
+        command::READ | command::WRITE | command::BLOCK_STATUS => request.length as usize,
+        _ => 0,
+    }
+}
+
+/// Of each fill, which bytes of the request are in it.
+fn parts<'f>(
+    request: &Request,
+    fills: &'f [Fill],
+) -> impl Iterator<Item = (&'f Fill, std::ops::Range<usize>)> + use<'f> {
+    let skip = request.offset as usize % BLOCK_BYTES;
+    let length = request.length as usize;
+    fills.iter().map(move |fill| {
+        let start = fill.at as usize * BLOCK_BYTES;
+        let end = start + fill.blocks as usize * BLOCK_BYTES;
+        (fill, start.saturating_sub(skip).min(length)..end.saturating_sub(skip).min(length))
+    })
+}

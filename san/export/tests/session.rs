@@ -1,0 +1,369 @@
+//! Requests and answers, against a volume in memory: bytes come and go in any portions, answers in any order.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+
+use loadline_base::nbd::{
+    CHUNK_MAGIC, Request, SIMPLE_REPLY_MAGIC, chunk, command, command_flag, error, get_u16, get_u32, get_u64,
+    state,
+};
+use loadline_san_core::message::{Content, Payload};
+use loadline_san_core::volume::Failure;
+use loadline_san_device::pool::{BLOCK_BYTES, Class, Pool};
+use loadline_san_export::nbd::handshake::Choice;
+use loadline_san_export::nbd::session::{Asked, Session, SessionError, What};
+use proptest::prelude::*;
+
+const BLOCKS: usize = 40;
+const BYTES: usize = BLOCKS * BLOCK_BYTES;
+
+fn pool() -> Pool {
+    Pool::new(&[Class { blocks: 1, buffers: 64 }, Class { blocks: 16, buffers: 16 }])
+        .expect("there is memory")
+}
+
+fn session(structured: bool, rest: &[u8]) -> Session {
+    let choice = Choice { name: "vol".into(), structured, allocation: structured };
+    Session::new(choice, BYTES as u64, rest)
+}
+
+/// What is in a volume: nothing, in blocks that were never written.
+struct Volume {
+    bytes: Vec<u8>,
+    written: Vec<bool>,
+    pool: Pool,
+}
+
+impl Volume {
+    fn new() -> Volume {
+        Volume { bytes: vec![0; BYTES], written: vec![false; BLOCKS], pool: pool() }
+    }
+
+    /// Carries out a request; what is read is told in parts of this many blocks.
+    fn carry_out(&mut self, session: &mut Session, asked: Asked, part: usize) {
+        let from = asked.sector as usize * 512;
+        let range = from..from + asked.sectors as usize * 512;
+        match asked.what {
+            What::Read => {
+                let (first, end) = (from / BLOCK_BYTES, range.end.div_ceil(BLOCK_BYTES));
+                for start in (first..end).step_by(part).rev() {
+                    let blocks = start..(start + part).min(end);
+                    let content = self.content(blocks.clone());
+                    // It may come again.
+                    session.fill(asked.slot, (start - first) as u64, blocks.len() as u32, Content::Nothing);
+                    session.fill(asked.slot, (start - first) as u64, blocks.len() as u32, content);
+                }
+            }
+            What::Write(data) => {
+                self.bytes[range.clone()].copy_from_slice(&data.bytes()[..range.len()]);
+                self.written[range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)].fill(true);
+            }
+            What::WriteZeroes => self.bytes[range].fill(0),
+            What::Trim => {
+                let blocks = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
+                if !blocks.is_empty() {
+                    self.bytes[blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES].fill(0);
+                    self.written[blocks].fill(false);
+                }
+            }
+            What::Flush => {}
+        }
+        session.complete(asked.slot, Ok(()));
+    }
+
+    fn content(&self, blocks: std::ops::Range<usize>) -> Content<loadline_san_device::pool::Blocks> {
+        if !self.written[blocks.clone()].contains(&true) {
+            return Content::Nothing;
+        }
+        // It lies behind a block of something else.
+        let mut buffer = self.pool.take(blocks.len() as u32 + 1).expect("there is memory");
+        buffer
+            .some_mut(1, blocks.len() as u32)
+            .copy_from_slice(&self.bytes[blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES]);
+        let payload = Payload { data: buffer.freeze_without(), first: 1 };
+        let holes: Vec<_> =
+            (0..).zip(blocks).filter(|(_, block)| !self.written[*block]).map(|(i, _)| i..i + 1).collect();
+        if holes.is_empty() { Content::Data(payload) } else { Content::Sparse(payload, holes) }
+    }
+}
+
+/// What an answer says.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Answer {
+    error: u32,
+    data: BTreeMap<u64, Vec<u8>>,
+    extents: Vec<(u32, u32)>,
+    data_chunks: usize,
+}
+
+/// The answers in a stream. `reads`: cookies of reads, with their lengths.
+fn answers(mut bytes: &[u8], reads: &BTreeMap<u64, (u64, usize)>) -> Vec<(u64, Answer)> {
+    let mut open: BTreeMap<u64, Answer> = BTreeMap::new();
+    let mut done = Vec::new();
+    while !bytes.is_empty() {
+        if get_u32(bytes, 0) == SIMPLE_REPLY_MAGIC {
+            let (error, cookie) = (get_u32(bytes, 4), get_u64(bytes, 8));
+            bytes = &bytes[16..];
+            let mut answer = Answer { error, ..Answer::default() };
+            if let Some((offset, length)) = reads.get(&cookie).filter(|_| error == 0) {
+                answer.data.insert(*offset, bytes[..*length].to_vec());
+                bytes = &bytes[*length..];
+            }
+            done.push((cookie, answer));
+            continue;
+        }
+        assert_eq!(get_u32(bytes, 0), CHUNK_MAGIC);
+        let (flags, kind, cookie) = (get_u16(bytes, 4), get_u16(bytes, 6), get_u64(bytes, 8));
+        let (body, rest) = bytes[20..].split_at(get_u32(bytes, 16) as usize);
+        bytes = rest;
+        let answer = open.entry(cookie).or_default();
+        match kind {
+            chunk::OFFSET_DATA => {
+                answer.data.insert(get_u64(body, 0), body[8..].to_vec());
+                answer.data_chunks += 1;
+            }
+            chunk::OFFSET_HOLE => {
+                assert_eq!(body.len(), 12);
+                answer.data.insert(get_u64(body, 0), vec![0; get_u32(body, 8) as usize]);
+                answer.data_chunks += 1;
+            }
+            chunk::BLOCK_STATUS => {
+                assert_eq!(get_u32(body, 0), 1);
+                answer.extents = body[4..].chunks(8).map(|e| (get_u32(e, 0), get_u32(e, 4))).collect();
+            }
+            chunk::ERROR => {
+                answer.error = get_u32(body, 0);
+                assert_eq!(get_u16(body, 4) as usize, body.len() - 6);
+                std::str::from_utf8(&body[6..]).expect("it is text");
+            }
+            _ => assert_eq!((kind, body.len()), (chunk::NONE, 0)),
+        }
+        if flags & chunk::DONE != 0 {
+            done.push((cookie, open.remove(&cookie).expect("it was put there")));
+        }
+    }
+    assert!(open.is_empty(), "every answer ends");
+    done
+}
+
+/// Takes what is to be sent, at most so many bytes at a time.
+fn sent(session: &mut Session, most: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while session.out.bytes() > 0 {
+        let mut slices = [IoSlice::new(&[]); 3];
+        let used = session.out.slices(&mut slices);
+        let some: Vec<u8> =
+            slices[..used].iter().flat_map(|slice| slice.iter().copied()).take(most).collect();
+        assert!(!some.is_empty());
+        session.out.sent(some.len());
+        bytes.extend(some);
+    }
+    bytes
+}
+
+fn feed(session: &mut Session, bytes: &[u8]) -> usize {
+    let space = session.space();
+    let some = bytes.len().min(space.len());
+    space[..some].copy_from_slice(&bytes[..some]);
+    session.received(some);
+    some
+}
+
+fn request(command: u16, flags: u16, cookie: u64, offset: usize, length: usize) -> Request {
+    Request { flags, command, cookie, offset: offset as u64, length: length as u32 }
+}
+
+#[derive(Debug, Clone)]
+struct Op {
+    command: u16,
+    flags: u16,
+    sector: usize,
+    sectors: usize,
+    byte: u8,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let command = prop_oneof![
+        4 => Just(command::READ),
+        4 => Just(command::WRITE),
+        1 => Just(command::TRIM),
+        1 => Just(command::WRITE_ZEROES),
+        1 => Just(command::FLUSH),
+        2 => Just(command::BLOCK_STATUS)
+    ];
+    let op = (command, any::<bool>(), 0..BYTES / 512, 1..BYTES / 512, 1u8..).prop_map(
+        |(command, flag, sector, sectors, byte)| {
+            let flags = match command {
+                command::READ if flag => command_flag::DF,
+                command::BLOCK_STATUS if flag => command_flag::REQ_ONE,
+                command::WRITE if flag => command_flag::FUA,
+                _ => 0,
+            };
+            // A few go beyond the end.
+            Op {
+                command,
+                flags,
+                sector,
+                sectors: sectors.min(BYTES / 512 - sector + usize::from(byte < 8)),
+                byte,
+            }
+        },
+    );
+    proptest::collection::vec(op, 1..40)
+}
+
+proptest! {
+    #[test]
+    fn what_is_read_is_what_was_written(
+        ops in ops(), structured: bool, portion in 1usize..70_000, most in 1usize..70_000, part in 1usize..20
+    ) {
+        let mut volume = Volume::new();
+        let mut session = session(structured, b"");
+        let (mut stream, mut expected, mut reads) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut model = vec![0u8; BYTES];
+        for (cookie, op) in (1000u64..).zip(&ops) {
+            let (offset, length) = (op.sector * 512, op.sectors * 512);
+            stream.extend(request(op.command, op.flags, cookie, offset, length).encode());
+            if op.command == command::WRITE {
+                stream.extend(std::iter::repeat_n(op.byte, length));
+            }
+            let range = offset..offset + length;
+            let beyond = range.end > BYTES && op.command != command::FLUSH;
+            let refused = op.command == command::BLOCK_STATUS && !structured;
+            let mut read = Vec::new();
+            if !beyond {
+                match op.command {
+                    command::READ => {
+                        reads.insert(cookie, (offset as u64, length));
+                        read = model[range].to_vec();
+                    }
+                    command::WRITE => model[range].fill(op.byte),
+                    command::WRITE_ZEROES => model[range].fill(0),
+                    command::TRIM => {
+                        let (start, end) = (offset.next_multiple_of(BLOCK_BYTES), range.end / BLOCK_BYTES * BLOCK_BYTES);
+                        if start < end { model[start..end].fill(0); }
+                    }
+                    _ => {}
+                }
+            }
+            let error = match op.command {
+                _ if refused => error::INVAL,
+                command::WRITE | command::WRITE_ZEROES if beyond => error::NOSPC,
+                _ if beyond => error::INVAL,
+                _ => 0,
+            };
+            expected.push((cookie, error, read, op.clone()));
+        }
+        let mut left = &stream[..];
+        let mut out = Vec::new();
+        let pool = pool();
+        while !left.is_empty() {
+            left = &left[feed(&mut session, &left[..left.len().min(portion)])..];
+            while let Some(asked) = session.next(&pool).expect("it follows the protocol") {
+                volume.carry_out(&mut session, asked, part);
+            }
+            if out.len() % 3 == 0 { out.extend(sent(&mut session, most)); }
+        }
+        out.extend(sent(&mut session, most));
+        let answers = answers(&out, &reads);
+        prop_assert_eq!(answers.len(), expected.len());
+        for ((cookie, answer), (of, error, read, op)) in answers.into_iter().zip(expected) {
+            prop_assert_eq!((cookie, answer.error), (of, error));
+            let data: Vec<u8> = answer.data.values().flatten().copied().collect();
+            prop_assert!(data == read, "what is read differs");
+            prop_assert!(op.flags & command_flag::DF == 0 || answer.data_chunks <= 1);
+            if op.command == command::BLOCK_STATUS && error == 0 {
+                let told: usize = answer.extents.iter().map(|extent| extent.0 as usize).sum();
+                let one = op.flags != 0;
+                prop_assert!(told > 0 && told <= op.sectors * 512 && (one || told == op.sectors * 512));
+                prop_assert!(!one || answer.extents.len() == 1);
+            }
+        }
+        prop_assert_eq!(session.in_flight(), 0);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000), requests in ops()) {
+        // After some requests in order, anything.
+        let mut stream = Vec::new();
+        for op in &requests {
+            let length = if op.command == command::WRITE { 512 } else { op.sectors * 512 };
+            stream.extend(request(op.command ^ u16::from(op.byte & 1), op.flags, 7, op.sector * 512, length).encode());
+        }
+        stream.extend(bytes);
+        let (mut session, pool, mut volume) = (session(true, b""), pool(), Volume::new());
+        let mut left = &stream[..];
+        'fed: while !left.is_empty() {
+            left = &left[feed(&mut session, left)..];
+            loop {
+                match session.next(&pool) {
+                    Ok(Some(asked)) => volume.carry_out(&mut session, asked, 7),
+                    Ok(None) => break,
+                    Err(_) => break 'fed,
+                }
+            }
+            if !session.wants_bytes() { break; }
+        }
+    }
+}
+
+#[test]
+fn holes_are_told_apart_from_data() {
+    let (mut volume, mut session, pool) = (Volume::new(), session(true, b""), pool());
+    let mut stream = request(command::WRITE, 0, 1, 8192, 4096).encode().to_vec();
+    stream.extend([9; 4096]);
+    stream.extend(request(command::BLOCK_STATUS, 0, 2, 512, 16 * 1024).encode());
+    feed(&mut session, &stream);
+    while let Some(asked) = session.next(&pool).expect("it follows the protocol") {
+        volume.carry_out(&mut session, asked, 16);
+    }
+    let out = sent(&mut session, 1 << 20);
+    let answers = answers(&out, &BTreeMap::new());
+    let hole = state::HOLE | state::ZERO;
+    assert_eq!(answers[1].1.extents, [(8192 - 512, hole), (4096, 0), (4096 + 512, hole)]);
+}
+
+#[test]
+fn a_client_that_does_not_follow_the_protocol_is_hung_up_on() {
+    let pool = pool();
+    let mut wrong = session(true, &[1; 28]);
+    assert!(matches!(wrong.next(&pool), Err(SessionError::Magic)));
+    let mut greedy = session(true, &request(command::WRITE, 0, 1, 0, 1 << 30).encode());
+    assert!(matches!(greedy.next(&pool), Err(SessionError::TooLong(_))));
+}
+
+#[test]
+fn one_that_asks_and_does_not_read_is_made_to_wait() {
+    let (mut session, pool, mut volume) = (session(false, b""), pool(), Volume::new());
+    let ask = request(command::READ, 0, 1, 0, BYTES).encode();
+    for _ in 0..10_000 {
+        if !session.wants_bytes() {
+            break;
+        }
+        feed(&mut session, &ask);
+        if let Some(asked) = session.next(&pool).expect("it follows the protocol") {
+            volume.carry_out(&mut session, asked, 8);
+        }
+    }
+    assert!(!session.wants_bytes() && session.out.bytes() < 65 << 20, "it waits, and no more is kept");
+    let more = session.out.bytes();
+    sent(&mut session, 1 << 20);
+    assert!(more > 60 << 20 && session.wants_bytes());
+}
+
+#[test]
+fn what_fails_is_told_with_the_reason_and_good_bye_waits_for_answers() {
+    let pool = pool();
+    let mut session = session(true, b"");
+    let mut stream = request(command::READ, 0, 5, 0, 4096).encode().to_vec();
+    stream.extend(request(command::DISC, 0, 0, 0, 0).encode());
+    feed(&mut session, &stream);
+    let asked = session.next(&pool).expect("it follows the protocol").expect("it is there");
+    assert!(session.next(&pool).expect("it follows the protocol").is_none());
+    assert!(!session.is_over() && !session.wants_bytes());
+    session.complete(asked.slot, Err(Failure::Rotten));
+    assert!(!session.is_over());
+    let out = sent(&mut session, 1 << 20);
+    assert_eq!(answers(&out, &BTreeMap::new())[0].1.error, error::IO);
+    assert!(session.is_over());
+}
