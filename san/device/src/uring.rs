@@ -6,6 +6,7 @@
 
 mod error;
 mod request;
+mod watch;
 
 use std::collections::VecDeque;
 use std::io;
@@ -65,6 +66,10 @@ pub struct Uring {
     /// Completions as they came.
     reaped: VecDeque<(u64, i32)>,
     done: VecDeque<(u32, Token, Done<Blocks>)>,
+    /// Keys of watched descriptors that have something.
+    ready: VecDeque<u32>,
+    /// Descriptors that are watched.
+    watching: u32,
     /// Entries that the kernel has, or will have at the next submission.
     flying: u32,
     /// Entries since the last submission.
@@ -111,6 +116,8 @@ impl Uring {
             waiting: VecDeque::with_capacity(room),
             reaped: VecDeque::with_capacity(4 * room),
             done: VecDeque::with_capacity(2 * room),
+            ready: VecDeque::with_capacity(room),
+            watching: 0,
             flying: 0,
             queued: 0,
             registered,
@@ -179,17 +186,21 @@ impl Uring {
     /// Hands over what was started, and looks for what is done, without waiting. Fails as [`submit`](Self::submit) does.
     pub fn poll(&mut self) -> io::Result<()> {
         self.queued = 0;
-        if self.flying > 0 {
+        if self.flying + self.watching > 0 {
             self.ring.poll()?;
             self.collect()?;
         }
         Ok(())
     }
 
-    /// Hands over what was started, and waits until something is done, but no longer than this. It returns at once if
-    /// something is, or if nothing is in flight. Fails as [`submit`](Self::submit) does.
+    fn has_news(&self) -> bool {
+        !self.done.is_empty() || !self.ready.is_empty()
+    }
+
+    /// Hands over what was started, and waits until something is done or ready, but no longer than this. It returns at once
+    /// if something is, or if nothing is in flight and nothing watched. Fails as [`submit`](Self::submit) does.
     pub fn wait(&mut self, limit: Duration) -> io::Result<()> {
-        if !self.done.is_empty() || !self.reaped.is_empty() || self.flying == 0 {
+        if self.has_news() || !self.reaped.is_empty() || self.flying + self.watching == 0 {
             return self.poll();
         }
         let begin = Instant::now();
@@ -200,14 +211,14 @@ impl Uring {
             let found = spins.look(self.spin, limit, || {
                 self.ring.poll()?;
                 self.collect()?;
-                Ok(!self.done.is_empty())
+                Ok(self.has_news())
             });
             self.spins = spins;
             found?;
             left = limit.saturating_sub(begin.elapsed());
         }
         // What completes may be only a part of an ask.
-        while self.done.is_empty() && self.flying > 0 {
+        while !self.has_news() && self.flying + self.watching > 0 {
             self.queued = 0;
             self.ring.wait(1, Some(left))?;
             self.collect()?;
@@ -291,6 +302,9 @@ impl Uring {
     fn collect(&mut self) -> io::Result<()> {
         self.reaped.extend(self.ring.completions());
         while let Some((data, result)) = self.reaped.pop_front() {
+            if self.is_watched(data) {
+                continue;
+            }
             let (index, entry) = ((data >> 32) as u32, data as u32);
             self.flying -= 1;
             let request = &mut self.held.requests[index as usize];
@@ -356,7 +370,8 @@ impl std::fmt::Debug for Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         self.waiting.clear();
-        self.flying -= self.reaped.len() as u32;
+        let of_requests = |data: &u64| data & watch::WATCHED == 0;
+        self.flying -= self.reaped.iter().filter(|(data, _)| of_requests(data)).count() as u32;
         let until = Instant::now() + DROP_LIMIT;
         while self.flying > 0 {
             let left = until.saturating_duration_since(Instant::now());
@@ -365,7 +380,7 @@ impl Drop for Uring {
                 break;
             }
             // Nothing is continued: nobody would see what becomes of it.
-            self.flying -= self.ring.completions().count() as u32;
+            self.flying -= self.ring.completions().filter(|(data, _)| of_requests(data)).count() as u32;
         }
         if self.flying == 0 {
             // The kernel takes a ring apart some time after it was closed; their locks are to be given up now.

@@ -1,0 +1,50 @@
+//! Descriptors that are watched beside the devices: sockets, and whatever else wakes the thread.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use loadline_base::ring::{opcode, types};
+use nix::libc;
+
+use super::{MOST_TRIES, Uring};
+
+/// In `user_data`: it is no request's.
+pub(super) const WATCHED: u64 = 1 << 63;
+
+impl Uring {
+    /// Watches a descriptor until it can be read from, or written to if this says so, or has an error: then
+    /// [`ready`](Self::ready) gives its key, once. Keys are the caller's; a key that is given twice comes twice. The
+    /// descriptor is kept open by the kernel until then, so who closes it shuts it down before. Fails if the queue stays full.
+    pub fn watch(&mut self, fd: RawFd, key: u32, writing: bool) -> io::Result<()> {
+        let events = libc::POLLIN | libc::POLLRDHUP | if writing { libc::POLLOUT } else { 0 };
+        let entry = opcode::PollAdd::new(types::Fd(fd), events as u32).build();
+        let entry = entry.user_data(WATCHED | u64::from(key));
+        for _ in 0..MOST_TRIES {
+            // SAFETY: the entry refers to no memory, and the kernel takes a reference of the file.
+            if unsafe { self.ring.push(&entry) } {
+                self.watching += 1;
+                self.queued += 1;
+                return Ok(());
+            }
+            self.submit()?;
+            self.ring.poll()?;
+            self.reaped.extend(self.ring.completions());
+        }
+        Err(io::Error::other("the submission queue stays full"))
+    }
+
+    /// The key of a watched descriptor about which there is something to know. `None` until there is one.
+    pub fn ready(&mut self) -> Option<u32> {
+        self.ready.pop_front()
+    }
+
+    /// A watched descriptor has something, if this completion is one's.
+    pub(super) fn is_watched(&mut self, data: u64) -> bool {
+        let watched = data & WATCHED != 0;
+        if watched {
+            self.watching -= 1;
+            self.ready.push_back(data as u32);
+        }
+        watched
+    }
+}

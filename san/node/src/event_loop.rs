@@ -1,0 +1,588 @@
+//! The data path: one thread, one ring, and all volumes, replicas and clients that belong to it.
+//!
+//! ```text
+//!   ring: sockets ready, devices done ─▶ clients ─▶ volumes ─▶ replicas ─▶ stores ─▶ devices
+//!    ▲                                      ▲          │  ▲       │ │                   │
+//!    │                                      └──────────┘  └───────┘ └─▶ peers           │
+//!    └──────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Nothing blocks, nothing is shared with other threads, nothing is locked but what devices begin with. What comes in
+//! together is carried out together: all requests that are there go into one append, all answers into one message.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`order`] | what the control path tells a loop, and is told |
+//! | `served` | a volume, with the requests of its clients |
+//! | `kept` | a replica, with its store and its devices |
+//! | `client` | a connection of a client |
+//! | `blocks` | whole blocks of what clients write |
+
+mod blocks;
+mod client;
+mod kept;
+pub mod order;
+mod served;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use loadline_san_core::ids::Epoch;
+use loadline_san_core::ids::{Owner, ReplicaId, VolumeId};
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
+use loadline_san_core::replica::{self, Replica};
+use loadline_san_core::store::Completion;
+use loadline_san_core::volume::{self, Event, Times, Volume};
+use loadline_san_device::direct::Direct;
+use loadline_san_device::pool::{Blocks, Class, Pool};
+use loadline_san_device::uring::{Uring, UringError, UringOptions};
+use loadline_san_export::nbd::session::Session;
+use loadline_san_store::open::open;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use thiserror::Error;
+
+use client::{Client, Received};
+use kept::{Io, Kept};
+use order::{LoopState, NewClient, OpenReplica, OpenVolume, Order, Report, VolumeState};
+use served::Served;
+
+pub use served::MOST_BLOCKS_IN_FLIGHT;
+
+/// The key of what wakes the loop.
+const WAKE: u32 = 0;
+/// Between two ticks of the stores.
+const STORE_TICK_NS: u64 = 100_000_000;
+/// It sleeps no longer than this.
+const LONGEST: Duration = Duration::from_millis(500);
+/// Times that stores do what they can before sockets are looked at again.
+const RUNS: usize = 64;
+
+/// How a loop is made.
+#[derive(Debug, Clone, Copy)]
+pub struct LoopOptions {
+    /// This life of the node's process.
+    pub me: Owner,
+    /// How long it looks for what comes before it sleeps; nothing, where loops outnumber cores.
+    pub spin: Duration,
+    /// What random numbers are made from.
+    pub seed: u64,
+}
+
+/// Why a loop cannot be.
+#[derive(Debug, Error)]
+pub enum LoopError {
+    /// io_uring.
+    #[error(transparent)]
+    Ring(#[from] UringError),
+    /// Memory, or what wakes it.
+    #[error("a thread for the data path cannot be made: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What goes between volumes and replicas of this loop.
+#[derive(Debug)]
+enum Local {
+    ToReplica(FromOwner, ToReplica<Blocks>),
+    ToOwner(FromReplica, ToOwner<Blocks>),
+    Merged(VolumeId, Epoch, Job, Blocks),
+}
+
+/// To give orders to a loop, from any thread.
+#[derive(Debug, Clone)]
+pub struct Orders {
+    sender: Sender<Order>,
+    wake: Arc<EventFd>,
+}
+
+impl Orders {
+    /// Gives an order. False if the loop has ended.
+    pub fn give(&self, order: Order) -> bool {
+        // It wakes at the latest when it would have woken anyway.
+        self.sender.send(order).is_ok() && self.wake.write(1).is_ok()
+    }
+}
+
+/// See the module.
+pub struct EventLoop {
+    options: LoopOptions,
+    pool: Pool,
+    uring: Uring,
+    wake: Arc<EventFd>,
+    orders: Receiver<Order>,
+    tell: Box<dyn Fn(Report)>,
+    volumes: HashMap<VolumeId, Served, RandomState>,
+    replicas: HashMap<ReplicaId, Kept, RandomState>,
+    /// The replica of each store that the ring knows.
+    of_ring: HashMap<u32, ReplicaId, RandomState>,
+    clients: HashMap<u32, Client, RandomState>,
+    next_key: u32,
+    local: VecDeque<Local>,
+    /// Replicas whose stores have something to do.
+    listed: VecDeque<ReplicaId>,
+    /// Clients from whom something came, and those for whom there may be something.
+    readable: VecDeque<u32>,
+    answered: Vec<u32>,
+    wakes: BinaryHeap<Reverse<(Moment, ReplicaId)>>,
+    next_tick: Moment,
+    next_store_tick: Moment,
+    tick_ns: u64,
+    stopped: bool,
+    // Vectors that are used again.
+    of_volume: Vec<volume::Action<Blocks>>,
+    of_replica: Vec<replica::Action<Blocks>>,
+    sent: Vec<replica::Action<Blocks>>,
+    told: Vec<Completion<Blocks>>,
+}
+
+impl EventLoop {
+    /// A loop with nothing to do, to be run on this thread, and how to give it orders. What it has to tell it tells by
+    /// `tell`, which is not to wait.
+    pub fn new(
+        options: LoopOptions,
+        orders: (Orders, Receiver<Order>),
+        tell: Box<dyn Fn(Report)>,
+    ) -> Result<EventLoop, LoopError> {
+        let classes = [(1, 8192), (4, 1024), (16, 512), (64, 64), (256, 32)];
+        let pool = Pool::new(&classes.map(|(blocks, buffers)| Class { blocks, buffers }))?;
+        let mut uring =
+            Uring::new(UringOptions { spin: options.spin, ..UringOptions::default() }, pool.clone())?;
+        let (Orders { wake, .. }, orders) = orders;
+        uring.watch(wake.as_fd().as_raw_fd(), WAKE, false)?;
+        let now = crate::clock::now();
+        Ok(EventLoop {
+            options,
+            pool,
+            uring,
+            wake,
+            orders,
+            tell,
+            volumes: HashMap::default(),
+            replicas: HashMap::default(),
+            of_ring: HashMap::default(),
+            clients: HashMap::default(),
+            next_key: 1,
+            local: VecDeque::new(),
+            listed: VecDeque::new(),
+            readable: VecDeque::new(),
+            answered: Vec::new(),
+            wakes: BinaryHeap::new(),
+            next_tick: now,
+            next_store_tick: now,
+            tick_ns: STORE_TICK_NS,
+            stopped: false,
+            of_volume: Vec::new(),
+            of_replica: Vec::new(),
+            sent: Vec::new(),
+            told: Vec::new(),
+        })
+    }
+
+    /// What gives orders to a loop that is to be made.
+    pub fn orders() -> io::Result<(Orders, Receiver<Order>)> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        Ok((Orders { sender, wake }, receiver))
+    }
+
+    /// Runs until it is told to stop. Fails if the kernel refuses to serve the ring.
+    pub fn run(mut self) -> io::Result<()> {
+        while !self.stopped {
+            let more = !self.listed.is_empty() || !self.readable.is_empty() || !self.local.is_empty();
+            if more {
+                self.uring.poll()?;
+            } else {
+                let limit = self.time_to_next();
+                self.uring.wait(limit)?;
+            }
+            while let Some(key) = self.uring.ready() {
+                self.ready(key)?;
+            }
+            while let Some((number, token, done)) = self.uring.take() {
+                if let Some(id) = self.of_ring.get(&number).copied() {
+                    self.replicas.get_mut(&id).expect("it is there").done(token, done);
+                    self.list(id);
+                }
+            }
+            for _ in 0..self.readable.len() {
+                let key = self.readable.pop_front().expect("there are so many");
+                self.read(key);
+            }
+            self.work_off();
+            self.pass_time();
+            self.answer();
+        }
+        Ok(())
+    }
+
+    fn time_to_next(&self) -> Duration {
+        let mut next = self.next_tick.min(self.next_store_tick);
+        if let Some(Reverse((at, _))) = self.wakes.peek() {
+            next = next.min(*at);
+        }
+        Duration::from_nanos(next.since(crate::clock::now())).min(LONGEST)
+    }
+
+    fn ready(&mut self, key: u32) -> io::Result<()> {
+        if key == WAKE {
+            let _ = self.wake.read();
+            self.uring.watch(self.wake.as_fd().as_raw_fd(), WAKE, false)?;
+            while let Ok(order) = self.orders.try_recv() {
+                self.order(order);
+            }
+        } else if let Some(client) = self.clients.get_mut(&key) {
+            (client.watched, client.watched_for_room, client.blocked) = (false, false, false);
+            self.readable.push_back(key);
+            self.answered.push(key);
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, id: ReplicaId) {
+        if let Some(kept) = self.replicas.get_mut(&id)
+            && !std::mem::replace(&mut kept.listed, true)
+        {
+            self.listed.push_back(id);
+        }
+    }
+
+    // ---- orders ----------------------------------------------------------------------------------------
+
+    fn order(&mut self, order: Order) {
+        match order {
+            Order::OpenReplica(open) => {
+                let id = open.id.replica;
+                let opened = self.open_replica(*open);
+                (self.tell)(Report::Opened(id, opened));
+            }
+            Order::OpenVolume(open) => self.open_volume(open),
+            Order::Watch(id, watch) => self.step_volume(id, Event::Watch(watch)),
+            Order::Attach(id) => self.step_volume(id, Event::Attach),
+            Order::Detach(id) => {
+                self.step_volume(id, Event::Detach);
+                self.detached(id);
+            }
+            Order::Volume(id, order) => self.step_volume(id, Event::Order(order)),
+            Order::Seen(id, record, asked_at) => self.step_volume(id, Event::Seen(*record, asked_at)),
+            Order::Swapped(id, proposal, answer, asked_at) => {
+                self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
+            }
+            Order::Client(new) => self.new_client(*new),
+            Order::Look => (self.tell)(Report::State(self.state())),
+            Order::Stop => self.stopped = true,
+        }
+    }
+
+    fn open_replica(&mut self, new: OpenReplica) -> Result<(), String> {
+        let OpenReplica { id, lease_ns, mut devices, log, capacity, settings, process } = new;
+        let (store, found, damage) =
+            open(&mut devices, &log, &capacity, id.replica, settings).map_err(|why| why.to_string())?;
+        if let Some(damage) = damage.first() {
+            eprintln!("loadline: replica {} is damaged, and is not used: {damage}", id.replica.0);
+        }
+        let io = match devices.are_in_memory() {
+            true => Io::Direct(Box::new(Direct::new(devices, self.pool.clone()))),
+            false => {
+                let capacity = devices.capacity.as_ref().map(AsFd::as_fd);
+                let number = self.uring.add(devices.log.as_fd(), capacity).map_err(|why| why.to_string())?;
+                self.of_ring.insert(number, id.replica);
+                Io::Ring(number, devices)
+            }
+        };
+        let now = crate::clock::now();
+        let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, now);
+        self.replicas.insert(id.replica, Kept::new(replica, store, io));
+        self.list(id.replica);
+        Ok(())
+    }
+
+    fn open_volume(&mut self, open: OpenVolume) {
+        let times = Times::of_lease(open.lease_ns);
+        self.tick_ns = self.tick_ns.min(times.tick_ns);
+        if let Some(served) = self.volumes.get_mut(&open.id) {
+            served.open = open;
+        } else {
+            let seed = self.options.seed ^ open.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let volume = Volume::new(self.options.me, open.id, times, seed, crate::clock::now());
+            self.volumes.insert(open.id, Served::new(volume, open));
+        }
+        self.step_volume(open.id, Event::Watch(open.watch));
+    }
+
+    fn state(&self) -> LoopState {
+        let volumes = self.volumes.iter().map(|(id, served)| VolumeState {
+            id: *id,
+            status: served.volume.status(),
+            clients: served.clients,
+            unanswered: served.volume.unanswered(),
+            returning: served.volume.returning(),
+        });
+        LoopState { volumes: volumes.collect(), clients: self.clients.len() }
+    }
+
+    // ---- clients ---------------------------------------------------------------------------------------
+
+    fn new_client(&mut self, new: NewClient) {
+        let NewClient { socket, volume, bytes, choice, rest } = new;
+        // Who is not let in is hung up on: the volume has moved since.
+        let Some(served) = self.volumes.get_mut(&volume).filter(|served| served.let_in) else { return };
+        served.clients += 1;
+        let key = self.next_key;
+        self.next_key = self.next_key.checked_add(1).expect("fewer than 2^32 clients in a process's life");
+        let session = Session::new(choice, bytes, &rest);
+        self.clients.insert(
+            key,
+            Client {
+                socket,
+                session,
+                volume,
+                watched: false,
+                watched_for_room: false,
+                blocked: false,
+                paused: false,
+            },
+        );
+        self.readable.push_back(key);
+    }
+
+    /// Takes what a client has sent.
+    fn read(&mut self, key: u32) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let Some(served) = self.volumes.get_mut(&client.volume) else { return };
+        let mut received = Received::Nothing;
+        if client.session.wants_bytes() {
+            received = client::receive(&client.socket, client.session.space());
+            if let Received::Some(bytes) = received {
+                client.session.received(bytes);
+            }
+        }
+        loop {
+            match client.session.next(&self.pool) {
+                Ok(Some(asked)) => served.ask(key, asked),
+                Ok(None) => break,
+                Err(why) => {
+                    eprintln!("loadline: a client of volume {} is hung up on: {why}", client.volume.0);
+                    received = Received::End;
+                    break;
+                }
+            }
+        }
+        let volume = client.volume;
+        client.paused = !client.session.wants_bytes();
+        if received == Received::End {
+            self.hang_up(key);
+        } else {
+            // What is refused is answered at once.
+            self.answered.push(key);
+        }
+        self.begin(volume);
+    }
+
+    /// Begins requests of clients, as many as may be at work.
+    fn begin(&mut self, id: VolumeId) {
+        while let Some(request) = self.volumes.get_mut(&id).and_then(Served::begin) {
+            self.step_volume(id, Event::Request(request));
+        }
+    }
+
+    fn hang_up(&mut self, key: u32) {
+        let Some(client) = self.clients.remove(&key) else { return };
+        client::shut_down(&client.socket);
+        if let Some(served) = self.volumes.get_mut(&client.volume) {
+            served.leave(key);
+        }
+    }
+
+    /// Sends what clients are to be told, and waits for what they say next.
+    fn answer(&mut self) {
+        let mut answered = std::mem::take(&mut self.answered);
+        for key in answered.drain(..) {
+            let Some(client) = self.clients.get_mut(&key) else { continue };
+            if client.session.out.bytes() > 0 && !client.blocked {
+                match client::send_all(&client.socket, &mut client.session.out) {
+                    Ok(room) => client.blocked = !room,
+                    Err(_) => {
+                        self.hang_up(key);
+                        continue;
+                    }
+                }
+            }
+            if client.session.is_over() {
+                self.hang_up(key);
+                continue;
+            }
+            // One that asks for more than it may, or does not read, is not listened to until it is answered.
+            if client.paused && client.session.wants_bytes() {
+                client.paused = false;
+                self.readable.push_back(key);
+                continue;
+            }
+            let waits = !client.paused && !client.watched || client.blocked && !client.watched_for_room;
+            if waits {
+                (client.watched, client.watched_for_room) = (true, client.blocked);
+                if self.uring.watch(client.socket.as_raw_fd(), key, client.blocked).is_err() {
+                    self.hang_up(key);
+                }
+            }
+        }
+        self.answered = answered;
+    }
+
+    // ---- volumes and replicas --------------------------------------------------------------------------
+
+    /// Carries out all that can be done now.
+    fn work_off(&mut self) {
+        for _ in 0..RUNS {
+            while let Some(local) = self.local.pop_front() {
+                match local {
+                    Local::ToReplica(from, message) => {
+                        self.step_replica(from.replica, replica::Event::Message(from, message));
+                    }
+                    Local::ToOwner(from, message) => {
+                        self.step_volume(from.volume, Event::Message(from, message));
+                    }
+                    Local::Merged(id, ownership, job, data) => {
+                        self.step_volume(id, Event::Merged(ownership, job, data));
+                    }
+                }
+            }
+            let Some(id) = self.listed.pop_front() else { return };
+            let kept = self.replicas.get_mut(&id).expect("those that are listed are there");
+            kept.listed = false;
+            let mut told = std::mem::take(&mut self.told);
+            let more = kept.run(&mut self.uring, &mut told);
+            if told.iter().any(|told| matches!(told, Completion::Failed)) {
+                let why = kept.store.why_failed().unwrap_or("it was found damaged").to_owned();
+                eprintln!("loadline: the device of replica {} has failed: {why}", id.0);
+            }
+            for completion in told.drain(..) {
+                self.step_replica(id, replica::Event::Store(completion));
+            }
+            self.told = told;
+            if more {
+                self.list(id);
+            }
+        }
+    }
+
+    fn step_replica(&mut self, id: ReplicaId, event: replica::Event<Blocks>) {
+        let Some(kept) = self.replicas.get_mut(&id) else { return };
+        let (mut actions, mut sent) = (std::mem::take(&mut self.of_replica), std::mem::take(&mut self.sent));
+        let wanted = kept.step(crate::clock::now(), event, &mut actions, &mut sent);
+        if let Some(at) = kept.replica.wake_at() {
+            self.wakes.push(Reverse((at, id)));
+        }
+        for action in sent.drain(..) {
+            if let replica::Action::Send(node, from, answer) = action
+                && node == self.options.me.node
+            {
+                self.local.push_back(Local::ToOwner(from, answer));
+            }
+        }
+        (self.of_replica, self.sent) = (actions, sent);
+        if wanted {
+            self.list(id);
+        }
+    }
+
+    fn step_volume(&mut self, id: VolumeId, event: Event<Blocks>) {
+        let Some(served) = self.volumes.get_mut(&id) else { return };
+        let mut actions = std::mem::take(&mut self.of_volume);
+        served.volume.step(crate::clock::now(), event, &mut actions);
+        let mut ended = false;
+        for action in actions.drain(..) {
+            let Some(served) = self.volumes.get_mut(&id) else { break };
+            match action {
+                volume::Action::Send { to, header, message } => {
+                    if to == self.options.me.node {
+                        self.local.push_back(Local::ToReplica(header, message));
+                    }
+                }
+                volume::Action::Look { asked_at } => (self.tell)(Report::Look(id, asked_at)),
+                volume::Action::Propose { record, replaces } => {
+                    (self.tell)(Report::Propose(id, record, replaces));
+                }
+                volume::Action::Fill { request, at, blocks, content } => {
+                    if let Some(at_work) = served.at_work.get(&request)
+                        && let Some(client) = self.clients.get_mut(&at_work.client)
+                    {
+                        client.session.fill(at_work.slot, at, blocks, content);
+                    }
+                }
+                volume::Action::Merge { ownership, job, request, head, tail } => {
+                    let merged = served.merge(&self.pool, &request, (head.as_ref(), tail.as_ref()));
+                    self.local.push_back(Local::Merged(id, ownership, job, merged));
+                }
+                volume::Action::Attached => {
+                    served.let_in = true;
+                    (self.tell)(Report::Attached(id));
+                }
+                volume::Action::Detached => self.detached(id),
+                volume::Action::Complete(request, result) => {
+                    ended = true;
+                    if let Some(at_work) = served.ended(request)
+                        && let Some(client) = self.clients.get_mut(&at_work.client)
+                    {
+                        client.session.complete(at_work.slot, result);
+                        self.answered.push(at_work.client);
+                    }
+                }
+                volume::Action::Done(result) => (self.tell)(Report::Ordered(id, result)),
+            }
+        }
+        self.of_volume = actions;
+        if ended {
+            self.begin(id);
+        }
+    }
+
+    /// Clients of a volume are not let in any more: those that are here go.
+    fn detached(&mut self, id: VolumeId) {
+        let Some(served) = self.volumes.get_mut(&id) else { return };
+        served.let_in = false;
+        let gone: Vec<u32> =
+            self.clients.iter().filter(|(_, client)| client.volume == id).map(|(key, _)| *key).collect();
+        gone.into_iter().for_each(|key| self.hang_up(key));
+        (self.tell)(Report::Detached(id));
+    }
+
+    // ---- time ------------------------------------------------------------------------------------------
+
+    fn pass_time(&mut self) {
+        let now = crate::clock::now();
+        while let Some(Reverse((at, id))) = self.wakes.peek().copied()
+            && at <= now
+        {
+            self.wakes.pop();
+            self.step_replica(id, replica::Event::Wake);
+        }
+        if now >= self.next_tick {
+            self.next_tick = now.after(self.tick_ns);
+            let ids: Vec<VolumeId> = self.volumes.keys().copied().collect();
+            ids.into_iter().for_each(|id| self.step_volume(id, Event::Wake));
+        }
+        if now >= self.next_store_tick {
+            self.next_store_tick = now.after(STORE_TICK_NS);
+            let ids: Vec<ReplicaId> = self.replicas.keys().copied().collect();
+            for id in ids {
+                self.replicas.get_mut(&id).expect("it is there").store.tick();
+                self.list(id);
+            }
+        }
+        self.work_off();
+    }
+}
+
+impl std::fmt::Debug for EventLoop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("EventLoop");
+        shown.field("volumes", &self.volumes.len()).field("replicas", &self.replicas.len());
+        shown.field("clients", &self.clients.len()).finish()
+    }
+}

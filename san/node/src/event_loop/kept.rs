@@ -1,0 +1,113 @@
+//! A replica with its store and its devices.
+
+use std::collections::VecDeque;
+
+use loadline_san_core::lease::Moment;
+use loadline_san_core::replica::{Action, Event, Replica};
+use loadline_san_core::store::Completion;
+use loadline_san_device::direct::Direct;
+use loadline_san_device::file::Devices;
+use loadline_san_device::pool::Blocks;
+use loadline_san_device::uring::Uring;
+use loadline_san_store::io::{Ask, Token};
+use loadline_san_store::store::{self, Store};
+
+/// Asks to a device in memory that are carried out before others have their turn.
+const AT_ONCE: usize = 16;
+
+/// What carries out what the store asks.
+#[derive(Debug)]
+pub(super) enum Io {
+    /// At once: devices in memory.
+    Direct(Box<Direct>),
+    /// By the ring, under this number.
+    /// The devices stay open, and locked, as long as the store is here.
+    Ring(u32, #[allow(dead_code, reason = "it is kept open")] Devices),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) replica: Replica,
+    pub(super) store: Store<Blocks>,
+    pub(super) io: Io,
+    /// What the store asked of devices in memory.
+    asks: VecDeque<(Token, Ask<Blocks>)>,
+    /// It is in the list of those that have something to do.
+    pub(super) listed: bool,
+    store_actions: Vec<store::Action<Blocks>>,
+}
+
+impl Kept {
+    pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io) -> Kept {
+        let (asks, store_actions) = (VecDeque::new(), Vec::new());
+        Kept { replica, store, io, asks, listed: false, store_actions }
+    }
+
+    /// The replica takes a step. What it wants of its store it gets; what is to be sent is added to `out`. Whether the store
+    /// has something to do.
+    pub(super) fn step(
+        &mut self,
+        now: Moment,
+        event: Event<Blocks>,
+        actions: &mut Vec<Action<Blocks>>,
+        out: &mut Vec<Action<Blocks>>,
+    ) -> bool {
+        if let Err(misdirected) = self.replica.step(now, event, actions) {
+            eprintln!("loadline: {misdirected}");
+        }
+        let mut wanted = false;
+        for action in actions.drain(..) {
+            match action {
+                Action::Store(command) => {
+                    self.store.submit(command);
+                    wanted = true;
+                }
+                send => out.push(send),
+            }
+        }
+        wanted
+    }
+
+    /// The ring has done something.
+    pub(super) fn done(&mut self, token: Token, done: loadline_san_store::io::Done<Blocks>) {
+        self.store.done(token, done, &mut self.store_actions);
+    }
+
+    /// The store does what it can do now. What it tells is added to `told`. Whether there is more that it can do at once.
+    pub(super) fn run(&mut self, uring: &mut Uring, told: &mut Vec<Completion<Blocks>>) -> bool {
+        self.store.run(&mut self.store_actions);
+        self.act(uring, told);
+        if let Io::Direct(direct) = &mut self.io {
+            for _ in 0..AT_ONCE {
+                let Some((token, ask)) = self.asks.pop_front() else { break };
+                let done = direct.carry_out(ask);
+                self.store.done(token, done, &mut self.store_actions);
+                if self.asks.is_empty() {
+                    self.store.run(&mut self.store_actions);
+                    for action in self.store_actions.drain(..) {
+                        match action {
+                            store::Action::Ask(token, ask) => self.asks.push_back((token, ask)),
+                            store::Action::Tell(completion) => told.push(completion),
+                        }
+                    }
+                }
+            }
+            self.act(uring, told);
+            return !self.asks.is_empty();
+        }
+        false
+    }
+
+    fn act(&mut self, uring: &mut Uring, told: &mut Vec<Completion<Blocks>>) {
+        for action in self.store_actions.drain(..) {
+            match action {
+                store::Action::Ask(token, ask) => match &self.io {
+                    Io::Direct(_) => self.asks.push_back((token, ask)),
+                    Io::Ring(number, _) => uring.start(*number, token, ask),
+                },
+                store::Action::Tell(completion) => told.push(completion),
+            }
+        }
+    }
+}

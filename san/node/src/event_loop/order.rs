@@ -1,0 +1,131 @@
+//! What the control path tells an event loop, and what it is told.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use loadline_san_core::ids::{Epoch, Incarnation, ProposalId, ReplicaId, VolumeId};
+use loadline_san_core::layout::Layout;
+use loadline_san_core::record::Record;
+use loadline_san_core::swap::Answer;
+use loadline_san_core::volume::{self, OrderError, Status};
+use loadline_san_device::file::Devices;
+use loadline_san_export::nbd::handshake::Choice;
+use loadline_san_store::space::Space;
+use loadline_san_store::store::{Identity, Settings};
+
+/// A replica that is on a device, to be opened.
+#[derive(Debug)]
+pub struct OpenReplica {
+    /// Which.
+    pub id: Identity,
+    /// Length of its volume's leases, nanoseconds.
+    pub lease_ns: u64,
+    /// Where it is.
+    pub devices: Devices,
+    /// What the log's device begins with.
+    pub log: Arc<Mutex<Space>>,
+    /// What the capacity's device begins with: the same, if there is one device.
+    pub capacity: Arc<Mutex<Space>>,
+    /// How its store behaves.
+    pub settings: Settings,
+    /// The life of this process.
+    pub process: Incarnation,
+}
+
+/// A volume that this node serves, watches, or has replicas of.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenVolume {
+    /// Which.
+    pub id: VolumeId,
+    /// Where its blocks are.
+    pub layout: Layout,
+    /// Length of its leases, nanoseconds.
+    pub lease_ns: u64,
+    /// It is to be taken over if nobody serves it.
+    pub watch: bool,
+}
+
+/// A client that has chosen a volume.
+#[derive(Debug)]
+pub struct NewClient {
+    /// Its connection, which does not block.
+    pub socket: OwnedFd,
+    /// The volume.
+    pub volume: VolumeId,
+    /// What it was told of it, in bytes.
+    pub bytes: u64,
+    /// What it has chosen.
+    pub choice: Choice,
+    /// What it has sent since.
+    pub rest: Vec<u8>,
+}
+
+/// What the control path tells.
+#[derive(Debug)]
+pub enum Order {
+    /// Open this replica. → [`Report::Opened`]
+    OpenReplica(Box<OpenReplica>),
+    /// Serve or watch this volume.
+    OpenVolume(OpenVolume),
+    /// It is to be taken over if nobody serves it, or not.
+    Watch(VolumeId, bool),
+    /// It is to be owned here. → [`Report::Attached`]
+    Attach(VolumeId),
+    /// Its clients go, and nobody owns it here. → [`Report::Detached`]
+    Detach(VolumeId),
+    /// Something that a person decides. → [`Report::Ordered`]
+    Volume(VolumeId, volume::Order),
+    /// The configuration store was asked for the record.
+    Seen(VolumeId, Box<Record>, Epoch),
+    /// It was asked for a swap.
+    Swapped(VolumeId, ProposalId, Answer, Epoch),
+    /// A client comes.
+    Client(Box<NewClient>),
+    /// How is it? → [`Report::State`]
+    Look,
+    /// No more is to be done.
+    Stop,
+}
+
+/// What a loop tells.
+#[derive(Debug)]
+pub enum Report {
+    /// A replica was opened, or why not.
+    Opened(ReplicaId, Result<(), String>),
+    /// What is the record? To be told with the answer: what is known when this is asked.
+    Look(VolumeId, Epoch),
+    /// Make this the record, if it is at this epoch.
+    Propose(VolumeId, Box<Record>, Epoch),
+    /// The clients of a volume are let in here.
+    Attached(VolumeId),
+    /// It is attached elsewhere, or not any more: its clients here are gone.
+    Detached(VolumeId),
+    /// An order was carried out, or not.
+    Ordered(VolumeId, Result<(), OrderError>),
+    /// How it is.
+    State(LoopState),
+}
+
+/// How a loop is.
+#[derive(Debug, Clone, Default)]
+pub struct LoopState {
+    /// Volumes, with what they do here.
+    pub volumes: Vec<VolumeState>,
+    /// Connections of clients.
+    pub clients: usize,
+}
+
+/// How a volume is at this node.
+#[derive(Debug, Clone)]
+pub struct VolumeState {
+    /// Which.
+    pub id: VolumeId,
+    /// What it does.
+    pub status: Status,
+    /// Its clients here.
+    pub clients: usize,
+    /// Requests that are not answered.
+    pub unanswered: usize,
+    /// Replicas that are coming back, with the blocks that are still to be copied.
+    pub returning: Vec<(ReplicaId, u64)>,
+}

@@ -1,0 +1,130 @@
+//! A volume at this node, with the requests of its clients.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+use loadline_san_core::layout::{Layout, MOST_TOGETHER};
+use loadline_san_core::volume::{Ask, Request, RequestId, SECTORS, Volume};
+use loadline_san_device::pool::{Blocks, Pool};
+use loadline_san_export::nbd::session::{Asked, What};
+
+use super::blocks::{address, is_whole};
+use super::order::OpenVolume;
+
+/// Blocks of data that an owner has in flight for a volume: what the logs of its replicas are made for
+/// ([`NewReplica::most_in_flight`](loadline_san_store::open::NewReplica)). One request of any length is always begun.
+pub const MOST_BLOCKS_IN_FLIGHT: u64 = MOST_TOGETHER;
+/// Requests that are at work at once. More wait in their sessions.
+const MOST_AT_WORK: usize = 2048;
+
+/// A request at work: whose it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AtWork {
+    pub(super) client: u32,
+    pub(super) slot: u32,
+    /// Blocks that it may have in flight.
+    blocks: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) volume: Volume<Blocks>,
+    pub(super) open: OpenVolume,
+    /// Clients may ask.
+    pub(super) let_in: bool,
+    pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
+    blocks: u64,
+    waiting: VecDeque<(u32, Asked)>,
+    next: u64,
+    pub(super) clients: usize,
+}
+
+impl Served {
+    pub(super) fn new(volume: Volume<Blocks>, open: OpenVolume) -> Served {
+        Served {
+            volume,
+            open,
+            let_in: false,
+            at_work: HashMap::default(),
+            blocks: 0,
+            waiting: VecDeque::new(),
+            next: 1,
+            clients: 0,
+        }
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.open.layout
+    }
+
+    /// A client asks.
+    pub(super) fn ask(&mut self, client: u32, asked: Asked) {
+        self.waiting.push_back((client, asked));
+    }
+
+    /// The next request that may begin.
+    pub(super) fn begin(&mut self) -> Option<Request<Blocks>> {
+        let (_, asked) = self.waiting.front()?;
+        let blocks = blocks_of(asked);
+        let fits = self.blocks + blocks <= MOST_BLOCKS_IN_FLIGHT && self.at_work.len() < MOST_AT_WORK;
+        if !fits && !self.at_work.is_empty() {
+            return None;
+        }
+        let (client, asked) = self.waiting.pop_front()?;
+        let Asked { slot, what, sector, sectors } = asked;
+        let id = RequestId(self.next);
+        self.next += 1;
+        self.blocks += blocks;
+        self.at_work.insert(id, AtWork { client, slot, blocks });
+        let ask = match what {
+            What::Read => Ask::Read,
+            What::WriteZeroes => Ask::WriteZeroes,
+            What::Trim => Ask::Trim,
+            What::Flush => Ask::Flush,
+            What::Write(data) if is_whole(sector, sectors) => {
+                let (volume, first) = (self.open.id, sector / SECTORS);
+                let layout = self.open.layout;
+                Ask::Write(data.freeze(|index| address(volume, &layout, first + u64::from(index))))
+            }
+            // Whole blocks are made of it later, with their checksums.
+            What::Write(data) => Ask::Write(data.freeze_without()),
+        };
+        Some(Request { id, ask, sector, sectors })
+    }
+
+    /// A request has ended. Whose it was.
+    pub(super) fn ended(&mut self, id: RequestId) -> Option<AtWork> {
+        let at_work = self.at_work.remove(&id)?;
+        self.blocks -= at_work.blocks;
+        Some(at_work)
+    }
+
+    /// A client has gone: what it asked for and has not begun is dropped.
+    pub(super) fn leave(&mut self, client: u32) {
+        self.waiting.retain(|(of, _)| *of != client);
+        self.clients -= 1;
+    }
+
+    /// Makes whole blocks of what a client writes.
+    pub(super) fn merge(
+        &self,
+        pool: &Pool,
+        request: &Request<Blocks>,
+        around: (
+            Option<&loadline_san_core::message::Content<Blocks>>,
+            Option<&loadline_san_core::message::Content<Blocks>>,
+        ),
+    ) -> Blocks {
+        super::blocks::merge(pool, self.open.id, self.layout(), request, around)
+    }
+}
+
+/// Blocks that a request may have in flight.
+fn blocks_of(asked: &Asked) -> u64 {
+    match asked.what {
+        What::Write(_) => u64::from(asked.sectors).div_ceil(SECTORS) + 1,
+        What::WriteZeroes | What::Read => 2,
+        What::Trim | What::Flush => 0,
+    }
+}

@@ -1,0 +1,155 @@
+//! One event loop with one volume of one copy, whose record is kept in memory.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
+use loadline_san_core::layout::{GroupIndex, Layout};
+use loadline_san_core::message::Promise;
+use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::swap::Answer;
+use loadline_san_device::file::{DeviceFile, Devices};
+use loadline_san_export::nbd::handshake::{Export, Handshake, Next, Refusal};
+use loadline_san_node::event_loop::order::{NewClient, OpenReplica, OpenVolume, Order, Report};
+use loadline_san_node::event_loop::{EventLoop, LoopOptions, MOST_BLOCKS_IN_FLIGHT, Orders};
+use loadline_san_protocol::ClusterId;
+use loadline_san_protocol::device::{DeviceId, Superblock};
+use loadline_san_store::io::{Area, Disk};
+use loadline_san_store::open::{NewReplica, create};
+use loadline_san_store::space::Space;
+use loadline_san_store::store::{Identity, Settings};
+
+const VOLUME: VolumeId = VolumeId(1);
+const REPLICA: ReplicaId = ReplicaId(1);
+const ME: Owner = Owner { node: NodeId(1), incarnation: Incarnation(1) };
+const LEASE_NS: u64 = 600_000_000;
+
+/// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
+pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
+    let path = folder.join("device");
+    let file = DeviceFile::create(&path, blocks * 4096 * 9 / 8 + (600 << 20)).expect("there is room");
+    let mut devices = Devices { log: file, capacity: None };
+    let bytes = devices.bytes(Area::Log);
+    let superblock = Superblock::fit(ClusterId(1), DeviceId(1), bytes, 16 << 20, 16).expect("it fits");
+    let mut space = Space::format(&mut devices, Area::Log, superblock, false).expect("it is empty");
+    let id = Identity { volume: VOLUME, group: GroupIndex(0), replica: REPLICA };
+    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    let new = NewReplica {
+        id,
+        blocks,
+        log_bytes: 256 << 20,
+        most_in_flight: MOST_BLOCKS_IN_FLIGHT as u32,
+        key: 7,
+        promise: Promise { epoch: Epoch(0), owner: nobody },
+    };
+    create(&mut devices, &mut space, DeviceId(1), &new).expect("there is room");
+    let layout = Layout::new(1, 256, 1 << 30).expect("it can be");
+    let record = Record {
+        epoch: Epoch(1),
+        made_by: ProposalId { by: nobody, number: 0 },
+        owner: nobody,
+        state: State::Active,
+        attachment: 0,
+        lease_ns: LEASE_NS,
+        blocks,
+        layout,
+        least: 1,
+        homes: [(REPLICA, ME.node)].into(),
+        groups: vec![Group { in_sync: [REPLICA].into(), departed: Default::default() }],
+    };
+    let (orders, receiver) = EventLoop::orders().expect("it can be woken");
+    let (tell, told) = channel();
+    let for_loop = (orders.clone(), receiver);
+    std::thread::spawn(move || {
+        let options = LoopOptions { me: ME, spin, seed: 1 };
+        let tell = Box::new(move |report| _ = tell.send(report));
+        EventLoop::new(options, for_loop, tell).expect("io_uring is allowed here").run().expect("it runs");
+    });
+    let space = Arc::new(Mutex::new(space));
+    let open = OpenReplica {
+        id,
+        lease_ns: LEASE_NS,
+        devices,
+        log: space.clone(),
+        capacity: space,
+        settings: Settings::default(),
+        process: ME.incarnation,
+    };
+    orders.give(Order::OpenReplica(Box::new(open)));
+    orders.give(Order::OpenVolume(OpenVolume { id: VOLUME, layout, lease_ns: LEASE_NS, watch: true }));
+    orders.give(Order::Attach(VOLUME));
+    let (attached, is_attached) = channel();
+    let of_store = orders.clone();
+    std::thread::spawn(move || {
+        let mut record = record;
+        for report in told {
+            match report {
+                Report::Opened(_, result) => result.expect("it opens"),
+                Report::Look(volume, asked_at) => {
+                    of_store.give(Order::Seen(volume, Box::new(record.clone()), asked_at));
+                }
+                Report::Propose(volume, next, replaces) => {
+                    let id = next.made_by;
+                    let answer = match record.epoch == replaces {
+                        true => {
+                            record = *next;
+                            Answer::Committed
+                        }
+                        false => Answer::Refused(record.clone()),
+                    };
+                    of_store.give(Order::Swapped(volume, id, answer, replaces));
+                }
+                Report::Attached(_) => attached.send(()).expect("somebody waits"),
+                _ => {}
+            }
+        }
+    });
+    is_attached.recv_timeout(Duration::from_secs(20)).expect("it is attached");
+    let listener = UnixListener::bind(folder.join("nbd.sock")).expect("the folder is new");
+    let of_clients = orders.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let orders = of_clients.clone();
+            std::thread::spawn(move || greet(stream.expect("it comes"), &orders, blocks * 4096));
+        }
+    });
+    orders
+}
+
+fn greet(mut stream: UnixStream, orders: &Orders, bytes: u64) {
+    let mut handshake = Handshake::default();
+    let export = Export { description: "a test".into(), bytes };
+    loop {
+        let Ok(next) = handshake.next() else { return };
+        stream.write_all(&std::mem::take(&mut handshake.out)).expect("it listens");
+        match next {
+            Next::Bytes => {
+                let mut buffer = [0; 4096];
+                match stream.read(&mut buffer) {
+                    Ok(0) | Err(_) => return,
+                    Ok(read) => handshake.feed(&buffer[..read]),
+                }
+            }
+            Next::List => handshake.list(&[("vol".into(), export.clone())]),
+            Next::Export(name) if name == "vol" => handshake.export(Ok(&export)).expect("it is told"),
+            Next::Export(name) => {
+                if handshake.export(Err(Refusal::Unknown(name))).is_err() {
+                    return;
+                }
+            }
+            Next::Gone => return,
+            Next::Chosen(choice) => {
+                stream.write_all(&std::mem::take(&mut handshake.out)).expect("it listens");
+                stream.set_nonblocking(true).expect("it can be");
+                let rest = handshake.rest();
+                let new = NewClient { socket: stream.into(), volume: VOLUME, bytes, choice, rest };
+                orders.give(Order::Client(Box::new(new)));
+                return;
+            }
+        }
+    }
+}
