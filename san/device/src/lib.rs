@@ -6,11 +6,13 @@
 //! | [`mod@file`] | a device: opened, locked, looked at, and read and written at once |
 //! | [`direct`] | carries out asks at once, by plain system calls: for files that live in memory |
 //! | [`uring`] | carries out asks by io_uring: for disks |
+//! | [`outbox`] | what is to be sent: small heads, and data where it lies |
 //!
 //! All of it belongs to one thread.
 
 pub mod direct;
 pub mod file;
+pub mod outbox;
 pub mod pool;
 pub mod uring;
 mod vectors;

@@ -12,8 +12,6 @@
 //! | --- | --- |
 //! | [`handshake`] | a client comes, asks what there is, and chooses |
 //! | [`session`] | requests are taken from the stream, and answered |
-//! | [`outbox`] | answers that are not sent yet |
 
 pub mod handshake;
-pub mod outbox;
 pub mod session;

@@ -16,12 +16,16 @@
 //! | `served` | a volume, with the requests of its clients |
 //! | `kept` | a replica, with its store and its devices |
 //! | `client` | a connection of a client |
+//! | [`peer`] | what is said to another node |
+//! | `heard` | what it says |
 //! | `blocks` | whole blocks of what clients write |
 
 mod blocks;
 mod client;
+mod heard;
 mod kept;
 pub mod order;
+pub mod peer;
 mod served;
 
 use std::cmp::Reverse;
@@ -33,8 +37,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use loadline_san_core::ids::Epoch;
-use loadline_san_core::ids::{Owner, ReplicaId, VolumeId};
+use loadline_san_core::ids::{Epoch, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
 use loadline_san_core::replica::{self, Replica};
@@ -44,13 +47,16 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::pool::{Blocks, Class, Pool};
 use loadline_san_device::uring::{Uring, UringError, UringOptions};
 use loadline_san_export::nbd::session::Session;
+use loadline_san_protocol::ClusterId;
 use loadline_san_store::open::open;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use thiserror::Error;
 
 use client::{Client, Received};
+use heard::{Heard, Hearing};
 use kept::{Io, Kept};
 use order::{LoopState, NewClient, OpenReplica, OpenVolume, Order, Report, VolumeState};
+use peer::{Outgoing, Preamble};
 use served::Served;
 
 pub use served::MOST_BLOCKS_IN_FLIGHT;
@@ -69,6 +75,10 @@ const RUNS: usize = 64;
 pub struct LoopOptions {
     /// This life of the node's process.
     pub me: Owner,
+    /// The cluster that it is in.
+    pub cluster: ClusterId,
+    /// Which of the node's loops this is.
+    pub number: u32,
     /// How long it looks for what comes before it sleeps; nothing, where loops outnumber cores.
     pub spin: Duration,
     /// What random numbers are made from.
@@ -122,6 +132,10 @@ pub struct EventLoop {
     /// The replica of each store that the ring knows.
     of_ring: HashMap<u32, ReplicaId, RandomState>,
     clients: HashMap<u32, Client, RandomState>,
+    peers: HashMap<NodeId, Outgoing, RandomState>,
+    /// Connections from other nodes, and those to them, by their keys.
+    hearings: HashMap<u32, Hearing, RandomState>,
+    to_peers: HashMap<u32, NodeId, RandomState>,
     next_key: u32,
     local: VecDeque<Local>,
     /// Replicas whose stores have something to do.
@@ -167,6 +181,9 @@ impl EventLoop {
             replicas: HashMap::default(),
             of_ring: HashMap::default(),
             clients: HashMap::default(),
+            peers: HashMap::default(),
+            hearings: HashMap::default(),
+            to_peers: HashMap::default(),
             next_key: 1,
             local: VecDeque::new(),
             listed: VecDeque::new(),
@@ -217,6 +234,7 @@ impl EventLoop {
             self.work_off();
             self.pass_time();
             self.answer();
+            self.speak();
         }
         Ok(())
     }
@@ -240,6 +258,13 @@ impl EventLoop {
             (client.watched, client.watched_for_room, client.blocked) = (false, false, false);
             self.readable.push_back(key);
             self.answered.push(key);
+        } else if self.hearings.contains_key(&key) {
+            self.readable.push_back(key);
+        } else if let Some(node) = self.to_peers.get(&key)
+            && let Some(peer) = self.peers.get_mut(node)
+            && peer.key == key
+        {
+            peer.ready(crate::clock::now());
         }
         Ok(())
     }
@@ -274,6 +299,18 @@ impl EventLoop {
                 self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
             }
             Order::Client(new) => self.new_client(*new),
+            Order::Peer(node, address) => {
+                let now = crate::clock::now();
+                let LoopOptions { me, cluster, number, .. } = self.options;
+                let preamble = Preamble { cluster, from: me.node, to: node, to_loop: number };
+                let peer = self.peers.entry(node).or_insert_with(|| Outgoing::new(address, preamble, now));
+                peer.moved(address, now);
+            }
+            Order::Hear(socket, from) => {
+                let key = self.key();
+                self.hearings.insert(key, Hearing::new(socket, from, self.options.cluster));
+                self.readable.push_back(key);
+            }
             Order::Look => (self.tell)(Report::State(self.state())),
             Order::Stop => self.stopped = true,
         }
@@ -333,8 +370,7 @@ impl EventLoop {
         // Who is not let in is hung up on: the volume has moved since.
         let Some(served) = self.volumes.get_mut(&volume).filter(|served| served.let_in) else { return };
         served.clients += 1;
-        let key = self.next_key;
-        self.next_key = self.next_key.checked_add(1).expect("fewer than 2^32 clients in a process's life");
+        let key = self.key();
         let session = Session::new(choice, bytes, &rest);
         self.clients.insert(
             key,
@@ -351,8 +387,20 @@ impl EventLoop {
         self.readable.push_back(key);
     }
 
-    /// Takes what a client has sent.
+    /// A key that no connection has had.
+    fn key(&mut self) -> u32 {
+        let key = self.next_key;
+        self.next_key =
+            self.next_key.checked_add(1).expect("fewer than 2^32 connections in a process's life");
+        key
+    }
+
+    /// Takes what a client has sent, or a node.
     fn read(&mut self, key: u32) {
+        if self.hearings.contains_key(&key) {
+            self.hear(key);
+            return;
+        }
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(served) = self.volumes.get_mut(&client.volume) else { return };
         let mut received = Received::Nothing;
@@ -434,6 +482,54 @@ impl EventLoop {
         self.answered = answered;
     }
 
+    // ---- other nodes -----------------------------------------------------------------------------------
+
+    fn hear(&mut self, key: u32) {
+        let Some(hearing) = self.hearings.get_mut(&key) else { return };
+        let mut over = hearing.receive() == Received::End;
+        loop {
+            let group_of = |id| self.replicas.get(&id).map(|kept: &Kept| kept.store.identity().group);
+            match hearing.next(&self.pool, group_of) {
+                Ok(Some(Heard::ToReplica(from, message))) => {
+                    self.local.push_back(Local::ToReplica(from, message));
+                }
+                Ok(Some(Heard::ToOwner(from, message))) => {
+                    self.local.push_back(Local::ToOwner(from, message));
+                }
+                Ok(None) => break,
+                Err(why) => {
+                    eprintln!("loadline: what node {} says is not taken: {why}", hearing.from.0);
+                    over = true;
+                    break;
+                }
+            }
+        }
+        let fd = hearing.socket.as_raw_fd();
+        if over || self.uring.watch(fd, key, false).is_err() {
+            client::shut_down(&hearing.socket);
+            self.hearings.remove(&key);
+        }
+    }
+
+    /// Sends what other nodes are to be told.
+    fn speak(&mut self) {
+        let now = crate::clock::now();
+        for (node, peer) in &mut self.peers {
+            peer.send(now);
+            if peer.connect(now) {
+                self.to_peers.remove(&peer.key);
+                peer.key = self.next_key;
+                self.next_key += 1;
+                self.to_peers.insert(peer.key, *node);
+            }
+            if let Some((fd, for_room)) = peer.is_to_be_watched()
+                && self.uring.watch(fd, peer.key, for_room).is_err()
+            {
+                peer.down(now);
+            }
+        }
+    }
+
     // ---- volumes and replicas --------------------------------------------------------------------------
 
     /// Carries out all that can be done now.
@@ -479,10 +575,11 @@ impl EventLoop {
             self.wakes.push(Reverse((at, id)));
         }
         for action in sent.drain(..) {
-            if let replica::Action::Send(node, from, answer) = action
-                && node == self.options.me.node
-            {
+            let replica::Action::Send(node, from, answer) = action else { continue };
+            if node == self.options.me.node {
                 self.local.push_back(Local::ToOwner(from, answer));
+            } else if let Some(peer) = self.peers.get_mut(&node) {
+                peer.to_owner(&from, &answer);
             }
         }
         (self.of_replica, self.sent) = (actions, sent);
@@ -502,6 +599,8 @@ impl EventLoop {
                 volume::Action::Send { to, header, message } => {
                     if to == self.options.me.node {
                         self.local.push_back(Local::ToReplica(header, message));
+                    } else if let Some(peer) = self.peers.get_mut(&to) {
+                        peer.to_replica(&header, &message);
                     }
                 }
                 volume::Action::Look { asked_at } => (self.tell)(Report::Look(id, asked_at)),

@@ -12,7 +12,7 @@ use loadline_san_device::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
 use thiserror::Error;
 
 use super::handshake::{ALLOCATION_ID, Choice, SECTOR};
-use super::outbox::Outbox;
+use loadline_san_device::outbox::Outbox;
 
 /// The most requests of a connection that are not answered. More wait in its socket.
 pub const MOST_REQUESTS: usize = 256;

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use loadline_san_core::ids::VolumeId;
-use loadline_san_export::nbd::outbox::Outbox;
+use loadline_san_device::outbox::Outbox;
 use loadline_san_export::nbd::session::Session;
 use nix::errno::Errno;
 use nix::libc;

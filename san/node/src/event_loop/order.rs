@@ -1,9 +1,10 @@
 //! What the control path tells an event loop, and what it is told.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use loadline_san_core::ids::{Epoch, Incarnation, ProposalId, ReplicaId, VolumeId};
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::Layout;
 use loadline_san_core::record::Record;
 use loadline_san_core::swap::Answer;
@@ -81,6 +82,10 @@ pub enum Order {
     Swapped(VolumeId, ProposalId, Answer, Epoch),
     /// A client comes.
     Client(Box<NewClient>),
+    /// Another node is here. It is connected to, now and whenever the connection breaks.
+    Peer(NodeId, SocketAddr),
+    /// Another node has connected, and said so; the connection does not block.
+    Hear(OwnedFd, NodeId),
     /// How is it? → [`Report::State`]
     Look,
     /// No more is to be done.

@@ -1,11 +1,14 @@
-//! Answers that are not sent yet: small heads, data where it lies, and zeroes that are nowhere.
+//! What is to be sent: small heads, data where it lies, and zeroes that are nowhere.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::Range;
 
-use loadline_san_device::pool::Blocks;
+use crate::pool::Blocks;
 
+/// So much memory is kept to be used again.
+const MOST_SPENT: usize = 64;
+const LARGEST_SPENT: usize = 64 << 10;
 /// Bytes of the longest head: of a chunk, with the offset of its data.
 const HEAD: usize = 32;
 /// Zeroes for those who want to read some.
@@ -47,6 +50,8 @@ pub struct Outbox {
     /// Of the first part, so many bytes are sent.
     sent: usize,
     bytes: usize,
+    /// Memory that is used again.
+    spent: Vec<Vec<u8>>,
 }
 
 impl Outbox {
@@ -68,6 +73,26 @@ impl Outbox {
     /// Adds something longer that is seldom sent.
     pub fn text(&mut self, bytes: Vec<u8>) {
         self.add(Part::Bytes(bytes));
+    }
+
+    /// Adds what this writes, behind what was written so before if nothing came between. What it refuses to write leaves all
+    /// as it was.
+    pub fn write<E>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
+        if !matches!(self.parts.back(), Some(Part::Bytes(_))) {
+            let memory = self.spent.pop().unwrap_or_default();
+            self.parts.push_back(Part::Bytes(memory));
+        }
+        let Some(Part::Bytes(bytes)) = self.parts.back_mut() else { unreachable!("it was put there") };
+        let before = bytes.len();
+        let written = write(bytes);
+        if written.is_err() {
+            bytes.truncate(before);
+        }
+        self.bytes += bytes.len() - before;
+        if bytes.is_empty() {
+            self.parts.pop_back();
+        }
+        written
     }
 
     /// Adds these bytes of blocks.
@@ -128,7 +153,13 @@ impl Outbox {
             }
             left -= rest;
             self.sent = 0;
-            self.parts.pop_front();
+            if let Some(Part::Bytes(mut bytes)) = self.parts.pop_front()
+                && self.spent.len() < MOST_SPENT
+                && bytes.capacity() <= LARGEST_SPENT
+            {
+                bytes.clear();
+                self.spent.push(bytes);
+            }
         }
     }
 }

@@ -1,0 +1,213 @@
+//! What is kept under which key.
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `cluster` | [`Cluster`] |
+//! | `node/<id>` | [`Node`] |
+//! | `device/<id>` | [`Device`] |
+//! | `volume/<id>` | [`Volume`] |
+//! | `name/<name>` | the id of the volume that has it |
+//! | `replica/<id>` | [`Replica`] |
+//! | `record/<id>` | the record of a volume, as [`loadline_san_protocol::record`] writes it |
+//!
+//! All but the last are JSON. Ids are never used again.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{Change, ConfigError, ConfigStore, Stored};
+
+/// The cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// 32 hexadecimal digits.
+    pub id: String,
+    /// The next id of anything.
+    pub next_id: u64,
+    /// Length of the leases of volumes that are made, milliseconds.
+    pub lease_ms: u64,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Where its API is.
+    pub api: SocketAddr,
+    /// Where other nodes talk to it.
+    pub peer: SocketAddr,
+    /// Where clients of NBD come.
+    pub nbd: SocketAddr,
+    /// How often its process has started.
+    pub incarnation: u64,
+    /// New replicas do not come here.
+    #[serde(default)]
+    pub draining: bool,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// The node that has it.
+    pub node: u32,
+    /// Where it is there.
+    pub path: PathBuf,
+    /// Bytes that it has for replicas.
+    pub bytes: u64,
+    /// New replicas do not come here.
+    #[serde(default)]
+    pub draining: bool,
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Copies that it is to have.
+    pub copies: u32,
+    /// Groups that are written side by side.
+    pub stripes: u32,
+    /// Blocks of a stripe unit, and of a group at most.
+    pub unit_blocks: u64,
+    /// See there.
+    pub group_blocks: u64,
+    /// Its size, in blocks of 4 KiB.
+    pub blocks: u64,
+    /// Length of its leases, milliseconds.
+    pub lease_ms: u64,
+    /// Bytes of the log of each replica.
+    pub log_bytes: u64,
+    /// Where it is, or was last, attached; nowhere: nobody serves it.
+    pub attached: Option<u32>,
+    /// What is being done with it.
+    pub state: VolumeState,
+}
+
+/// What is being done with a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeState {
+    /// Its replicas are being made.
+    Creating,
+    /// It is there.
+    Ready,
+    /// It is being deleted.
+    Deleting,
+}
+
+/// A replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replica {
+    /// Of which volume.
+    pub volume: u64,
+    /// Of which of its groups.
+    pub group: u32,
+    /// Blocks that its group has at most.
+    pub blocks: u64,
+    /// The node that has it.
+    pub node: u32,
+    /// The device that has it.
+    pub device: u32,
+    /// Bytes of its log.
+    pub log_bytes: u64,
+    /// What is being done with it.
+    pub state: ReplicaState,
+}
+
+/// What is being done with a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplicaState {
+    /// Its node is to make it.
+    Wanted,
+    /// It is on its device.
+    Ready,
+    /// Its node is to remove it.
+    Dropping,
+}
+
+/// All of it, as it was at one moment; with the version of each.
+#[derive(Debug, Clone, Default)]
+pub struct Catalog {
+    /// The cluster.
+    pub cluster: Option<(Cluster, u64)>,
+    /// Nodes by id.
+    pub nodes: BTreeMap<u32, (Node, u64)>,
+    /// Devices by id.
+    pub devices: BTreeMap<u32, (Device, u64)>,
+    /// Volumes by id.
+    pub volumes: BTreeMap<u64, (Volume, u64)>,
+    /// Replicas by id.
+    pub replicas: BTreeMap<u64, (Replica, u64)>,
+    /// Records of volumes, as they are kept.
+    pub records: BTreeMap<u64, Stored>,
+}
+
+impl Catalog {
+    /// Reads all of it.
+    pub fn read(store: &mut dyn ConfigStore) -> Result<Catalog, ConfigError> {
+        let mut catalog = Catalog::default();
+        for (key, stored) in store.list("")? {
+            let broken = || ConfigError::Broken { key: key.clone(), why: "it is no id".into() };
+            let (kind, id) = key.split_once('/').unwrap_or((&key, "0"));
+            let id = || id.parse::<u64>().map_err(|_| broken());
+            match kind {
+                "cluster" => catalog.cluster = Some(parse(&key, &stored)?),
+                "node" => _ = catalog.nodes.insert(id()? as u32, parse(&key, &stored)?),
+                "device" => _ = catalog.devices.insert(id()? as u32, parse(&key, &stored)?),
+                "volume" => _ = catalog.volumes.insert(id()?, parse(&key, &stored)?),
+                "replica" => _ = catalog.replicas.insert(id()?, parse(&key, &stored)?),
+                "record" => _ = catalog.records.insert(id()?, stored),
+                _ => {}
+            }
+        }
+        Ok(catalog)
+    }
+
+    /// The volume of this name.
+    pub fn volume(&self, name: &str) -> Option<(u64, &Volume)> {
+        self.volumes
+            .iter()
+            .find(|(_, (volume, _))| volume.name == name)
+            .map(|(id, (volume, _))| (*id, volume))
+    }
+
+    /// The node of this name.
+    pub fn node(&self, name: &str) -> Option<(u32, &Node)> {
+        self.nodes.iter().find(|(_, (node, _))| node.name == name).map(|(id, (node, _))| (*id, node))
+    }
+
+    /// So many new ids, with the change that takes them.
+    ///
+    /// # Panics
+    /// If there is no cluster.
+    pub fn take_ids(&self, count: u64) -> (std::ops::Range<u64>, Change) {
+        let (cluster, version) = self.cluster.clone().expect("a cluster has been made");
+        let first = cluster.next_id;
+        let next = Cluster { next_id: first + count, ..cluster };
+        (first..first + count, change("cluster", Some(version), &next))
+    }
+}
+
+fn parse<T: DeserializeOwned>(key: &str, stored: &Stored) -> Result<(T, u64), ConfigError> {
+    let value = serde_json::from_slice(&stored.value)
+        .map_err(|why| ConfigError::Broken { key: key.into(), why: why.to_string() })?;
+    Ok((value, stored.version))
+}
+
+/// A change of a key to this.
+pub fn change<T: Serialize>(key: impl Into<String>, expected: Option<u64>, value: &T) -> Change {
+    let value = serde_json::to_vec(value).expect("what is kept can be written as JSON");
+    Change { key: key.into(), expected, value: Some(value) }
+}

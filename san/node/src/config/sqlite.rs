@@ -1,0 +1,202 @@
+//! The store as a SQLite file, for clusters whose nodes share a machine.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
+
+use super::{Change, ConfigError, ConfigStore, Stored};
+
+/// In the header of the file: it is ours.
+const APPLICATION: u32 = 0x4c4c_7361;
+const FORMAT: u32 = 1;
+/// How long a change waits for one of another process.
+const BUSY: Duration = Duration::from_secs(3);
+
+/// See the module.
+#[derive(Debug)]
+pub struct SqliteStore {
+    connection: Connection,
+}
+
+impl SqliteStore {
+    /// Makes an empty one. Nothing may be there.
+    pub fn create(path: &Path) -> Result<SqliteStore, ConfigError> {
+        let shown = path.display().to_string();
+        // Who makes the file first has made it.
+        match std::fs::File::create_new(path) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(ConfigError::Exists(shown));
+            }
+            Err(error) => return Err(ConfigError::Unavailable(format!("{shown}: {error}"))),
+        }
+        let connection = connect(path)?;
+        connection
+            .execute_batch(&format!(
+                "BEGIN IMMEDIATE;
+                 CREATE TABLE entry (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+                 CREATE TABLE revision (number INTEGER NOT NULL);
+                 INSERT INTO revision VALUES (0);
+                 PRAGMA application_id = {APPLICATION};
+                 PRAGMA user_version = {FORMAT};
+                 COMMIT;"
+            ))
+            .map_err(unavailable)?;
+        Ok(SqliteStore { connection })
+    }
+
+    /// Opens one that is there.
+    pub fn open(path: &Path) -> Result<SqliteStore, ConfigError> {
+        let shown = path.display().to_string();
+        if !path.exists() {
+            return Err(ConfigError::Missing(shown));
+        }
+        let connection = connect(path)?;
+        let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, u32>(0));
+        match number("application_id") {
+            Ok(APPLICATION) => {}
+            Ok(_) => return Err(ConfigError::NotOurs(shown)),
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
+                return Err(ConfigError::NotOurs(shown));
+            }
+            Err(error) => return Err(unavailable(error)),
+        }
+        match number("user_version").map_err(unavailable)? {
+            FORMAT => Ok(SqliteStore { connection }),
+            said => Err(ConfigError::Format { path: shown, said, ours: FORMAT }),
+        }
+    }
+}
+
+fn connect(path: &Path) -> Result<Connection, ConfigError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(unavailable)?;
+    connection.busy_timeout(BUSY).map_err(unavailable)?;
+    // Readers do not wait for a writer that was stopped; and what was committed survives a loss of power.
+    let set = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
+    match connection.execute_batch(set) {
+        Ok(()) => Ok(connection),
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
+            Err(ConfigError::NotOurs(path.display().to_string()))
+        }
+        Err(error) => Err(unavailable(error)),
+    }
+}
+
+fn unavailable(error: rusqlite::Error) -> ConfigError {
+    ConfigError::Unavailable(error.to_string())
+}
+
+impl ConfigStore for SqliteStore {
+    fn get(&mut self, key: &str) -> Result<Option<Stored>, ConfigError> {
+        let mut query = self
+            .connection
+            .prepare_cached("SELECT value, version FROM entry WHERE key = ?1")
+            .map_err(unavailable)?;
+        let stored = |row: &rusqlite::Row| Ok(Stored { value: row.get(0)?, version: row.get(1)? });
+        query.query_row([key], stored).optional().map_err(unavailable)
+    }
+
+    fn list(&mut self, prefix: &str) -> Result<Vec<(String, Stored)>, ConfigError> {
+        let mut query = self
+            .connection
+            .prepare_cached(
+                "SELECT key, value, version FROM entry WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key",
+            )
+            .map_err(unavailable)?;
+        let stored =
+            |row: &rusqlite::Row| Ok((row.get(0)?, Stored { value: row.get(1)?, version: row.get(2)? }));
+        let rows = query.query_map([prefix], stored).map_err(unavailable)?;
+        rows.collect::<Result<_, _>>().map_err(unavailable)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
+        let transaction =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unavailable)?;
+        let made = || -> rusqlite::Result<bool> {
+            let mut version = transaction.prepare_cached("SELECT version FROM entry WHERE key = ?1")?;
+            for change in changes {
+                let is = version.query_row([&change.key], |row| row.get::<_, u64>(0)).optional()?;
+                if is != change.expected {
+                    return Ok(false);
+                }
+            }
+            transaction.execute("UPDATE revision SET number = number + 1", [])?;
+            let next: u64 = transaction.query_row("SELECT number FROM revision", [], |row| row.get(0))?;
+            for Change { key, value, .. } in changes {
+                match value {
+                    Some(value) => transaction.execute(
+                        "INSERT OR REPLACE INTO entry (key, value, version) VALUES (?1, ?2, ?3)",
+                        params![key, value, next],
+                    )?,
+                    None => transaction.execute("DELETE FROM entry WHERE key = ?1", [key])?,
+                };
+            }
+            Ok(true)
+        };
+        let made = made().map_err(unavailable)?;
+        if made {
+            transaction.commit().map_err(unavailable)?;
+        }
+        Ok(made)
+    }
+
+    fn revision(&mut self) -> Result<u64, ConfigError> {
+        let mut query = self.connection.prepare_cached("SELECT number FROM revision").map_err(unavailable)?;
+        query.query_row([], |row| row.get(0)).map_err(unavailable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, expected: Option<u64>, value: &str) -> Change {
+        Change { key: key.into(), expected, value: Some(value.as_bytes().to_vec()) }
+    }
+
+    #[test]
+    fn all_changes_are_made_or_none() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("cluster.db");
+        let mut one = SqliteStore::create(&path).expect("it is new");
+        let mut other = SqliteStore::open(&path).expect("it is there");
+        assert!(one.commit(&[put("a/1", None, "x"), put("a/2", None, "y")]).unwrap());
+        assert!(!other.commit(&[put("a/3", None, "z"), put("a/1", None, "w")]).unwrap());
+        let listed = other.list("a/").unwrap();
+        assert_eq!(listed.len(), 2, "nothing was made of the second");
+        let (key, Stored { value, version }) = listed[0].clone();
+        assert_eq!((key.as_str(), value.as_slice()), ("a/1", &b"x"[..]));
+        let before = one.revision().unwrap();
+        assert!(other.commit(&[put("a/1", Some(version), "w")]).unwrap());
+        assert!(!one.commit(&[put("a/1", Some(version), "v")]).unwrap(), "its version has passed");
+        assert!(one.revision().unwrap() > before);
+        let version = one.get("a/1").unwrap().unwrap().version;
+        assert!(one.commit(&[Change { key: "a/1".into(), expected: Some(version), value: None }]).unwrap());
+        assert_eq!(other.get("a/1").unwrap(), None);
+        assert!(other.commit(&[put("a/1", None, "anew")]).unwrap());
+        assert!(other.get("a/1").unwrap().unwrap().version > version, "a version never comes again");
+    }
+
+    #[test]
+    fn what_is_no_cluster_is_refused_and_nothing_overwritten() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("file");
+        assert!(matches!(SqliteStore::open(&path), Err(ConfigError::Missing(_))));
+        std::fs::write(
+            &path,
+            "some text that is long enough to be looked at as a header of something else, and then more",
+        )
+        .unwrap();
+        assert!(matches!(SqliteStore::open(&path), Err(ConfigError::NotOurs(_))));
+        assert!(matches!(SqliteStore::create(&path), Err(ConfigError::Exists(_))));
+        let other = folder.path().join("other.db");
+        Connection::open(&other).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+        assert!(matches!(SqliteStore::open(&other), Err(ConfigError::NotOurs(_))));
+        let newer = folder.path().join("newer.db");
+        let store = SqliteStore::create(&newer).unwrap();
+        store.connection.execute_batch("PRAGMA user_version = 9").unwrap();
+        assert!(matches!(SqliteStore::open(&newer), Err(ConfigError::Format { said: 9, .. })));
+    }
+}

@@ -1,0 +1,271 @@
+//! What is said to another node. What it says comes by a connection of its own (`heard.rs`).
+//!
+//! Messages may be lost: a connection that breaks takes what it had with it, and core asks again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use loadline_san_core::ids::NodeId;
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::{Content, Entry, FromOwner, FromReplica, Payload, ToOwner, ToReplica, What};
+use loadline_san_device::outbox::Outbox;
+use loadline_san_device::pool::{BLOCK_BYTES, Blocks};
+use loadline_san_protocol::{ClusterId, encode_to_owner, encode_to_replica};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
+};
+
+use super::client::{Received, receive, send_all};
+
+/// What is said to a peer that does not take it: more is dropped.
+const MOST_UNSENT: usize = 64 << 20;
+/// Between two attempts to connect.
+const RETRY_NS: u64 = 200_000_000;
+/// A connection is given up if what was sent is not confirmed for so long, milliseconds.
+const UNCONFIRMED_MS: u32 = 5_000;
+
+/// What a connection begins with: who speaks to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preamble {
+    /// The cluster of both.
+    pub cluster: ClusterId,
+    /// Who will speak.
+    pub from: NodeId,
+    /// Who is meant.
+    pub to: NodeId,
+    /// Which of its loops.
+    pub to_loop: u32,
+}
+
+impl Preamble {
+    /// Bytes of it.
+    pub const BYTES: usize = 40;
+    const MAGIC: [u8; 8] = *b"LLpeer\0\x01";
+
+    /// As it goes over the wire.
+    pub fn encode(&self) -> [u8; Preamble::BYTES] {
+        let mut bytes = [0; Preamble::BYTES];
+        bytes[..8].copy_from_slice(&Self::MAGIC);
+        bytes[8..24].copy_from_slice(&self.cluster.0.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.from.0.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.to.0.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.to_loop.to_le_bytes());
+        bytes
+    }
+
+    /// From the wire. `None` if it is something else, or of another version.
+    pub fn decode(bytes: &[u8; Preamble::BYTES]) -> Option<Preamble> {
+        let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        (bytes[..8] == Self::MAGIC).then(|| Preamble {
+            cluster: ClusterId(u128::from_le_bytes(bytes[8..24].try_into().expect("sixteen bytes"))),
+            from: NodeId(number(24)),
+            to: NodeId(number(28)),
+            to_loop: number(32),
+        })
+    }
+}
+
+#[derive(Debug)]
+enum Talk {
+    Down { until: Moment },
+    Connecting(OwnedFd),
+    Up(OwnedFd),
+}
+
+/// What is said to a node.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    address: SocketAddr,
+    preamble: Preamble,
+    talk: Talk,
+    out: Outbox,
+    /// Checksums of the message that is being written.
+    checksums: Vec<u32>,
+    /// By which the ring knows the connection. Each has its own.
+    pub(super) key: u32,
+    watched: bool,
+    /// And for room too.
+    watched_for_room: bool,
+    /// Its socket has no room.
+    blocked: bool,
+}
+
+impl Outgoing {
+    pub(super) fn new(address: SocketAddr, preamble: Preamble, now: Moment) -> Outgoing {
+        Outgoing {
+            address,
+            preamble,
+            talk: Talk::Down { until: now },
+            out: Outbox::default(),
+            checksums: Vec::new(),
+            key: 0,
+            watched: false,
+            watched_for_room: false,
+            blocked: false,
+        }
+    }
+
+    /// It is there now.
+    pub(super) fn moved(&mut self, address: SocketAddr, now: Moment) {
+        if address != self.address {
+            self.address = address;
+            self.down(now);
+        }
+    }
+
+    /// The descriptor that is to be watched from now on, and whether for room, if it is not yet.
+    pub(super) fn is_to_be_watched(&mut self) -> Option<(i32, bool)> {
+        let (fd, for_room) = match &self.talk {
+            Talk::Down { .. } => return None,
+            Talk::Connecting(socket) => (socket.as_raw_fd(), true),
+            Talk::Up(socket) => (socket.as_raw_fd(), self.blocked),
+        };
+        if self.watched && (self.watched_for_room || !for_room) {
+            return None;
+        }
+        (self.watched, self.watched_for_room) = (true, for_room);
+        Some((fd, for_room))
+    }
+
+    /// Begins to connect, if it is time. Whether there is a new connection, which needs a key.
+    pub(super) fn connect(&mut self, now: Moment) -> bool {
+        let Talk::Down { until } = self.talk else { return false };
+        if now < until {
+            return false;
+        }
+        match begin_to_connect(self.address) {
+            Ok(socket) => {
+                self.talk = Talk::Connecting(socket);
+                (self.watched, self.watched_for_room, self.blocked) = (false, false, false);
+                true
+            }
+            Err(_) => {
+                self.down(now);
+                false
+            }
+        }
+    }
+
+    /// Something is known of the connection.
+    pub(super) fn ready(&mut self, now: Moment) {
+        (self.watched, self.watched_for_room, self.blocked) = (false, false, false);
+        match &self.talk {
+            Talk::Connecting(socket) => {
+                let failed = nix::sys::socket::getsockopt(socket, sockopt::SocketError).unwrap_or(1);
+                if failed != 0 {
+                    self.down(now);
+                    return;
+                }
+                let Talk::Connecting(socket) = std::mem::replace(&mut self.talk, Talk::Down { until: now })
+                else {
+                    unreachable!("it was just looked at")
+                };
+                self.talk = Talk::Up(socket);
+                self.out.text(self.preamble.encode().to_vec());
+            }
+            Talk::Up(socket) => {
+                // The other side never says anything here.
+                if receive(socket, &mut [0; 64]) != Received::Nothing {
+                    self.down(now);
+                }
+            }
+            Talk::Down { .. } => {}
+        }
+    }
+
+    /// The connection is given up, and tried again later.
+    pub(super) fn down(&mut self, now: Moment) {
+        if let Talk::Connecting(socket) | Talk::Up(socket) = &self.talk {
+            super::client::shut_down(socket);
+        }
+        self.talk = Talk::Down { until: now.after(RETRY_NS) };
+        self.out = Outbox::default();
+    }
+
+    /// Takes a message, if the connection can.
+    fn takes(&mut self) -> bool {
+        matches!(self.talk, Talk::Up(_)) && self.out.bytes() < MOST_UNSENT
+    }
+
+    /// Says something to a replica.
+    pub(super) fn to_replica(&mut self, from: &FromOwner, message: &ToReplica<Blocks>) {
+        if !self.takes() {
+            return;
+        }
+        let data = match message {
+            ToReplica::Entry { entry, .. } | ToReplica::Beside { entry, .. } => data_of(entry),
+            _ => None,
+        };
+        self.take_checksums(data);
+        let (checksums, cluster) = (&self.checksums, self.preamble.cluster);
+        let written = self.out.write(|out| encode_to_replica(cluster, from, message, |_| checksums, out));
+        self.written(written.map_err(|why| why.to_string()), data);
+    }
+
+    /// Says something to an owner.
+    pub(super) fn to_owner(&mut self, from: &FromReplica, message: &ToOwner<Blocks>) {
+        if !self.takes() {
+            return;
+        }
+        let data = match message {
+            ToOwner::Data { content: Ok(Content::Data(payload) | Content::Sparse(payload, _)), .. } => {
+                Some((payload, payload.data.blocks() - payload.first))
+            }
+            _ => None,
+        };
+        self.take_checksums(data);
+        let (checksums, cluster) = (&self.checksums, self.preamble.cluster);
+        let written = self.out.write(|out| encode_to_owner(cluster, from, message, |_| checksums, out));
+        self.written(written.map_err(|why| why.to_string()), data);
+    }
+
+    fn take_checksums(&mut self, data: Option<(&Payload<Blocks>, u32)>) {
+        self.checksums.clear();
+        if let Some((payload, blocks)) = data {
+            let (first, blocks) = (payload.first as usize, blocks as usize);
+            self.checksums.extend(payload.data.checksums().skip(first).take(blocks));
+        }
+    }
+
+    fn written(&mut self, written: Result<(), String>, data: Option<(&Payload<Blocks>, u32)>) {
+        if let Err(why) = written {
+            eprintln!("loadline: a message to node {} is not sent: {why}", self.preamble.to.0);
+        } else if let Some((payload, blocks)) = data {
+            let first = payload.first as usize * BLOCK_BYTES;
+            self.out.data(payload.data.clone(), first..first + blocks as usize * BLOCK_BYTES);
+        }
+    }
+
+    /// Sends what was said.
+    pub(super) fn send(&mut self, now: Moment) {
+        if let Talk::Up(socket) = &self.talk
+            && !self.blocked
+        {
+            match send_all(socket, &mut self.out) {
+                Ok(room) => self.blocked = !room,
+                Err(_) => self.down(now),
+            }
+        }
+    }
+}
+
+/// The data of an entry, and how many blocks.
+fn data_of(entry: &Entry<Blocks>) -> Option<(&Payload<Blocks>, u32)> {
+    match &entry.what {
+        What::Data(payload) => Some((payload, entry.blocks)),
+        _ => None,
+    }
+}
+
+fn begin_to_connect(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(family, SockType::Stream, flags, None)?;
+    setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
+    setsockopt(&socket, sockopt::TcpUserTimeout, &UNCONFIRMED_MS)?;
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+        Ok(()) | Err(nix::errno::Errno::EINPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}
