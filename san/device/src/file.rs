@@ -68,6 +68,12 @@ impl DeviceFile {
         &self.path
     }
 
+    /// Another handle of it. The lock lasts until all are dropped.
+    pub fn share(&self) -> io::Result<DeviceFile> {
+        let (file, path) = (self.file.try_clone()?, self.path.clone());
+        Ok(DeviceFile { file, path, bytes: self.bytes, in_memory: self.in_memory })
+    }
+
     /// How long it was when it was opened, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes

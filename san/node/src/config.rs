@@ -6,9 +6,11 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`catalog`] | what is kept under which key |
+//! | [`service`] | the store on a thread of its own |
 //! | [`sqlite`] | the store as a file, for clusters whose nodes share a machine |
 
 pub mod catalog;
+pub mod service;
 pub mod sqlite;
 
 use thiserror::Error;

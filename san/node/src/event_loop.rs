@@ -137,6 +137,8 @@ pub struct EventLoop {
     hearings: HashMap<u32, Hearing, RandomState>,
     to_peers: HashMap<u32, NodeId, RandomState>,
     next_key: u32,
+    /// Replicas that are to be given up.
+    closing: Vec<ReplicaId>,
     local: VecDeque<Local>,
     /// Replicas whose stores have something to do.
     listed: VecDeque<ReplicaId>,
@@ -185,6 +187,7 @@ impl EventLoop {
             hearings: HashMap::default(),
             to_peers: HashMap::default(),
             next_key: 1,
+            closing: Vec::new(),
             local: VecDeque::new(),
             listed: VecDeque::new(),
             readable: VecDeque::new(),
@@ -286,7 +289,16 @@ impl EventLoop {
                 let opened = self.open_replica(*open);
                 (self.tell)(Report::Opened(id, opened));
             }
+            Order::CloseReplica(id) => {
+                self.closing.push(id);
+                self.close_replicas();
+            }
             Order::OpenVolume(open) => self.open_volume(open),
+            Order::CloseVolume(id) => {
+                self.step_volume(id, Event::Detach);
+                self.detached(id);
+                self.volumes.remove(&id);
+            }
             Order::Watch(id, watch) => self.step_volume(id, Event::Watch(watch)),
             Order::Attach(id) => self.step_volume(id, Event::Attach),
             Order::Detach(id) => {
@@ -337,6 +349,27 @@ impl EventLoop {
         self.replicas.insert(id.replica, Kept::new(replica, store, io));
         self.list(id.replica);
         Ok(())
+    }
+
+    /// Those that are to be given up go when their devices do nothing for them any more.
+    fn close_replicas(&mut self) {
+        for id in std::mem::take(&mut self.closing) {
+            let busy = match self.replicas.get(&id).map(|kept| &kept.io) {
+                Some(Io::Ring(number, _)) => self.uring.remove(*number).is_err(),
+                Some(Io::Direct(_)) | None => false,
+            };
+            if busy {
+                self.closing.push(id);
+                continue;
+            }
+            if let Some(kept) = self.replicas.remove(&id)
+                && let Io::Ring(number, _) = kept.io
+            {
+                self.of_ring.remove(&number);
+            }
+            self.listed.retain(|listed| *listed != id);
+            (self.tell)(Report::Closed(id));
+        }
     }
 
     fn open_volume(&mut self, open: OpenVolume) {
@@ -673,6 +706,7 @@ impl EventLoop {
                 self.replicas.get_mut(&id).expect("it is there").store.tick();
                 self.list(id);
             }
+            self.close_replicas();
         }
         self.work_off();
     }

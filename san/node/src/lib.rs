@@ -3,9 +3,17 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`event_loop`] | the data path: a thread with its volumes, replicas and clients |
+//! | [`node`] | the control path: what a node does with what the configuration says |
+//! | [`api`] | the same for programs, over HTTP |
+//! | [`cluster`] | clusters and nodes, before any process of them runs |
+//! | [`settings`] | `node.toml` |
 //! | [`config`] | the configuration of the cluster, and where it is kept |
 //! | [`clock`] | the clock that leases count on |
 
+pub mod api;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod event_loop;
+pub mod node;
+pub mod settings;

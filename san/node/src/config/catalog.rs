@@ -101,8 +101,6 @@ pub enum VolumeState {
     Creating,
     /// It is there.
     Ready,
-    /// It is being deleted.
-    Deleting,
 }
 
 /// A replica.

@@ -66,8 +66,12 @@ pub struct NewClient {
 pub enum Order {
     /// Open this replica. → [`Report::Opened`]
     OpenReplica(Box<OpenReplica>),
+    /// Give this replica up. → [`Report::Closed`]
+    CloseReplica(ReplicaId),
     /// Serve or watch this volume.
     OpenVolume(OpenVolume),
+    /// It is gone.
+    CloseVolume(VolumeId),
     /// It is to be taken over if nobody serves it, or not.
     Watch(VolumeId, bool),
     /// It is to be owned here. → [`Report::Attached`]
@@ -97,6 +101,8 @@ pub enum Order {
 pub enum Report {
     /// A replica was opened, or why not.
     Opened(ReplicaId, Result<(), String>),
+    /// A replica was given up, and its device is not used for it any more.
+    Closed(ReplicaId),
     /// What is the record? To be told with the answer: what is known when this is asked.
     Look(VolumeId, Epoch),
     /// Make this the record, if it is at this epoch.
@@ -109,6 +115,8 @@ pub enum Report {
     Ordered(VolumeId, Result<(), OrderError>),
     /// How it is.
     State(LoopState),
+    /// It has ended.
+    Ended,
 }
 
 /// How a loop is.

@@ -1,0 +1,122 @@
+//! The API over HTTP: JSON in, JSON out.
+//!
+//! | request | what |
+//! | --- | --- |
+//! | `GET /v1/status` | [`StatusView`](crate::node::manage::StatusView) |
+//! | `POST /v1/volumes` | [`CreateVolume`] |
+//! | `GET /v1/volumes/{name}` | [`VolumeView`](crate::node::manage::VolumeView) |
+//! | `DELETE /v1/volumes/{name}` | |
+//! | `POST /v1/volumes/{name}/attach` | [`Attach`] → [`Use`](crate::node::manage::Use) |
+//! | `POST /v1/volumes/{name}/detach` | [`Detach`] |
+//! | `POST /v1/devices` | [`AddDevice`] → the device's id |
+//!
+//! What fails is answered with a [`Fault`].
+
+use std::net::SocketAddr;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+use crate::node::manage::{AddDevice, CreateVolume, ErrorKind, ManageError};
+use crate::node::{Node, NodeError};
+
+/// Where a volume is to be attached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// The node; where it was last, or has most of it, if none is named.
+    #[serde(default)]
+    pub node: Option<String>,
+}
+
+/// How a volume is to be detached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Detach {
+    /// Its clients are cut off.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Of which kind it is.
+    pub kind: ErrorKind,
+    /// For people.
+    pub message: String,
+    /// The API of the node that does what was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<SocketAddr>,
+}
+
+impl IntoResponse for ManageError {
+    fn into_response(self) -> Response {
+        let status = match self.kind() {
+            ErrorKind::Unknown => StatusCode::NOT_FOUND,
+            ErrorKind::Wrong => StatusCode::BAD_REQUEST,
+            ErrorKind::Conflict => StatusCode::CONFLICT,
+            ErrorKind::NoRoom => StatusCode::INSUFFICIENT_STORAGE,
+            ErrorKind::Elsewhere => StatusCode::MISDIRECTED_REQUEST,
+            ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let api = if let ManageError::Elsewhere { api, .. } = &self { Some(*api) } else { None };
+        (status, Json(Fault { kind: self.kind(), message: self.to_string(), api })).into_response()
+    }
+}
+
+impl Node {
+    /// Answers the API until it fails.
+    pub async fn serve_api(&self) -> Result<(), NodeError> {
+        let id = self.id();
+        let address = self.state().catalog.nodes.get(&id).map(|(node, _)| node.api);
+        let address = address.ok_or_else(|| NodeError::Unknown(self.name().into()))?;
+        let listen = |error| NodeError::Listen { what: format!("{address} (the API)"), error };
+        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        axum::serve(listener, router(self.clone())).await.map_err(NodeError::Io)
+    }
+}
+
+fn router(node: Node) -> Router {
+    Router::new()
+        .route("/v1/status", get(async |State(node): State<Node>| node.status().await.map(Json)))
+        .route(
+            "/v1/volumes",
+            post(async |State(node): State<Node>, Json(wanted): Json<CreateVolume>| {
+                node.create_volume(wanted).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}",
+            get(async |State(node): State<Node>, Path(name): Path<String>| {
+                node.show_volume(&name).await.map(Json)
+            })
+            .delete(async |State(node): State<Node>, Path(name): Path<String>| {
+                node.delete_volume(&name).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}/attach",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Json(attach): Json<Attach>| {
+                node.attach_volume(&name, attach.node.as_deref()).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}/detach",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Json(detach): Json<Detach>| {
+                node.detach_volume(&name, detach.force).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/devices",
+            post(async |State(node): State<Node>, Json(add): Json<AddDevice>| {
+                node.add_device(add).await.map(Json)
+            }),
+        )
+        .with_state(node)
+}

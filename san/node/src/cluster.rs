@@ -1,0 +1,91 @@
+//! Clusters and their nodes, before any process of them runs.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::config::catalog::{Catalog, Cluster, Node, change};
+use crate::config::sqlite::SqliteStore;
+use crate::config::{ConfigError, ConfigStore};
+use crate::settings::NodeSettings;
+
+/// Length of leases, if nothing else is said: a node that is killed is done without after that.
+pub const LEASE_MS: u64 = 600;
+
+/// Why a node does not join.
+#[derive(Debug, Error)]
+pub enum JoinError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its name.
+    #[error("the cluster has a node {0} already: choose another name, or start that one")]
+    Taken(String),
+    /// An address.
+    #[error("node {node} has the address {address} already: each node needs three of its own")]
+    Address {
+        /// Which has it.
+        node: String,
+        /// Which address.
+        address: SocketAddr,
+    },
+    /// Its folder.
+    #[error("{path}: {error}")]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// Makes a cluster without nodes, in a new file.
+pub fn init(path: &Path, lease_ms: u64) -> Result<String, ConfigError> {
+    let mut store = SqliteStore::create(path)?;
+    let id = format!("{:016x}{:016x}", crate::node::random(), crate::node::random());
+    let cluster = Cluster { id: id.clone(), next_id: 1, lease_ms };
+    store.commit(&[change("cluster", None, &cluster)])?;
+    Ok(id)
+}
+
+/// Adds a node, and writes its `node.toml` into its folder, which is made. Returns where that is.
+pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
+    let folder = settings.folder.clone();
+    let fail = |path: &Path| {
+        let path = path.to_owned();
+        move |error| JoinError::Folder { path, error }
+    };
+    let file = folder.join("node.toml");
+    if file.exists() {
+        return Err(fail(&file)(std::io::Error::other(
+            "it exists already: a node is made only where none is",
+        )));
+    }
+    let mut store = SqliteStore::open(&settings.cluster)?;
+    let mut joined = false;
+    for _ in 0..16 {
+        let catalog = Catalog::read(&mut store)?;
+        if catalog.node(&node.name).is_some() {
+            return Err(JoinError::Taken(node.name));
+        }
+        for (other, _) in catalog.nodes.values() {
+            let theirs = [other.api, other.peer, other.nbd];
+            if let Some(address) = [node.api, node.peer, node.nbd].into_iter().find(|a| theirs.contains(a)) {
+                return Err(JoinError::Address { node: other.name.clone(), address });
+            }
+        }
+        let (ids, take) = catalog.take_ids(1);
+        joined = store.commit(&[take, change(format!("node/{}", ids.start), None, &node)])?;
+        if joined {
+            break;
+        }
+    }
+    if !joined {
+        return Err(ConfigError::Contended.into());
+    }
+    std::fs::create_dir_all(&folder).map_err(fail(&folder))?;
+    let text = toml::to_string(&settings).expect("settings can be written as TOML");
+    std::fs::write(&file, text).map_err(fail(&file))?;
+    Ok(file)
+}

@@ -1,0 +1,326 @@
+//! The control path: what a node does with what the configuration says, and who comes to it.
+//!
+//! ```text
+//!  configuration ─▶ reconcile ─▶ loops: devices, replicas, volumes, peers
+//!       ▲                          │
+//!       └── records ◀── reports ◀──┘        doors: clients of NBD, other nodes, the API
+//! ```
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | `reconcile` | what the configuration says is made so |
+//! | `doors` | clients and other nodes come |
+//! | `forward` | clients of volumes that are owned elsewhere |
+//! | [`manage`] | what people want: volumes, devices, nodes |
+
+mod doors;
+mod forward;
+pub mod manage;
+mod reconcile;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
+use loadline_san_core::volume::OrderError;
+use loadline_san_device::file::DeviceFile;
+use loadline_san_protocol::ClusterId;
+use loadline_san_store::space::Space;
+use thiserror::Error;
+use tokio::sync::{Notify, oneshot};
+
+use crate::config::catalog::{Catalog, change};
+use crate::config::service::Config;
+use crate::config::sqlite::SqliteStore;
+use crate::config::{ConfigError, ConfigStore};
+use crate::event_loop::order::{LoopState, Order, Report};
+use crate::event_loop::{EventLoop, LoopError, LoopOptions, Orders};
+use crate::settings::NodeSettings;
+
+pub(crate) use reconcile::random;
+
+/// How often the configuration is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Why a node does not serve.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// It is not in the cluster.
+    #[error("the cluster has no node of the name {0}: 'loadline san join' adds it")]
+    Unknown(String),
+    /// The data path.
+    #[error(transparent)]
+    Loop(#[from] LoopError),
+    /// A door.
+    #[error("{what} cannot be listened on: {error}")]
+    Listen {
+        /// Which.
+        what: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The system.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// A device that is open.
+#[derive(Debug)]
+pub(crate) struct OpenDevice {
+    file: DeviceFile,
+    space: Arc<Mutex<Space>>,
+}
+
+/// What is known at this node.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) catalog: Catalog,
+    devices: BTreeMap<u32, OpenDevice>,
+    /// What is wrong with devices that are not open.
+    pub(crate) broken: BTreeMap<u32, String>,
+    replicas: BTreeSet<u64>,
+    /// Volumes that the loops know, and whether they are watched.
+    volumes: BTreeMap<u64, bool>,
+    /// Volumes whose clients are let in here.
+    pub(crate) attached: BTreeSet<u64>,
+    pub(crate) loops: Vec<LoopState>,
+    looking: Vec<oneshot::Sender<()>>,
+    ordered: BTreeMap<u64, oneshot::Sender<Result<(), OrderError>>>,
+    closing: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+/// A node. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Node(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    settings: NodeSettings,
+    me: Owner,
+    cluster: ClusterId,
+    config: Config,
+    loops: Vec<Orders>,
+    state: Mutex<State>,
+    /// One at a time.
+    reconciling: tokio::sync::Mutex<()>,
+    /// The configuration has changed, as far as this node knows.
+    changed: Notify,
+    /// Something of what is waited for may have happened.
+    happened: Notify,
+}
+
+impl Node {
+    /// Starts a node: its process has a new life, its loops run, its doors are open. It serves until the future that this
+    /// returns is dropped, or ends with what went wrong.
+    pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
+        let store = SqliteStore::open(&settings.cluster)?;
+        let config = Config::start(Box::new(store))?;
+        let name = settings.name.clone();
+        let (id, node, cluster) = config
+            .call(move |store| begin_life(store, &name))
+            .await?
+            .ok_or_else(|| NodeError::Unknown(settings.name.clone()))?;
+        let me = Owner { node: NodeId(id), incarnation: Incarnation(node.incarnation) };
+        let (report, reports) = tokio::sync::mpsc::unbounded_channel();
+        let mut loops = Vec::new();
+        for number in 0..settings.loops {
+            let options = LoopOptions {
+                me,
+                cluster,
+                number,
+                spin: Duration::from_micros(settings.spin_us),
+                seed: me.incarnation.0 << 32 | u64::from(id) << 8 | u64::from(number),
+            };
+            loops.push(start_loop(options, report.clone())?);
+        }
+        let state = Mutex::new(State { loops: vec![LoopState::default(); loops.len()], ..State::default() });
+        let (changed, happened) = (Notify::new(), Notify::new());
+        let inner = Inner {
+            settings,
+            me,
+            cluster,
+            config,
+            loops,
+            state,
+            reconciling: tokio::sync::Mutex::default(),
+            changed,
+            happened,
+        };
+        let this = Node(Arc::new(inner));
+        let doors = this.open_doors(&node).await?;
+        let serving = this.clone();
+        Ok((this, async move {
+            tokio::select! {
+                () = serving.hear(reports) => NodeError::Io(std::io::Error::other("a thread of the data path has ended")),
+                () = serving.reconcile_for_ever() => unreachable!("it goes on"),
+                error = doors => error,
+            }
+        }))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.settings.name
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.me.node.0
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("nobody panics with it")
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The loop to which a volume belongs.
+    fn loop_of(&self, volume: u64) -> &Orders {
+        &self.0.loops[(volume % self.0.loops.len() as u64) as usize]
+    }
+
+    /// Everything stops.
+    pub fn stop(&self) {
+        for orders in &self.0.loops {
+            orders.give(Order::Stop);
+        }
+    }
+
+    /// Waits until this holds, which is asked again whenever something has happened. Whether it did in time.
+    pub(crate) async fn wait_until(&self, limit: Duration, mut holds: impl FnMut(&State) -> bool) -> bool {
+        let waited = tokio::time::timeout(limit, async {
+            loop {
+                let happens = self.0.happened.notified();
+                if holds(&self.state()) {
+                    return;
+                }
+                // It may have happened between the two.
+                let _ = tokio::time::timeout(Duration::from_millis(50), happens).await;
+            }
+        });
+        waited.await.is_ok()
+    }
+
+    /// Does what the loops say.
+    async fn hear(&self, mut reports: tokio::sync::mpsc::UnboundedReceiver<(u32, Report)>) {
+        while let Some((number, report)) = reports.recv().await {
+            match report {
+                Report::Look(volume, asked_at) => {
+                    self.0.config.look(volume, asked_at, self.loop_of(volume.0).clone());
+                }
+                Report::Propose(volume, record, replaces) => {
+                    self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
+                }
+                Report::Attached(volume) => _ = self.state().attached.insert(volume.0),
+                Report::Detached(volume) => _ = self.state().attached.remove(&volume.0),
+                Report::Ordered(volume, result) => {
+                    if let Some(waits) = self.state().ordered.remove(&volume.0) {
+                        let _ = waits.send(result);
+                    }
+                }
+                Report::Opened(replica, Err(why)) => {
+                    eprintln!("loadline: replica {} is not opened: {why}", replica.0);
+                }
+                Report::Opened(_, Ok(())) => {}
+                Report::Closed(replica) => {
+                    if let Some(waits) = self.state().closing.remove(&replica.0) {
+                        let _ = waits.send(());
+                    }
+                }
+                Report::State(state) => {
+                    let mut known = self.state();
+                    known.loops[number as usize] = state;
+                    known.looking.drain(..).for_each(|waits| _ = waits.send(()));
+                }
+                Report::Ended => return,
+            }
+            self.0.happened.notify_waiters();
+        }
+    }
+
+    /// What the loops do, as they say now.
+    pub(crate) async fn look_at_loops(&self) {
+        for orders in &self.0.loops {
+            let (answer, answered) = oneshot::channel();
+            self.state().looking.push(answer);
+            orders.give(Order::Look);
+            let _ = tokio::time::timeout(Duration::from_secs(2), answered).await;
+        }
+    }
+
+    /// Gives an order that a person has decided, and waits for what becomes of it.
+    pub(crate) async fn order(
+        &self,
+        volume: u64,
+        order: loadline_san_core::volume::Order,
+    ) -> Option<Result<(), OrderError>> {
+        let (answer, answered) = oneshot::channel();
+        self.state().ordered.insert(volume, answer);
+        self.loop_of(volume).give(Order::Volume(VolumeId(volume), order));
+        tokio::time::timeout(Duration::from_secs(20), answered).await.ok()?.ok()
+    }
+
+    /// A replica is given up by its loop.
+    async fn close_replica(&self, volume: u64, replica: u64) -> bool {
+        let (answer, answered) = oneshot::channel();
+        self.state().closing.insert(replica, answer);
+        self.loop_of(volume).give(Order::CloseReplica(ReplicaId(replica)));
+        tokio::time::timeout(Duration::from_secs(20), answered).await.is_ok()
+    }
+}
+
+/// This process is another life of the node.
+fn begin_life(
+    store: &mut dyn ConfigStore,
+    name: &str,
+) -> Result<Option<(u32, crate::config::catalog::Node, ClusterId)>, ConfigError> {
+    for _ in 0..16 {
+        let catalog = Catalog::read(store)?;
+        let cluster = catalog.cluster.as_ref().map_or("0", |(cluster, _)| &cluster.id);
+        let cluster = ClusterId(u128::from_str_radix(cluster, 16).map_err(|_| ConfigError::Broken {
+            key: "cluster".into(),
+            why: "its id is no hexadecimal number".into(),
+        })?);
+        let Some((id, _)) = catalog.node(name) else { return Ok(None) };
+        let (mut node, version) = catalog.nodes[&id].clone();
+        node.incarnation += 1;
+        if store.commit(&[change(format!("node/{id}"), Some(version), &node)])? {
+            return Ok(Some((id, node, cluster)));
+        }
+    }
+    Err(ConfigError::Contended)
+}
+
+/// Starts the thread of a loop, and waits until it is made.
+fn start_loop(
+    options: LoopOptions,
+    report: tokio::sync::mpsc::UnboundedSender<(u32, Report)>,
+) -> Result<Orders, NodeError> {
+    let (orders, receiver) = EventLoop::orders()?;
+    let for_loop = (orders.clone(), receiver);
+    let (made, is_made) = std::sync::mpsc::channel();
+    std::thread::Builder::new().name(format!("loop-{}", options.number)).spawn(move || {
+        let number = options.number;
+        let to_control = report.clone();
+        let tell = Box::new(move |told| _ = to_control.send((number, told)));
+        match EventLoop::new(options, for_loop, tell) {
+            Ok(made_loop) => {
+                let _ = made.send(None);
+                if let Err(error) = made_loop.run() {
+                    eprintln!("loadline: the data path has ended: {error}");
+                }
+            }
+            Err(error) => _ = made.send(Some(error)),
+        }
+        let _ = report.send((number, Report::Ended));
+    })?;
+    match is_made.recv().unwrap_or(None) {
+        None => Ok(orders),
+        Some(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,127 @@
+//! What people want: volumes, devices, nodes.
+//!
+//! Each of these writes into the configuration what is to be, and waits until it is so. Whatever is cut short is in the
+//! configuration, and goes on or can be taken back.
+
+mod devices;
+mod show;
+mod volumes;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use loadline_san_core::placement::NoPlace;
+use loadline_san_core::volume::OrderError;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::Node;
+use crate::config::ConfigError;
+
+pub use devices::AddDevice;
+pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
+pub use volumes::{CreateVolume, Use};
+
+/// Why something is not done.
+#[derive(Debug, Error)]
+pub enum ManageError {
+    /// There is none of this name.
+    #[error("there is no {kind} {name}; there {are}")]
+    Unknown {
+        /// A volume, a node, a device.
+        kind: &'static str,
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        are: String,
+    },
+    /// The name is taken.
+    #[error("there is a volume {0} already: choose another name")]
+    Taken(String),
+    /// It cannot be so.
+    #[error("{0}")]
+    Wrong(String),
+    /// There is no room.
+    #[error(transparent)]
+    NoPlace(#[from] NoPlace),
+    /// It is in use.
+    #[error("{0}")]
+    InUse(String),
+    /// Another node does that.
+    #[error("node {name} does that, at {api}")]
+    Elsewhere {
+        /// Its name.
+        name: String,
+        /// Where its API is.
+        api: SocketAddr,
+    },
+    /// It is not so in time.
+    #[error("{0}")]
+    TimedOut(String),
+    /// The volume's owner.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// A device.
+    #[error("{0}")]
+    Device(String),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// The kinds of [`ManageError`], for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// There is none of this name.
+    Unknown,
+    /// What was asked for cannot be.
+    Wrong,
+    /// It is taken, or in use.
+    Conflict,
+    /// There is no room for it.
+    NoRoom,
+    /// Another node does that.
+    Elsewhere,
+    /// It was not so in time, or the configuration store does not answer.
+    Unavailable,
+}
+
+impl ManageError {
+    /// Of which kind it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ManageError::Unknown { .. } => ErrorKind::Unknown,
+            ManageError::Taken(_) | ManageError::InUse(_) | ManageError::Order(_) => ErrorKind::Conflict,
+            ManageError::Wrong(_) | ManageError::Device(_) => ErrorKind::Wrong,
+            ManageError::NoPlace(_) => ErrorKind::NoRoom,
+            ManageError::Elsewhere { .. } => ErrorKind::Elsewhere,
+            ManageError::TimedOut(_) | ManageError::Config(_) => ErrorKind::Unavailable,
+        }
+    }
+}
+
+impl Node {
+    /// The configuration is read now, rather than soon.
+    async fn refresh(&self) -> Result<(), ConfigError> {
+        let catalog = self.config().call(crate::config::catalog::Catalog::read).await?;
+        self.state().catalog = catalog;
+        Ok(())
+    }
+
+    /// Whether a node's process answers.
+    async fn answers(&self, address: SocketAddr) -> bool {
+        let limit = Duration::from_millis(500);
+        matches!(tokio::time::timeout(limit, tokio::net::TcpStream::connect(address)).await, Ok(Ok(_)))
+    }
+}
+
+/// *are a, b and c*, or *are none*.
+fn listed(names: impl IntoIterator<Item = String>) -> String {
+    let names: Vec<String> = names.into_iter().collect();
+    match names.as_slice() {
+        [] => "are none".into(),
+        [one] => format!("is {one}"),
+        [first @ .., last] => format!("are {} and {last}", first.join(", ")),
+    }
+}

@@ -1,0 +1,89 @@
+//! Devices: given to the cluster.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use loadline_san_device::file::{DeviceFile, Devices};
+use loadline_san_protocol::device::{DeviceId, Superblock};
+use loadline_san_store::io::Area;
+use loadline_san_store::space::Space;
+use serde::{Deserialize, Serialize};
+
+use super::ManageError;
+use crate::config::ConfigError;
+use crate::config::catalog::{Catalog, Device, change};
+use crate::node::Node;
+
+/// Blocks of an extent: 256 KiB, which have their checksums in one place.
+const EXTENT_BLOCKS: u32 = 64;
+
+/// A device that is to be given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddDevice {
+    /// A block device, or a file.
+    pub path: PathBuf,
+    /// Make a new file of so many bytes.
+    #[serde(default)]
+    pub create: Option<u64>,
+    /// Nothing that is on it is needed.
+    #[serde(default)]
+    pub overwrite: bool,
+}
+
+impl Node {
+    /// Gives a device of this node to the cluster. Its id.
+    pub async fn add_device(&self, add: AddDevice) -> Result<u32, ManageError> {
+        if !add.path.is_absolute() {
+            return Err(ManageError::Wrong(format!(
+                "{}: a node needs the whole path of a device, from / on",
+                add.path.display()
+            )));
+        }
+        let id = self.config().call(|store| {
+            for _ in 0..16 {
+                let (ids, take) = Catalog::read(store)?.take_ids(1);
+                if store.commit(&[take])? {
+                    return Ok(ids.start as u32);
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        let id = id.await?;
+        let (cluster, path) = (self.0.cluster, add.path.clone());
+        let formatted = tokio::task::spawn_blocking(move || -> Result<u64, String> {
+            let shown = add.path.display();
+            let file = match add.create {
+                Some(bytes) => DeviceFile::create(&add.path, bytes),
+                None => DeviceFile::open(&add.path, Duration::ZERO),
+            };
+            let file = file.map_err(|why| why.to_string())?;
+            let blank = file.is_blank().map_err(|why| why.to_string())?;
+            if !blank && !add.overwrite {
+                return Err(format!(
+                    "{shown} has something on it: look what that is ('wipefs {shown}' tells); with --overwrite it is lost"
+                ));
+            }
+            let bytes = file.bytes();
+            let chunk = (bytes / 512).clamp(1 << 20, 64 << 20).next_power_of_two();
+            let mut devices = Devices { log: file, capacity: None };
+            let fits = Superblock::fit(cluster, DeviceId(u64::from(id)), bytes, chunk, EXTENT_BLOCKS);
+            let superblock =
+                fits.map_err(|why| format!("{shown} with {bytes} bytes cannot be used: {why}"))?;
+            Space::format(&mut devices, Area::Log, superblock, true).map_err(|why| why.to_string())?;
+            Ok(u64::from(superblock.chunks) * chunk)
+        });
+        let formatted = formatted.await.unwrap_or_else(|_| Err("it could not be prepared".into()));
+        let bytes = formatted.map_err(ManageError::Device)?;
+        let device = Device { node: self.id(), path, bytes, draining: false };
+        let written =
+            self.config().call(move |store| store.commit(&[change(format!("device/{id}"), None, &device)]));
+        if !written.await? {
+            return Err(ManageError::Wrong("its id was taken meanwhile: try again".into()));
+        }
+        self.refresh().await?;
+        self.reconcile_now().await;
+        self.look_soon();
+        Ok(id)
+    }
+}

@@ -1,0 +1,423 @@
+//! Volumes: made, attached, detached, deleted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
+use loadline_san_core::layout::{BLOCK, Layout};
+use loadline_san_core::placement::{self, DeviceId, Domain, place};
+use loadline_san_core::record::{Group, Record, State as RecordState};
+use loadline_san_protocol::record;
+use serde::{Deserialize, Serialize};
+
+use super::{ManageError, listed};
+use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState, change};
+use crate::config::service::{record_change, record_key};
+use crate::config::{Change, ConfigError, ConfigStore};
+use crate::event_loop::order::Order;
+use crate::node::Node;
+
+/// Blocks of a stripe unit: 1 MiB.
+const UNIT: u64 = 256;
+/// Blocks of a group at most: 16 GiB.
+const GROUP: u64 = 4 << 20;
+/// Bytes of a replica's log, if nothing else is said.
+const LOG: u64 = 256 << 20;
+/// How long replicas may take to be made.
+const MADE: Duration = Duration::from_secs(60);
+/// How long a volume may take to be served.
+const SERVED: Duration = Duration::from_secs(20);
+
+/// A volume that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name: letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Copies, 1 to 3.
+    pub copies: u32,
+    /// Stripes, 1 to 12.
+    #[serde(default = "one")]
+    pub stripes: u32,
+    /// The node where it is to be used: its first copy is there.
+    #[serde(default)]
+    pub at: Option<String>,
+    /// Bytes of the log of each replica.
+    #[serde(default)]
+    pub log_bytes: Option<u64>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// How a volume is used that is attached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// Its name.
+    pub volume: String,
+    /// The node that owns it.
+    pub node: String,
+    /// By TCP.
+    pub nbd: String,
+    /// On the node's own machine.
+    pub nbd_unix: String,
+}
+
+impl Node {
+    /// Makes a volume. It is not attached.
+    pub async fn create_volume(&self, wanted: CreateVolume) -> Result<(), ManageError> {
+        let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if wanted.name.is_empty() || wanted.name.len() > 64 || !wanted.name.chars().all(fine) {
+            return Err(ManageError::Wrong(format!(
+                "'{}' cannot be a name: 1 to 64 letters, digits, '-', '_' and '.' can",
+                wanted.name
+            )));
+        }
+        let blocks = wanted.bytes.div_ceil(BLOCK);
+        let layout =
+            Layout::new(wanted.stripes, UNIT, GROUP).map_err(|why| ManageError::Wrong(why.to_string()))?;
+        let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
+        if blocks == 0 {
+            return Err(ManageError::Wrong("a volume of no bytes cannot be made".into()));
+        }
+        let log_bytes = wanted.log_bytes.unwrap_or(LOG);
+        if log_bytes < LOG {
+            return Err(ManageError::Wrong(format!(
+                "a log of {log_bytes} bytes is too small: a replica needs {LOG}, for what is in flight"
+            )));
+        }
+        self.refresh().await?;
+        let sizes: Vec<u64> = (0..groups)
+            .map(|index| layout.blocks_in(loadline_san_core::layout::GroupIndex(index), blocks))
+            .collect();
+        let (id, version) = self.plan(&wanted, &layout, &sizes, blocks, log_bytes).await?;
+        self.look_soon();
+        let ready = |catalog: &Catalog| {
+            let mut of = catalog.replicas.values().filter(|(replica, _)| replica.volume == id);
+            of.all(|(replica, _)| replica.state == ReplicaState::Ready)
+        };
+        let begun = std::time::Instant::now();
+        loop {
+            self.refresh().await?;
+            let catalog = self.state().catalog.clone();
+            if ready(&catalog) {
+                break;
+            }
+            if begun.elapsed() > MADE {
+                let late: Vec<String> = catalog
+                    .replicas
+                    .values()
+                    .filter(|(r, _)| r.volume == id && r.state != ReplicaState::Ready)
+                    .filter_map(|(r, _)| catalog.nodes.get(&r.node))
+                    .map(|(node, _)| node.name.clone())
+                    .collect();
+                self.give_up(id).await?;
+                return Err(ManageError::TimedOut(format!(
+                    "replicas were not made in time, and the volume is not there; those that did not do it {}",
+                    listed(late)
+                )));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let made = self.config().call(move |store| make_record(store, id, version, layout, blocks)).await?;
+        match made {
+            true => Ok(()),
+            false => Err(ManageError::Wrong(format!("volume {} was deleted meanwhile", wanted.name))),
+        }
+    }
+
+    /// Writes down what a volume is to have. Returns its id, and the version of what was written.
+    async fn plan(
+        &self,
+        wanted: &CreateVolume,
+        layout: &Layout,
+        sizes: &[u64],
+        blocks: u64,
+        log_bytes: u64,
+    ) -> Result<(u64, u64), ManageError> {
+        let mut alive = BTreeMap::new();
+        let nodes = self.state().catalog.nodes.clone();
+        for (id, (node, _)) in &nodes {
+            alive.insert(*id, self.answers(node.peer).await);
+        }
+        let (wanted, layout, sizes) = (wanted.clone(), *layout, sizes.to_vec());
+        let planned = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                if catalog.volume(&wanted.name).is_some() {
+                    return Ok(Err(ManageError::Taken(wanted.name)));
+                }
+                let at = match &wanted.at {
+                    None => None,
+                    Some(name) => match catalog.node(name) {
+                        Some((id, _)) => Some(NodeId(id)),
+                        None => return Ok(Err(unknown_node(&catalog, name))),
+                    },
+                };
+                let devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
+                // A log takes room too, as much as its bytes.
+                let with_log: Vec<u64> = sizes.iter().map(|size| size + log_bytes / BLOCK).collect();
+                let placed = match place(&devices, &with_log, wanted.copies as usize, at) {
+                    Ok(placed) => placed,
+                    Err(why) => return Ok(Err(why.into())),
+                };
+                let count = placed.iter().map(Vec::len).sum::<usize>() as u64;
+                let (ids, take_ids) = catalog.take_ids(count + 1);
+                let volume = Volume {
+                    name: wanted.name.clone(),
+                    copies: wanted.copies,
+                    stripes: layout.stripes(),
+                    unit_blocks: UNIT,
+                    group_blocks: GROUP,
+                    blocks,
+                    lease_ms: catalog.cluster.as_ref().expect("ids were taken from it").0.lease_ms,
+                    log_bytes,
+                    attached: None,
+                    state: VolumeState::Creating,
+                };
+                let id = ids.start;
+                let mut changes = vec![
+                    take_ids,
+                    change(format!("name/{}", wanted.name), None, &id),
+                    change(format!("volume/{id}"), None, &volume),
+                ];
+                let groups =
+                    (0..).zip(&placed).flat_map(|(group, devices)| devices.iter().map(move |d| (group, d)));
+                for (replica, (group, device)) in (id + 1..).zip(groups) {
+                    let node = catalog.devices[&device.0].0.node;
+                    let (device, state) = (device.0, ReplicaState::Wanted);
+                    let blocks = layout.group();
+                    let new = Replica { volume: id, group, blocks, node, device, log_bytes, state };
+                    changes.push(change(format!("replica/{replica}"), None, &new));
+                }
+                if store.commit(&changes)? {
+                    let version = store.get(&format!("volume/{id}"))?.map_or(0, |stored| stored.version);
+                    return Ok(Ok((id, version)));
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        planned.await?
+    }
+
+    /// A volume that was not made is taken back.
+    async fn give_up(&self, id: u64) -> Result<(), ManageError> {
+        Ok(self.config().call(move |store| remove_volume(store, id)).await?)
+    }
+
+    /// Deletes a volume that is not attached.
+    pub async fn delete_volume(&self, name: &str) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let (id, volume) = self.volume(name)?;
+        if volume.attached.is_some() {
+            return Err(ManageError::InUse(format!("volume {name} is attached: detach it first")));
+        }
+        self.config().call(move |store| remove_volume(store, id)).await?;
+        self.look_soon();
+        Ok(())
+    }
+
+    /// Makes this node, or the one that is named, the owner of a volume, and lets clients in.
+    pub async fn attach_volume(&self, name: &str, node: Option<&str>) -> Result<Use, ManageError> {
+        self.refresh().await?;
+        let (id, volume) = self.volume(name)?;
+        let catalog = self.state().catalog.clone();
+        let target = match node {
+            Some(node) => catalog.node(node).ok_or_else(|| unknown_node(&catalog, node))?.0,
+            None => volume.attached.or_else(|| best_node(&catalog, id)).unwrap_or(self.id()),
+        };
+        if target != self.id() {
+            let (node, _) =
+                &catalog.nodes.get(&target).ok_or_else(|| unknown_node(&catalog, "that has it"))?;
+            return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
+        }
+        self.set_attached(id, Some(target)).await?;
+        self.refresh().await?;
+        self.reconcile_now().await;
+        self.loop_of(id).give(Order::Attach(VolumeId(id)));
+        if !self.wait_until(SERVED, |state| state.attached.contains(&id)).await {
+            let why = self.why_not_served(id).await;
+            return Err(ManageError::TimedOut(format!(
+                "volume {name} is to be attached here, and is not served yet: {why}. It will be when that has changed"
+            )));
+        }
+        let (node, _) = &catalog.nodes[&target];
+        Ok(Use {
+            volume: name.into(),
+            node: node.name.clone(),
+            nbd: format!("nbd://{}/{name}", node.nbd),
+            nbd_unix: format!("nbd+unix:///{name}?socket={}", self.0.settings.socket().display()),
+        })
+    }
+
+    /// Nobody owns a volume any more.
+    pub async fn detach_volume(&self, name: &str, force: bool) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let (id, volume) = self.volume(name)?;
+        if volume.attached.is_none() {
+            return Ok(());
+        }
+        let (owner, address) = {
+            let state = self.state();
+            let record = state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+            let owner = record.map(|record| record.owner.node.0).and_then(|id| state.catalog.nodes.get(&id));
+            (owner.map(|(node, _)| node.clone()), owner.map(|(node, _)| node.peer))
+        };
+        if let (Some(owner), Some(address)) = (owner, address)
+            && owner.name != self.name()
+            && self.answers(address).await
+        {
+            return Err(ManageError::Elsewhere { name: owner.name, api: owner.api });
+        }
+        self.look_at_loops().await;
+        let clients: usize = self
+            .state()
+            .loops
+            .iter()
+            .flat_map(|of| &of.volumes)
+            .filter(|volume| volume.id.0 == id)
+            .map(|volume| volume.clients)
+            .sum();
+        if clients > 0 && !force {
+            return Err(ManageError::InUse(format!(
+                "volume {name} has {clients} connections: end its clients first, or detach it by force, which cuts them off"
+            )));
+        }
+        self.set_attached(id, None).await?;
+        self.loop_of(id).give(Order::Detach(VolumeId(id)));
+        self.wait_until(SERVED, |state| !state.attached.contains(&id)).await;
+        self.look_soon();
+        Ok(())
+    }
+
+    pub(super) async fn set_attached(&self, id: u64, attached: Option<u32>) -> Result<(), ManageError> {
+        let set = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(false) };
+                let next = Volume { attached, ..volume.clone() };
+                if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
+                    return Ok(true);
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        match set.await? {
+            true => Ok(()),
+            false => Err(ManageError::Wrong("the volume was deleted meanwhile".into())),
+        }
+    }
+
+    pub(super) fn volume(&self, name: &str) -> Result<(u64, Volume), ManageError> {
+        let state = self.state();
+        let found = state.catalog.volume(name).map(|(id, volume)| (id, volume.clone()));
+        found.ok_or_else(|| ManageError::Unknown {
+            kind: "volume",
+            name: name.into(),
+            are: listed(state.catalog.volumes.values().map(|(volume, _)| volume.name.clone())),
+        })
+    }
+}
+
+pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {
+    let are = listed(catalog.nodes.values().map(|(node, _)| node.name.clone()));
+    ManageError::Unknown { kind: "node", name: name.into(), are }
+}
+
+/// The node with the most replicas of a volume in sync.
+fn best_node(catalog: &Catalog, volume: u64) -> Option<u32> {
+    let record = record::decode(&catalog.records.get(&volume)?.value).ok()?;
+    let mut count: BTreeMap<u32, usize> = BTreeMap::new();
+    record.members().for_each(|(_, node)| *count.entry(node.0).or_default() += 1);
+    count.into_iter().max_by_key(|(node, count)| (*count, std::cmp::Reverse(*node))).map(|(node, _)| node)
+}
+
+/// Devices as placement sees them.
+pub(super) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<placement::Device> {
+    let device = |(id, (device, _)): (&u32, &(crate::config::catalog::Device, u64))| {
+        let here = catalog.replicas.values().filter(|(replica, _)| replica.device == *id);
+        let promised = here.map(|(replica, _)| blocks_of(catalog, replica) + replica.log_bytes / BLOCK).sum();
+        let draining = catalog.nodes.get(&device.node).is_none_or(|(node, _)| node.draining);
+        placement::Device {
+            id: DeviceId(*id),
+            node: NodeId(device.node),
+            domain: Domain(device.node),
+            capacity: device.bytes / BLOCK,
+            promised,
+            accepts: !device.draining && !draining && alive(device.node),
+        }
+    };
+    catalog.devices.iter().map(device).collect()
+}
+
+/// Blocks that a replica can have of its volume as it is now.
+fn blocks_of(catalog: &Catalog, replica: &Replica) -> u64 {
+    let volume = catalog.volumes.get(&replica.volume).map(|(volume, _)| volume);
+    let layout =
+        volume.and_then(|v| Layout::new(v.stripes, v.unit_blocks, v.group_blocks).ok().map(|l| (v, l)));
+    let group = loadline_san_core::layout::GroupIndex(replica.group);
+    layout.map_or(0, |(volume, layout)| layout.blocks_in(group, volume.blocks))
+}
+
+/// All replicas are there: the volume is.
+fn make_record(
+    store: &mut dyn ConfigStore,
+    id: u64,
+    version: u64,
+    layout: Layout,
+    blocks: u64,
+) -> Result<bool, ConfigError> {
+    let catalog = Catalog::read(store)?;
+    let Some((volume, _)) = catalog.volumes.get(&id) else { return Ok(false) };
+    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    let groups = layout.groups(blocks).expect("it was planned so");
+    let mut record = Record {
+        epoch: Epoch(1),
+        made_by: ProposalId { by: nobody, number: 0 },
+        owner: nobody,
+        state: RecordState::Active,
+        attachment: 0,
+        lease_ns: volume.lease_ms * 1_000_000,
+        blocks,
+        layout,
+        least: 1,
+        homes: BTreeMap::new(),
+        groups: vec![Group::default(); groups as usize],
+    };
+    for (replica_id, (replica, _)) in catalog.replicas.iter().filter(|(_, (r, _))| r.volume == id) {
+        record.homes.insert(ReplicaId(*replica_id), NodeId(replica.node));
+        record.groups[replica.group as usize].in_sync.insert(ReplicaId(*replica_id));
+    }
+    let ready = Volume { state: VolumeState::Ready, ..volume.clone() };
+    let changes =
+        [change(format!("volume/{id}"), Some(version), &ready), record_change(VolumeId(id), None, &record)?];
+    store.commit(&changes)
+}
+
+/// A volume, its name and its record go at once; its replicas when their nodes have removed them.
+fn remove_volume(store: &mut dyn ConfigStore, id: u64) -> Result<(), ConfigError> {
+    for _ in 0..16 {
+        let catalog = Catalog::read(store)?;
+        let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
+        let gone = |key: String, version: u64| Change { key, expected: Some(version), value: None };
+        let mut changes = vec![gone(format!("volume/{id}"), *version)];
+        let name = format!("name/{}", volume.name);
+        if let Some(stored) = store.get(&name)? {
+            changes.push(gone(name, stored.version));
+        }
+        if let Some(stored) = catalog.records.get(&id) {
+            changes.push(gone(record_key(VolumeId(id)), stored.version));
+        }
+        for (replica_id, (replica, version)) in catalog.replicas.iter().filter(|(_, (r, _))| r.volume == id) {
+            let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
+            changes.push(change(format!("replica/{replica_id}"), Some(*version), &dropping));
+        }
+        if store.commit(&changes)? {
+            return Ok(());
+        }
+    }
+    Err(ConfigError::Contended)
+}
