@@ -1,7 +1,10 @@
 //! The `loadline` command.
 
 mod bench;
+mod client;
+mod device;
 mod exit;
+mod inspect;
 mod interrupt;
 mod made;
 mod out;
@@ -13,6 +16,7 @@ mod san;
 mod schema;
 mod text;
 mod verify;
+mod volume;
 mod worker;
 
 use std::process::ExitCode;
@@ -42,6 +46,8 @@ enum Command {
     Worker(worker::Args),
     Profile(profile::Args),
     San(san::Args),
+    Volume(volume::Args),
+    Device(device::Args),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +61,8 @@ fn main() -> ExitCode {
         Command::Worker(args) => worker::run(args),
         Command::Profile(args) => profile::run(args),
         Command::San(args) => san::run(args),
+        Command::Volume(args) => volume::run(args),
+        Command::Device(args) => device::run(args),
     };
     out::finish(exit).into()
 }

@@ -71,14 +71,18 @@ impl IntoResponse for ManageError {
 }
 
 impl Node {
-    /// Answers the API until it fails.
-    pub async fn serve_api(&self) -> Result<(), NodeError> {
-        let id = self.id();
-        let address = self.state().catalog.nodes.get(&id).map(|(node, _)| node.api);
-        let address = address.ok_or_else(|| NodeError::Unknown(self.name().into()))?;
+    /// Opens the API's door. The future answers who comes.
+    pub(crate) async fn open_api(
+        &self,
+        address: SocketAddr,
+    ) -> Result<impl Future<Output = NodeError> + use<>, NodeError> {
         let listen = |error| NodeError::Listen { what: format!("{address} (the API)"), error };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
-        axum::serve(listener, router(self.clone())).await.map_err(NodeError::Io)
+        let router = router(self.clone());
+        Ok(async move {
+            let ended = axum::serve(listener, router).await;
+            NodeError::Io(ended.err().unwrap_or_else(|| std::io::Error::other("the API has ended")))
+        })
     }
 }
 

@@ -152,12 +152,14 @@ impl Node {
         };
         let this = Node(Arc::new(inner));
         let doors = this.open_doors(&node).await?;
+        let api = this.open_api(node.api).await?;
         let serving = this.clone();
         Ok((this, async move {
             tokio::select! {
                 () = serving.hear(reports) => NodeError::Io(std::io::Error::other("a thread of the data path has ended")),
                 () = serving.reconcile_for_ever() => unreachable!("it goes on"),
                 error = doors => error,
+                error = api => error,
             }
         }))
     }

@@ -1,0 +1,190 @@
+//! `loadline san dev`: a cluster on this machine, in one command.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use loadline_base::units::ByteSize;
+use loadline_san_node::cluster::{self, LEASE_MS};
+use loadline_san_node::config::catalog;
+use loadline_san_node::node::manage::{AddDevice, StatusView};
+use loadline_san_node::settings::NodeSettings;
+
+use crate::client::Api;
+use crate::exit::Exit;
+use crate::interrupt;
+use crate::out::{complain, say, tell};
+
+/// How long a node may take to answer.
+const ANSWERS: Duration = Duration::from_secs(20);
+/// How long one may take to stop, before it is killed.
+const STOPS: Duration = Duration::from_secs(10);
+
+/// Run a cluster on this machine, to try it: folders, nodes and devices are made; Ctrl-C stops it.
+///
+/// Node n listens at 127.0.0.n. Nothing is left behind unless a folder is named; with that folder it goes on where it was.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    loadline san dev\n  \
+    loadline san dev --nodes 3 --folder ~/san --size 20GiB\n\n\
+Then, from another terminal:\n  \
+    loadline volume create disk --size 1GiB\n  \
+    loadline volume attach disk\n  \
+    loadline san status")]
+pub(super) struct Dev {
+    /// Nodes.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
+    nodes: u8,
+    /// Where everything is; a new folder in the temporary one, if none is named.
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// The device of each node: a file of this size.
+    #[arg(long, default_value = "4GiB")]
+    size: ByteSize,
+    /// The network whose addresses nodes have, within 127.0.0.0/8; clusters side by side need one each.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.0")]
+    network: Ipv4Addr,
+}
+
+pub(super) fn dev(args: &Dev) -> Exit {
+    let stop = interrupt::flag();
+    if !args.network.is_loopback() || args.network.octets()[3] != 0 {
+        return complain(Exit::Usage, "--network: 127.x.y.0 is wanted, with any x and y");
+    }
+    let (folder, passing) = match &args.folder {
+        Some(folder) => (super::node::absolute(folder), false),
+        None => (std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id())), true),
+    };
+    let mut children = Children(Vec::new());
+    let result = serve(args, &folder, &mut children, &stop);
+    children.stop();
+    if passing && let Err(why) = std::fs::remove_dir_all(&folder) {
+        tell!("loadline: {}: {why}", folder.display());
+    }
+    result.unwrap_or_else(|why| complain(Exit::Failed, &why))
+}
+
+/// The nodes' processes. They are killed if this is dropped.
+struct Children(Vec<(String, Child)>);
+
+impl Children {
+    /// They are told to stop, and waited for.
+    fn stop(&mut self) {
+        for (_, child) in &self.0 {
+            let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        }
+        let until = Instant::now() + STOPS;
+        for (_, child) in &mut self.0 {
+            while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) -> Result<Exit, String> {
+    let cluster = folder.join("cluster.db");
+    let is_new = !cluster.exists();
+    if is_new {
+        std::fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
+        cluster::init(&cluster, LEASE_MS).map_err(|why| why.to_string())?;
+    }
+    let octets = args.network.octets();
+    let program = std::env::current_exe().map_err(|why| why.to_string())?;
+    for number in 1..=args.nodes {
+        let name = format!("node-{number}");
+        let own = folder.join(&name);
+        let file = own.join("node.toml");
+        if !file.exists() {
+            let address = Ipv4Addr::new(octets[0], octets[1], octets[2], number);
+            let at = |port| SocketAddr::from((address, port));
+            let (api, peer, nbd) = (at(7400), at(7401), at(10809));
+            let node = catalog::Node { name: name.clone(), api, peer, nbd, incarnation: 0, draining: false };
+            let settings = NodeSettings {
+                name: name.clone(),
+                cluster: cluster.clone(),
+                folder: own,
+                loops: 1,
+                spin_us: 0,
+                test_faults: true,
+            };
+            cluster::join(settings, node).map_err(|why| why.to_string())?;
+        }
+        let mut command = Command::new(&program);
+        command.args(["san", "serve", "--config"]).arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
+        // Ctrl-C at the terminal is for this process, which tells the others.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn().map_err(|why| format!("{}: {why}", program.display()))?;
+        children.0.push((name, child));
+    }
+    let api = |number: u8| {
+        let address = Ipv4Addr::new(octets[0], octets[1], octets[2], number);
+        Api { api: SocketAddr::from((address, 7400)), json: false }
+    };
+    let mut last = None;
+    for number in 1..=args.nodes {
+        let begun = Instant::now();
+        let status: StatusView = loop {
+            match api(number).get("/v1/status") {
+                Ok(status) => break status,
+                Err(why) if begun.elapsed() > ANSWERS => {
+                    why.complain();
+                    return Ok(Exit::Failed);
+                }
+                Err(_) => {}
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(Exit::Interrupted);
+            }
+            if let Some((name, _)) = ended(children) {
+                return Err(format!("{name} has ended: its reason is above"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let name = format!("node-{number}");
+        if !status.devices.iter().any(|device| device.node == name) {
+            let path = folder.join(&name).join("device");
+            let add = AddDevice { path, create: Some(args.size.bytes()), overwrite: false };
+            if let Err(why) = api(number).post::<_, u32>("/v1/devices", add) {
+                why.complain();
+                return Ok(Exit::Failed);
+            }
+        }
+        last = Some(number);
+    }
+    if let Some(number) = last
+        && let Ok(status) = api(number).get::<StatusView>("/v1/status")
+    {
+        super::status::print(&status);
+    }
+    say!();
+    say!("everything is in {}; Ctrl-C stops it", folder.display());
+    say!("from another terminal: loadline volume create disk --size 1GiB --api {}", api(1).api);
+    while !stop.load(Ordering::Relaxed) {
+        if let Some((name, status)) = ended(children) {
+            // Whoever kills a node wants to see the others go on.
+            tell!("loadline: {name} has ended ({status})");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(Exit::Done)
+}
+
+/// A child that has ended, once.
+fn ended(children: &mut Children) -> Option<(String, std::process::ExitStatus)> {
+    let found = children.0.iter_mut().position(|(_, child)| matches!(child.try_wait(), Ok(Some(_))))?;
+    let (name, mut child) = children.0.remove(found);
+    child.wait().ok().map(|status| (name, status))
+}

@@ -1,0 +1,156 @@
+//! `loadline san init`, `join` and `serve`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use loadline_base::units::TimeSpan;
+use loadline_san_node::cluster;
+use loadline_san_node::config::catalog;
+use loadline_san_node::node::Node;
+use loadline_san_node::settings::NodeSettings;
+
+use crate::exit::Exit;
+use crate::interrupt;
+use crate::out::{complain, say};
+
+/// Make a cluster without nodes: a file with its configuration, which all its nodes use.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  loadline san init /srv/loadline/cluster.db")]
+pub(super) struct Init {
+    /// The file. Nothing may be there.
+    cluster: PathBuf,
+    /// How long a node that says nothing is waited for: leases have this length. Shorter ones make for shorter stalls when a
+    /// node dies, and for more false alarms.
+    #[arg(long, value_name = "TIME", default_value = "600ms")]
+    lease: TimeSpan,
+}
+
+/// Add a node to a cluster: its folder is made, with its node.toml.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    loadline san join /srv/loadline/cluster.db --name node-1 --folder /srv/loadline/node-1 --address 127.0.0.1\n  \
+    loadline san serve --config /srv/loadline/node-1/node.toml")]
+pub(super) struct Join {
+    /// The cluster's file.
+    cluster: PathBuf,
+    /// The node's name.
+    #[arg(long)]
+    name: String,
+    /// Its folder.
+    #[arg(long)]
+    folder: PathBuf,
+    /// The address at which it listens. Nodes of one machine have one each: 127.0.0.1, 127.0.0.2, ...
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    address: std::net::IpAddr,
+    /// The port of its API.
+    #[arg(long, value_name = "PORT", default_value_t = 7400)]
+    api_port: u16,
+    /// The port to which other nodes connect.
+    #[arg(long, value_name = "PORT", default_value_t = 7401)]
+    peer_port: u16,
+    /// The port of NBD.
+    #[arg(long, value_name = "PORT", default_value_t = 10809)]
+    nbd_port: u16,
+    /// Threads of the data path. All nodes of a cluster have as many.
+    #[arg(long, default_value_t = 1)]
+    loops: u32,
+}
+
+/// Run a node.
+#[derive(clap::Args)]
+#[command(
+    after_help = "It needs io_uring of Linux 5.19 or later, and gains from 6.1. Where a container refuses it, allow \
+                        io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile (Docker: \
+                        --security-opt seccomp=PROFILE.json), and see that kernel.io_uring_disabled is 0."
+)]
+pub(super) struct Serve {
+    /// Its node.toml, which 'loadline san join' has written.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+pub(super) fn init(args: &Init) -> Exit {
+    let lease_ms = args.lease.0.as_millis() as u64;
+    if !(100..=60_000).contains(&lease_ms) {
+        return complain(Exit::Usage, "--lease: 100ms to 60s are possible");
+    }
+    match cluster::init(&args.cluster, lease_ms) {
+        Ok(id) => {
+            say!("cluster {id} is made, in {}", args.cluster.display());
+            say!("next: loadline san join {} --name node-1 --folder FOLDER", args.cluster.display());
+            Exit::Done
+        }
+        Err(why) => complain(Exit::Usage, &why.to_string()),
+    }
+}
+
+/// A path that means the same from everywhere.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+pub(super) fn join(args: &Join) -> Exit {
+    let at = |port| SocketAddr::new(args.address, port);
+    let node = catalog::Node {
+        name: args.name.clone(),
+        api: at(args.api_port),
+        peer: at(args.peer_port),
+        nbd: at(args.nbd_port),
+        incarnation: 0,
+        draining: false,
+    };
+    let settings = NodeSettings {
+        name: args.name.clone(),
+        cluster: absolute(&args.cluster),
+        folder: absolute(&args.folder),
+        loops: args.loops,
+        spin_us: 0,
+        test_faults: false,
+    };
+    match cluster::join(settings, node) {
+        Ok(file) => {
+            say!(
+                "node {} is in the cluster; next: loadline san serve --config {}",
+                args.name,
+                file.display()
+            );
+            Exit::Done
+        }
+        Err(why) => complain(Exit::Usage, &why.to_string()),
+    }
+}
+
+pub(super) fn serve(args: &Serve) -> Exit {
+    let settings = match NodeSettings::read(&args.config) {
+        Ok(settings) => settings,
+        Err(why) => return complain(Exit::Usage, &why.to_string()),
+    };
+    let stop = interrupt::flag();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(why) => return complain(Exit::Failed, &why.to_string()),
+    };
+    runtime.block_on(async {
+        let (node, serving) = match Node::start(settings).await {
+            Ok(started) => started,
+            Err(why) => return complain(Exit::Usage, &why.to_string()),
+        };
+        say!("node {} serves", node.name());
+        let ended = tokio::select! {
+            why = serving => complain(Exit::Failed, &why.to_string()),
+            () = until(&stop) => Exit::Done,
+        };
+        node.stop();
+        ended
+    })
+}
+
+/// Until the flag is set.
+pub(super) async fn until(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,202 @@
+//! `loadline volume`: made, attached, detached, deleted.
+
+use loadline_base::units::ByteSize;
+use loadline_san_node::api::{Attach, Detach};
+use loadline_san_node::node::manage::{CreateVolume, StatusView, Use, VolumeView};
+
+use crate::client::{Api, print_json, table};
+use crate::exit::Exit;
+use crate::out::{say, write};
+use crate::san::{health, print_volumes};
+
+/// Volumes of a cluster.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Create(Create),
+    /// List volumes.
+    List {
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Show a volume with its replicas, and why it waits, if it does.
+    Show {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        api: Api,
+    },
+    AttachTo(AttachTo),
+    /// Detach a volume: no node serves it any more.
+    Detach {
+        /// Its name.
+        name: String,
+        /// Cut its clients off.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Delete a volume that is not attached, with all its data.
+    Delete {
+        /// Its name.
+        name: String,
+        /// Its name again, since nothing brings it back.
+        #[arg(long, value_name = "NAME")]
+        confirm: String,
+        #[command(flatten)]
+        api: Api,
+    },
+}
+
+/// Make a volume. Space is taken from the devices when it is written to.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    loadline volume create vm-7 --size 40GiB\n  \
+    loadline volume create db --size 1TiB --copies 3 --stripes 4 --at node-2")]
+struct Create {
+    /// Its name.
+    name: String,
+    /// Its size.
+    #[arg(long)]
+    size: ByteSize,
+    /// Copies, each on another node: 1 to 3.
+    #[arg(long, default_value_t = 2)]
+    copies: u32,
+    /// Groups that are written side by side: 1 to 12.
+    #[arg(long, default_value_t = 1)]
+    stripes: u32,
+    /// The node where it is to be used: its first copy is there, so that reads are local.
+    #[arg(long, value_name = "NODE")]
+    at: Option<String>,
+    /// The log of each replica.
+    #[arg(long, value_name = "SIZE")]
+    log: Option<ByteSize>,
+    #[command(flatten)]
+    api: Api,
+}
+
+/// Attach a volume: a node owns it, and its clients may come to any node.
+///
+/// If it was attached elsewhere, it is taken over, and its clients there are cut off.
+#[derive(clap::Args)]
+#[command(name = "attach")]
+struct AttachTo {
+    /// Its name.
+    name: String,
+    /// The node; where it was last, or has most of it, if none is named.
+    #[arg(long)]
+    node: Option<String>,
+    #[command(flatten)]
+    api: Api,
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let done = match args.command {
+        Command::Create(args) => create(args),
+        Command::List { api } => api.get("/v1/status").map(|status: StatusView| match api.json {
+            true => print_json(&status.volumes),
+            false => {
+                print_volumes(&status.volumes);
+                Exit::Done
+            }
+        }),
+        Command::Show { name, api } => {
+            api.get(&format!("/v1/volumes/{}", escaped(&name))).map(|volume: VolumeView| match api.json {
+                true => print_json(&volume),
+                false => show(&volume),
+            })
+        }
+        Command::AttachTo(args) => attach(&args),
+        Command::Detach { name, force, api } => {
+            let path = format!("/v1/volumes/{}/detach", escaped(&name));
+            api.post(&path, Detach { force }).map(|(): ()| {
+                say!("volume {name} is detached");
+                Exit::Done
+            })
+        }
+        Command::Delete { name, confirm, .. } if name != confirm => {
+            return crate::out::complain(
+                Exit::Usage,
+                &format!(
+                    "nothing is deleted: to delete volume {name} with all its data, add --confirm {name}"
+                ),
+            );
+        }
+        Command::Delete { name, api, .. } => {
+            api.delete(&format!("/v1/volumes/{}", escaped(&name))).map(|(): ()| {
+                say!("volume {name} is deleted");
+                Exit::Done
+            })
+        }
+    };
+    done.unwrap_or_else(|why| why.complain())
+}
+
+/// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by who knows.
+fn escaped(name: &str) -> String {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+    name.bytes().map(|c| if plain(c) { (c as char).to_string() } else { format!("%{c:02X}") }).collect()
+}
+
+fn create(args: Create) -> Result<Exit, crate::client::Failed> {
+    let Create { name, size, copies, stripes, at, log, api } = args;
+    let log_bytes = log.map(ByteSize::bytes);
+    let wanted = CreateVolume { name: name.clone(), bytes: size.bytes(), copies, stripes, at, log_bytes };
+    let (): () = api.post("/v1/volumes", wanted)?;
+    say!("volume {name} is made; next: loadline volume attach {name}");
+    Ok(Exit::Done)
+}
+
+fn attach(args: &AttachTo) -> Result<Exit, crate::client::Failed> {
+    let path = format!("/v1/volumes/{}/attach", escaped(&args.name));
+    let how: Use = args.api.post(&path, Attach { node: args.node.clone() })?;
+    if args.api.json {
+        return Ok(print_json(&how));
+    }
+    say!("volume {} is attached at node {}", how.volume, how.node);
+    say!();
+    say!("QEMU, on that node's machine:");
+    say!("  -drive file='{}',format=raw,if=virtio,cache=none,discard=unmap", how.nbd_unix);
+    say!("QEMU, from elsewhere:");
+    say!("  -drive file='{}',format=raw,if=virtio,cache=none,discard=unmap", how.nbd);
+    say!("NBD tools:");
+    say!("  nbdinfo '{}'", how.nbd);
+    say!("  qemu-img convert -n -p -O raw IMAGE '{}'", how.nbd);
+    let (address, name) = how.nbd.trim_start_matches("nbd://").split_once('/').unwrap_or(("", ""));
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "10809"));
+    say!("the kernel's block device, as root:");
+    say!("  nbd-client -N {name} {host} {port} /dev/nbd0");
+    Ok(Exit::Done)
+}
+
+fn show(volume: &VolumeView) -> Exit {
+    say!("volume    {}", volume.name);
+    say!("size      {}", ByteSize(volume.bytes));
+    say!("state     {}", health(volume.health));
+    say!("copies    {} of {} in sync", volume.in_sync, volume.copies);
+    say!("stripes   {}", volume.stripes);
+    say!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
+    say!("owner     {}", volume.owner.as_deref().unwrap_or("-"));
+    say!("epoch     {}", volume.epoch);
+    if let Some(note) = &volume.note {
+        say!("note      {note}");
+    }
+    say!();
+    let rows: Vec<Vec<String>> = volume
+        .replicas
+        .iter()
+        .map(|replica| {
+            let left = replica.left_bytes.map_or("-".into(), |bytes| ByteSize(bytes).to_string());
+            let (id, group) = (replica.id.to_string(), replica.group.to_string());
+            vec![id, group, replica.node.clone(), replica.device.to_string(), replica.state.clone(), left]
+        })
+        .collect();
+    write(table(&["replica", "group", "node", "device", "state", "left to copy"], &rows).as_bytes());
+    Exit::Done
+}
