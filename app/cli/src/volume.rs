@@ -31,6 +31,7 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
+    #[command(name = "attach")]
     AttachTo(AttachTo),
     /// Detach a volume: no node serves it any more.
     Detach {
@@ -85,7 +86,6 @@ struct Create {
 ///
 /// If it was attached elsewhere, it is taken over, and its clients there are cut off.
 #[derive(clap::Args)]
-#[command(name = "attach")]
 struct AttachTo {
     /// Its name.
     name: String,

@@ -305,7 +305,6 @@ impl EventLoop {
                 self.step_volume(id, Event::Detach);
                 self.detached(id);
             }
-            Order::Volume(id, order) => self.step_volume(id, Event::Order(order)),
             Order::Seen(id, record, asked_at) => self.step_volume(id, Event::Seen(*record, asked_at)),
             Order::Swapped(id, proposal, answer, asked_at) => {
                 self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
@@ -665,7 +664,8 @@ impl EventLoop {
                         self.answered.push(at_work.client);
                     }
                 }
-                volume::Action::Done(result) => (self.tell)(Report::Ordered(id, result)),
+                // No orders are given yet.
+                volume::Action::Done(_) => {}
             }
         }
         self.of_volume = actions;

@@ -197,6 +197,8 @@ impl Node {
         let begun = std::time::Instant::now();
         let mut asked = false;
         loop {
+            // What was attached a moment ago is known to whoever asks for it.
+            let _ = self.refresh().await;
             let (id, volume, record, address) = {
                 let state = self.state();
                 let (id, volume) = state.catalog.volume(name).ok_or_else(unknown)?;
@@ -233,7 +235,6 @@ impl Node {
                     "volume {name} is not served by any node now: 'loadline volume show {name}' says why"
                 )));
             }
-            self.look_soon();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

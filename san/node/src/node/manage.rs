@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use loadline_san_core::placement::NoPlace;
-use loadline_san_core::volume::OrderError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -58,9 +57,6 @@ pub enum ManageError {
     /// It is not so in time.
     #[error("{0}")]
     TimedOut(String),
-    /// The volume's owner.
-    #[error(transparent)]
-    Order(#[from] OrderError),
     /// A device.
     #[error("{0}")]
     Device(String),
@@ -92,7 +88,7 @@ impl ManageError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             ManageError::Unknown { .. } => ErrorKind::Unknown,
-            ManageError::Taken(_) | ManageError::InUse(_) | ManageError::Order(_) => ErrorKind::Conflict,
+            ManageError::Taken(_) | ManageError::InUse(_) => ErrorKind::Conflict,
             ManageError::Wrong(_) | ManageError::Device(_) => ErrorKind::Wrong,
             ManageError::NoPlace(_) => ErrorKind::NoRoom,
             ManageError::Elsewhere { .. } => ErrorKind::Elsewhere,
@@ -103,7 +99,7 @@ impl ManageError {
 
 impl Node {
     /// The configuration is read now, rather than soon.
-    async fn refresh(&self) -> Result<(), ConfigError> {
+    pub(super) async fn refresh(&self) -> Result<(), ConfigError> {
         let catalog = self.config().call(crate::config::catalog::Catalog::read).await?;
         self.state().catalog = catalog;
         Ok(())

@@ -185,8 +185,11 @@ impl Node {
             let state = self.state();
             state.loops.iter().flat_map(|of| &of.volumes).find(|of| of.id.0 == id).cloned()
         };
-        let returning: BTreeMap<ReplicaId, u64> =
-            here.as_ref().map_or_else(BTreeMap::new, |here| here.returning.iter().copied().collect());
+        let home = |replica: &ReplicaId| catalog.replicas.get(&replica.0).map(|(replica, _)| replica.node);
+        // Who is greeted and does not answer is not coming back.
+        let lives = |replica: &ReplicaId| home(replica).is_some_and(|node| alive.get(&node) == Some(&true));
+        let returning = here.iter().flat_map(|here| here.returning.iter().copied());
+        let returning: BTreeMap<ReplicaId, u64> = returning.filter(|(replica, _)| lives(replica)).collect();
         let in_sync = |id: u64| {
             record.as_ref().is_some_and(|r| r.groups.iter().any(|g| g.in_sync.contains(&ReplicaId(id))))
         };

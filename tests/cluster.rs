@@ -1,0 +1,131 @@
+//! Clusters of real processes: killed, started again, alone; and the tools of others on their volumes.
+
+mod nodes;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nodes::client::Writers;
+use nodes::{Cluster, run};
+
+/// Nothing that was acknowledged is lost, and nothing old is read, whoever is killed.
+#[test]
+fn acknowledged_writes_survive_the_death_of_any_node() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 4, stop.clone());
+    writers.wait_for(500);
+    for victim in [2, 1, 2] {
+        cluster.kill(victim);
+        // They go on without it.
+        writers.wait_for(500);
+        cluster.start_node(victim);
+        cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+        writers.wait_for(200);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let journal = writers.join();
+    journal.check(&cluster.addresses(), "disk");
+    // All of them at once.
+    (1..=3).for_each(|node| cluster.kill(node));
+    (1..=3).for_each(|node| cluster.start_node(node));
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    journal.check(&cluster.addresses(), "disk");
+}
+
+/// A stops, B is written to and stops, A starts alone: it has not everything, so the volume waits.
+#[test]
+fn a_copy_that_missed_something_does_not_serve_alone() {
+    let mut cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-2"]);
+    cluster.kill(1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(100);
+    stop.store(true, Ordering::Relaxed);
+    let journal = writers.join();
+    cluster.kill(2);
+    cluster.start_node(1);
+    let shown = cluster.wait_until("disk", "waiting", Duration::from_secs(10));
+    assert!(shown.contains("only on node-2"), "it says why: {shown}");
+    std::thread::sleep(Duration::from_secs(4));
+    let shown = cluster.wait_until("disk", "waiting", Duration::from_secs(1));
+    assert!(shown.contains("only on node-2"), "it still waits: {shown}");
+    cluster.start_node(2);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    journal.check(&cluster.addresses(), "disk");
+}
+
+#[test]
+fn the_tools_of_others_find_what_they_wrote() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB", "--stripes", "2"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    // By the owner, and by the other node.
+    let uris: Vec<String> =
+        cluster.addresses().iter().map(|address| format!("nbd://{address}:10809/disk")).collect();
+    let image = cluster.folder().join("image");
+    let back = cluster.folder().join("back");
+    let (image, back) = (image.to_str().expect("it is text"), back.to_str().expect("it is text"));
+    run(Command::new("truncate").args(["--size", "64M", image]));
+    run(Command::new("mkfs.ext4").args(["-q", "-d", "/etc/ssl", image]));
+    for uri in &uris {
+        run(Command::new("nbdinfo").arg(uri));
+        run(Command::new("qemu-img").args(["convert", "-n", "-f", "raw", "-O", "raw", image, uri]));
+        run(Command::new("qemu-img").args(["compare", "-f", "raw", "-F", "raw", image, uri]));
+        run(Command::new("nbdcopy").args([uri, back]));
+        run(Command::new("cmp").args([image, back]));
+        run(Command::new("e2fsck").args(["-f", "-n", back]));
+        run(Command::new("qemu-io")
+            .args(["-f", "raw", "-c", "write -P 7 513k 3584", "-c", "read -P 7 513k 3584"])
+            .arg(uri));
+        run(Command::new("qemu-io")
+            .args(["-f", "raw", "-c", "discard 0 64M", "-c", "read -P 0 0 64M"])
+            .arg(uri));
+        let map = run(Command::new("nbdinfo").args(["--map", uri]));
+        assert!(map.contains("hole,zero") && !map.contains("data"), "all was trimmed: {map}");
+        run(Command::new("fio")
+            .args(["--name=x", "--ioengine=nbd", "--rw=randwrite", "--bsrange=512-64k"])
+            .args(["--iodepth=16", "--size=32m", "--verify=crc32c", &format!("--uri={uri}")]));
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said_and_nothing_changes() {
+    let cluster = Cluster::start(2);
+    let refused = |args: &[&str], why: &str| {
+        let (code, text) = cluster.try_loadline(args);
+        assert!(code == 2 && text.contains(why), "{args:?} gave {code}: {text}");
+    };
+    refused(
+        &["volume", "create", "disk", "--size", "1GiB", "--copies", "3"],
+        "add a node, or ask for fewer copies",
+    );
+    refused(&["volume", "create", "disk", "--size", "100TiB"], "add a device, or make the volume smaller");
+    refused(&["volume", "create", "a/b", "--size", "1MiB"], "cannot be a name");
+    refused(&["volume", "attach", "disk"], "there is no volume disk; there are none");
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    refused(&["volume", "create", "disk", "--size", "16MiB"], "there is a volume disk already");
+    refused(&["volume", "attach", "disk", "--node", "node-9"], "there are node-1 and node-2");
+    cluster.loadline(&["volume", "attach", "disk"]);
+    refused(&["volume", "delete", "disk", "--confirm", "disk"], "detach it first");
+    refused(&["volume", "delete", "disk", "--confirm", "disc"], "nothing is deleted");
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 1, stop.clone());
+    writers.wait_for(10);
+    refused(&["volume", "detach", "disk"], "end its clients first");
+    stop.store(true, Ordering::Relaxed);
+    writers.join();
+    cluster.loadline(&["volume", "detach", "disk"]);
+    cluster.loadline(&["volume", "delete", "disk", "--confirm", "disk"]);
+    let begun = std::time::Instant::now();
+    while cluster.loadline(&["device", "list", "--json"]).contains("\"replicas\": 1") {
+        assert!(begun.elapsed() < Duration::from_secs(10), "its replicas are removed");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

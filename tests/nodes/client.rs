@@ -1,0 +1,191 @@
+//! A client of NBD that writes, remembers what was acknowledged, connects again, and reads it back.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use loadline_base::nbd::{OPTION_MAGIC, Request, command, get_u32, get_u64, handshake, option, reply};
+
+const BLOCK: usize = 4096;
+/// Blocks that each writer has for itself.
+const OWN: u64 = 256;
+
+/// A connection that has chosen a volume.
+struct Nbd(TcpStream);
+
+impl Nbd {
+    fn connect(address: Ipv4Addr, volume: &str) -> io::Result<Nbd> {
+        let address = SocketAddr::from((address, 10809));
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(15)))?;
+        let mut hello = [0; 18];
+        stream.read_exact(&mut hello)?;
+        let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+        let mut asked = flags.to_be_bytes().to_vec();
+        asked.extend(OPTION_MAGIC.to_be_bytes());
+        asked.extend(option::GO.to_be_bytes());
+        asked.extend((volume.len() as u32 + 6).to_be_bytes());
+        asked.extend((volume.len() as u32).to_be_bytes());
+        asked.extend(volume.as_bytes());
+        asked.extend([0; 2]);
+        stream.write_all(&asked)?;
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head)?;
+            let mut data = vec![0; get_u32(&head, 16) as usize];
+            stream.read_exact(&mut data)?;
+            match get_u32(&head, 12) {
+                reply::ACK => return Ok(Nbd(stream)),
+                reply::INFO => {}
+                _ => return Err(io::Error::other(String::from_utf8_lossy(&data).into_owned())),
+            }
+        }
+    }
+
+    fn ask(&mut self, command: u16, block: u64, data: &[u8], into: &mut [u8]) -> io::Result<()> {
+        let length = data.len().max(into.len()) as u32;
+        let request = Request { flags: 0, command, cookie: block, offset: block * BLOCK as u64, length };
+        self.0.write_all(&[&request.encode(), data].concat())?;
+        let mut head = [0; 16];
+        self.0.read_exact(&mut head)?;
+        assert_eq!(get_u64(&head, 8), block, "it answers what was asked");
+        match get_u32(&head, 4) {
+            0 => self.0.read_exact(into),
+            error => Err(io::Error::other(format!("error {error}"))),
+        }
+    }
+}
+
+/// What is written: unlike anything else that is.
+fn content(block: u64, number: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(BLOCK);
+    while bytes.len() < BLOCK {
+        bytes.extend(block.to_le_bytes());
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes
+}
+
+/// Of each block, the last write that was acknowledged, and the last that was begun.
+#[derive(Default)]
+pub(crate) struct Journal(BTreeMap<u64, (u64, u64)>);
+
+impl Journal {
+    /// What is read is the last write that was acknowledged, or one that was begun after it.
+    pub(crate) fn check(&self, addresses: &[Ipv4Addr], volume: &str) {
+        assert!(!self.0.is_empty(), "something was written");
+        let mut nbd = connect(addresses, volume);
+        for (block, (acknowledged, begun)) in &self.0 {
+            let mut bytes = vec![0; BLOCK];
+            nbd.ask(command::READ, *block, &[], &mut bytes).expect("it is served");
+            let is = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+            assert!(
+                (*acknowledged..=*begun).contains(&is) && (is == 0 || bytes == content(*block, is)),
+                "block {block} has write {is}, and {acknowledged} was acknowledged, {begun} begun"
+            );
+        }
+    }
+}
+
+/// Connects to any of these that serves the volume.
+fn connect(addresses: &[Ipv4Addr], volume: &str) -> Nbd {
+    let begun = Instant::now();
+    loop {
+        for address in addresses {
+            if let Ok(nbd) = Nbd::connect(*address, volume) {
+                return nbd;
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "volume {volume} is served by somebody");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Threads that write, each to blocks of its own.
+pub(crate) struct Writers {
+    threads: Vec<std::thread::JoinHandle<()>>,
+    journal: Arc<Mutex<Journal>>,
+    done: Arc<AtomicU64>,
+}
+
+impl Writers {
+    pub(crate) fn start(
+        addresses: &[Ipv4Addr],
+        volume: &str,
+        threads: u64,
+        stop: Arc<AtomicBool>,
+    ) -> Writers {
+        let (journal, done) = (Arc::new(Mutex::new(Journal::default())), Arc::new(AtomicU64::new(0)));
+        let start = |thread: u64| {
+            let (addresses, volume) = (addresses.to_vec(), volume.to_owned());
+            let (journal, done, stop) = (journal.clone(), done.clone(), stop.clone());
+            std::thread::spawn(move || write(thread, &addresses, &volume, &journal, &done, &stop))
+        };
+        Writers { threads: (0..threads).map(start).collect(), journal, done }
+    }
+
+    /// Waits until so many more writes are acknowledged.
+    pub(crate) fn wait_for(&self, writes: u64) {
+        let (from, begun) = (self.done.load(Ordering::Relaxed), Instant::now());
+        while self.done.load(Ordering::Relaxed) < from + writes {
+            assert!(begun.elapsed() < Duration::from_secs(30), "writes go on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn join(self) -> Journal {
+        for thread in self.threads {
+            thread.join().expect("what it reads is what it wrote");
+        }
+        std::mem::take(&mut self.journal.lock().expect("nobody panics with it"))
+    }
+}
+
+/// Writes and reads back until it is to stop.
+fn write(
+    thread: u64,
+    addresses: &[Ipv4Addr],
+    volume: &str,
+    journal: &Mutex<Journal>,
+    done: &AtomicU64,
+    stop: &AtomicBool,
+) {
+    let mut nbd = connect(addresses, volume);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        number += 1;
+        let block = thread * OWN + number * 7 % OWN;
+        let last = {
+            let mut journal = journal.lock().expect("nobody panics with it");
+            let entry = journal.0.entry(block).or_default();
+            entry.1 = number;
+            *entry
+        };
+        match nbd.ask(command::WRITE, block, &content(block, number), &mut []) {
+            Ok(()) => {
+                journal.lock().expect("nobody panics with it").0.insert(block, (number, number));
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            // Whether it was written is not known.
+            Err(_) => nbd = connect(addresses, volume),
+        }
+        // What was written is read, never what was there before.
+        let mut bytes = vec![0; BLOCK];
+        match nbd.ask(command::READ, block, &[], &mut bytes) {
+            Ok(()) => {
+                let is = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+                let journal = journal.lock().expect("nobody panics with it");
+                let (acknowledged, begun) = journal.0[&block];
+                assert!(
+                    (acknowledged..=begun).contains(&is),
+                    "block {block} has write {is}; {acknowledged} was acknowledged, {begun} begun, before: {last:?}"
+                );
+            }
+            Err(_) => nbd = connect(addresses, volume),
+        }
+    }
+}

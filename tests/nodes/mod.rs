@@ -1,0 +1,166 @@
+//! A cluster of real processes, in a folder of its own, at addresses of its own.
+
+pub(crate) mod client;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// Clusters of one process side by side.
+static CLUSTERS: AtomicU8 = AtomicU8::new(0);
+
+pub(crate) struct Cluster {
+    folder: tempfile::TempDir,
+    network: [u8; 3],
+    nodes: Vec<Option<Child>>,
+}
+
+/// Runs a command, which must succeed within a minute.
+pub(crate) fn run(command: &mut Command) -> String {
+    let mut limited = Command::new("timeout");
+    limited.arg("60").arg(command.get_program()).args(command.get_args());
+    let output = limited.output().expect("timeout is part of coreutils");
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?} gave {}: {text}", output.status);
+    text
+}
+
+impl Cluster {
+    /// So many nodes with a device each.
+    pub(crate) fn start(nodes: u8) -> Cluster {
+        let folder = tempfile::tempdir().expect("there is room");
+        let process = std::process::id();
+        let network =
+            [127, (process >> 4) as u8 | 1, (process << 4) as u8 | CLUSTERS.fetch_add(1, Ordering::Relaxed)];
+        let mut cluster = Cluster { folder, network, nodes: (0..nodes).map(|_| None).collect() };
+        let file = cluster.file();
+        cluster.loadline(&["san", "init", &file]);
+        for node in 1..=nodes {
+            let (name, folder) = (format!("node-{node}"), cluster.node_folder(node));
+            let address = cluster.address(node).to_string();
+            let folder = folder.to_str().expect("it is text");
+            cluster.loadline(&[
+                "san",
+                "join",
+                &file,
+                "--name",
+                &name,
+                "--folder",
+                folder,
+                "--address",
+                &address,
+            ]);
+            cluster.start_node(node);
+        }
+        for node in 1..=nodes {
+            let device = cluster.node_folder(node).join("device");
+            let device = device.to_str().expect("it is text");
+            cluster.loadline_at(node, &["device", "add", device, "--create", "1GiB"]);
+        }
+        cluster
+    }
+
+    fn file(&self) -> String {
+        self.folder.path().join("cluster.db").to_str().expect("it is text").into()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn node_folder(&self, node: u8) -> PathBuf {
+        self.folder.path().join(format!("node-{node}"))
+    }
+
+    fn address(&self, node: u8) -> Ipv4Addr {
+        let [a, b, c] = self.network;
+        Ipv4Addr::new(a, b, c, node)
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<Ipv4Addr> {
+        (1..=self.nodes.len() as u8).map(|node| self.address(node)).collect()
+    }
+
+    /// Starts a node's process, and waits until it answers.
+    pub(crate) fn start_node(&mut self, node: u8) {
+        let child = Command::new(env!("CARGO_BIN_EXE_loadline"))
+            .args(["san", "serve", "--config"])
+            .arg(self.node_folder(node).join("node.toml"))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the program is there");
+        self.nodes[node as usize - 1] = Some(child);
+        let begun = Instant::now();
+        while std::net::TcpStream::connect((self.address(node), 7400)).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "node {node} answers");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Kills a node's process, which cannot do anything about it.
+    pub(crate) fn kill(&mut self, node: u8) {
+        let mut child = self.nodes[node as usize - 1].take().expect("it runs");
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+    }
+
+    fn asked(&self) -> u8 {
+        let alive = self.nodes.iter().position(Option::is_some);
+        alive.map_or(1, |index| index as u8 + 1)
+    }
+
+    /// Runs a command of ours, at a node that lives. It must succeed.
+    pub(crate) fn loadline(&self, args: &[&str]) -> String {
+        self.loadline_at(self.asked(), args)
+    }
+
+    fn loadline_at(&self, node: u8, args: &[&str]) -> String {
+        let (code, text) = self.run_at(node, args);
+        assert_eq!(code, 0, "{args:?}: {text}");
+        text
+    }
+
+    /// Its exit code, and what it said.
+    pub(crate) fn try_loadline(&self, args: &[&str]) -> (i32, String) {
+        self.run_at(self.asked(), args)
+    }
+
+    fn run_at(&self, node: u8, args: &[&str]) -> (i32, String) {
+        let output = Command::new("timeout")
+            .arg("100")
+            .arg(env!("CARGO_BIN_EXE_loadline"))
+            .args(args)
+            .env("LOADLINE_API", format!("{}:7400", self.address(node)))
+            .output()
+            .expect("timeout is part of coreutils");
+        let text =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        (output.status.code().unwrap_or(-1), text)
+    }
+
+    /// Waits until a volume is in this state. What is shown of it.
+    pub(crate) fn wait_until(&self, volume: &str, state: &str, limit: Duration) -> String {
+        let begun = Instant::now();
+        loop {
+            let (code, shown) = self.try_loadline(&["volume", "show", volume]);
+            let line = shown.lines().find(|line| line.starts_with("state"));
+            if code == 0 && line.is_some_and(|line| line.ends_with(state)) {
+                return shown;
+            }
+            assert!(begun.elapsed() < limit, "volume {volume} is to be {state}: {shown}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in self.nodes.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
