@@ -13,7 +13,7 @@ fn export() -> Export {
 /// Answers what the handshake asks, as a server with one export would.
 fn serve(handshake: &mut Handshake) -> Result<Next, HandshakeError> {
     loop {
-        match handshake.next()? {
+        match handshake.step()? {
             Next::List => handshake.list(&[("vol".into(), export())]),
             Next::Export(name) if name == "vol" => handshake.export(Ok(&export()))?,
             Next::Export(name) if name == "away" => {

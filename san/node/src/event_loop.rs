@@ -611,7 +611,7 @@ impl EventLoop {
             if node == self.options.me.node {
                 self.local.push_back(Local::ToOwner(from, answer));
             } else if let Some(peer) = self.peers.get_mut(&node) {
-                peer.to_owner(&from, &answer);
+                peer.say_to_owner(&from, &answer);
             }
         }
         (self.of_replica, self.sent) = (actions, sent);
@@ -632,7 +632,7 @@ impl EventLoop {
                     if to == self.options.me.node {
                         self.local.push_back(Local::ToReplica(header, message));
                     } else if let Some(peer) = self.peers.get_mut(&to) {
-                        peer.to_replica(&header, &message);
+                        peer.say_to_replica(&header, &message);
                     }
                 }
                 volume::Action::Look { asked_at } => (self.tell)(Report::Look(id, asked_at)),

@@ -1,6 +1,6 @@
 //! A client comes, asks what there is, and chooses.
 //!
-//! Who has the socket feeds bytes, sends what is in [`Handshake::out`], and answers what [`Handshake::next`] asks. It limits
+//! Who has the socket feeds bytes, sends what is in [`Handshake::out`], and answers what [`Handshake::step`] asks. It limits
 //! the time, and how many clients it talks with.
 
 use loadline_base::nbd::{
@@ -158,7 +158,7 @@ impl Handshake {
     }
 
     /// What comes next. A client that does not follow the protocol is to be hung up on.
-    pub fn next(&mut self) -> Result<Next, HandshakeError> {
+    pub fn step(&mut self) -> Result<Next, HandshakeError> {
         loop {
             match &mut self.state {
                 State::Flags => {

@@ -140,11 +140,11 @@ impl Hearing {
                 .map(|payload| payload.into.freeze_with(checksums).expect("a frame has one for each block"))
         };
         let payload = self.payload.take();
-        let data = || "a frame has data where its message has";
+        const HAS: &str = "a frame has data where its message has";
         let heard = match frame.body {
             Body::ToReplica(from, body) => {
                 let blocks = whole(&mut body.checksums().iter().map(|sum| sum.get()), payload);
-                let message = body.message(|| blocks.expect(data()));
+                let message = body.message(|| blocks.expect(HAS));
                 if let ToReplica::Entry { entry, .. } | ToReplica::Beside { entry, .. } = &message
                     && let Some(group) = group_of(from.replica)
                 {
@@ -154,7 +154,7 @@ impl Hearing {
             }
             Body::ToOwner(from, body) => {
                 let blocks = whole(&mut body.checksums().iter().map(|sum| sum.get()), payload);
-                Heard::ToOwner(from, body.message(|| blocks.expect(data())))
+                Heard::ToOwner(from, body.message(|| blocks.expect(HAS)))
             }
         };
         self.start += length;

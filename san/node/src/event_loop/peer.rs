@@ -189,7 +189,7 @@ impl Outgoing {
     }
 
     /// Says something to a replica.
-    pub(super) fn to_replica(&mut self, from: &FromOwner, message: &ToReplica<Blocks>) {
+    pub(super) fn say_to_replica(&mut self, from: &FromOwner, message: &ToReplica<Blocks>) {
         if !self.takes() {
             return;
         }
@@ -204,7 +204,7 @@ impl Outgoing {
     }
 
     /// Says something to an owner.
-    pub(super) fn to_owner(&mut self, from: &FromReplica, message: &ToOwner<Blocks>) {
+    pub(super) fn say_to_owner(&mut self, from: &FromReplica, message: &ToOwner<Blocks>) {
         if !self.takes() {
             return;
         }

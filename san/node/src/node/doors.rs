@@ -157,7 +157,7 @@ impl Node {
         let mut buffer = [0; 4096];
         let mut found = None;
         loop {
-            let next = handshake.next();
+            let next = handshake.step();
             stream.write_all(&std::mem::take(&mut handshake.out)).await.ok()?;
             match next.ok()? {
                 Next::Bytes => match stream.read(&mut buffer).await {

@@ -78,12 +78,10 @@ impl Node {
             done &= self.open_device(*id, device).await;
         }
         for (id, (replica, version)) in catalog.replicas.iter().filter(|(_, (r, _))| r.node == me) {
-            let lease_ms = catalog.volumes.get(&replica.volume).map(|(volume, _)| volume.lease_ms);
+            let volume = catalog.volumes.get(&replica.volume).map(|(volume, _)| volume);
             done &= match replica.state {
                 ReplicaState::Wanted => self.make_replica(*id, replica, *version).await,
-                ReplicaState::Ready => {
-                    lease_ms.is_none_or(|lease_ms| self.open_replica(*id, replica, lease_ms))
-                }
+                ReplicaState::Ready => volume.is_none_or(|volume| self.open_replica(*id, replica, volume)),
                 ReplicaState::Dropping => self.drop_replica(*id, replica, *version).await,
             };
         }
@@ -178,18 +176,25 @@ impl Node {
         false
     }
 
-    fn open_replica(&self, id: u64, replica: &Replica, lease_ms: u64) -> bool {
+    fn open_replica(&self, id: u64, replica: &Replica, volume: &Volume) -> bool {
         if self.state().replicas.contains(&id) {
             return true;
         }
         let Some((devices, space)) = self.device(replica.device) else { return false };
+        // A small volume cannot need more than it has.
+        let extent_blocks = space.lock().expect("nobody panics with it").superblock().extent_blocks;
+        let layout = Layout::new(volume.stripes, volume.unit_blocks, volume.group_blocks).ok();
+        let blocks = layout.map(|layout| layout.blocks_in(GroupIndex(replica.group), volume.blocks));
+        let extents = blocks.unwrap_or(u64::MAX).div_ceil(u64::from(extent_blocks));
+        let settings = Settings::default();
+        let settings = Settings { spare: settings.spare.min(extents), ..settings };
         let open = OpenReplica {
             id: identity(id, replica),
-            lease_ns: lease_ms * 1_000_000,
+            lease_ns: volume.lease_ms * 1_000_000,
             devices,
             log: space.clone(),
             capacity: space,
-            settings: Settings::default(),
+            settings,
             process: self.0.me.incarnation,
         };
         self.loop_of(replica.volume).give(Order::OpenReplica(Box::new(open)));

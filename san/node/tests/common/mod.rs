@@ -124,7 +124,7 @@ fn greet(mut stream: UnixStream, orders: &Orders, bytes: u64) {
     let mut handshake = Handshake::default();
     let export = Export { description: "a test".into(), bytes };
     loop {
-        let Ok(next) = handshake.next() else { return };
+        let Ok(next) = handshake.step() else { return };
         stream.write_all(&std::mem::take(&mut handshake.out)).expect("it listens");
         match next {
             Next::Bytes => {
