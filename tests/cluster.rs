@@ -37,6 +37,27 @@ fn acknowledged_writes_survive_the_death_of_any_node() {
     journal.check(&cluster.addresses(), "disk");
 }
 
+/// An owner that is stopped for longer than its lease finds another in its place when it goes on.
+#[test]
+fn an_owner_that_was_stopped_serves_nothing_old() {
+    let cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 4, stop.clone());
+    for _ in 0..2 {
+        writers.wait_for(200);
+        let owner = cluster.owner("disk");
+        cluster.signal(owner, "STOP");
+        writers.wait_for(200);
+        cluster.signal(owner, "CONT");
+        cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+        assert_ne!(cluster.owner("disk"), owner, "another has taken over");
+    }
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+}
+
 /// A stops, B is written to and stops, A starts alone: it has not everything, so the volume waits.
 #[test]
 fn a_copy_that_missed_something_does_not_serve_alone() {

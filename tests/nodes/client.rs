@@ -21,7 +21,7 @@ impl Nbd {
         let address = SocketAddr::from((address, 10809));
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(15)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(4)))?;
         let mut hello = [0; 18];
         stream.read_exact(&mut hello)?;
         let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);

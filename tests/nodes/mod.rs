@@ -107,6 +107,19 @@ impl Cluster {
         child.wait().expect("it is ours");
     }
 
+    /// Sends a signal to a node's process.
+    pub(crate) fn signal(&self, node: u8, signal: &str) {
+        let child = self.nodes[node as usize - 1].as_ref().expect("it runs");
+        run(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]));
+    }
+
+    /// The node that owns a volume.
+    pub(crate) fn owner(&self, volume: &str) -> u8 {
+        let shown = self.loadline(&["volume", "show", volume]);
+        let owner = shown.lines().find_map(|line| line.strip_prefix("owner     node-"));
+        owner.and_then(|number| number.parse().ok()).expect("it has one")
+    }
+
     fn asked(&self) -> u8 {
         let alive = self.nodes.iter().position(Option::is_some);
         alive.map_or(1, |index| index as u8 + 1)
