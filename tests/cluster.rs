@@ -82,6 +82,64 @@ fn a_copy_that_missed_something_does_not_serve_alone() {
     journal.check(&cluster.addresses(), "disk");
 }
 
+/// The nodes that have every write will never come back: a person goes on with what another has.
+#[test]
+fn what_is_left_can_be_recovered_by_force() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let write = |cluster: &Cluster, writes| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers = Writers::start(&cluster.addresses(), "disk", 1, stop.clone());
+        writers.wait_for(writes);
+        stop.store(true, Ordering::Relaxed);
+        writers.join()
+    };
+    let before = write(&cluster, 20);
+    let shown = cluster.loadline(&["volume", "show", "disk"]);
+    let other = if shown.contains("node-2  ") { 2 } else { 3 };
+    cluster.kill(other);
+    write(&cluster, 20);
+    cluster.kill(1);
+    cluster.start_node(other);
+    cluster.wait_until("disk", "waiting", Duration::from_secs(10));
+    let from = format!("node-{other}");
+    let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", &from]);
+    assert!(code == 2 && text.contains("is lost by this, in 1 of 1 groups"), "{text}");
+    cluster.loadline(&["volume", "recover", "disk", "--from", &from, "--force"]);
+    cluster.wait_until("disk", "degraded", Duration::from_secs(10));
+    before.check(&cluster.addresses(), "disk");
+    // What comes back is overwritten.
+    cluster.start_node(1);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    before.check(&cluster.addresses(), "disk");
+}
+
+#[test]
+fn a_volume_grows_while_it_is_used() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    let (code, text) = cluster.try_loadline(&["volume", "resize", "disk", "--size", "32MiB"]);
+    assert!(code == 2 && text.contains("attach it first"), "{text}");
+    cluster.loadline(&["volume", "attach", "disk"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(50);
+    cluster.loadline(&["volume", "resize", "disk", "--size", "32MiB"]);
+    writers.wait_for(50);
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+    for address in cluster.addresses() {
+        let uri = format!("nbd://{address}:10809/disk");
+        assert_eq!(run(Command::new("nbdinfo").args(["--size", &uri])).trim(), "33554432");
+        run(Command::new("qemu-io")
+            .args(["-f", "raw", "-c", "write -P 9 31M 1M", "-c", "read -P 9 31M 1M"])
+            .arg(uri));
+    }
+    let (code, text) = cluster.try_loadline(&["volume", "resize", "disk", "--size", "16MiB"]);
+    assert!(code == 2 && text.contains("a volume only grows"), "{text}");
+}
+
 #[test]
 fn the_tools_of_others_find_what_they_wrote() {
     let cluster = Cluster::start(2);

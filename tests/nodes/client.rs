@@ -12,6 +12,8 @@ use loadline_base::nbd::{OPTION_MAGIC, Request, command, get_u32, get_u64, hands
 const BLOCK: usize = 4096;
 /// Blocks that each writer has for itself.
 const OWN: u64 = 256;
+/// No two runs write the same.
+static RUNS: AtomicU64 = AtomicU64::new(1);
 
 /// A connection that has chosen a volume.
 struct Nbd(TcpStream);
@@ -155,7 +157,7 @@ fn write(
     stop: &AtomicBool,
 ) {
     let mut nbd = connect(addresses, volume);
-    let mut number = 0;
+    let mut number = RUNS.fetch_add(1, Ordering::Relaxed) * 1_000_000;
     while !stop.load(Ordering::Relaxed) {
         number += 1;
         let block = thread * OWN + number * 7 % OWN;

@@ -2,7 +2,7 @@
 
 use loadline_base::units::ByteSize;
 use loadline_san_node::api::{Attach, Detach};
-use loadline_san_node::node::manage::{CreateVolume, StatusView, Use, VolumeView};
+use loadline_san_node::node::manage::{CreateVolume, Recover, Resize, StatusView, Use, VolumeView};
 
 use crate::client::{Api, print_json, table};
 use crate::exit::Exit;
@@ -38,6 +38,31 @@ enum Command {
         /// Its name.
         name: String,
         /// Cut its clients off.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Make a volume larger. Clients see that when they connect again.
+    Resize {
+        /// Its name.
+        name: String,
+        /// Its new size.
+        #[arg(long)]
+        size: ByteSize,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Go on with what is left of a volume that waits, whatever it has missed.
+    ///
+    /// For when the nodes that have every write will never come back. Without --force it only says what would be lost.
+    Recover {
+        /// Its name.
+        name: String,
+        /// The node whose replicas are taken for all there is.
+        #[arg(long, value_name = "NODE")]
+        from: String,
+        /// What is lost by it is known.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -117,6 +142,20 @@ pub(crate) fn run(args: Args) -> Exit {
             let path = format!("/v1/volumes/{}/detach", escaped(&name));
             api.post(&path, Detach { force }).map(|(): ()| {
                 say!("volume {name} is detached");
+                Exit::Done
+            })
+        }
+        Command::Resize { name, size, api } => {
+            let path = format!("/v1/volumes/{}/resize", escaped(&name));
+            api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {
+                say!("volume {name} has {size}; its clients see that when they connect again");
+                Exit::Done
+            })
+        }
+        Command::Recover { name, from, force, api } => {
+            let path = format!("/v1/volumes/{}/recover", escaped(&name));
+            api.post(&path, Recover { from: from.clone(), force }).map(|(): ()| {
+                say!("volume {name} is what node {from} has of it");
                 Exit::Done
             })
         }

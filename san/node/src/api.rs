@@ -8,6 +8,8 @@
 //! | `DELETE /v1/volumes/{name}` | |
 //! | `POST /v1/volumes/{name}/attach` | [`Attach`] → [`Use`](crate::node::manage::Use) |
 //! | `POST /v1/volumes/{name}/detach` | [`Detach`] |
+//! | `POST /v1/volumes/{name}/resize` | [`Resize`] |
+//! | `POST /v1/volumes/{name}/recover` | [`Recover`] |
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
 //!
 //! What fails is answered with a [`Fault`].
@@ -22,7 +24,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use crate::node::manage::{AddDevice, CreateVolume, ErrorKind, ManageError};
+use crate::node::manage::{AddDevice, CreateVolume, ErrorKind, ManageError, Recover, Resize};
 use crate::node::{Node, NodeError};
 
 /// Where a volume is to be attached.
@@ -114,6 +116,18 @@ fn router(node: Node) -> Router {
             "/v1/volumes/{name}/detach",
             post(async |State(node): State<Node>, Path(name): Path<String>, Json(detach): Json<Detach>| {
                 node.detach_volume(&name, detach.force).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}/resize",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Json(resize): Json<Resize>| {
+                node.resize_volume(&name, resize).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}/recover",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Json(recover): Json<Recover>| {
+                node.recover_volume(&name, recover).await.map(Json)
             }),
         )
         .route(

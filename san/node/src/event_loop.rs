@@ -305,6 +305,7 @@ impl EventLoop {
                 self.step_volume(id, Event::Detach);
                 self.detached(id);
             }
+            Order::Volume(id, order) => self.step_volume(id, Event::Order(order)),
             Order::Seen(id, record, asked_at) => self.step_volume(id, Event::Seen(*record, asked_at)),
             Order::Swapped(id, proposal, answer, asked_at) => {
                 self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
@@ -664,8 +665,7 @@ impl EventLoop {
                         self.answered.push(at_work.client);
                     }
                 }
-                // No orders are given yet.
-                volume::Action::Done(_) => {}
+                volume::Action::Done(result) => (self.tell)(Report::Ordered(id, result)),
             }
         }
         self.of_volume = actions;

@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId};
+use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
+use loadline_san_core::volume::OrderError;
 use loadline_san_device::file::DeviceFile;
 use loadline_san_protocol::ClusterId;
 use loadline_san_store::space::Space;
@@ -88,6 +89,7 @@ pub(crate) struct State {
     pub(crate) attached: BTreeSet<u64>,
     pub(crate) loops: Vec<LoopState>,
     looking: Vec<oneshot::Sender<()>>,
+    ordered: BTreeMap<u64, oneshot::Sender<Result<(), OrderError>>>,
     closing: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
@@ -218,6 +220,11 @@ impl Node {
                 }
                 Report::Attached(volume) => _ = self.state().attached.insert(volume.0),
                 Report::Detached(volume) => _ = self.state().attached.remove(&volume.0),
+                Report::Ordered(volume, result) => {
+                    if let Some(waits) = self.state().ordered.remove(&volume.0) {
+                        let _ = waits.send(result);
+                    }
+                }
                 Report::Opened(replica, Err(why)) => {
                     eprintln!("loadline: replica {} is not opened: {why}", replica.0);
                 }
@@ -246,6 +253,18 @@ impl Node {
             orders.give(Order::Look);
             let _ = tokio::time::timeout(Duration::from_secs(2), answered).await;
         }
+    }
+
+    /// Gives an order that a person has decided, and waits for what becomes of it. Nothing, if that is not known in time.
+    pub(crate) async fn order(
+        &self,
+        volume: u64,
+        order: loadline_san_core::volume::Order,
+    ) -> Option<Result<(), OrderError>> {
+        let (answer, answered) = oneshot::channel();
+        self.state().ordered.insert(volume, answer);
+        self.loop_of(volume).give(Order::Volume(VolumeId(volume), order));
+        tokio::time::timeout(Duration::from_secs(20), answered).await.ok()?.ok()
     }
 
     /// A replica is given up by its loop.

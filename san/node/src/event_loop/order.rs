@@ -8,7 +8,7 @@ use loadline_san_core::ids::{Epoch, Incarnation, NodeId, ProposalId, ReplicaId, 
 use loadline_san_core::layout::Layout;
 use loadline_san_core::record::Record;
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::Status;
+use loadline_san_core::volume::{self, OrderError, Status};
 use loadline_san_device::file::Devices;
 use loadline_san_export::nbd::handshake::Choice;
 use loadline_san_store::space::Space;
@@ -78,6 +78,8 @@ pub enum Order {
     Attach(VolumeId),
     /// Its clients go, and nobody owns it here. → [`Report::Detached`]
     Detach(VolumeId),
+    /// Something that a person decides. → [`Report::Ordered`]
+    Volume(VolumeId, volume::Order),
     /// The configuration store was asked for the record.
     Seen(VolumeId, Box<Record>, Epoch),
     /// It was asked for a swap.
@@ -109,6 +111,8 @@ pub enum Report {
     Attached(VolumeId),
     /// It is attached elsewhere, or not any more: its clients here are gone.
     Detached(VolumeId),
+    /// An order was carried out, or not.
+    Ordered(VolumeId, Result<(), OrderError>),
     /// How it is.
     State(LoopState),
     /// It has ended.

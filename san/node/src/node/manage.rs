@@ -3,6 +3,7 @@
 //! Each of these writes into the configuration what is to be, and waits until it is so. Whatever is cut short is in the
 //! configuration, and goes on or can be taken back.
 
+mod change;
 mod devices;
 mod show;
 mod volumes;
@@ -11,12 +12,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use loadline_san_core::placement::NoPlace;
+use loadline_san_core::volume::OrderError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Node;
 use crate::config::ConfigError;
 
+pub use change::{Recover, Resize};
 pub use devices::AddDevice;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
 pub use volumes::{CreateVolume, Use};
@@ -54,6 +57,9 @@ pub enum ManageError {
         /// Where its API is.
         api: SocketAddr,
     },
+    /// The volume's owner.
+    #[error(transparent)]
+    Order(#[from] OrderError),
     /// It is not so in time.
     #[error("{0}")]
     TimedOut(String),
@@ -88,7 +94,7 @@ impl ManageError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             ManageError::Unknown { .. } => ErrorKind::Unknown,
-            ManageError::Taken(_) | ManageError::InUse(_) => ErrorKind::Conflict,
+            ManageError::Taken(_) | ManageError::InUse(_) | ManageError::Order(_) => ErrorKind::Conflict,
             ManageError::Wrong(_) | ManageError::Device(_) => ErrorKind::Wrong,
             ManageError::NoPlace(_) => ErrorKind::NoRoom,
             ManageError::Elsewhere { .. } => ErrorKind::Elsewhere,

@@ -1,0 +1,245 @@
+//! What people decide about a volume that is there: a greater size, and what is left of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
+use loadline_san_core::placement::place;
+use loadline_san_core::record::Record;
+use loadline_san_core::volume::Order;
+use loadline_san_protocol::record;
+use serde::{Deserialize, Serialize};
+
+use super::ManageError;
+use super::volumes::{devices, unknown_node};
+use crate::config::ConfigError;
+use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
+use crate::node::Node;
+
+/// How long replicas may take to be made.
+const MADE: Duration = Duration::from_secs(60);
+
+/// A size that a volume is to have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// Bytes: more than it has.
+    pub bytes: u64,
+}
+
+/// What is left of a volume is to be all of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recover {
+    /// The node whose replicas are taken, where none that is in sync answers.
+    pub from: String,
+    /// What is lost by it is known.
+    #[serde(default)]
+    pub force: bool,
+}
+
+impl Node {
+    fn record_of(&self, id: u64) -> Result<Record, ManageError> {
+        let stored = self.state().catalog.records.get(&id).cloned();
+        let stored = stored.ok_or_else(|| ManageError::Wrong("the volume is being made".into()))?;
+        record::decode(&stored.value)
+            .map_err(|why| ManageError::Wrong(format!("its record cannot be: {why}")))
+    }
+
+    /// The owner of a volume does this.
+    async fn at_owner(&self, name: &str, record: &Record) -> Result<(), ManageError> {
+        if record.owner == self.0.me {
+            return Ok(());
+        }
+        let owner = self.state().catalog.nodes.get(&record.owner.node.0).map(|(node, _)| node.clone());
+        match owner {
+            Some(owner) if owner.name != self.name() && self.answers(owner.peer).await => {
+                Err(ManageError::Elsewhere { name: owner.name, api: owner.api })
+            }
+            _ => Err(ManageError::InUse(format!("no node owns volume {name} now: attach it first"))),
+        }
+    }
+
+    async fn ordered(&self, id: u64, order: Order) -> Result<(), ManageError> {
+        match self.order(id, order).await {
+            Some(result) => Ok(result?),
+            None => Err(ManageError::TimedOut("whether it was done is not known: look at the volume".into())),
+        }
+    }
+
+    /// Makes a volume larger. Its clients see that when they connect again.
+    pub async fn resize_volume(&self, name: &str, resize: Resize) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let (id, volume) = self.volume(name)?;
+        let record = self.record_of(id)?;
+        self.at_owner(name, &record).await?;
+        let blocks = resize.bytes.div_ceil(BLOCK);
+        if blocks <= record.blocks {
+            return Err(ManageError::Wrong(format!(
+                "volume {name} has {} bytes, and cannot have {}: a volume only grows",
+                record.blocks * BLOCK,
+                resize.bytes
+            )));
+        }
+        let layout = record.layout;
+        let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
+        let old = record.groups.len() as u32;
+        let planned = self.plan_groups(id, &volume, layout, old..groups, blocks).await?;
+        self.look_soon();
+        let begun = std::time::Instant::now();
+        loop {
+            self.refresh().await?;
+            let ready = |id: &u64| {
+                let state = self.state();
+                state
+                    .catalog
+                    .replicas
+                    .get(id)
+                    .is_some_and(|(replica, _)| replica.state == ReplicaState::Ready)
+            };
+            if planned.iter().flatten().all(|(replica, _)| ready(&replica.0)) {
+                break;
+            }
+            if begun.elapsed() > MADE {
+                return Err(ManageError::TimedOut(
+                    "replicas were not made in time, and the volume is as it was: see that all nodes answer"
+                        .into(),
+                ));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.ordered(id, Order::Grow { blocks, added: planned }).await?;
+        self.config()
+            .call(move |store| {
+                for _ in 0..16 {
+                    let catalog = Catalog::read(store)?;
+                    let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
+                    let next = Volume { blocks: volume.blocks.max(blocks), ..volume.clone() };
+                    if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
+                        return Ok(());
+                    }
+                }
+                Err(ConfigError::Contended)
+            })
+            .await?;
+        self.look_soon();
+        Ok(())
+    }
+
+    /// Writes down which replicas new groups are to have.
+    async fn plan_groups(
+        &self,
+        id: u64,
+        volume: &Volume,
+        layout: Layout,
+        groups: std::ops::Range<u32>,
+        blocks: u64,
+    ) -> Result<Vec<Vec<(ReplicaId, NodeId)>>, ManageError> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut alive = BTreeMap::new();
+        let nodes = self.state().catalog.nodes.clone();
+        for (id, (node, _)) in &nodes {
+            alive.insert(*id, self.answers(node.peer).await);
+        }
+        let (volume, at) = (volume.clone(), NodeId(self.id()));
+        let planned = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
+                let log = volume.log_bytes / BLOCK;
+                let sizes: Vec<u64> =
+                    groups.clone().map(|index| layout.blocks_in(GroupIndex(index), blocks) + log).collect();
+                let placed = match place(&devices, &sizes, volume.copies as usize, Some(at)) {
+                    Ok(placed) => placed,
+                    Err(why) => return Ok(Err(ManageError::from(why))),
+                };
+                let (mut ids, take) = catalog.take_ids(placed.iter().map(Vec::len).sum::<usize>() as u64);
+                let mut changes = vec![take];
+                let mut planned = Vec::new();
+                for (group, devices) in groups.clone().zip(&placed) {
+                    let mut of_group = Vec::new();
+                    for device in devices {
+                        let replica = ids.next().expect("as many were taken");
+                        let node = catalog.devices[&device.0].0.node;
+                        let new = Replica {
+                            volume: id,
+                            group,
+                            blocks: layout.group(),
+                            node,
+                            device: device.0,
+                            log_bytes: volume.log_bytes,
+                            state: ReplicaState::Wanted,
+                        };
+                        changes.push(change(format!("replica/{replica}"), None, &new));
+                        of_group.push((ReplicaId(replica), NodeId(node)));
+                    }
+                    planned.push(of_group);
+                }
+                if store.commit(&changes)? {
+                    return Ok(Ok(planned));
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        planned.await?
+    }
+
+    /// Goes on with what is left of a volume, whatever it has missed.
+    pub async fn recover_volume(&self, name: &str, recover: Recover) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let (id, _) = self.volume(name)?;
+        let record = self.record_of(id)?;
+        let catalog = self.state().catalog.clone();
+        let (from, node) =
+            catalog.node(&recover.from).ok_or_else(|| unknown_node(&catalog, &recover.from))?;
+        if from != self.id() {
+            return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
+        }
+        let mut survivors = BTreeMap::new();
+        let mut may_be_lost = Vec::new();
+        for (index, group) in (0..).zip(&record.groups) {
+            let mut reachable = false;
+            for replica in &group.in_sync {
+                let home = catalog.nodes.get(&record.homes[replica].0);
+                reachable |= match home {
+                    Some((home, _)) => self.answers(home.peer).await,
+                    None => false,
+                };
+            }
+            if reachable {
+                continue;
+            }
+            let mut all = group.in_sync.iter().chain(group.departed.keys());
+            let Some(here) = all.find(|replica| record.homes[replica].0 == from) else {
+                return Err(ManageError::Wrong(format!(
+                    "node {} has no replica of group {index}, of which no copy in sync answers: name another with --from",
+                    recover.from
+                )));
+            };
+            may_be_lost.push(index);
+            survivors.insert(GroupIndex(index), *here);
+        }
+        if survivors.is_empty() {
+            return Err(ManageError::Wrong(format!(
+                "of each group of volume {name} a copy in sync answers: nothing is to be recovered, wait or attach it"
+            )));
+        }
+        if !recover.force {
+            return Err(ManageError::Wrong(format!(
+                "what was written to volume {name} since node {} left is lost by this, in {} of {} groups, and copies \
+                 that come back later are overwritten; if that is what you want, say --force",
+                recover.from,
+                may_be_lost.len(),
+                record.groups.len()
+            )));
+        }
+        eprintln!(
+            "loadline: volume {name} is recovered by force from {}: groups {may_be_lost:?}",
+            recover.from
+        );
+        self.ordered(id, Order::Recover { record: Box::new(record), survivors }).await
+    }
+}
