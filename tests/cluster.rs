@@ -140,6 +140,27 @@ fn a_volume_grows_while_it_is_used() {
     assert!(code == 2 && text.contains("a volume only grows"), "{text}");
 }
 
+/// Clients and nodes that say nothing, stop half way, lie, or say something else.
+#[test]
+fn bad_company_harms_nobody_but_itself() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(20);
+    let silent = nodes::client::silent(&cluster.addresses(), 1000);
+    writers.wait_for(100);
+    nodes::client::misbehave(&cluster.addresses(), "disk");
+    writers.wait_for(100);
+    // Somebody new is let in all the same.
+    run(Command::new("nbdinfo").args(["--size", &format!("nbd://{}:10809/disk", cluster.addresses()[0])]));
+    drop(silent);
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+    cluster.wait_until("disk", "healthy", Duration::from_secs(5));
+}
+
 #[test]
 fn the_tools_of_others_find_what_they_wrote() {
     let cluster = Cluster::start(2);

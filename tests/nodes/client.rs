@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 use loadline_base::nbd::{OPTION_MAGIC, Request, command, get_u32, get_u64, handshake, option, reply};
 
 const BLOCK: usize = 4096;
@@ -59,6 +61,55 @@ impl Nbd {
             0 => self.0.read_exact(into),
             error => Err(io::Error::other(format!("error {error}"))),
         }
+    }
+}
+
+/// So many connections that say nothing.
+pub(crate) fn silent(addresses: &[Ipv4Addr], count: usize) -> Vec<TcpStream> {
+    // The usual limit is 1024, and other tests run beside this one.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("there is a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("it may be raised so far");
+    let connect = |number: usize| TcpStream::connect((addresses[number % addresses.len()], 10809));
+    (0..count).map(|number| connect(number).expect("the door is open")).collect()
+}
+
+/// Says what a client or a node does not say, at every door.
+pub(crate) fn misbehave(addresses: &[Ipv4Addr], volume: &str) {
+    for address in addresses {
+        // Something else, at the doors of clients, nodes and programs.
+        for port in [10809, 7401, 7400] {
+            let mut stream = TcpStream::connect((*address, port)).expect("the door is open");
+            let _ = stream.write_all(&[0xa5; 10_000]);
+        }
+        // A node of another cluster, and one that goes on with garbage.
+        let mut preamble = [0; 40];
+        preamble[..8].copy_from_slice(b"LLpeer\0\x01");
+        let mut stream = TcpStream::connect((*address, 7401)).expect("the door is open");
+        let _ = stream.write_all(&[&preamble[..], &[7; 1000]].concat());
+        // Requests that lie: too long, half, of nothing, behind the end, of no kind; and data that does not come.
+        let offset = u64::MAX - 4096;
+        let lies = [
+            Request { flags: 0, command: command::WRITE, cookie: 1, offset: 0, length: u32::MAX },
+            Request { flags: 0, command: command::READ, cookie: 2, offset: 0, length: u32::MAX },
+            Request { flags: 0, command: command::READ, cookie: 3, offset, length: 8192 },
+            Request { flags: 0xffff, command: 77, cookie: 4, offset: 1, length: 0 },
+            Request { flags: 0, command: command::TRIM, cookie: 5, offset: 0, length: u32::MAX },
+            Request { flags: 0, command: command::WRITE, cookie: 6, offset: 12 << 20, length: 1 << 20 },
+        ];
+        for lie in lies {
+            let mut nbd = connect(&[*address], volume);
+            let _ = nbd.0.write_all(&lie.encode());
+            let _ = nbd.0.write_all(&[1; 100]);
+        }
+        let mut nbd = connect(&[*address], volume);
+        let _ = nbd.0.write_all(&lies[1].encode()[..20]);
+        let _ = nbd.0.write_all(&[0xff; 500]);
+        // One that asks for much and takes none of it.
+        let mut nbd = connect(&[*address], volume);
+        let read = Request { flags: 0, command: command::READ, cookie: 7, offset: 0, length: 8 << 20 };
+        let many: Vec<u8> = (0..100).flat_map(|_| read.encode()).collect();
+        let _ = nbd.0.write_all(&many);
+        std::thread::sleep(Duration::from_millis(200));
     }
 }
 

@@ -63,6 +63,8 @@ pub use served::MOST_BLOCKS_IN_FLIGHT;
 
 /// The key of what wakes the loop.
 const WAKE: u32 = 0;
+/// Connections of clients at most.
+const MOST_CLIENTS: usize = 4096;
 /// Between two ticks of the stores.
 const STORE_TICK_NS: u64 = 100_000_000;
 /// It sleeps no longer than this.
@@ -400,6 +402,10 @@ impl EventLoop {
 
     fn new_client(&mut self, new: NewClient) {
         let NewClient { socket, volume, bytes, choice, rest } = new;
+        if self.clients.len() >= MOST_CLIENTS {
+            eprintln!("loadline: a client of volume {} is hung up on: {MOST_CLIENTS} are there", volume.0);
+            return;
+        }
         // Who is not let in is hung up on: the volume has moved since.
         let Some(served) = self.volumes.get_mut(&volume).filter(|served| served.let_in) else { return };
         served.clients += 1;

@@ -27,6 +27,7 @@ use loadline_san_core::volume::OrderError;
 use loadline_san_device::file::DeviceFile;
 use loadline_san_protocol::ClusterId;
 use loadline_san_store::space::Space;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot};
 
@@ -117,6 +118,10 @@ impl Node {
     /// Starts a node: its process has a new life, its loops run, its doors are open. It serves until the future that this
     /// returns is dropped, or ends with what went wrong.
     pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
+        // Each client has one, and the usual limit is 1024.
+        if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+        }
         let store = SqliteStore::open(&settings.cluster)?;
         let config = Config::start(Box::new(store))?;
         let name = settings.name.clone();

@@ -26,7 +26,7 @@ const CHOOSES: Duration = Duration::from_secs(10);
 /// How long a client waits until a volume is served.
 const SERVED: Duration = Duration::from_secs(8);
 /// Clients that have not chosen yet, and those that are forwarded. Others are hung up on.
-const MOST_AT_THE_DOOR: usize = 512;
+const MOST_AT_THE_DOOR: usize = 2048;
 
 /// Where a volume is to be reached.
 enum Place {
