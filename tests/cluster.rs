@@ -161,6 +161,74 @@ fn bad_company_harms_nobody_but_itself() {
     cluster.wait_until("disk", "healthy", Duration::from_secs(5));
 }
 
+/// Every block that one copy has in its extents rots: what is read is what the other copy has, and it is mended.
+#[test]
+fn what_rots_is_read_from_another_copy_and_mended() {
+    let mut cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(600);
+    stop.store(true, Ordering::Relaxed);
+    let journal = writers.join();
+    // When nothing else is to be done, all is destaged.
+    std::thread::sleep(Duration::from_secs(2));
+    cluster.kill(1);
+    let dump = cluster.dump(1);
+    let extents: Vec<u64> = dump["replicas"][0]["extents"]
+        .as_array()
+        .expect("it has extents")
+        .iter()
+        .filter_map(|extent| extent["at"].as_u64())
+        .collect();
+    assert!(extents.len() >= 2, "{dump}");
+    for at in extents {
+        (0..64).for_each(|block| cluster.flip(1, at + block * 4096 + 99));
+    }
+    let (code, text) = cluster.verify(1);
+    assert!(code == 1 && text.contains("do not match"), "{code}: {text}");
+    cluster.start_node(1);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    journal.check(&cluster.addresses(), "disk");
+    journal.check(&cluster.addresses()[..1], "disk");
+    std::thread::sleep(Duration::from_secs(2));
+    cluster.kill(1);
+    let (code, text) = cluster.verify(1);
+    assert_eq!(code, 0, "it was mended: {text}");
+}
+
+/// A record that was acknowledged rots in the log of one copy: it is not used, and the other serves.
+#[test]
+fn a_copy_whose_log_has_rotted_is_not_used() {
+    let mut cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 4, stop.clone());
+    writers.wait_for(600);
+    cluster.kill(1);
+    writers.wait_for(50);
+    stop.store(true, Ordering::Relaxed);
+    let journal = writers.join();
+    let dump = cluster.dump(1);
+    let log = dump["replicas"][0]["log"].as_array().expect("it has a log").clone();
+    let data: Vec<u64> = log
+        .iter()
+        .filter(|record| record["kind"] == "data")
+        .filter_map(|record| record["at"].as_u64())
+        .collect();
+    assert!(data.len() > 20, "{dump}");
+    cluster.flip(1, data[data.len() / 2] + 5000);
+    cluster.flip(1, data[data.len() / 2] + 40);
+    cluster.start_node(1);
+    cluster.loadline(&["volume", "attach", "disk"]);
+    std::thread::sleep(Duration::from_secs(3));
+    cluster.wait_until("disk", "degraded", Duration::from_secs(10));
+    journal.check(&cluster.addresses(), "disk");
+}
+
 #[test]
 fn the_tools_of_others_find_what_they_wrote() {
     let cluster = Cluster::start(2);

@@ -120,6 +120,32 @@ impl Cluster {
         owner.and_then(|number| number.parse().ok()).expect("it has one")
     }
 
+    fn device(&self, node: u8) -> String {
+        self.node_folder(node).join("device").to_str().expect("it is text").into()
+    }
+
+    /// What lies on the device of a node that does not run.
+    pub(crate) fn dump(&self, node: u8) -> serde_json::Value {
+        let (_, text) = self.try_loadline(&["san", "dump", &self.device(node), "--json"]);
+        serde_json::from_str(&text).expect("it is JSON")
+    }
+
+    /// Checks the device of a node that does not run.
+    pub(crate) fn verify(&self, node: u8) -> (i32, String) {
+        self.try_loadline(&["san", "verify", &self.device(node)])
+    }
+
+    /// Changes a byte of it.
+    pub(crate) fn flip(&self, node: u8, at: u64) {
+        use std::os::unix::fs::FileExt;
+        let file =
+            std::fs::File::options().read(true).write(true).open(self.device(node)).expect("it is there");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).expect("it is so long");
+        file.write_all_at(&[byte[0] ^ 0x40], at).expect("it is so long");
+        file.sync_all().expect("it can be");
+    }
+
     fn asked(&self) -> u8 {
         let alive = self.nodes.iter().position(Option::is_some);
         alive.map_or(1, |index| index as u8 + 1)
