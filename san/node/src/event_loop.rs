@@ -67,6 +67,10 @@ const WAKE: u32 = 0;
 const MOST_CLIENTS: usize = 4096;
 /// Between two ticks of the stores.
 const STORE_TICK_NS: u64 = 100_000_000;
+/// Bytes that all stores look through for what has rotted in each of these: 2 MiB a second, a TiB in six days.
+const SCRUB: u64 = 200 << 10;
+/// What nobody uses gets one tick of so many: as many as there are in the time between two heartbeats.
+const IDLE_TICKS: u64 = 4;
 /// It sleeps no longer than this.
 const LONGEST: Duration = Duration::from_millis(500);
 /// Times that stores do what they can before sockets are looked at again.
@@ -150,6 +154,8 @@ pub struct EventLoop {
     wakes: BinaryHeap<Reverse<(Moment, ReplicaId)>>,
     next_tick: Moment,
     next_store_tick: Moment,
+    ticks: u64,
+    store_ticks: u64,
     tick_ns: u64,
     stopped: bool,
     // Vectors that are used again.
@@ -167,7 +173,8 @@ impl EventLoop {
         orders: (Orders, Receiver<Order>),
         tell: Box<dyn Fn(Report)>,
     ) -> Result<EventLoop, LoopError> {
-        let classes = [(1, 8192), (4, 1024), (16, 512), (64, 64), (256, 32)];
+        // 72 MiB, which the kernel pins where it may.
+        let classes = [(1, 4096), (4, 512), (16, 256), (64, 64), (256, 16)];
         let pool = Pool::new(&classes.map(|(blocks, buffers)| Class { blocks, buffers }))?;
         let mut uring =
             Uring::new(UringOptions { spin: options.spin, ..UringOptions::default() }, pool.clone())?;
@@ -197,6 +204,8 @@ impl EventLoop {
             wakes: BinaryHeap::new(),
             next_tick: now,
             next_store_tick: now,
+            ticks: 0,
+            store_ticks: 0,
             tick_ns: STORE_TICK_NS,
             stopped: false,
             of_volume: Vec::new(),
@@ -349,8 +358,16 @@ impl EventLoop {
         let now = crate::clock::now();
         let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, now);
         self.replicas.insert(id.replica, Kept::new(replica, store, io));
+        self.share_out_scrub();
         self.list(id.replica);
         Ok(())
+    }
+
+    /// However many stores there are, together they look through no more.
+    fn share_out_scrub(&mut self) {
+        // Idle ones have fewer ticks.
+        let each = SCRUB * IDLE_TICKS / self.replicas.len().max(1) as u64;
+        self.replicas.values_mut().for_each(|kept| kept.store.scrub_at(each));
     }
 
     /// Those that are to be given up go when their devices do nothing for them any more.
@@ -370,6 +387,7 @@ impl EventLoop {
                 self.of_ring.remove(&number);
             }
             self.listed.retain(|listed| *listed != id);
+            self.share_out_scrub();
             (self.tell)(Report::Closed(id));
         }
     }
@@ -623,6 +641,9 @@ impl EventLoop {
         }
         (self.of_replica, self.sent) = (actions, sent);
         if wanted {
+            if let Some(kept) = self.replicas.get_mut(&id) {
+                kept.busy = true;
+            }
             self.list(id);
         }
     }
@@ -702,16 +723,26 @@ impl EventLoop {
         }
         if now >= self.next_tick {
             self.next_tick = now.after(self.tick_ns);
-            let ids: Vec<VolumeId> = self.volumes.keys().copied().collect();
+            self.ticks += 1;
+            let turn = self.ticks % IDLE_TICKS;
+            let due = |(id, served): (&VolumeId, &Served)| {
+                (served.is_busy() || id.0 % IDLE_TICKS == turn).then_some(*id)
+            };
+            let ids: Vec<VolumeId> = self.volumes.iter().filter_map(due).collect();
             ids.into_iter().for_each(|id| self.step_volume(id, Event::Wake));
         }
         if now >= self.next_store_tick {
             self.next_store_tick = now.after(STORE_TICK_NS);
-            let ids: Vec<ReplicaId> = self.replicas.keys().copied().collect();
-            for id in ids {
-                self.replicas.get_mut(&id).expect("it is there").store.tick();
-                self.list(id);
+            self.store_ticks += 1;
+            let turn = self.store_ticks % IDLE_TICKS;
+            let mut ticked = Vec::new();
+            for (id, kept) in &mut self.replicas {
+                if std::mem::take(&mut kept.busy) || id.0 % IDLE_TICKS == turn {
+                    kept.store.tick();
+                    ticked.push(*id);
+                }
             }
+            ticked.into_iter().for_each(|id| self.list(id));
             self.close_replicas();
         }
         self.work_off();

@@ -132,6 +132,12 @@ impl<D: Data> Store<D> {
         self.why.as_deref()
     }
 
+    /// So many bytes of the extents are looked through in each tick from now on ([`Settings::scrub`](crate::store::Settings::scrub)): who has several stores
+    /// on a device shares out what it can bear.
+    pub fn scrub_at(&mut self, bytes: u64) {
+        self.settings.scrub = bytes;
+    }
+
     /// It has failed, and does nothing any more: see [`why_failed`](Self::why_failed).
     pub fn has_failed(&self) -> bool {
         self.health == Health::Failed

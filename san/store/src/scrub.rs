@@ -150,6 +150,8 @@ impl<D: Data> Store<D> {
             return;
         }
         (self.scrub.waits, self.scrub.rounds) = (true, self.destage.rounds());
+        // A store in which nothing is has slots too.
+        self.scrub.budget = self.scrub.budget.saturating_sub(BLOCK);
         let mut pieces = self.memory.pieces();
         pieces.push(Piece { area: Area::Capacity, at: self.extents.slot_at(place), first: 0, blocks: 1 });
         self.ask(Purpose::Slots(place), Ask::Read(Reading { blocks: 1, pieces }), out);

@@ -151,6 +151,6 @@ pub(super) fn serve(args: &Serve) -> Exit {
 /// Until the flag is set.
 pub(super) async fn until(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

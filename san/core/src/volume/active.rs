@@ -493,6 +493,11 @@ impl<D: Clone> Active<D> {
         let gone = |link: &&Link<D>| {
             link.state == State::Failed || now.since(link.heard) >= silent || link.is_stalled(c, now)
         };
+        let joins = self.returning.values().any(Returning::is_joining);
+        if !joins && self.lost.is_empty() && !self.links.iter().any(|link| gone(&link)) {
+            // So it is nearly always, and this is asked often.
+            return;
+        }
         let record = c.record().expect("it owns the volume").clone();
         let mut leave: Vec<(GroupIndex, ReplicaId, Position)> = Vec::new();
         for (index, group) in (0..).zip(&record.groups) {

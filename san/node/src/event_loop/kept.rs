@@ -35,13 +35,15 @@ pub(super) struct Kept {
     asks: VecDeque<(Token, Ask<Blocks>)>,
     /// It is in the list of those that have something to do.
     pub(super) listed: bool,
+    /// Something was asked of it since the last tick.
+    pub(super) busy: bool,
     store_actions: Vec<store::Action<Blocks>>,
 }
 
 impl Kept {
     pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io) -> Kept {
         let (asks, store_actions) = (VecDeque::new(), Vec::new());
-        Kept { replica, store, io, asks, listed: false, store_actions }
+        Kept { replica, store, io, asks, listed: false, busy: false, store_actions }
     }
 
     /// The replica takes a step. What it wants of its store it gets; what is to be sent is added to `out`. Whether the store

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use loadline_san_core::layout::{Layout, MOST_TOGETHER};
-use loadline_san_core::volume::{Ask, Request, RequestId, SECTORS, Volume};
+use loadline_san_core::volume::{Ask, Request, RequestId, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_export::nbd::session::{Asked, What};
 
@@ -56,6 +56,12 @@ impl Served {
 
     pub(super) fn layout(&self) -> &Layout {
         &self.open.layout
+    }
+
+    /// Whether somebody waits for something here, so that every tick counts.
+    pub(super) fn is_busy(&self) -> bool {
+        let settled = matches!(self.volume.status(), Status::Active | Status::Watching);
+        !settled || !self.at_work.is_empty()
     }
 
     /// A client asks.

@@ -31,7 +31,10 @@ impl Node {
             let news = self.0.config.call(move |store| {
                 let revision = store.revision()?;
                 // What was not done is tried again.
-                Ok((last != Some(revision)).then_some((revision, Catalog::read(store)?)))
+                match last == Some(revision) {
+                    true => Ok(None),
+                    false => Ok(Some((revision, Catalog::read(store)?))),
+                }
             });
             match news.await {
                 Ok(Some((revision, catalog))) => {
