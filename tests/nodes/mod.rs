@@ -56,9 +56,11 @@ impl Cluster {
             cluster.start_node(node);
         }
         for node in 1..=nodes {
-            let device = cluster.node_folder(node).join("device");
-            let device = device.to_str().expect("it is text");
-            cluster.loadline_at(node, &["device", "add", device, "--create", "1GiB"]);
+            // It takes no more room than is written to it.
+            let device = cluster.device(node);
+            let file = std::fs::File::create_new(&device).expect("there is room");
+            file.set_len(1 << 30).expect("it can be so long");
+            cluster.loadline_at(node, &["device", "add", &device]);
         }
         cluster
     }

@@ -13,6 +13,8 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`order`] | what the control path tells a loop, and is told |
+//! | `control` | does what it is told by the control path |
+//! | `sockets` | reads from clients and nodes, and writes to them |
 //! | `served` | a volume, with the requests of its clients |
 //! | `kept` | a replica, with its store and its devices |
 //! | `client` | a connection of a client |
@@ -22,11 +24,13 @@
 
 mod blocks;
 mod client;
+mod control;
 mod heard;
 mod kept;
 pub mod order;
 pub mod peer;
 mod served;
+mod sockets;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -40,35 +44,28 @@ use foldhash::fast::RandomState;
 use loadline_san_core::ids::{Epoch, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
-use loadline_san_core::replica::{self, Replica};
+use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
-use loadline_san_core::volume::{self, Event, Times, Volume};
-use loadline_san_device::direct::Direct;
+use loadline_san_core::volume::{self, Event};
 use loadline_san_device::pool::{Blocks, Class, Pool};
 use loadline_san_device::uring::{Uring, UringError, UringOptions};
-use loadline_san_export::nbd::session::Session;
 use loadline_san_protocol::ClusterId;
-use loadline_san_store::open::open;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use thiserror::Error;
 
-use client::{Client, Received};
-use heard::{Heard, Hearing};
-use kept::{Io, Kept};
-use order::{LoopState, NewClient, OpenReplica, OpenVolume, Order, Report, VolumeState};
-use peer::{Outgoing, Preamble};
+use client::Client;
+use heard::Hearing;
+use kept::Kept;
+use order::{Order, Report};
+use peer::Outgoing;
 use served::Served;
 
 pub use served::MOST_BLOCKS_IN_FLIGHT;
 
 /// The key of what wakes the loop.
 const WAKE: u32 = 0;
-/// Connections of clients at most.
-const MOST_CLIENTS: usize = 4096;
 /// Between two ticks of the stores.
 const STORE_TICK_NS: u64 = 100_000_000;
-/// Bytes that all stores look through for what has rotted in each of these: 2 MiB a second, a TiB in six days.
-const SCRUB: u64 = 200 << 10;
 /// What nobody uses gets one tick of so many: as many as there are in the time between two heartbeats.
 const IDLE_TICKS: u64 = 4;
 /// It sleeps no longer than this.
@@ -288,302 +285,6 @@ impl EventLoop {
             && !std::mem::replace(&mut kept.listed, true)
         {
             self.listed.push_back(id);
-        }
-    }
-
-    // ---- orders ----------------------------------------------------------------------------------------
-
-    fn order(&mut self, order: Order) {
-        match order {
-            Order::OpenReplica(open) => {
-                let id = open.id.replica;
-                let opened = self.open_replica(*open);
-                (self.tell)(Report::Opened(id, opened));
-            }
-            Order::CloseReplica(id) => {
-                self.closing.push(id);
-                self.close_replicas();
-            }
-            Order::OpenVolume(open) => self.open_volume(open),
-            Order::CloseVolume(id) => {
-                self.step_volume(id, Event::Detach);
-                self.detached(id);
-                self.volumes.remove(&id);
-            }
-            Order::Watch(id, watch) => self.step_volume(id, Event::Watch(watch)),
-            Order::Attach(id) => self.step_volume(id, Event::Attach),
-            Order::Detach(id) => {
-                self.step_volume(id, Event::Detach);
-                self.detached(id);
-            }
-            Order::Volume(id, order) => self.step_volume(id, Event::Order(order)),
-            Order::Seen(id, record, asked_at) => self.step_volume(id, Event::Seen(*record, asked_at)),
-            Order::Swapped(id, proposal, answer, asked_at) => {
-                self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
-            }
-            Order::Client(new) => self.new_client(*new),
-            Order::Peer(node, address) => {
-                let now = crate::clock::now();
-                let LoopOptions { me, cluster, number, .. } = self.options;
-                let preamble = Preamble { cluster, from: me.node, to: node, to_loop: number };
-                let peer = self.peers.entry(node).or_insert_with(|| Outgoing::new(address, preamble, now));
-                peer.moved(address, now);
-            }
-            Order::Hear(socket, from) => {
-                let key = self.key();
-                self.hearings.insert(key, Hearing::new(socket, from, self.options.cluster));
-                self.readable.push_back(key);
-            }
-            Order::Look => (self.tell)(Report::State(self.state())),
-            Order::Stop => self.stopped = true,
-        }
-    }
-
-    fn open_replica(&mut self, new: OpenReplica) -> Result<(), String> {
-        let OpenReplica { id, lease_ns, mut devices, log, capacity, settings, process } = new;
-        let (store, found, damage) =
-            open(&mut devices, &log, &capacity, id.replica, settings).map_err(|why| why.to_string())?;
-        if let Some(damage) = damage.first() {
-            eprintln!("loadline: replica {} is damaged, and is not used: {damage}", id.replica.0);
-        }
-        let io = match devices.are_in_memory() {
-            true => Io::Direct(Box::new(Direct::new(devices, self.pool.clone()))),
-            false => {
-                let capacity = devices.capacity.as_ref().map(AsFd::as_fd);
-                let number = self.uring.add(devices.log.as_fd(), capacity).map_err(|why| why.to_string())?;
-                self.of_ring.insert(number, id.replica);
-                Io::Ring(number, devices)
-            }
-        };
-        let now = crate::clock::now();
-        let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, now);
-        self.replicas.insert(id.replica, Kept::new(replica, store, io));
-        self.share_out_scrub();
-        self.list(id.replica);
-        Ok(())
-    }
-
-    /// However many stores there are, together they look through no more.
-    fn share_out_scrub(&mut self) {
-        // Idle ones have fewer ticks.
-        let each = SCRUB * IDLE_TICKS / self.replicas.len().max(1) as u64;
-        self.replicas.values_mut().for_each(|kept| kept.store.scrub_at(each));
-    }
-
-    /// Those that are to be given up go when their devices do nothing for them any more.
-    fn close_replicas(&mut self) {
-        for id in std::mem::take(&mut self.closing) {
-            let busy = match self.replicas.get(&id).map(|kept| &kept.io) {
-                Some(Io::Ring(number, _)) => self.uring.remove(*number).is_err(),
-                Some(Io::Direct(_)) | None => false,
-            };
-            if busy {
-                self.closing.push(id);
-                continue;
-            }
-            if let Some(kept) = self.replicas.remove(&id)
-                && let Io::Ring(number, _) = kept.io
-            {
-                self.of_ring.remove(&number);
-            }
-            self.listed.retain(|listed| *listed != id);
-            self.share_out_scrub();
-            (self.tell)(Report::Closed(id));
-        }
-    }
-
-    fn open_volume(&mut self, open: OpenVolume) {
-        let times = Times::of_lease(open.lease_ns);
-        self.tick_ns = self.tick_ns.min(times.tick_ns);
-        if let Some(served) = self.volumes.get_mut(&open.id) {
-            served.open = open;
-        } else {
-            let seed = self.options.seed ^ open.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let volume = Volume::new(self.options.me, open.id, times, seed, crate::clock::now());
-            self.volumes.insert(open.id, Served::new(volume, open));
-        }
-        self.step_volume(open.id, Event::Watch(open.watch));
-    }
-
-    fn state(&self) -> LoopState {
-        let volumes = self.volumes.iter().map(|(id, served)| VolumeState {
-            id: *id,
-            status: served.volume.status(),
-            clients: served.clients,
-            unanswered: served.volume.unanswered(),
-            returning: served.volume.returning(),
-        });
-        LoopState { volumes: volumes.collect(), clients: self.clients.len() }
-    }
-
-    // ---- clients ---------------------------------------------------------------------------------------
-
-    fn new_client(&mut self, new: NewClient) {
-        let NewClient { socket, volume, bytes, choice, rest } = new;
-        if self.clients.len() >= MOST_CLIENTS {
-            eprintln!("loadline: a client of volume {} is hung up on: {MOST_CLIENTS} are there", volume.0);
-            return;
-        }
-        // Who is not let in is hung up on: the volume has moved since.
-        let Some(served) = self.volumes.get_mut(&volume).filter(|served| served.let_in) else { return };
-        served.clients += 1;
-        let key = self.key();
-        let session = Session::new(choice, bytes, &rest);
-        self.clients.insert(
-            key,
-            Client {
-                socket,
-                session,
-                volume,
-                watched: false,
-                watched_for_room: false,
-                blocked: false,
-                paused: false,
-            },
-        );
-        self.readable.push_back(key);
-    }
-
-    /// A key that no connection has had.
-    fn key(&mut self) -> u32 {
-        let key = self.next_key;
-        self.next_key =
-            self.next_key.checked_add(1).expect("fewer than 2^32 connections in a process's life");
-        key
-    }
-
-    /// Takes what a client has sent, or a node.
-    fn read(&mut self, key: u32) {
-        if self.hearings.contains_key(&key) {
-            self.hear(key);
-            return;
-        }
-        let Some(client) = self.clients.get_mut(&key) else { return };
-        let Some(served) = self.volumes.get_mut(&client.volume) else { return };
-        let mut received = Received::Nothing;
-        if client.session.wants_bytes() {
-            received = client::receive(&client.socket, client.session.space());
-            if let Received::Some(bytes) = received {
-                client.session.received(bytes);
-            }
-        }
-        loop {
-            match client.session.next(&self.pool) {
-                Ok(Some(asked)) => served.ask(key, asked),
-                Ok(None) => break,
-                Err(why) => {
-                    eprintln!("loadline: a client of volume {} is hung up on: {why}", client.volume.0);
-                    received = Received::End;
-                    break;
-                }
-            }
-        }
-        let volume = client.volume;
-        client.paused = !client.session.wants_bytes();
-        if received == Received::End {
-            self.hang_up(key);
-        } else {
-            // What is refused is answered at once.
-            self.answered.push(key);
-        }
-        self.begin(volume);
-    }
-
-    /// Begins requests of clients, as many as may be at work.
-    fn begin(&mut self, id: VolumeId) {
-        while let Some(request) = self.volumes.get_mut(&id).and_then(Served::begin) {
-            self.step_volume(id, Event::Request(request));
-        }
-    }
-
-    fn hang_up(&mut self, key: u32) {
-        let Some(client) = self.clients.remove(&key) else { return };
-        client::shut_down(&client.socket);
-        if let Some(served) = self.volumes.get_mut(&client.volume) {
-            served.leave(key);
-        }
-    }
-
-    /// Sends what clients are to be told, and waits for what they say next.
-    fn answer(&mut self) {
-        let mut answered = std::mem::take(&mut self.answered);
-        for key in answered.drain(..) {
-            let Some(client) = self.clients.get_mut(&key) else { continue };
-            if client.session.out.bytes() > 0 && !client.blocked {
-                match client::send_all(&client.socket, &mut client.session.out) {
-                    Ok(room) => client.blocked = !room,
-                    Err(_) => {
-                        self.hang_up(key);
-                        continue;
-                    }
-                }
-            }
-            if client.session.is_over() {
-                self.hang_up(key);
-                continue;
-            }
-            // One that asks for more than it may, or does not read, is not listened to until it is answered.
-            if client.paused && client.session.wants_bytes() {
-                client.paused = false;
-                self.readable.push_back(key);
-                continue;
-            }
-            let waits = !client.paused && !client.watched || client.blocked && !client.watched_for_room;
-            if waits {
-                (client.watched, client.watched_for_room) = (true, client.blocked);
-                if self.uring.watch(client.socket.as_raw_fd(), key, client.blocked).is_err() {
-                    self.hang_up(key);
-                }
-            }
-        }
-        self.answered = answered;
-    }
-
-    // ---- other nodes -----------------------------------------------------------------------------------
-
-    fn hear(&mut self, key: u32) {
-        let Some(hearing) = self.hearings.get_mut(&key) else { return };
-        let mut over = hearing.receive() == Received::End;
-        loop {
-            let group_of = |id| self.replicas.get(&id).map(|kept: &Kept| kept.store.identity().group);
-            match hearing.next(&self.pool, group_of) {
-                Ok(Some(Heard::ToReplica(from, message))) => {
-                    self.local.push_back(Local::ToReplica(from, message));
-                }
-                Ok(Some(Heard::ToOwner(from, message))) => {
-                    self.local.push_back(Local::ToOwner(from, message));
-                }
-                Ok(None) => break,
-                Err(why) => {
-                    eprintln!("loadline: what node {} says is not taken: {why}", hearing.from.0);
-                    over = true;
-                    break;
-                }
-            }
-        }
-        let fd = hearing.socket.as_raw_fd();
-        if over || self.uring.watch(fd, key, false).is_err() {
-            client::shut_down(&hearing.socket);
-            self.hearings.remove(&key);
-        }
-    }
-
-    /// Sends what other nodes are to be told.
-    fn speak(&mut self) {
-        let now = crate::clock::now();
-        for (node, peer) in &mut self.peers {
-            peer.send(now);
-            if peer.connect(now) {
-                self.to_peers.remove(&peer.key);
-                peer.key = self.next_key;
-                self.next_key += 1;
-                self.to_peers.insert(peer.key, *node);
-            }
-            if let Some((fd, for_room)) = peer.is_to_be_watched()
-                && self.uring.watch(fd, peer.key, for_room).is_err()
-            {
-                peer.down(now);
-            }
         }
     }
 

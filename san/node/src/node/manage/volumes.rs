@@ -227,7 +227,7 @@ impl Node {
         let catalog = self.state().catalog.clone();
         let target = match node {
             Some(node) => catalog.node(node).ok_or_else(|| unknown_node(&catalog, node))?.0,
-            None => volume.attached.or_else(|| best_node(&catalog, id)).unwrap_or(self.id()),
+            None => self.where_to_attach(&catalog, id, &volume).await,
         };
         if target != self.id() {
             let (node, _) =
@@ -251,6 +251,31 @@ impl Node {
             nbd: format!("nbd://{}/{name}", node.nbd),
             nbd_unix: format!("nbd+unix:///{name}?socket={}", self.0.settings.socket().display()),
         })
+    }
+
+    /// Where a volume is now, or was last, if that node answers; else the one that answers and has most of it.
+    async fn where_to_attach(&self, catalog: &Catalog, id: u64, volume: &Volume) -> u32 {
+        let record = catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+        let mut wanted: Vec<u32> = Vec::new();
+        if volume.attached.is_some() {
+            wanted.extend(record.as_ref().map(|record| record.owner.node.0));
+        }
+        wanted.extend(volume.attached);
+        let mut count: BTreeMap<u32, usize> = BTreeMap::new();
+        for (_, node) in record.iter().flat_map(Record::members) {
+            *count.entry(node.0).or_default() += 1;
+        }
+        let mut most: Vec<(u32, usize)> = count.into_iter().collect();
+        most.sort_by_key(|(node, count)| (std::cmp::Reverse(*count), *node));
+        wanted.extend(most.into_iter().map(|(node, _)| node));
+        for node in wanted {
+            if let Some((there, _)) = catalog.nodes.get(&node)
+                && self.answers(there.peer).await
+            {
+                return node;
+            }
+        }
+        self.id()
     }
 
     /// Nobody owns a volume any more.
@@ -325,14 +350,6 @@ impl Node {
 pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {
     let are = listed(catalog.nodes.values().map(|(node, _)| node.name.clone()));
     ManageError::Unknown { kind: "node", name: name.into(), are }
-}
-
-/// The node with the most replicas of a volume in sync.
-fn best_node(catalog: &Catalog, volume: u64) -> Option<u32> {
-    let record = record::decode(&catalog.records.get(&volume)?.value).ok()?;
-    let mut count: BTreeMap<u32, usize> = BTreeMap::new();
-    record.members().for_each(|(_, node)| *count.entry(node.0).or_default() += 1);
-    count.into_iter().max_by_key(|(node, count)| (*count, std::cmp::Reverse(*node))).map(|(node, _)| node)
 }
 
 /// Devices as placement sees them.

@@ -1,0 +1,143 @@
+//! Does what it is told by the control path.
+
+use std::os::fd::AsFd;
+
+use loadline_san_core::replica::Replica;
+use loadline_san_core::volume::{Event, Times, Volume};
+use loadline_san_device::direct::Direct;
+use loadline_san_store::open::open;
+
+use super::heard::Hearing;
+use super::kept::{Io, Kept};
+use super::order::{LoopState, OpenReplica, OpenVolume, Order, Report, VolumeState};
+use super::peer::{Outgoing, Preamble};
+use super::served::Served;
+use super::{EventLoop, IDLE_TICKS, LoopOptions};
+
+/// Bytes that all stores look through for what has rotted in each of these: 2 MiB a second, a TiB in six days.
+const SCRUB: u64 = 200 << 10;
+
+impl EventLoop {
+    pub(super) fn order(&mut self, order: Order) {
+        match order {
+            Order::OpenReplica(open) => {
+                let id = open.id.replica;
+                let opened = self.open_replica(*open);
+                (self.tell)(Report::Opened(id, opened));
+            }
+            Order::CloseReplica(id) => {
+                self.closing.push(id);
+                self.close_replicas();
+            }
+            Order::OpenVolume(open) => self.open_volume(open),
+            Order::CloseVolume(id) => {
+                self.step_volume(id, Event::Detach);
+                self.detached(id);
+                self.volumes.remove(&id);
+            }
+            Order::Watch(id, watch) => self.step_volume(id, Event::Watch(watch)),
+            Order::Attach(id) => self.step_volume(id, Event::Attach),
+            Order::Detach(id) => {
+                self.step_volume(id, Event::Detach);
+                self.detached(id);
+            }
+            Order::Volume(id, order) => self.step_volume(id, Event::Order(order)),
+            Order::Seen(id, record, asked_at) => self.step_volume(id, Event::Seen(*record, asked_at)),
+            Order::Swapped(id, proposal, answer, asked_at) => {
+                self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
+            }
+            Order::Client(new) => self.new_client(*new),
+            Order::Peer(node, address) => {
+                let now = crate::clock::now();
+                let LoopOptions { me, cluster, number, .. } = self.options;
+                let preamble = Preamble { cluster, from: me.node, to: node, to_loop: number };
+                let peer = self.peers.entry(node).or_insert_with(|| Outgoing::new(address, preamble, now));
+                peer.moved(address, now);
+            }
+            Order::Hear(socket, from) => {
+                let key = self.key();
+                self.hearings.insert(key, Hearing::new(socket, from, self.options.cluster));
+                self.readable.push_back(key);
+            }
+            Order::Look => (self.tell)(Report::State(self.state())),
+            Order::Stop => self.stopped = true,
+        }
+    }
+
+    pub(super) fn open_replica(&mut self, new: OpenReplica) -> Result<(), String> {
+        let OpenReplica { id, lease_ns, mut devices, log, capacity, settings, process } = new;
+        let (store, found, damage) =
+            open(&mut devices, &log, &capacity, id.replica, settings).map_err(|why| why.to_string())?;
+        if let Some(damage) = damage.first() {
+            eprintln!("loadline: replica {} is damaged, and is not used: {damage}", id.replica.0);
+        }
+        let io = match devices.are_in_memory() {
+            true => Io::Direct(Box::new(Direct::new(devices, self.pool.clone()))),
+            false => {
+                let capacity = devices.capacity.as_ref().map(AsFd::as_fd);
+                let number = self.uring.add(devices.log.as_fd(), capacity).map_err(|why| why.to_string())?;
+                self.of_ring.insert(number, id.replica);
+                Io::Ring(number, devices)
+            }
+        };
+        let now = crate::clock::now();
+        let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, now);
+        self.replicas.insert(id.replica, Kept::new(replica, store, io));
+        self.share_out_scrub();
+        self.list(id.replica);
+        Ok(())
+    }
+
+    /// However many stores there are, together they look through no more.
+    pub(super) fn share_out_scrub(&mut self) {
+        // Idle ones have fewer ticks.
+        let each = SCRUB * IDLE_TICKS / self.replicas.len().max(1) as u64;
+        self.replicas.values_mut().for_each(|kept| kept.store.scrub_at(each));
+    }
+
+    /// Those that are to be given up go when their devices do nothing for them any more.
+    pub(super) fn close_replicas(&mut self) {
+        for id in std::mem::take(&mut self.closing) {
+            let busy = match self.replicas.get(&id).map(|kept| &kept.io) {
+                Some(Io::Ring(number, _)) => self.uring.remove(*number).is_err(),
+                Some(Io::Direct(_)) | None => false,
+            };
+            if busy {
+                self.closing.push(id);
+                continue;
+            }
+            if let Some(kept) = self.replicas.remove(&id)
+                && let Io::Ring(number, _) = kept.io
+            {
+                self.of_ring.remove(&number);
+            }
+            self.listed.retain(|listed| *listed != id);
+            self.share_out_scrub();
+            (self.tell)(Report::Closed(id));
+        }
+    }
+
+    pub(super) fn open_volume(&mut self, open: OpenVolume) {
+        let times = Times::of_lease(open.lease_ns);
+        self.tick_ns = self.tick_ns.min(times.tick_ns);
+        if let Some(served) = self.volumes.get_mut(&open.id) {
+            served.open = open;
+        } else {
+            let seed = self.options.seed ^ open.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let volume = Volume::new(self.options.me, open.id, times, seed, crate::clock::now());
+            self.volumes.insert(open.id, Served::new(volume, open));
+        }
+        self.step_volume(open.id, Event::Watch(open.watch));
+    }
+
+    pub(super) fn state(&self) -> LoopState {
+        let volumes = self.volumes.iter().map(|(id, served)| VolumeState {
+            id: *id,
+            status: served.volume.status(),
+            clients: served.clients,
+            unanswered: served.volume.unanswered(),
+            returning: served.volume.returning(),
+        });
+        LoopState { volumes: volumes.collect(), clients: self.clients.len() }
+    }
+}

@@ -1,0 +1,186 @@
+//! Reads from clients and other nodes, and writes to them.
+
+use std::os::fd::AsRawFd;
+
+use loadline_san_core::ids::VolumeId;
+use loadline_san_core::volume::Event;
+use loadline_san_export::nbd::session::Session;
+
+use super::client::{self, Client, Received};
+use super::heard::Heard;
+use super::kept::Kept;
+use super::order::NewClient;
+use super::served::Served;
+use super::{EventLoop, Local};
+
+/// Connections of clients at most.
+const MOST_CLIENTS: usize = 4096;
+
+impl EventLoop {
+    pub(super) fn new_client(&mut self, new: NewClient) {
+        let NewClient { socket, volume, bytes, choice, rest } = new;
+        if self.clients.len() >= MOST_CLIENTS {
+            eprintln!("loadline: a client of volume {} is hung up on: {MOST_CLIENTS} are there", volume.0);
+            return;
+        }
+        // Who is not let in is hung up on: the volume has moved since.
+        let Some(served) = self.volumes.get_mut(&volume).filter(|served| served.let_in) else { return };
+        served.clients += 1;
+        let key = self.key();
+        let session = Session::new(choice, bytes, &rest);
+        self.clients.insert(
+            key,
+            Client {
+                socket,
+                session,
+                volume,
+                watched: false,
+                watched_for_room: false,
+                blocked: false,
+                paused: false,
+            },
+        );
+        self.readable.push_back(key);
+    }
+
+    /// A key that no connection has had.
+    pub(super) fn key(&mut self) -> u32 {
+        let key = self.next_key;
+        self.next_key =
+            self.next_key.checked_add(1).expect("fewer than 2^32 connections in a process's life");
+        key
+    }
+
+    /// Takes what a client has sent, or a node.
+    pub(super) fn read(&mut self, key: u32) {
+        if self.hearings.contains_key(&key) {
+            self.hear(key);
+            return;
+        }
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let Some(served) = self.volumes.get_mut(&client.volume) else { return };
+        let mut received = Received::Nothing;
+        if client.session.wants_bytes() {
+            received = client::receive(&client.socket, client.session.space());
+            if let Received::Some(bytes) = received {
+                client.session.received(bytes);
+            }
+        }
+        loop {
+            match client.session.next(&self.pool) {
+                Ok(Some(asked)) => served.ask(key, asked),
+                Ok(None) => break,
+                Err(why) => {
+                    eprintln!("loadline: a client of volume {} is hung up on: {why}", client.volume.0);
+                    received = Received::End;
+                    break;
+                }
+            }
+        }
+        let volume = client.volume;
+        client.paused = !client.session.wants_bytes();
+        if received == Received::End {
+            self.hang_up(key);
+        } else {
+            // What is refused is answered at once.
+            self.answered.push(key);
+        }
+        self.begin(volume);
+    }
+
+    /// Begins requests of clients, as many as may be at work.
+    pub(super) fn begin(&mut self, id: VolumeId) {
+        while let Some(request) = self.volumes.get_mut(&id).and_then(Served::begin) {
+            self.step_volume(id, Event::Request(request));
+        }
+    }
+
+    pub(super) fn hang_up(&mut self, key: u32) {
+        let Some(client) = self.clients.remove(&key) else { return };
+        client::shut_down(&client.socket);
+        if let Some(served) = self.volumes.get_mut(&client.volume) {
+            served.leave(key);
+        }
+    }
+
+    /// Sends what clients are to be told, and waits for what they say next.
+    pub(super) fn answer(&mut self) {
+        let mut answered = std::mem::take(&mut self.answered);
+        for key in answered.drain(..) {
+            let Some(client) = self.clients.get_mut(&key) else { continue };
+            if client.session.out.bytes() > 0 && !client.blocked {
+                match client::send_all(&client.socket, &mut client.session.out) {
+                    Ok(room) => client.blocked = !room,
+                    Err(_) => {
+                        self.hang_up(key);
+                        continue;
+                    }
+                }
+            }
+            if client.session.is_over() {
+                self.hang_up(key);
+                continue;
+            }
+            // One that asks for more than it may, or does not read, is not listened to until it is answered.
+            if client.paused && client.session.wants_bytes() {
+                client.paused = false;
+                self.readable.push_back(key);
+                continue;
+            }
+            let waits = !client.paused && !client.watched || client.blocked && !client.watched_for_room;
+            if waits {
+                (client.watched, client.watched_for_room) = (true, client.blocked);
+                if self.uring.watch(client.socket.as_raw_fd(), key, client.blocked).is_err() {
+                    self.hang_up(key);
+                }
+            }
+        }
+        self.answered = answered;
+    }
+
+    pub(super) fn hear(&mut self, key: u32) {
+        let Some(hearing) = self.hearings.get_mut(&key) else { return };
+        let mut over = hearing.receive() == Received::End;
+        loop {
+            let group_of = |id| self.replicas.get(&id).map(|kept: &Kept| kept.store.identity().group);
+            match hearing.next(&self.pool, group_of) {
+                Ok(Some(Heard::ToReplica(from, message))) => {
+                    self.local.push_back(Local::ToReplica(from, message));
+                }
+                Ok(Some(Heard::ToOwner(from, message))) => {
+                    self.local.push_back(Local::ToOwner(from, message));
+                }
+                Ok(None) => break,
+                Err(why) => {
+                    eprintln!("loadline: what node {} says is not taken: {why}", hearing.from.0);
+                    over = true;
+                    break;
+                }
+            }
+        }
+        let fd = hearing.socket.as_raw_fd();
+        if over || self.uring.watch(fd, key, false).is_err() {
+            client::shut_down(&hearing.socket);
+            self.hearings.remove(&key);
+        }
+    }
+
+    /// Sends what other nodes are to be told.
+    pub(super) fn speak(&mut self) {
+        let now = crate::clock::now();
+        for (node, peer) in &mut self.peers {
+            peer.send(now);
+            if peer.connect(now) {
+                self.to_peers.remove(&peer.key);
+                peer.key = self.next_key;
+                self.next_key += 1;
+                self.to_peers.insert(peer.key, *node);
+            }
+            if let Some((fd, for_room)) = peer.is_to_be_watched()
+                && self.uring.watch(fd, peer.key, for_room).is_err()
+            {
+                peer.down(now);
+            }
+        }
+    }
+}
