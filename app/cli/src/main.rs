@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Measures block storage: with one command, or with a fleet of workers and a study.
+/// Measures block storage, with one command or a fleet of workers and a study; and is block storage: a virtual SAN.
 #[derive(Parser)]
 #[command(
     version,
