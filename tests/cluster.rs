@@ -64,6 +64,8 @@ fn a_copy_that_missed_something_does_not_serve_alone() {
     let mut cluster = Cluster::start(2);
     cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-2"]);
+    // It is served when that is said.
+    assert!(cluster.loadline(&["volume", "show", "disk"]).contains("healthy"));
     cluster.kill(1);
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());

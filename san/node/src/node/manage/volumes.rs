@@ -238,7 +238,8 @@ impl Node {
         self.refresh().await?;
         self.reconcile_now().await;
         self.loop_of(id).give(Order::Attach(VolumeId(id)));
-        if !self.wait_until(SERVED, |state| state.attached.contains(&id)).await {
+        // Its clients are let in before it is taken over, and wait; a person wants to know that it is.
+        if !self.wait_until_served(id).await? {
             let why = self.why_not_served(id).await;
             return Err(ManageError::TimedOut(format!(
                 "volume {name} is to be attached here, and is not served yet: {why}. It will be when that has changed"
@@ -251,6 +252,26 @@ impl Node {
             nbd: format!("nbd://{}/{name}", node.nbd),
             nbd_unix: format!("nbd+unix:///{name}?socket={}", self.0.settings.socket().display()),
         })
+    }
+
+    /// Waits until a volume is served here. Whether it was in time.
+    async fn wait_until_served(&self, id: u64) -> Result<bool, ManageError> {
+        let begun = std::time::Instant::now();
+        loop {
+            self.refresh().await?;
+            let served = {
+                let state = self.state();
+                let record = state.catalog.records.get(&id);
+                let record = record.and_then(|stored| record::decode(&stored.value).ok());
+                let active =
+                    |record: Record| record.owner == self.0.me && record.state == RecordState::Active;
+                state.attached.contains(&id) && record.is_some_and(active)
+            };
+            if served || begun.elapsed() > SERVED {
+                return Ok(served);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Where a volume is now, or was last, if that node answers; else the one that answers and has most of it.
