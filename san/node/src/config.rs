@@ -78,8 +78,9 @@ pub trait ConfigStore: Send {
     /// What is kept under a key.
     fn get(&mut self, key: &str) -> Result<Option<Stored>, ConfigError>;
 
-    /// What is kept under all keys that begin so, in their order.
-    fn list(&mut self, prefix: &str) -> Result<Vec<(String, Stored)>, ConfigError>;
+    /// What is kept under all keys that begin so, in their order, and the [revision](Self::revision): all as it was at one
+    /// moment.
+    fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError>;
 
     /// Makes all of these changes if every key is as expected, durably; otherwise none. Whether it did.
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError>;

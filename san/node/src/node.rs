@@ -108,6 +108,7 @@ struct Inner {
     state: Mutex<State>,
     /// One at a time.
     reconciling: tokio::sync::Mutex<()>,
+    ordering: tokio::sync::Mutex<()>,
     /// The configuration has changed, as far as this node knows.
     changed: Notify,
     /// Something of what is waited for may have happened.
@@ -152,6 +153,7 @@ impl Node {
             loops,
             state,
             reconciling: tokio::sync::Mutex::default(),
+            ordering: tokio::sync::Mutex::default(),
             changed,
             happened,
         };
@@ -167,6 +169,15 @@ impl Node {
                 error = api => error,
             }
         }))
+    }
+
+    /// This is the configuration, as far as is known. It never goes back: two who have read it may tell it in any order, and
+    /// what was closed or made anew by an older one would be lost.
+    pub(crate) fn learn(&self, catalog: Catalog) {
+        let mut state = self.state();
+        if catalog.revision >= state.catalog.revision {
+            state.catalog = catalog;
+        }
     }
 
     /// Its name.
@@ -266,6 +277,8 @@ impl Node {
         volume: u64,
         order: loadline_san_core::volume::Order,
     ) -> Option<Result<(), OrderError>> {
+        // Answers do not say to which order they belong.
+        let _one = self.0.ordering.lock().await;
         let (answer, answered) = oneshot::channel();
         self.state().ordered.insert(volume, answer);
         self.loop_of(volume).give(Order::Volume(VolumeId(volume), order));

@@ -138,6 +138,8 @@ pub enum ReplicaState {
 /// All of it, as it was at one moment; with the version of each.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
+    /// When that was: a later one has a higher revision.
+    pub revision: u64,
     /// The cluster.
     pub cluster: Option<(Cluster, u64)>,
     /// Nodes by id.
@@ -155,8 +157,9 @@ pub struct Catalog {
 impl Catalog {
     /// Reads all of it.
     pub fn read(store: &mut dyn ConfigStore) -> Result<Catalog, ConfigError> {
-        let mut catalog = Catalog::default();
-        for (key, stored) in store.list("")? {
+        let (revision, listed) = store.list("")?;
+        let mut catalog = Catalog { revision, ..Catalog::default() };
+        for (key, stored) in listed {
             let broken = || ConfigError::Broken { key: key.clone(), why: "it is no id".into() };
             let (kind, id) = key.split_once('/').unwrap_or((&key, "0"));
             let id = || id.parse::<u64>().map_err(|_| broken());

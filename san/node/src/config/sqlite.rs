@@ -98,9 +98,13 @@ impl ConfigStore for SqliteStore {
         query.query_row([key], stored).optional().map_err(unavailable)
     }
 
-    fn list(&mut self, prefix: &str) -> Result<Vec<(String, Stored)>, ConfigError> {
-        let mut query = self
-            .connection
+    fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError> {
+        // What is read within a transaction is of one moment.
+        let transaction = self.connection.transaction().map_err(unavailable)?;
+        let revision = transaction
+            .query_row("SELECT number FROM revision", [], |row| row.get(0))
+            .map_err(unavailable)?;
+        let mut query = transaction
             .prepare_cached(
                 "SELECT key, value, version FROM entry WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key",
             )
@@ -108,7 +112,7 @@ impl ConfigStore for SqliteStore {
         let stored =
             |row: &rusqlite::Row| Ok((row.get(0)?, Stored { value: row.get(1)?, version: row.get(2)? }));
         let rows = query.query_map([prefix], stored).map_err(unavailable)?;
-        rows.collect::<Result<_, _>>().map_err(unavailable)
+        Ok((revision, rows.collect::<Result<_, _>>().map_err(unavailable)?))
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
@@ -164,7 +168,8 @@ mod tests {
         let mut other = SqliteStore::open(&path).expect("it is there");
         assert!(one.commit(&[put("a/1", None, "x"), put("a/2", None, "y")]).unwrap());
         assert!(!other.commit(&[put("a/3", None, "z"), put("a/1", None, "w")]).unwrap());
-        let listed = other.list("a/").unwrap();
+        let (revision, listed) = other.list("a/").unwrap();
+        assert_eq!(revision, one.revision().unwrap());
         assert_eq!(listed.len(), 2, "nothing was made of the second");
         let (key, Stored { value, version }) = listed[0].clone();
         assert_eq!((key.as_str(), value.as_slice()), ("a/1", &b"x"[..]));

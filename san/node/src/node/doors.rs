@@ -226,7 +226,7 @@ impl Node {
                     self.loop_of(id).give(Order::Attach(VolumeId(id)));
                 }
             } else if let (RecordState::Active, Some(address)) = (record.state, address)
-                && self.is_alive(address).await
+                && self.answers(address).await
             {
                 return Ok((id, export, Place::At(address)));
             }
@@ -239,16 +239,14 @@ impl Node {
         }
     }
 
-    async fn is_alive(&self, address: SocketAddr) -> bool {
-        let connected = tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(address));
-        matches!(connected.await, Ok(Ok(_)))
-    }
-
     /// A client that came to another node, for a volume that is owned here.
     async fn take_forwarded(&self, forward: Forward, mut stream: TcpStream) {
+        let _ = self.refresh().await;
         let bytes = {
             let state = self.state();
-            let record = state.catalog.records.get(&forward.volume);
+            let volume = state.catalog.volumes.get(&forward.volume);
+            let attached = volume.is_some_and(|(volume, _)| volume.attached.is_some());
+            let record = state.catalog.records.get(&forward.volume).filter(|_| attached);
             record.and_then(|stored| record::decode(&stored.value).ok()).map(|record| record.blocks * BLOCK)
         };
         let Some(bytes) = bytes.filter(|_| forward.cluster == self.0.cluster) else { return };

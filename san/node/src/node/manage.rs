@@ -107,12 +107,12 @@ impl Node {
     /// The configuration is read now, rather than soon.
     pub(super) async fn refresh(&self) -> Result<(), ConfigError> {
         let catalog = self.config().call(crate::config::catalog::Catalog::read).await?;
-        self.state().catalog = catalog;
+        self.learn(catalog);
         Ok(())
     }
 
     /// Whether a node's process answers.
-    async fn answers(&self, address: SocketAddr) -> bool {
+    pub(super) async fn answers(&self, address: SocketAddr) -> bool {
         let limit = Duration::from_millis(500);
         matches!(tokio::time::timeout(limit, tokio::net::TcpStream::connect(address)).await, Ok(Ok(_)))
     }

@@ -38,7 +38,7 @@ impl Node {
             });
             match news.await {
                 Ok(Some((revision, catalog))) => {
-                    self.state().catalog = catalog;
+                    self.learn(catalog);
                     let done = self.reconcile().await;
                     if done {
                         last = Some(revision);
@@ -96,6 +96,10 @@ impl Node {
         }
         let mine = |volume: u64| catalog.replicas.values().any(|(r, _)| r.volume == volume && r.node == me);
         for (id, (volume, _)) in &catalog.volumes {
+            // It was detached by a node that did not reach this one.
+            if volume.attached.is_none() && self.state().attached.contains(id) {
+                self.loop_of(*id).give(Order::Detach(VolumeId(*id)));
+            }
             if volume.state == VolumeState::Ready && (mine(*id) || volume.attached == Some(me)) {
                 self.open_volume(*id, volume);
             }
@@ -148,7 +152,11 @@ impl Node {
     }
 
     /// Makes an empty replica. If that was begun before, it is begun anew.
+    ///
+    /// # Panics
+    /// If it is open: what it has would be lost.
     async fn make_replica(&self, id: u64, replica: &Replica, version: u64) -> bool {
+        assert!(!self.state().replicas.contains(&id), "replica {id} is open, and is not made anew");
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
         let identity = identity(id, replica);
         let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };

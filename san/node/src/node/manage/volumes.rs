@@ -205,7 +205,9 @@ impl Node {
 
     /// A volume that was not made is taken back.
     async fn give_up(&self, id: u64) -> Result<(), ManageError> {
-        Ok(self.config().call(move |store| remove_volume(store, id)).await?)
+        // It was never there, so nobody has attached it.
+        self.config().call(move |store| remove_volume(store, id)).await?;
+        Ok(())
     }
 
     /// Deletes a volume that is not attached.
@@ -215,7 +217,9 @@ impl Node {
         if volume.attached.is_some() {
             return Err(ManageError::InUse(format!("volume {name} is attached: detach it first")));
         }
-        self.config().call(move |store| remove_volume(store, id)).await?;
+        if !self.config().call(move |store| remove_volume(store, id)).await? {
+            return Err(ManageError::InUse(format!("volume {name} was attached meanwhile: detach it first")));
+        }
         self.look_soon();
         Ok(())
     }
@@ -224,6 +228,9 @@ impl Node {
     pub async fn attach_volume(&self, name: &str, node: Option<&str>) -> Result<Use, ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
+        if volume.state != VolumeState::Ready {
+            return Err(ManageError::InUse(format!("volume {name} is being made: attach it when it is")));
+        }
         let catalog = self.state().catalog.clone();
         let target = match node {
             Some(node) => catalog.node(node).ok_or_else(|| unknown_node(&catalog, node))?.0,
@@ -435,11 +442,14 @@ fn make_record(
     store.commit(&changes)
 }
 
-/// A volume, its name and its record go at once; its replicas when their nodes have removed them.
-fn remove_volume(store: &mut dyn ConfigStore, id: u64) -> Result<(), ConfigError> {
+/// A volume, its name and its record go at once; its replicas when their nodes have removed them. Not one that is attached.
+fn remove_volume(store: &mut dyn ConfigStore, id: u64) -> Result<bool, ConfigError> {
     for _ in 0..16 {
         let catalog = Catalog::read(store)?;
-        let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
+        let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(true) };
+        if volume.attached.is_some() {
+            return Ok(false);
+        }
         let gone = |key: String, version: u64| Change { key, expected: Some(version), value: None };
         let mut changes = vec![gone(format!("volume/{id}"), *version)];
         let name = format!("name/{}", volume.name);
@@ -454,7 +464,7 @@ fn remove_volume(store: &mut dyn ConfigStore, id: u64) -> Result<(), ConfigError
             changes.push(change(format!("replica/{replica_id}"), Some(*version), &dropping));
         }
         if store.commit(&changes)? {
-            return Ok(());
+            return Ok(true);
         }
     }
     Err(ConfigError::Contended)
