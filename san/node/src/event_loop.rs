@@ -7,8 +7,9 @@
 //!    └──────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Nothing blocks, nothing is shared with other threads, nothing is locked but what devices begin with. What comes in
-//! together is carried out together: all requests that are there go into one append, all answers into one message.
+//! Nothing is shared with other threads or locked but what devices begin with, and nothing waits but for that, and for the
+//! opening of a replica. What comes in together is carried out together: all requests that are there go into one append, all
+//! answers into one message.
 //!
 //! | module | idea |
 //! | --- | --- |

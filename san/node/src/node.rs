@@ -94,6 +94,16 @@ pub(crate) struct State {
     closing: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
+impl State {
+    /// This is the configuration, as far as is known. It never goes back: two who have read it may tell it in any order, and
+    /// what was closed or made anew by an older one would be lost.
+    pub(crate) fn learn(&mut self, catalog: Catalog) {
+        if catalog.revision >= self.catalog.revision {
+            self.catalog = catalog;
+        }
+    }
+}
+
 /// A node. Clones are the same one.
 #[derive(Debug, Clone)]
 pub struct Node(Arc<Inner>);
@@ -169,15 +179,6 @@ impl Node {
                 error = api => error,
             }
         }))
-    }
-
-    /// This is the configuration, as far as is known. It never goes back: two who have read it may tell it in any order, and
-    /// what was closed or made anew by an older one would be lost.
-    pub(crate) fn learn(&self, catalog: Catalog) {
-        let mut state = self.state();
-        if catalog.revision >= state.catalog.revision {
-            state.catalog = catalog;
-        }
     }
 
     /// Its name.
@@ -342,5 +343,19 @@ fn start_loop(
     match is_made.recv().unwrap_or(None) {
         None => Ok(orders),
         Some(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_the_configuration_never_goes_back() {
+        let mut state = State::default();
+        for (told, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
+            state.learn(Catalog { revision: told, ..Catalog::default() });
+            assert_eq!(state.catalog.revision, known);
+        }
     }
 }

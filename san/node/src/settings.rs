@@ -21,9 +21,6 @@ pub struct NodeSettings {
     /// How long a thread looks for what comes before it sleeps, microseconds. Only where cores are to spare.
     #[serde(default)]
     pub spin_us: u64,
-    /// It accepts faults for tests through its API.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub test_faults: bool,
 }
 
 fn one() -> u32 {

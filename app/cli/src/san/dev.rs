@@ -118,7 +118,6 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
                 folder: own,
                 loops: 1,
                 spin_us: 0,
-                test_faults: true,
             };
             cluster::join(settings, node).map_err(|why| why.to_string())?;
         }

@@ -108,7 +108,6 @@ pub(super) fn join(args: &Join) -> Exit {
         folder: absolute(&args.folder),
         loops: args.loops,
         spin_us: 0,
-        test_faults: false,
     };
     match cluster::join(settings, node) {
         Ok(file) => {

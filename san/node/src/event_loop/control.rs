@@ -88,9 +88,9 @@ impl EventLoop {
         Ok(())
     }
 
-    /// However many stores there are, together they look through no more.
+    /// However many stores there are, together they look through no more while they are idle. Of one that is used each tick
+    /// counts, so that it looks through up to four times its share.
     pub(super) fn share_out_scrub(&mut self) {
-        // Idle ones have fewer ticks.
         let each = SCRUB * IDLE_TICKS / self.replicas.len().max(1) as u64;
         self.replicas.values_mut().for_each(|kept| kept.store.scrub_at(each));
     }

@@ -107,7 +107,7 @@ impl Node {
     /// The configuration is read now, rather than soon.
     pub(super) async fn refresh(&self) -> Result<(), ConfigError> {
         let catalog = self.config().call(crate::config::catalog::Catalog::read).await?;
-        self.learn(catalog);
+        self.state().learn(catalog);
         Ok(())
     }
 

@@ -38,7 +38,7 @@ impl Node {
             });
             match news.await {
                 Ok(Some((revision, catalog))) => {
-                    self.learn(catalog);
+                    self.state().learn(catalog);
                     let done = self.reconcile().await;
                     if done {
                         last = Some(revision);
