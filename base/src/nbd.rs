@@ -65,6 +65,8 @@ pub mod reply {
     pub const ERR_UNSUP: u32 = 1 << 31 | 1;
     /// The option is not made as it must be.
     pub const ERR_INVALID: u32 = 1 << 31 | 3;
+    /// The server talks only through TLS.
+    pub const ERR_TLS_REQD: u32 = 1 << 31 | 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
     /// The server cannot serve now.

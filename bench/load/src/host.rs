@@ -80,9 +80,16 @@ impl Inventory {
 impl DiskInventory {
     fn collect(target: &Target) -> DiskInventory {
         let mut found = DiskInventory { target: target.to_string(), ..DiskInventory::default() };
-        let Target::Path(path) = target else {
-            found.kind = "null".into();
-            return found;
+        let path = match target {
+            Target::Path(path) => path,
+            Target::Nbd(_) => {
+                found.kind = "NBD".into();
+                return found;
+            }
+            Target::Null(_) => {
+                found.kind = "null".into();
+                return found;
+            }
         };
         let Ok(metadata) = fs::metadata(path) else { return found };
         let number = if metadata.file_type().is_block_device() {

@@ -30,6 +30,7 @@ mod in_use;
 mod issuer;
 mod made;
 mod memory;
+pub mod nbd;
 mod open;
 mod pace;
 mod record;

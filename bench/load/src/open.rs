@@ -19,6 +19,8 @@ use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use crate::error::LoadError;
 use crate::in_use::{Identity, holder_of, holder_of_locks};
 use crate::made::FileIdentity;
+use crate::nbd::connect;
+use crate::nbd::uri::NbdUri;
 use crate::target::{Disk, Target, WritePermission};
 use crate::{direct, extents};
 
@@ -26,13 +28,24 @@ use crate::{direct, extents};
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
 
-/// An open disk, locked against other users.
+/// How an open disk is reached.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// It is nowhere.
+    Null,
+    /// A file or block device.
+    File(Arc<OwnedFd>),
+    /// By connections to its server: each thread has its own.
+    Nbd(NbdUri),
+}
+
+/// An open disk, locked against other users; but an NBD server's, which knows no locks.
 #[derive(Debug)]
 pub(crate) struct OpenDisk {
     /// As it was named.
     pub(crate) name: String,
-    /// `None` for the null target.
-    pub(crate) file: Option<Arc<OwnedFd>>,
+    /// How it is reached.
+    pub(crate) way: Way,
     pub(crate) size: ByteSize,
     /// The file lives in memory (tmpfs).
     pub(crate) in_memory: bool,
@@ -48,7 +61,7 @@ pub(crate) struct OpenDisk {
 /// does not fit.
 pub(crate) fn open(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
     let mut open = open_as(disk, profile, write, write)?;
-    if let Some(file) = &open.file
+    if let Way::File(file) = &open.way
         && profile.write_percent < 100
     {
         let stat = fstat(file).map_err(|e| LoadError::failed(format!("{}: {}", open.name, e.desc())))?;
@@ -66,13 +79,14 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
         Target::Null(size) => {
             return Ok(OpenDisk {
                 name: disk.target.to_string(),
-                file: None,
+                way: Way::Null,
                 size: *size,
                 in_memory: true,
                 direct: true,
                 unwritten: ByteSize(0),
             });
         }
+        Target::Nbd(uri) => return open_nbd(disk, uri, profile, write),
         Target::Path(path) => path,
     };
     let name = path.display().to_string();
@@ -102,7 +116,32 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
     check_alignment(&name, profile, needed)?;
     let in_memory = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC);
     let unwritten = ByteSize(0);
-    Ok(OpenDisk { name, file: Some(Arc::new(file.into())), size, in_memory, direct, unwritten })
+    Ok(OpenDisk { name, way: Way::File(Arc::new(file.into())), size, in_memory, direct, unwritten })
+}
+
+/// Asks an NBD server for a disk. Who else uses it is not known.
+fn open_nbd(disk: &Disk, uri: &NbdUri, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
+    let name = disk.target.to_string();
+    let (_socket, export) = connect::connect(uri)?;
+    if let Some(why) = export.objection(write, profile.write_through, profile.threads) {
+        return Err(LoadError::usage(format!("{name}: {why}")));
+    }
+    if write && disk.writes != WritePermission::Destroy {
+        return Err(LoadError::usage(format!(
+            "{name} is a disk that Loadline did not make, and this load writes to it: its data would be lost. If they may \
+             be, say --destroy-data; or use a profile that only reads (W0)"
+        )));
+    }
+    check_alignment(&name, profile, export.least.into())?;
+    if profile.block_size.0 > export.most.into() {
+        return Err(LoadError::usage(format!(
+            "{name}: its server takes at most {} at once, and a block has {}: use a smaller one",
+            ByteSize(export.most.into()),
+            profile.block_size
+        )));
+    }
+    let (way, unwritten) = (Way::Nbd(uri.clone()), ByteSize(0));
+    Ok(OpenDisk { name, way, size: ByteSize(export.bytes), in_memory: false, direct: true, unwritten })
 }
 
 /// What a disk is.
@@ -110,7 +149,7 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
 pub struct Examined {
     /// Its size.
     pub size: ByteSize,
-    /// Device and inode of a file, or 0 and the number of a block device; `None` of the null target.
+    /// Device and inode of a file, or 0 and the number of a block device; `None` of what is neither.
     pub identity: Option<(u64, u64)>,
 }
 
@@ -120,9 +159,9 @@ pub struct Examined {
 pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examined, LoadError> {
     let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
     let open = open_as(&disk, profile, false, alone)?;
-    let identity = match &open.file {
-        None => None,
-        Some(file) => {
+    let identity = match &open.way {
+        Way::Null | Way::Nbd(_) => None,
+        Way::File(file) => {
             let failed = |e: Errno| LoadError::failed(format!("{target} cannot be looked at: {}", e.desc()));
             let stat = fstat(file).map_err(failed)?;
             let device = stat.st_mode & libc::S_IFMT == libc::S_IFBLK;
@@ -324,7 +363,8 @@ mod tests {
         let path = folder.path().join("disk");
         make_file(&path, ByteSize::MIB).unwrap();
         let opened = open(&disk(&path, WritePermission::Destroy), &Profile::default(), false).unwrap();
-        let flags = fcntl::fcntl(opened.file.unwrap(), FcntlArg::F_GETFL).unwrap();
+        let Way::File(file) = &opened.way else { panic!("it is a file") };
+        let flags = fcntl::fcntl(file, FcntlArg::F_GETFL).unwrap();
         let flags = OFlag::from_bits_truncate(flags);
         assert_eq!(flags & OFlag::O_ACCMODE, OFlag::O_RDONLY);
         assert!(!flags.contains(OFlag::O_NONBLOCK), "io_uring would give I/Os back");

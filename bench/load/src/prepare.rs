@@ -14,16 +14,22 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use crate::address::Space;
 use crate::data::Stamp;
 use crate::engine::Memory;
+use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::{MOST_THREADS, PoolEngine};
 use crate::engine::uring::{self, UringEngine, Waiting};
 use crate::error::LoadError;
 use crate::job::{Engine, Job};
 use crate::memory;
-use crate::open::{self, OpenDisk};
+use crate::nbd::connect;
+use crate::open::{self, OpenDisk, Way};
 use crate::outcome::{Scan, VerifyReport};
 use crate::sweep::{self, Task};
+use crate::target::Target;
 use crate::verify::{Found, Journal, Reported, Verifier};
+
+/// How long a server may take to make durable what a disk was filled with.
+const FLUSHED: Duration = Duration::from_secs(120);
 
 /// A job whose disks are open.
 pub struct Prepared {
@@ -130,7 +136,7 @@ impl Prepared {
         for (index, disk) in job.disks.iter().enumerate() {
             let open = open::open(disk, &purpose.profile(job), write)?;
             let space = Arc::new(Space::new(profile, open.size, &open.name)?);
-            if let (Purpose::Scan(_), false, Some(file)) = (purpose, open.direct, &open.file) {
+            if let (Purpose::Scan(_), false, Way::File(file)) = (purpose, open.direct, &open.way) {
                 findings.push(leave_the_cache(file, &open.name));
             } else if profile.direct && !open.direct {
                 findings.push(Finding::doubt(
@@ -142,7 +148,7 @@ impl Prepared {
             }
             let verifier = match &job.verify {
                 None => None,
-                Some(_) if open.file.is_none() => {
+                Some(_) if matches!(open.way, Way::Null) => {
                     return Err(LoadError::usage(
                         "the null target keeps nothing, so nothing can be verified",
                     ));
@@ -186,12 +192,14 @@ impl Prepared {
         });
         swept.into_report()?;
         for disk in &mut self.disks {
-            if let Some(file) = &disk.open.file {
-                nix::unistd::fsync(file).map_err(|e| {
+            match &disk.open.way {
+                Way::Null => {}
+                Way::File(file) => nix::unistd::fsync(file).map_err(|e| {
                     LoadError::failed(format!("filling {} failed: {}", disk.open.name, e.desc()))
-                })?;
-                disk.open.unwritten = ByteSize(0);
+                })?,
+                Way::Nbd(uri) => connect::flush(uri, FLUSHED)?,
             }
+            disk.open.unwritten = ByteSize(0);
         }
         Ok(())
     }
@@ -260,8 +268,15 @@ impl Prepared {
     ) -> Result<Box<dyn crate::engine::Engine>, LoadError> {
         let error = |e: io::Error| LoadError::failed(format!("{}: no engine: {e}", disk.open.name));
         let memory = Memory::new(sweep::CHUNK, sweep::DEPTH, reads, writes).map_err(error)?;
-        let Some(file) = &disk.open.file else { return Ok(Box::new(NullEngine::new(memory, sweep::DEPTH))) };
-        let file = Arc::clone(file);
+        let file = match &disk.open.way {
+            Way::Null => return Ok(Box::new(NullEngine::new(memory, sweep::DEPTH))),
+            Way::File(file) => Arc::clone(file),
+            Way::Nbd(uri) => {
+                let (socket, _) = connect::connect(uri)?;
+                let made = NbdEngine::new(socket, memory, sweep::DEPTH, false, false);
+                return Ok(Box::new(made.map_err(error)?));
+            }
+        };
         Ok(match self.engine {
             Chosen::Uring => Box::new(
                 UringEngine::new(file, memory, sweep::DEPTH, disk.open.in_memory, Waiting::Sleeps)
@@ -274,6 +289,7 @@ impl Prepared {
 
 /// Finds an engine that works here, by trying.
 fn choose_engine(job: &Job, findings: &mut Vec<Finding>) -> Result<Chosen, LoadError> {
+    let nbd = job.disks.iter().find(|disk| matches!(disk.target, Target::Nbd(_)));
     let refused = match job.engine {
         Engine::Threads => None,
         Engine::Auto | Engine::IoUring => match uring::try_whole() {
@@ -288,12 +304,25 @@ fn choose_engine(job: &Job, findings: &mut Vec<Finding>) -> Result<Chosen, LoadE
                  a seccomp profile with io_uring), or use --engine auto or threads"
             )));
         }
+        if let Some(disk) = nbd {
+            return Err(LoadError::usage(format!(
+                "{}: a disk of an NBD server needs io_uring, which is refused here ({refused}): allow it (sysctl \
+                 kernel.io_uring_disabled=0; in a container, a seccomp profile with io_uring)",
+                disk.target
+            )));
+        }
         findings.push(Finding::note(
             FindingKind::Fallback,
             "io_uring",
             format!("it is refused here ({refused}), so threads issue the I/O"),
             "Threads cost more CPU for each I/O. Containers allow io_uring by their seccomp profile.",
         ));
+    }
+    if let (Engine::Threads, Some(disk)) = (job.engine, nbd) {
+        return Err(LoadError::usage(format!(
+            "{}: a disk of an NBD server is reached by io_uring only: leave out --engine",
+            disk.target
+        )));
     }
     if job.profile.outstanding as usize > MOST_THREADS {
         return Err(LoadError::usage(format!(

@@ -13,6 +13,7 @@ use crate::brake::Watch;
 use crate::collect::{Collector, Sink};
 use crate::error::LoadError;
 use crate::issuer::IssuerReport;
+use crate::open::Way;
 use crate::outcome::{CpuTime, LOOKING, Outcome, VerifyReport};
 use crate::prepare::{Chosen, Prepared};
 use crate::record::Timetable;
@@ -131,7 +132,7 @@ impl Prepared {
             ));
             why
         });
-        let engine = match (self.disks.iter().all(|d| d.open.file.is_none()), self.engine) {
+        let engine = match (self.disks.iter().all(|d| matches!(d.open.way, Way::Null)), self.engine) {
             (true, _) => "null",
             (false, Chosen::Uring) if looks => LOOKING,
             (false, Chosen::Uring) => "io_uring",

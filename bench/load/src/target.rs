@@ -9,15 +9,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
+use crate::nbd::uri::NbdUri;
 pub use crate::made::{FileIdentity, check_room, free_space, make_file, remove_file};
 
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "null:1GiB"]))]
+#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "null:1GiB"]))]
 pub enum Target {
     /// A regular file or a block device.
     Path(PathBuf),
+    /// A disk that an NBD server has.
+    Nbd(NbdUri),
     /// A disk of this size that completes everything at once: it measures the generator itself.
     Null(ByteSize),
 }
@@ -49,7 +52,7 @@ impl Target {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Target::Path(path) => Some(path),
-            Target::Null(_) => None,
+            Target::Nbd(_) | Target::Null(_) => None,
         }
     }
 }
@@ -67,8 +70,12 @@ impl FromStr for Target {
                 }
                 Ok(Target::Null(size))
             }
+            Some((scheme, rest)) if scheme.starts_with("nbd") && rest.starts_with("//") => {
+                text.parse().map(Target::Nbd)
+            }
             Some((scheme, rest)) if rest.starts_with("//") => Err(LoadError::usage(format!(
-                "target \"{text}\": nothing here opens {scheme}://; give a file, a block device, or null:SIZE"
+                "target \"{text}\": nothing here opens {scheme}://; give a file, a block device, nbd://HOST/EXPORT, \
+                 nbd+unix:///EXPORT?socket=PATH, or null:SIZE"
             ))),
             _ if text.is_empty() => {
                 Err(LoadError::usage("a target without a name: give a file or a block device"))
@@ -82,6 +89,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Path(path) => path.display().fmt(f),
+            Target::Nbd(uri) => uri.fmt(f),
             Target::Null(size) => write!(f, "null:{size}"),
         }
     }
@@ -107,10 +115,10 @@ mod tests {
 
     #[test]
     fn targets_are_read_and_printed() {
-        for text in ["/dev/sdb", "disk.img", "null:1GiB"] {
+        for text in ["/dev/sdb", "disk.img", "null:1GiB", "nbd://host:10809/x", "nbd+unix:///x?socket=/s"] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
-        for text in ["", "null:", "null:0", "null:x", "nbd://host/x"] {
+        for text in ["", "null:", "null:0", "null:x", "nbds://host/x", "rbd://pool/x"] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
     }

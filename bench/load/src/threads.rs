@@ -4,7 +4,6 @@
 //! it would hang this one too. Each says by a channel that it has ended, and what it has to report.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -18,6 +17,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::address::Addresses;
 use crate::brake::Watch;
 use crate::data::{self, Stamp};
+use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::PoolEngine;
 use crate::engine::uring::{UringEngine, Waiting};
@@ -25,6 +25,8 @@ use crate::engine::{Engine as _, Memory};
 use crate::error::LoadError;
 use crate::issuer::{Issuer, IssuerReport, Setting};
 use crate::job::Job;
+use crate::nbd::connect;
+use crate::open::Way;
 use crate::pace::Schedule;
 use crate::prepare::{Chosen, Prepared, PreparedDisk};
 use crate::record::Timetable;
@@ -64,7 +66,7 @@ impl Threads {
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
             let waiting = waiting(&prepared.job, disk.open.in_memory, cpus);
-            threads.looks |= disk.open.file.is_some() && waiting == Waiting::SpinsFirst;
+            threads.looks |= matches!(disk.open.way, Way::File(_)) && waiting == Waiting::SpinsFirst;
             for thread in 0..prepared.job.profile.threads as usize {
                 let index = disk_index * prepared.job.profile.threads as usize + thread;
                 let number = (disk_index, index, total);
@@ -132,13 +134,14 @@ impl Threads {
 /// What a thread makes itself from: a ring belongs to the thread that made it.
 struct Making {
     setting: Setting,
-    file: Option<Arc<OwnedFd>>,
+    way: Way,
     in_memory: bool,
     waiting: Waiting,
     engine: Chosen,
     data: loadline_profile::Data,
     seed: u64,
     reads: bool,
+    through: bool,
 }
 
 impl Making {
@@ -178,13 +181,14 @@ impl Making {
         };
         Making {
             setting,
-            file: disk.open.file.clone(),
+            way: disk.open.way.clone(),
             in_memory: disk.open.in_memory,
             waiting,
             engine: prepared.engine,
             data: profile.data,
             seed,
             reads: profile.write_percent < 100,
+            through: profile.write_through,
         }
     }
 
@@ -221,12 +225,16 @@ impl Making {
             };
         }
         let memory = make_memory();
-        match (&self.file, self.engine) {
-            (None, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
-            (Some(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
+        match (&self.way, self.engine) {
+            (Way::Nbd(uri), _) => run_with!(memory.and_then(|m| {
+                let (socket, _) = connect::connect(uri).map_err(io::Error::other)?;
+                NbdEngine::new(socket, m, slots, self.through, self.waiting == Waiting::Spins)
+            })),
+            (Way::Null, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
+            (Way::File(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
                 UringEngine::new(Arc::clone(file), m, slots, self.in_memory, self.waiting)
             })),
-            (Some(file), Chosen::Threads) => {
+            (Way::File(file), Chosen::Threads) => {
                 run_with!(memory.and_then(|m| PoolEngine::new(Arc::clone(file), m, slots)))
             }
         }

@@ -77,7 +77,7 @@ pub struct Place<'a> {
 pub(crate) fn located(target: &Target, study_folder: &Path) -> Target {
     match target {
         Target::Path(path) => Target::Path(study_folder.join(path)),
-        Target::Null(size) => Target::Null(*size),
+        elsewhere => elsewhere.clone(),
     }
 }
 
@@ -230,7 +230,7 @@ fn device(
     let Some(Examined { size, identity }) = examined.into_values().next() else {
         return Err(StudyError::usage("there is nothing to measure: name a profile"));
     };
-    if plan.writes() && !destroy_data && matches!(target, Target::Path(_)) {
+    if plan.writes() && !destroy_data && !matches!(target, Target::Null(_)) {
         let writer = plan.loads().find(|step| step.profile.write_percent > 0);
         return Err(usage(format!(
             "{} to it, and it is not a file that Loadline made. If everything on it may be lost, add --destroy-data",

@@ -84,8 +84,8 @@ impl Jobs<'_> {
         let allowed = |target: &Target| match target {
             // There is nothing on it to lose.
             Target::Null(_) => WritePermission::Destroy,
-            Target::Path(_) if self.manifest.destroy_data => WritePermission::Destroy,
-            Target::Path(_) => WritePermission::Refused,
+            _ if self.manifest.destroy_data => WritePermission::Destroy,
+            _ => WritePermission::Refused,
         };
         Ok(mine
             .map(|target| Disk {

@@ -195,7 +195,7 @@ fn bounds(study: &Study) -> Result<(), StudyError> {
 /// Workers that join bring names of their own, and devices go to them in the order of these names: the study cannot
 /// say on whose host a device is written to, and the wrong host's disk would be lost.
 fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
-    let real = study.target.devices.iter().find(|target| matches!(target, Target::Path(_)));
+    let real = study.target.devices.iter().find(|target| !matches!(target, Target::Null(_)));
     let (Some(_), Some(device)) = (study.fleet.join, real) else { return Ok(()) };
     let what = match points.iter().find(|point| point.profile.write_percent > 0) {
         _ if fill => "[phases] fill writes".to_string(),

@@ -1,15 +1,17 @@
-//! Who hands I/Os to the kernel. Three engines, one shape:
+//! Who hands I/Os to the kernel. Four engines, one shape:
 //!
 //! ```text
 //!            push(slot, I/O) … push … wait(at least n, at most t) … reap → (slot, result) …
 //!   uring    a ring of this thread      the kernel
 //!   pool     a queue                    threads with pread and pwrite, where io_uring is refused
+//!   nbd      a ring and a connection     an NBD server
 //!   null     a list                     nobody: what is pushed has completed
 //! ```
 //!
 //! An engine has `slots` places, each with memory for one read and, in a mixed load, one write; a slot holds one
 //! I/O at a time.
 
+pub(crate) mod nbd;
 pub(crate) mod null;
 pub(crate) mod pool;
 pub(crate) mod uring;

@@ -1,0 +1,9 @@
+//! Disks that an NBD server has: named by a URI, reached by a connection for each thread.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`uri`] | how such a disk is named |
+//! | `connect` | a connection, up to the point where requests may follow |
+
+pub(crate) mod connect;
+pub mod uri;

@@ -1,0 +1,248 @@
+//! A connection to an NBD server, up to the point where requests may follow. The protocol is `doc/proto.md` of
+//! <https://github.com/NetworkBlockDevice/nbd>.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use loadline_base::nbd::{
+    INIT_MAGIC, MOST_DATA, OPTION_MAGIC, OPTION_REPLY_MAGIC, Request, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
+    command, get_u16, get_u32, get_u64, handshake, info, option, reply, transmission,
+};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send, setsockopt, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::uri::{NbdUri, Server};
+use crate::error::LoadError;
+
+/// How long a server may take to let a client in.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The longest reply to an option that is listened to.
+const MOST_REPLY: u32 = 64 << 10;
+/// The most replies to one option.
+const MOST_REPLIES: usize = 64;
+
+/// What a server tells of its disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Export {
+    /// Bytes.
+    pub(crate) bytes: u64,
+    /// Flags of [`transmission`].
+    flags: u16,
+    /// Offsets and lengths are multiples of this.
+    pub(crate) least: u32,
+    /// The longest request.
+    pub(crate) most: u32,
+}
+
+impl Export {
+    fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Why a load cannot be put on it, if it cannot.
+    pub(crate) fn objection(&self, write: bool, through: bool, connections: u32) -> Option<&'static str> {
+        if write && self.has(transmission::READ_ONLY) {
+            Some("its server lets nobody write to it: use a profile that only reads (W0)")
+        } else if write && through && !self.has(transmission::SEND_FUA) {
+            Some("its server has no writes that are durable when they are answered: leave out write-through")
+        } else if write && connections > 1 && !self.has(transmission::CAN_MULTI_CONN) {
+            Some(
+                "its server does not promise that several connections see the same disk, and each thread has \
+                 one: use one thread (T1)",
+            )
+        } else {
+            None
+        }
+    }
+
+    /// Whether it can be asked to make all durable.
+    pub(crate) fn flushes(&self) -> bool {
+        self.has(transmission::SEND_FLUSH)
+    }
+}
+
+/// Connects, and chooses the disk. Reads and writes of what is returned have no limit.
+pub(crate) fn connect(uri: &NbdUri) -> Result<(OwnedFd, Export), LoadError> {
+    let failed = |why: String| LoadError::usage(format!("{uri}: {why}"));
+    let reached = match &uri.server {
+        Server::Tcp(host, port) => connect_tcp(host, *port).map(OwnedFd::from),
+        Server::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
+    };
+    let socket = reached.map_err(|why| {
+        failed(format!("nobody is reached there ({why}): see that the server runs, and listens at this place"))
+    })?;
+    let mut talk = Talk::new(socket, LIMIT);
+    let export = choose(&mut talk, &uri.export).map_err(|why| match why.kind() {
+        io::ErrorKind::UnexpectedEof => failed("the server hung up before it told of the disk".into()),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            failed(format!("the server does not answer within {} s", LIMIT.as_secs()))
+        }
+        _ => failed(why.to_string()),
+    })?;
+    let socket = talk.end().map_err(|why| failed(why.to_string()))?;
+    Ok((socket, export))
+}
+
+fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, LIMIT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// What is said, all of it within one limit.
+struct Talk {
+    socket: OwnedFd,
+    until: Instant,
+}
+
+impl Talk {
+    fn new(socket: OwnedFd, limit: Duration) -> Talk {
+        Talk { socket, until: Instant::now() + limit }
+    }
+
+    /// What is left of the limit, for the call that follows.
+    fn left(&self) -> io::Result<TimeVal> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        // None at all would be taken for no limit.
+        match left.as_micros() {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            micros => Ok(TimeVal::microseconds(micros as i64)),
+        }
+    }
+
+    fn read<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn fill(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            setsockopt(&self.socket, sockopt::ReceiveTimeout, &self.left()?)?;
+            match recv(self.socket.as_raw_fd(), bytes, MsgFlags::empty()) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => bytes = &mut bytes[read..],
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            setsockopt(&self.socket, sockopt::SendTimeout, &self.left()?)?;
+            match send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing has a limit any more.
+    fn end(self) -> io::Result<OwnedFd> {
+        setsockopt(&self.socket, sockopt::ReceiveTimeout, &TimeVal::new(0, 0))?;
+        setsockopt(&self.socket, sockopt::SendTimeout, &TimeVal::new(0, 0))?;
+        Ok(self.socket)
+    }
+}
+
+fn no_nbd(what: &str) -> io::Error {
+    io::Error::other(format!("{what}: what listens there is no server of this protocol"))
+}
+
+/// The handshake: fixed newstyle, simple replies.
+fn choose(talk: &mut Talk, name: &str) -> io::Result<Export> {
+    let hello: [u8; 18] = talk.read()?;
+    if get_u64(&hello, 0) != INIT_MAGIC {
+        return Err(no_nbd("it does not begin as one"));
+    }
+    let flags = get_u16(&hello, 16);
+    if get_u64(&hello, 8) != OPTION_MAGIC || flags & handshake::FIXED_NEWSTYLE == 0 {
+        return Err(io::Error::other("the server speaks the old form of the protocol, which has no names"));
+    }
+    let mine = u32::from(handshake::FIXED_NEWSTYLE) | u32::from(flags & handshake::NO_ZEROES);
+    let mut said = mine.to_be_bytes().to_vec();
+    said.extend(OPTION_MAGIC.to_be_bytes());
+    said.extend(option::GO.to_be_bytes());
+    said.extend((name.len() as u32 + 8).to_be_bytes());
+    said.extend((name.len() as u32).to_be_bytes());
+    said.extend(name.as_bytes());
+    said.extend(1u16.to_be_bytes());
+    said.extend(info::BLOCK_SIZE.to_be_bytes());
+    talk.write(&said)?;
+    let (mut told, mut sizes) = (None, (1, MOST_DATA));
+    for _ in 0..MOST_REPLIES {
+        let head: [u8; 20] = talk.read()?;
+        let (kind, length) = (get_u32(&head, 12), get_u32(&head, 16));
+        if get_u64(&head, 0) != OPTION_REPLY_MAGIC || get_u32(&head, 8) != option::GO || length > MOST_REPLY {
+            return Err(no_nbd("its answer is none"));
+        }
+        let mut about = vec![0; length as usize];
+        talk.fill(&mut about)?;
+        match kind {
+            reply::ACK => {
+                let (bytes, flags) = told.ok_or_else(|| no_nbd("it does not tell how large the disk is"))?;
+                let (least, most) = sizes;
+                return Ok(Export { bytes, flags, least, most });
+            }
+            reply::INFO if about.len() == 12 && get_u16(&about, 0) == info::EXPORT => {
+                told = Some((get_u64(&about, 2), get_u16(&about, 10)));
+            }
+            reply::INFO if about.len() == 14 && get_u16(&about, 0) == info::BLOCK_SIZE => {
+                let (least, most) = (get_u32(&about, 2), get_u32(&about, 10));
+                if !least.is_power_of_two() || most < least {
+                    return Err(no_nbd("its block sizes cannot be"));
+                }
+                sizes = (least, most);
+            }
+            reply::INFO => {}
+            refused if refused & (1 << 31) != 0 => {
+                let why = String::from_utf8_lossy(&about);
+                let why = if why.is_empty() { String::new() } else { format!(": it says \"{}\"", why.escape_debug()) };
+                return Err(io::Error::other(match refused {
+                    reply::ERR_UNKNOWN => format!("the server has no export \"{name}\"{why}"),
+                    reply::ERR_UNSUP => "the server is too old: it has no NBD_OPT_GO".into(),
+                    reply::ERR_SHUTDOWN => format!("the server cannot serve it now{why}"),
+                    reply::ERR_TLS_REQD => "the server wants TLS, which is not known here".into(),
+                    _ => format!("the server refuses it with error {}{why}", refused & !(1 << 31)),
+                }));
+            }
+            _ => return Err(no_nbd("its answer is none")),
+        }
+    }
+    Err(no_nbd("it goes on and on"))
+}
+
+/// Makes all durable that was written, by a connection of its own.
+pub(crate) fn flush(uri: &NbdUri, limit: Duration) -> Result<(), LoadError> {
+    let failed = |why: String| LoadError::failed(format!("{uri}: it could not be flushed: {why}"));
+    let (socket, export) = connect(uri)?;
+    if !export.flushes() {
+        return Ok(());
+    }
+    let mut talk = Talk::new(socket, limit);
+    let request = |command| Request { flags: 0, command, cookie: 1, offset: 0, length: 0 }.encode();
+    let answered = talk.write(&request(command::FLUSH)).and_then(|()| talk.read());
+    let answer: [u8; SIMPLE_REPLY_BYTES] = answered.map_err(|why| failed(why.to_string()))?;
+    let _ = talk.write(&request(command::DISC));
+    match (get_u32(&answer, 0), get_u32(&answer, 4)) {
+        (SIMPLE_REPLY_MAGIC, 0) => Ok(()),
+        (SIMPLE_REPLY_MAGIC, error) => Err(failed(io::Error::from_raw_os_error(error as i32).to_string())),
+        _ => Err(failed("its answer is none".into())),
+    }
+}
