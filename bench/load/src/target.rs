@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
-use crate::nbd::uri::NbdUri;
 pub use crate::made::{FileIdentity, check_room, free_space, make_file, remove_file};
+use crate::nbd::uri::NbdUri;
 
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

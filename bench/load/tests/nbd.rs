@@ -77,7 +77,11 @@ fn a_disk_is_filled_loaded_by_several_threads_and_verified() {
         assert_eq!((window.errors(), window.censored()), (0, 0), "{profile}");
         assert!(is_clean(&outcome), "{profile}: {:?}", outcome.verify);
         let scan = prepare_to_scan(&job).unwrap().scan(&AtomicBool::new(false), quiet);
-        assert!(scan.incomplete.is_none() && scan.report.bad() == 0 && scan.report.checked > 0, "{profile}: {:?}", scan.report);
+        assert!(
+            scan.incomplete.is_none() && scan.report.bad() == 0 && scan.report.checked > 0,
+            "{profile}: {:?}",
+            scan.report
+        );
     }
 }
 

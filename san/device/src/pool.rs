@@ -159,6 +159,11 @@ impl Pool {
         Ok(taken)
     }
 
+    /// Whether of some class less than a quarter is free: who keeps buffers only to be faster does not take another.
+    pub fn is_short(&self) -> bool {
+        self.free().any(|(class, free)| free < class.buffers as usize / 4)
+    }
+
     /// What it did so far.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics.get()

@@ -71,6 +71,8 @@ const STORE_TICK_NS: u64 = 100_000_000;
 const IDLE_TICKS: u64 = 4;
 /// It sleeps no longer than this.
 const LONGEST: Duration = Duration::from_millis(500);
+/// Bytes that a store keeps in memory until they are destaged, while there is memory.
+const MOST_HELD: u64 = 32 << 20;
 /// Times that stores do what they can before sockets are looked at again.
 const RUNS: usize = 64;
 
@@ -171,8 +173,8 @@ impl EventLoop {
         orders: (Orders, Receiver<Order>),
         tell: Box<dyn Fn(Report)>,
     ) -> Result<EventLoop, LoopError> {
-        // 72 MiB, which the kernel pins where it may.
-        let classes = [(1, 4096), (4, 512), (16, 256), (64, 64), (256, 16)];
+        // 88 MiB, which the kernel pins where it may.
+        let classes = [(1, 8192), (4, 512), (16, 256), (64, 64), (256, 16)];
         let pool = Pool::new(&classes.map(|(blocks, buffers)| Class { blocks, buffers }))?;
         let mut uring =
             Uring::new(UringOptions { spin: options.spin, ..UringOptions::default() }, pool.clone())?;
@@ -311,6 +313,7 @@ impl EventLoop {
             let kept = self.replicas.get_mut(&id).expect("those that are listed are there");
             kept.listed = false;
             let mut told = std::mem::take(&mut self.told);
+            kept.store.hold(if self.pool.is_short() { 0 } else { MOST_HELD });
             let more = kept.run(&mut self.uring, &mut told);
             if told.iter().any(|told| matches!(told, Completion::Failed)) {
                 let why = kept.store.why_failed().unwrap_or("it was found damaged").to_owned();

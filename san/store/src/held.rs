@@ -1,11 +1,14 @@
-//! Data of the newest records, in memory still: it need not be read again to be destaged.
+//! Data of records that is in memory until it is destaged: it need not be read again for that.
+//!
+//! What there is no room for when it comes is not kept: to let go of older data for it would mean that, under a steady load,
+//! all of it is let go before it is destaged.
 
 use std::collections::VecDeque;
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::message::Payload;
 
-/// See the module. Records are counted on; of the oldest there is nothing.
+/// See the module. Records are counted on.
 #[derive(Debug)]
 pub(crate) struct Held<D> {
     /// From record `front` on: its data, and how many blocks.
@@ -20,13 +23,12 @@ impl<D: Clone> Held<D> {
         Held { records: VecDeque::new(), front: next, bytes: 0 }
     }
 
-    /// The next record. Of the oldest so much is let go that there are not more than so many bytes.
+    /// The next record. Its data is kept, unless there would be more than so many bytes.
     pub(crate) fn push(&mut self, data: Option<(Payload<D>, u32)>, most: u64) {
-        self.bytes += bytes_of(&data);
-        self.records.push_back(data);
-        while self.bytes > most {
-            self.pop();
-        }
+        let bytes = bytes_of(&data);
+        let kept = data.filter(|_| self.bytes + bytes <= most);
+        self.bytes += bytes_of(&kept);
+        self.records.push_back(kept);
     }
 
     fn pop(&mut self) {
@@ -52,4 +54,24 @@ impl<D: Clone> Held<D> {
 
 fn bytes_of<D>(data: &Option<(Payload<D>, u32)>) -> u64 {
     data.as_ref().map_or(0, |(_, blocks)| u64::from(*blocks) * BLOCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_is_no_room_for_is_not_kept_and_older_data_stays() {
+        let data = |block: u32, blocks| Some((Payload { data: block, first: 0 }, blocks));
+        let mut held = Held::new(7);
+        let most = 3 * BLOCK;
+        for (record, given) in (7..).zip([data(1, 2), None, data(3, 2), data(4, 1)]) {
+            held.push(given, most);
+            assert_eq!(held.get(record).is_some(), [7, 10].contains(&record), "record {record}");
+        }
+        assert_eq!(held.get(7).map(|payload| payload.data), Some(1));
+        held.free(8);
+        held.push(data(5, 2), most);
+        assert_eq!((held.get(7).is_some(), held.get(11).is_some()), (false, true), "room is used again");
+    }
 }

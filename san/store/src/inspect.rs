@@ -138,6 +138,12 @@ impl<D: Data> Store<D> {
         self.settings.scrub = bytes;
     }
 
+    /// So much of what comes from now on is kept in memory until it is destaged
+    /// ([`Settings::held`](crate::store::Settings::held)): who has no memory to spare lets it keep nothing.
+    pub fn hold(&mut self, bytes: u64) {
+        self.settings.held = bytes;
+    }
+
     /// It has failed, and does nothing any more: see [`why_failed`](Self::why_failed).
     pub fn has_failed(&self) -> bool {
         self.health == Health::Failed

@@ -11,7 +11,7 @@
 //! | `log`, `index` | the log in memory, and which blocks it holds |
 //! | `append`, [`read`], `destage`, `growth` | what a store does |
 //! | [`scrub`] | looking for what has rotted |
-//! | `held` | data of the newest records, in memory still |
+//! | `held` | data of records, in memory until it is destaged |
 //! | `extents` | consecutive blocks, and what is kept of each |
 //! | `keep` | what a replica keeps of itself |
 //! | `replay` | reading a log that was left |

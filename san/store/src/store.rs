@@ -54,7 +54,7 @@ pub struct Settings {
     pub high: u8,
     /// Bytes of the log that are destaged together, at most; a sixteenth of the log, if that is less.
     pub round: u64,
-    /// Bytes of the newest data that are kept in memory too, so that they need not be read again to be destaged.
+    /// Bytes of data at most that are kept in memory until they are destaged, so that they need not be read again for it.
     pub held: u64,
     /// Destaging begins also when nothing else is to be done.
     pub when_idle: bool,

@@ -73,7 +73,9 @@ pub(crate) fn connect(uri: &NbdUri) -> Result<(OwnedFd, Export), LoadError> {
         Server::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
     };
     let socket = reached.map_err(|why| {
-        failed(format!("nobody is reached there ({why}): see that the server runs, and listens at this place"))
+        failed(format!(
+            "nobody is reached there ({why}): see that the server runs, and listens at this place"
+        ))
     })?;
     let mut talk = Talk::new(socket, LIMIT);
     let export = choose(&mut talk, &uri.export).map_err(|why| match why.kind() {
@@ -213,7 +215,11 @@ fn choose(talk: &mut Talk, name: &str) -> io::Result<Export> {
             reply::INFO => {}
             refused if refused & (1 << 31) != 0 => {
                 let why = String::from_utf8_lossy(&about);
-                let why = if why.is_empty() { String::new() } else { format!(": it says \"{}\"", why.escape_debug()) };
+                let why = if why.is_empty() {
+                    String::new()
+                } else {
+                    format!(": it says \"{}\"", why.escape_debug())
+                };
                 return Err(io::Error::other(match refused {
                     reply::ERR_UNKNOWN => format!("the server has no export \"{name}\"{why}"),
                     reply::ERR_UNSUP => "the server is too old: it has no NBD_OPT_GO".into(),
