@@ -8,6 +8,8 @@ mod error;
 mod request;
 mod watch;
 
+pub use watch::For;
+
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -67,7 +69,7 @@ pub struct Uring {
     reaped: VecDeque<(u64, i32)>,
     done: VecDeque<(u32, Token, Done<Blocks>)>,
     /// Keys of watched descriptors that have something.
-    ready: VecDeque<u32>,
+    ready: VecDeque<(u32, For)>,
     /// Descriptors that are watched.
     watching: u32,
     /// Entries that the kernel has, or will have at the next submission.

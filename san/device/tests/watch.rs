@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use loadline_san_device::pool::{Class, Pool};
-use loadline_san_device::uring::{Uring, UringOptions};
+use loadline_san_device::uring::{For, Uring, UringOptions};
 
 fn ring() -> Uring {
     let pool = Pool::new(&[Class { blocks: 1, buffers: 4 }]).expect("there is memory");
@@ -18,7 +18,7 @@ fn ring() -> Uring {
 fn a_socket_wakes_who_waits_once_for_each_watch() {
     let mut ring = ring();
     let (mut here, mut there) = UnixStream::pair().expect("it can be");
-    ring.watch(here.as_raw_fd(), 7, false).expect("there is room");
+    ring.watch(here.as_raw_fd(), 7, For::Input).expect("there is room");
     ring.wait(Duration::from_millis(20)).expect("it works");
     assert_eq!(ring.ready(), None, "nothing has come");
     let writer = std::thread::spawn(move || {
@@ -29,30 +29,30 @@ fn a_socket_wakes_who_waits_once_for_each_watch() {
     let begun = Instant::now();
     ring.wait(Duration::from_secs(10)).expect("it works");
     assert!(begun.elapsed() < Duration::from_secs(5), "it was woken");
-    assert_eq!((ring.ready(), ring.ready()), (Some(7), None));
+    assert_eq!((ring.ready(), ring.ready()), (Some((7, For::Input)), None));
     let there = writer.join().expect("it writes");
     ring.wait(Duration::from_millis(20)).expect("it works");
     assert_eq!(ring.ready(), None, "it is not watched any more");
     // What is there already is told at once.
-    ring.watch(here.as_raw_fd(), 8, false).expect("there is room");
+    ring.watch(here.as_raw_fd(), 8, For::Input).expect("there is room");
     ring.wait(Duration::from_secs(10)).expect("it works");
-    assert_eq!(ring.ready(), Some(8));
+    assert_eq!(ring.ready(), Some((8, For::Input)));
     here.read_exact(&mut [0]).expect("it is there");
     // So is the other end's end.
-    ring.watch(here.as_raw_fd(), 9, false).expect("there is room");
+    ring.watch(here.as_raw_fd(), 9, For::Input).expect("there is room");
     drop(there);
     ring.wait(Duration::from_secs(10)).expect("it works");
-    assert_eq!(ring.ready(), Some(9));
+    assert_eq!(ring.ready(), Some((9, For::Input)));
 }
 
 #[test]
 fn room_is_waited_for_only_if_that_is_said() {
     let mut ring = ring();
     let (here, _there) = UnixStream::pair().expect("it can be");
-    ring.watch(here.as_raw_fd(), 1, false).expect("there is room");
-    ring.watch(here.as_raw_fd(), 2, true).expect("there is room");
+    ring.watch(here.as_raw_fd(), 1, For::Input).expect("there is room");
+    ring.watch(here.as_raw_fd(), 2, For::Room).expect("there is room");
     ring.wait(Duration::from_secs(10)).expect("it works");
-    assert_eq!((ring.ready(), ring.ready()), (Some(2), None));
+    assert_eq!((ring.ready(), ring.ready()), (Some((2, For::Room)), None));
 }
 
 #[test]
@@ -62,14 +62,14 @@ fn more_can_be_watched_than_the_queue_has_room_for_and_dropping_does_not_wait_fo
     let mut ring = Uring::new(options, pool).expect("io_uring is allowed here");
     let mut pairs: Vec<_> = (0..100).map(|_| UnixStream::pair().expect("it can be")).collect();
     for (key, (here, _)) in (0..).zip(&pairs) {
-        ring.watch(here.as_raw_fd(), key, false).expect("there is room");
+        ring.watch(here.as_raw_fd(), key, For::Input).expect("there is room");
     }
     pairs.iter_mut().step_by(2).for_each(|(_, there)| there.write_all(b"x").expect("it is open"));
     let (mut keys, begun) = (Vec::new(), Instant::now());
     while keys.len() < 50 {
         assert!(begun.elapsed() < Duration::from_secs(10), "all are told: {keys:?}");
         ring.wait(Duration::from_millis(100)).expect("it works");
-        while let Some(key) = ring.ready() {
+        while let Some((key, For::Input)) = ring.ready() {
             keys.push(key);
         }
     }

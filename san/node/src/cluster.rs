@@ -40,11 +40,11 @@ pub enum JoinError {
     },
 }
 
-/// Makes a cluster without nodes, in a new file.
-pub fn init(path: &Path, lease_ms: u64) -> Result<String, ConfigError> {
+/// Makes a cluster without nodes, in a new file. `loops`: threads of the data path of each node.
+pub fn init(path: &Path, lease_ms: u64, loops: u32) -> Result<String, ConfigError> {
     let mut store = SqliteStore::create(path)?;
     let id = format!("{:016x}{:016x}", crate::node::random(), crate::node::random());
-    let cluster = Cluster { id: id.clone(), next_id: 1, lease_ms };
+    let cluster = Cluster { id: id.clone(), next_id: 1, lease_ms, loops };
     store.commit(&[change("cluster", None, &cluster)])?;
     Ok(id)
 }

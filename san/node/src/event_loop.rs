@@ -49,7 +49,7 @@ use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
 use loadline_san_core::volume::{self, Event};
 use loadline_san_device::pool::{Blocks, Class, Pool};
-use loadline_san_device::uring::{Uring, UringError, UringOptions};
+use loadline_san_device::uring::{For, Uring, UringError, UringOptions};
 use loadline_san_protocol::ClusterId;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use thiserror::Error;
@@ -71,6 +71,8 @@ const STORE_TICK_NS: u64 = 100_000_000;
 const IDLE_TICKS: u64 = 4;
 /// It sleeps no longer than this.
 const LONGEST: Duration = Duration::from_millis(500);
+/// Replicas on devices that are not in memory.
+const MOST_STORES: u32 = 4096;
 /// Bytes that a store keeps in memory until they are destaged, while there is memory.
 const MOST_HELD: u64 = 32 << 20;
 /// Times that stores do what they can before sockets are looked at again.
@@ -108,6 +110,8 @@ enum Local {
     ToReplica(FromOwner, ToReplica<Blocks>),
     ToOwner(FromReplica, ToOwner<Blocks>),
     Merged(VolumeId, Epoch, Job, Blocks),
+    /// More clients have come to a volume.
+    Attach(VolumeId),
 }
 
 /// To give orders to a loop, from any thread.
@@ -151,6 +155,12 @@ pub struct EventLoop {
     /// Clients from whom something came, and those for whom there may be something.
     readable: VecDeque<u32>,
     answered: Vec<u32>,
+    /// Clients that wait until there is memory for what they ask.
+    starved: Vec<u32>,
+    /// Bytes that the requests and answers of all clients take.
+    taken: usize,
+    /// Volumes whose waiting requests may begin.
+    to_begin: VecDeque<VolumeId>,
     wakes: BinaryHeap<Reverse<(Moment, ReplicaId)>>,
     next_tick: Moment,
     next_store_tick: Moment,
@@ -176,10 +186,12 @@ impl EventLoop {
         // 88 MiB, which the kernel pins where it may.
         let classes = [(1, 8192), (4, 512), (16, 256), (64, 64), (256, 16)];
         let pool = Pool::new(&classes.map(|(blocks, buffers)| Class { blocks, buffers }))?;
-        let mut uring =
-            Uring::new(UringOptions { spin: options.spin, ..UringOptions::default() }, pool.clone())?;
+        let mut uring = Uring::new(
+            UringOptions { spin: options.spin, stores: MOST_STORES, in_flight: 256 },
+            pool.clone(),
+        )?;
         let (Orders { wake, .. }, orders) = orders;
-        uring.watch(wake.as_fd().as_raw_fd(), WAKE, false)?;
+        uring.watch(wake.as_fd().as_raw_fd(), WAKE, For::Input)?;
         let now = crate::clock::now();
         Ok(EventLoop {
             options,
@@ -201,6 +213,9 @@ impl EventLoop {
             listed: VecDeque::new(),
             readable: VecDeque::new(),
             answered: Vec::new(),
+            starved: Vec::new(),
+            taken: 0,
+            to_begin: VecDeque::new(),
             wakes: BinaryHeap::new(),
             next_tick: now,
             next_store_tick: now,
@@ -225,15 +240,18 @@ impl EventLoop {
     /// Runs until it is told to stop. Fails if the kernel refuses to serve the ring.
     pub fn run(mut self) -> io::Result<()> {
         while !self.stopped {
-            let more = !self.listed.is_empty() || !self.readable.is_empty() || !self.local.is_empty();
+            let more = !self.listed.is_empty()
+                || !self.readable.is_empty()
+                || !self.local.is_empty()
+                || !self.to_begin.is_empty();
             if more {
                 self.uring.poll()?;
             } else {
                 let limit = self.time_to_next();
                 self.uring.wait(limit)?;
             }
-            while let Some(key) = self.uring.ready() {
-                self.ready(key)?;
+            while let Some((key, what)) = self.uring.ready() {
+                self.ready(key, what)?;
             }
             while let Some((number, token, done)) = self.uring.take() {
                 if let Some(id) = self.of_ring.get(&number).copied() {
@@ -261,24 +279,31 @@ impl EventLoop {
         Duration::from_nanos(next.since(crate::clock::now())).min(LONGEST)
     }
 
-    fn ready(&mut self, key: u32) -> io::Result<()> {
+    fn ready(&mut self, key: u32, what: For) -> io::Result<()> {
         if key == WAKE {
             let _ = self.wake.read();
-            self.uring.watch(self.wake.as_fd().as_raw_fd(), WAKE, false)?;
+            self.uring.watch(self.wake.as_fd().as_raw_fd(), WAKE, For::Input)?;
             while let Ok(order) = self.orders.try_recv() {
                 self.order(order);
             }
         } else if let Some(client) = self.clients.get_mut(&key) {
-            (client.watched, client.watched_for_room, client.blocked) = (false, false, false);
-            self.readable.push_back(key);
-            self.answered.push(key);
+            match what {
+                For::Input => {
+                    client.watched = false;
+                    self.readable.push_back(key);
+                }
+                For::Room => {
+                    (client.watched_for_room, client.blocked) = (false, false);
+                    self.answered.push(key);
+                }
+            }
         } else if self.hearings.contains_key(&key) {
             self.readable.push_back(key);
         } else if let Some(node) = self.to_peers.get(&key)
             && let Some(peer) = self.peers.get_mut(node)
             && peer.key == key
         {
-            peer.ready(crate::clock::now());
+            peer.ready(what, crate::clock::now());
         }
         Ok(())
     }
@@ -307,9 +332,19 @@ impl EventLoop {
                     Local::Merged(id, ownership, job, data) => {
                         self.step_volume(id, Event::Merged(ownership, job, data));
                     }
+                    Local::Attach(id) => self.step_volume(id, Event::Attach),
                 }
             }
-            let Some(id) = self.listed.pop_front() else { return };
+            // Not from within a step: each that ends at once would begin the next one a call deeper.
+            while let Some(id) = self.to_begin.pop_front() {
+                self.begin(id);
+            }
+            let Some(id) = self.listed.pop_front() else {
+                if self.local.is_empty() {
+                    return;
+                }
+                continue;
+            };
             let kept = self.replicas.get_mut(&id).expect("those that are listed are there");
             kept.listed = false;
             let mut told = std::mem::take(&mut self.told);
@@ -357,7 +392,7 @@ impl EventLoop {
         let Some(served) = self.volumes.get_mut(&id) else { return };
         let mut actions = std::mem::take(&mut self.of_volume);
         served.volume.step(crate::clock::now(), event, &mut actions);
-        let mut ended = false;
+        let (mut ended, mut again) = (false, false);
         for action in actions.drain(..) {
             let Some(served) = self.volumes.get_mut(&id) else { break };
             match action {
@@ -384,8 +419,8 @@ impl EventLoop {
                     self.local.push_back(Local::Merged(id, ownership, job, merged));
                 }
                 volume::Action::Attached => {
-                    served.let_in = true;
                     (self.tell)(Report::Attached(id));
+                    again |= self.let_in(id);
                 }
                 volume::Action::Detached => self.detached(id),
                 volume::Action::Complete(request, result) => {
@@ -397,19 +432,27 @@ impl EventLoop {
                         self.answered.push(at_work.client);
                     }
                 }
-                volume::Action::Done(result) => (self.tell)(Report::Ordered(id, result)),
+                volume::Action::Done(result) => {
+                    if let Some(number) = served.order_of(&result) {
+                        (self.tell)(Report::Ordered(number, result));
+                    }
+                }
             }
         }
         self.of_volume = actions;
-        if ended {
-            self.begin(id);
+        if again {
+            self.local.push_back(Local::Attach(id));
+        }
+        if ended && !self.to_begin.contains(&id) {
+            self.to_begin.push_back(id);
         }
     }
 
     /// Clients of a volume are not let in any more: those that are here go.
     fn detached(&mut self, id: VolumeId) {
         let Some(served) = self.volumes.get_mut(&id) else { return };
-        served.let_in = false;
+        served.arriving.clear();
+        served.announced.clear();
         let gone: Vec<u32> =
             self.clients.iter().filter(|(_, client)| client.volume == id).map(|(key, _)| *key).collect();
         gone.into_iter().for_each(|key| self.hang_up(key));

@@ -20,7 +20,7 @@ mod reconcile;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::volume::OrderError;
@@ -43,6 +43,9 @@ pub(crate) use reconcile::random;
 
 /// How often the configuration is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// How long loops look before they sleep, where cores are to spare.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// Why a node does not serve.
 #[derive(Debug, Error)]
@@ -84,13 +87,24 @@ pub(crate) struct State {
     /// What is wrong with devices that are not open.
     pub(crate) broken: BTreeMap<u32, String>,
     replicas: BTreeSet<u64>,
+    /// Devices with which something is being done.
+    busy: BTreeSet<u32>,
+    /// Replicas that could not be opened, when, and why.
+    pub(crate) unopened: BTreeMap<u64, (Instant, String)>,
+    /// How often the configuration was begun to be looked at and made so, and how often that came to an end.
+    begun: u64,
+    ended: u64,
+    /// The configuration is older than it was.
+    pub(crate) went_back: bool,
     /// Volumes that the loops know, and whether they are watched.
     volumes: BTreeMap<u64, bool>,
     /// Volumes whose clients are let in here.
     pub(crate) attached: BTreeSet<u64>,
     pub(crate) loops: Vec<LoopState>,
-    looking: Vec<oneshot::Sender<()>>,
+    looking: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
+    /// By the order's number.
     ordered: BTreeMap<u64, oneshot::Sender<Result<(), OrderError>>>,
+    orders: u64,
     closing: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
@@ -116,9 +130,8 @@ struct Inner {
     config: Config,
     loops: Vec<Orders>,
     state: Mutex<State>,
-    /// One at a time.
-    reconciling: tokio::sync::Mutex<()>,
-    ordering: tokio::sync::Mutex<()>,
+    /// When the configuration was read last: begun to be.
+    reading: tokio::sync::Mutex<Option<Instant>>,
     /// The configuration has changed, as far as this node knows.
     changed: Notify,
     /// Something of what is waited for may have happened.
@@ -136,19 +149,20 @@ impl Node {
         let store = SqliteStore::open(&settings.cluster)?;
         let config = Config::start(Box::new(store))?;
         let name = settings.name.clone();
-        let (id, node, cluster) = config
+        let (id, node, cluster, count) = config
             .call(move |store| begin_life(store, &name))
             .await?
             .ok_or_else(|| NodeError::Unknown(settings.name.clone()))?;
         let me = Owner { node: NodeId(id), incarnation: Incarnation(node.incarnation) };
         let (report, reports) = tokio::sync::mpsc::unbounded_channel();
         let mut loops = Vec::new();
-        for number in 0..settings.loops {
+        let spin = spin(settings.spin_us, count);
+        for number in 0..count {
             let options = LoopOptions {
                 me,
                 cluster,
                 number,
-                spin: Duration::from_micros(settings.spin_us),
+                spin,
                 seed: me.incarnation.0 << 32 | u64::from(id) << 8 | u64::from(number),
             };
             loops.push(start_loop(options, report.clone())?);
@@ -162,8 +176,7 @@ impl Node {
             config,
             loops,
             state,
-            reconciling: tokio::sync::Mutex::default(),
-            ordering: tokio::sync::Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
             changed,
             happened,
         };
@@ -237,15 +250,23 @@ impl Node {
                 }
                 Report::Attached(volume) => _ = self.state().attached.insert(volume.0),
                 Report::Detached(volume) => _ = self.state().attached.remove(&volume.0),
-                Report::Ordered(volume, result) => {
-                    if let Some(waits) = self.state().ordered.remove(&volume.0) {
+                Report::Ordered(number, result) => {
+                    if let Some(waits) = self.state().ordered.remove(&number) {
                         let _ = waits.send(result);
                     }
                 }
                 Report::Opened(replica, Err(why)) => {
-                    eprintln!("loadline: replica {} is not opened: {why}", replica.0);
+                    let mut state = self.state();
+                    // It is tried again, later.
+                    state.replicas.remove(&replica.0);
+                    let before = state.unopened.insert(replica.0, (Instant::now(), why.clone()));
+                    drop(state);
+                    if before.is_none_or(|(_, before)| before != why) {
+                        eprintln!("loadline: replica {} is not opened: {why}", replica.0);
+                    }
+                    self.look_soon();
                 }
-                Report::Opened(_, Ok(())) => {}
+                Report::Opened(replica, Ok(())) => _ = self.state().unopened.remove(&replica.0),
                 Report::Closed(replica) => {
                     if let Some(waits) = self.state().closing.remove(&replica.0) {
                         let _ = waits.send(());
@@ -254,7 +275,7 @@ impl Node {
                 Report::State(state) => {
                     let mut known = self.state();
                     known.loops[number as usize] = state;
-                    known.looking.drain(..).for_each(|waits| _ = waits.send(()));
+                    known.looking.remove(&number).into_iter().flatten().for_each(|waits| _ = waits.send(()));
                 }
                 Report::Ended => return,
             }
@@ -262,14 +283,16 @@ impl Node {
         }
     }
 
-    /// What the loops do, as they say now.
-    pub(crate) async fn look_at_loops(&self) {
-        for orders in &self.0.loops {
+    /// What the loops do, as they say now. Whether all have said so in time.
+    pub(crate) async fn look_at_loops(&self) -> bool {
+        let mut all = true;
+        for (number, orders) in (0..).zip(&self.0.loops) {
             let (answer, answered) = oneshot::channel();
-            self.state().looking.push(answer);
+            self.state().looking.entry(number).or_default().push(answer);
             orders.give(Order::Look);
-            let _ = tokio::time::timeout(Duration::from_secs(2), answered).await;
+            all &= matches!(tokio::time::timeout(Duration::from_secs(2), answered).await, Ok(Ok(())));
         }
+        all
     }
 
     /// Gives an order that a person has decided, and waits for what becomes of it. Nothing, if that is not known in time.
@@ -278,12 +301,18 @@ impl Node {
         volume: u64,
         order: loadline_san_core::volume::Order,
     ) -> Option<Result<(), OrderError>> {
-        // Answers do not say to which order they belong.
-        let _one = self.0.ordering.lock().await;
         let (answer, answered) = oneshot::channel();
-        self.state().ordered.insert(volume, answer);
-        self.loop_of(volume).give(Order::Volume(VolumeId(volume), order));
-        tokio::time::timeout(Duration::from_secs(20), answered).await.ok()?.ok()
+        let number = {
+            let mut state = self.state();
+            state.orders += 1;
+            let number = state.orders;
+            state.ordered.insert(number, answer);
+            number
+        };
+        self.loop_of(volume).give(Order::Volume(VolumeId(volume), number, order));
+        let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
+        self.state().ordered.remove(&number);
+        answered.ok()?.ok()
     }
 
     /// A replica is given up by its loop.
@@ -295,23 +324,34 @@ impl Node {
     }
 }
 
+/// How long loops look before they sleep. Where each has a core, and one more is left for those who ask, looking is cheaper
+/// than to be woken; elsewhere it takes the core from who would do what is looked for.
+fn spin(said: Option<u64>, loops: u32) -> Duration {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let spare = cores > loops as usize;
+    said.map_or(if spare { SPIN } else { Duration::ZERO }, Duration::from_micros)
+}
+
 /// This process is another life of the node.
 fn begin_life(
     store: &mut dyn ConfigStore,
     name: &str,
-) -> Result<Option<(u32, crate::config::catalog::Node, ClusterId)>, ConfigError> {
+) -> Result<Option<(u32, crate::config::catalog::Node, ClusterId, u32)>, ConfigError> {
     for _ in 0..16 {
         let catalog = Catalog::read(store)?;
-        let cluster = catalog.cluster.as_ref().map_or("0", |(cluster, _)| &cluster.id);
-        let cluster = ClusterId(u128::from_str_radix(cluster, 16).map_err(|_| ConfigError::Broken {
+        let (id, loops) =
+            catalog.cluster.as_ref().map_or(("0", 1), |(cluster, _)| (&cluster.id, cluster.loops));
+        let cluster = ClusterId(u128::from_str_radix(id, 16).map_err(|_| ConfigError::Broken {
             key: "cluster".into(),
             why: "its id is no hexadecimal number".into(),
         })?);
         let Some((id, _)) = catalog.node(name) else { return Ok(None) };
         let (mut node, version) = catalog.nodes[&id].clone();
-        node.incarnation += 1;
+        // Greater than that of any life before, also if the store was restored from an older copy.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        node.incarnation = now.max(node.incarnation + 1);
         if store.commit(&[change(format!("node/{id}"), Some(version), &node)])? {
-            return Ok(Some((id, node, cluster)));
+            return Ok(Some((id, node, cluster, loops)));
         }
     }
     Err(ConfigError::Contended)

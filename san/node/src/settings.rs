@@ -15,16 +15,10 @@ pub struct NodeSettings {
     pub cluster: PathBuf,
     /// A folder of its own, for its socket.
     pub folder: PathBuf,
-    /// Threads of the data path.
-    #[serde(default = "one")]
-    pub loops: u32,
-    /// How long a thread looks for what comes before it sleeps, microseconds. Only where cores are to spare.
+    /// How long a thread of the data path looks for what comes before it sleeps, microseconds. If nothing is said: not at all
+    /// where these threads have not each a core, and one more is left.
     #[serde(default)]
-    pub spin_us: u64,
-}
-
-fn one() -> u32 {
-    1
+    pub spin_us: Option<u64>,
 }
 
 /// Why there are none.
@@ -54,11 +48,7 @@ impl NodeSettings {
         let text = std::fs::read_to_string(path)
             .map_err(|error| SettingsError::Unreadable { path: path.to_owned(), error })?;
         let wrong = |error: String| SettingsError::Wrong { path: path.to_owned(), error };
-        let settings: NodeSettings = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if !(1..=256).contains(&settings.loops) {
-            return Err(wrong(format!("loops = {}: 1 to 256 are possible", settings.loops)));
-        }
-        Ok(settings)
+        toml::from_str(&text).map_err(|error| wrong(error.to_string()))
     }
 
     /// Where clients of this machine come.

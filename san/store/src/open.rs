@@ -166,6 +166,17 @@ pub fn create(
     Ok(taken?)
 }
 
+/// The key with which a replica was made that is on this device. None if it is not whole: its making was cut short, and nobody
+/// has used it.
+pub fn key_of(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<Option<u64>, OpenError> {
+    let Some((start, bytes)) = log.log_of(replica) else { return Ok(None) };
+    match Keep::load(disk, Places::new(start, bytes)) {
+        Ok((keep, _)) => Ok((keep.state.replica == replica).then_some(keep.state.key)),
+        Err(KeepError::Io(fault)) => Err(fault.into()),
+        Err(why) => Err(OpenError::Lost { replica, why: why.to_string() }),
+    }
+}
+
 /// What is wrong with a replica that was opened. It is not used, unless a person goes on with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Damage {

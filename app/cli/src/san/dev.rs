@@ -99,7 +99,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
     let is_new = !cluster.exists();
     if is_new {
         std::fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-        cluster::init(&cluster, LEASE_MS).map_err(|why| why.to_string())?;
+        cluster::init(&cluster, LEASE_MS, 1).map_err(|why| why.to_string())?;
     }
     let octets = args.network.octets();
     let program = std::env::current_exe().map_err(|why| why.to_string())?;
@@ -116,8 +116,8 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
                 name: name.clone(),
                 cluster: cluster.clone(),
                 folder: own,
-                loops: 1,
-                spin_us: 0,
+                // They have one machine together.
+                spin_us: Some(0),
             };
             cluster::join(settings, node).map_err(|why| why.to_string())?;
         }

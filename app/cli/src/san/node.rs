@@ -25,6 +25,9 @@ pub(super) struct Init {
     /// node dies, and for more false alarms.
     #[arg(long, value_name = "TIME", default_value = "600ms")]
     lease: TimeSpan,
+    /// Threads of the data path of each node. A volume belongs to one of them, so that several volumes use as many cores.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    loops: u32,
 }
 
 /// Add a node to a cluster: its folder is made, with its node.toml.
@@ -53,9 +56,6 @@ pub(super) struct Join {
     /// The port of NBD.
     #[arg(long, value_name = "PORT", default_value_t = 10809)]
     nbd_port: u16,
-    /// Threads of the data path. All nodes of a cluster have as many.
-    #[arg(long, default_value_t = 1)]
-    loops: u32,
 }
 
 /// Run a node.
@@ -77,7 +77,10 @@ pub(super) fn init(args: &Init) -> Exit {
     if !(100..=60_000).contains(&lease_ms) {
         return complain(Exit::Usage, "--lease: 100ms to 60s are possible");
     }
-    match cluster::init(&args.cluster, lease_ms) {
+    if !(1..=64).contains(&args.loops) {
+        return complain(Exit::Usage, "--loops: 1 to 64 are possible");
+    }
+    match cluster::init(&args.cluster, lease_ms, args.loops) {
         Ok(id) => {
             say!("cluster {id} is made, in {}", args.cluster.display());
             say!("next: loadline san join {} --name node-1 --folder FOLDER", args.cluster.display());
@@ -106,8 +109,7 @@ pub(super) fn join(args: &Join) -> Exit {
         name: args.name.clone(),
         cluster: absolute(&args.cluster),
         folder: absolute(&args.folder),
-        loops: args.loops,
-        spin_us: 0,
+        spin_us: None,
     };
     match cluster::join(settings, node) {
         Ok(file) => {
@@ -127,6 +129,12 @@ pub(super) fn serve(args: &Serve) -> Exit {
         Ok(settings) => settings,
         Err(why) => return complain(Exit::Usage, &why.to_string()),
     };
+    // A node of which a part is missing would look alive and not serve: others take over from one that is gone.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        hook(panic);
+        std::process::abort();
+    }));
     let stop = interrupt::flag();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {

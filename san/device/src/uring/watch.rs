@@ -10,15 +10,29 @@ use super::{MOST_TRIES, Uring};
 
 /// In `user_data`: it is no request's.
 pub(super) const WATCHED: u64 = 1 << 63;
+/// And it is room that is waited for.
+const ROOM: u64 = 1 << 62;
+
+/// What a descriptor is watched for. An error or the other end's end is told to both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    /// Something to be read.
+    Input,
+    /// Room to write.
+    Room,
+}
 
 impl Uring {
-    /// Watches a descriptor until it can be read from, or written to if this says so, or has an error: then
-    /// [`ready`](Self::ready) gives its key, once. Keys are the caller's; a key that is given twice comes twice. The
-    /// descriptor is kept open by the kernel until then, so who closes it shuts it down before. Fails if the queue stays full.
-    pub fn watch(&mut self, fd: RawFd, key: u32, writing: bool) -> io::Result<()> {
-        let events = libc::POLLIN | libc::POLLRDHUP | if writing { libc::POLLOUT } else { 0 };
+    /// Watches a descriptor until there is what it is watched for: then [`ready`](Self::ready) gives its key, once. Keys are
+    /// the caller's; a key that is given twice comes twice. The descriptor is kept open by the kernel until then, so who
+    /// closes it shuts it down before. Fails if the queue stays full.
+    pub fn watch(&mut self, fd: RawFd, key: u32, what: For) -> io::Result<()> {
+        let (events, room) = match what {
+            For::Input => (libc::POLLIN | libc::POLLRDHUP, 0),
+            For::Room => (libc::POLLOUT, ROOM),
+        };
         let entry = opcode::PollAdd::new(types::Fd(fd), events as u32).build();
-        let entry = entry.user_data(WATCHED | u64::from(key));
+        let entry = entry.user_data(WATCHED | room | u64::from(key));
         for _ in 0..MOST_TRIES {
             // SAFETY: the entry refers to no memory, and the kernel takes a reference of the file.
             if unsafe { self.ring.push(&entry) } {
@@ -34,7 +48,7 @@ impl Uring {
     }
 
     /// The key of a watched descriptor about which there is something to know. `None` until there is one.
-    pub fn ready(&mut self) -> Option<u32> {
+    pub fn ready(&mut self) -> Option<(u32, For)> {
         self.ready.pop_front()
     }
 
@@ -43,7 +57,7 @@ impl Uring {
         let watched = data & WATCHED != 0;
         if watched {
             self.watching -= 1;
-            self.ready.push_back(data as u32);
+            self.ready.push_back((data as u32, if data & ROOM == 0 { For::Input } else { For::Room }));
         }
         watched
     }

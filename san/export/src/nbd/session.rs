@@ -154,7 +154,12 @@ impl Session {
     }
 
     fn is_full(&self) -> bool {
-        self.in_flight() >= MOST_REQUESTS || self.taken + self.out.bytes() >= MOST_BYTES
+        self.in_flight() >= MOST_REQUESTS || self.taken() >= MOST_BYTES
+    }
+
+    /// Bytes that what it asked for, and answers that were not sent, take, or may.
+    pub fn taken(&self) -> usize {
+        self.taken + self.out.bytes()
     }
 
     /// Where the client's next bytes are to be received. Never empty if it [wants](Self::wants_bytes) some and

@@ -31,6 +31,8 @@ pub struct Cluster {
     pub next_id: u64,
     /// Length of the leases of volumes that are made, milliseconds.
     pub lease_ms: u64,
+    /// Threads of the data path of each node: a volume belongs to the same one everywhere.
+    pub loops: u32,
 }
 
 /// A node.
@@ -119,6 +121,9 @@ pub struct Replica {
     pub device: u32,
     /// Bytes of its log.
     pub log_bytes: u64,
+    /// Random bits that nobody knows who writes data. By them a device tells it from another one that had its id, before the
+    /// configuration was restored from an older copy.
+    pub key: u64,
     /// What is being done with it.
     pub state: ReplicaState,
 }

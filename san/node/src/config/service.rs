@@ -1,6 +1,8 @@
 //! The store on a thread of its own: nobody who must not wait waits for it.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use loadline_san_core::ids::{Epoch, VolumeId};
 use loadline_san_core::record::Record;
@@ -12,59 +14,132 @@ use super::{Change, ConfigError, ConfigStore};
 use crate::event_loop::Orders;
 use crate::event_loop::order::Order;
 
+/// How long an answer of the store is waited for.
+const LIMIT: Duration = Duration::from_secs(10);
+
 type Job = Box<dyn FnOnce(&mut dyn ConfigStore) + Send>;
+
+/// What the store is asked for.
+enum Work {
+    Job(Job),
+    Record(VolumeId, About, Orders),
+}
+
+/// What is asked of a record.
+enum About {
+    Look(Epoch),
+    Propose(Box<Record>, Epoch),
+}
 
 /// To use the store, from anywhere.
 #[derive(Debug, Clone)]
-pub struct Config(Sender<Job>);
+pub struct Config(Sender<Work>);
 
 impl Config {
     /// Starts the thread. It ends when the last of these is dropped.
     pub fn start(store: Box<dyn ConfigStore>) -> std::io::Result<Config> {
-        let (sender, jobs) = channel();
-        std::thread::Builder::new().name("config".into()).spawn(move || serve(store, &jobs))?;
+        let (sender, work) = channel();
+        std::thread::Builder::new().name("config".into()).spawn(move || serve(store, &work))?;
         Ok(Config(sender))
     }
 
-    /// Does something with the store.
+    /// Does something with the store. Whether it was done is not known if there is no answer in time.
     pub async fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut dyn ConfigStore) -> Result<T, ConfigError> + Send + 'static,
     ) -> Result<T, ConfigError> {
         let (answer, answered) = oneshot::channel();
-        self.give(Box::new(move |store| {
-            // Who asked may have gone.
-            let _ = answer.send(job(store));
-        }));
-        answered.await.unwrap_or_else(|_| Err(ConfigError::Unavailable("its thread has ended".into())))
+        self.give(Work::Job(Box::new(move |store| {
+            // Who asked may have gone: nobody wants it any more.
+            if !answer.is_closed() {
+                let _ = answer.send(job(store));
+            }
+        })));
+        match tokio::time::timeout(LIMIT, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(ConfigError::Unavailable("its thread has ended".into())),
+            Err(_) => Err(ConfigError::Unavailable(format!("not within {} s", LIMIT.as_secs()))),
+        }
     }
 
     /// What is the record? The loop is told, if there is an answer; otherwise it asks again.
     pub fn look(&self, volume: VolumeId, asked_at: Epoch, orders: Orders) {
-        self.give(Box::new(move |store| match read_record(store, volume) {
-            Ok(Some((record, _))) => _ = orders.give(Order::Seen(volume, Box::new(record), asked_at)),
-            Ok(None) => {}
-            Err(why) => eprintln!("loadline: the record of volume {}: {why}", volume.0),
-        }));
+        self.give(Work::Record(volume, About::Look(asked_at), orders));
     }
 
     /// Makes this the record, if it is at this epoch. The loop is told, if the answer is known; otherwise it proposes again.
     pub fn propose(&self, volume: VolumeId, record: Box<Record>, replaces: Epoch, orders: Orders) {
-        self.give(Box::new(move |store| match swap(store, volume, &record, replaces) {
-            Ok(answer) => _ = orders.give(Order::Swapped(volume, record.made_by, answer, replaces)),
-            Err(why) => eprintln!("loadline: the record of volume {}: {why}", volume.0),
-        }));
+        self.give(Work::Record(volume, About::Propose(record, replaces), orders));
     }
 
-    fn give(&self, job: Job) {
+    fn give(&self, work: Work) {
         // The thread ends only when nobody can give it anything.
-        let _ = self.0.send(job);
+        let _ = self.0.send(work);
     }
 }
 
-fn serve(mut store: Box<dyn ConfigStore>, jobs: &Receiver<Job>) {
-    for job in jobs {
-        job(&mut *store);
+/// What waits. Records come first: volumes wait for them, and lose their owners if they wait for long.
+#[derive(Default)]
+struct Waiting {
+    records: VecDeque<(VolumeId, About, Orders)>,
+    jobs: VecDeque<Job>,
+}
+
+impl Waiting {
+    fn add(&mut self, work: Work) {
+        let (volume, about, orders) = match work {
+            Work::Job(job) => {
+                self.jobs.push_back(job);
+                return;
+            }
+            Work::Record(volume, about, orders) => (volume, about, orders),
+        };
+        // A loop asks again when it has waited for a while; one answer is enough.
+        for (_, waits, _) in self.records.iter_mut().filter(|(of, ..)| *of == volume) {
+            match (waits, &about) {
+                // It is looked at later than either was asked.
+                (About::Look(old), About::Look(new)) => {
+                    *old = *new;
+                    return;
+                }
+                (About::Propose(old, _), About::Propose(new, _)) if old == new => return,
+                _ => {}
+            }
+        }
+        self.records.push_back((volume, about, orders));
+    }
+}
+
+fn serve(mut store: Box<dyn ConfigStore>, work: &Receiver<Work>) {
+    let mut waiting = Waiting::default();
+    loop {
+        work.try_iter().for_each(|work| waiting.add(work));
+        if let Some((volume, about, orders)) = waiting.records.pop_front() {
+            answer(&mut *store, volume, about, &orders);
+        } else if let Some(job) = waiting.jobs.pop_front() {
+            job(&mut *store);
+        } else {
+            match work.recv() {
+                Ok(work) => waiting.add(work),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Answers a loop. Without an answer it asks again.
+fn answer(store: &mut dyn ConfigStore, volume: VolumeId, about: About, orders: &Orders) {
+    let answered = match about {
+        About::Look(asked_at) => read_record(store, volume).map(|found| {
+            if let Some((record, _)) = found {
+                orders.give(Order::Seen(volume, Box::new(record), asked_at));
+            }
+        }),
+        About::Propose(record, replaces) => swap(store, volume, &record, replaces)
+            .map(|answer| _ = orders.give(Order::Swapped(volume, record.made_by, answer, replaces))),
+    };
+    if let Err(why) = answered {
+        eprintln!("loadline: the record of volume {}: {why}", volume.0);
     }
 }
 

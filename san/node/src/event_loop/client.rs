@@ -18,14 +18,16 @@ pub(super) struct Client {
     pub(super) socket: OwnedFd,
     pub(super) session: Session,
     pub(super) volume: VolumeId,
-    /// It is watched, for what it is waiting for.
+    /// It is watched for what it says.
     pub(super) watched: bool,
-    /// And for room too.
+    /// It is watched for room.
     pub(super) watched_for_room: bool,
     /// Its socket has no room.
     pub(super) blocked: bool,
-    /// It asks for more than it may for now.
+    /// It asks for more than it may for now, and is not listened to.
     pub(super) paused: bool,
+    /// Bytes that it takes, as they are counted.
+    pub(super) taken: usize,
 }
 
 /// What has come of reading.

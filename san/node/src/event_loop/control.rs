@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use loadline_san_core::replica::Replica;
-use loadline_san_core::volume::{Event, Times, Volume};
+use loadline_san_core::volume::{Event, OrderError, Times, Volume};
 use loadline_san_device::direct::Direct;
 use loadline_san_store::open::open;
 
@@ -41,7 +41,19 @@ impl EventLoop {
                 self.step_volume(id, Event::Detach);
                 self.detached(id);
             }
-            Order::Volume(id, order) => self.step_volume(id, Event::Order(order)),
+            Order::Volume(id, number, order) => {
+                let Some(served) = self.volumes.get_mut(&id) else {
+                    (self.tell)(Report::Ordered(number, Err(OrderError::NotOwner)));
+                    return;
+                };
+                served.giving = Some(number);
+                self.step_volume(id, Event::Order(order));
+                if let Some(served) = self.volumes.get_mut(&id)
+                    && let Some(number) = served.giving.take()
+                {
+                    served.ordered = Some(number);
+                }
+            }
             Order::Seen(id, record, asked_at) => self.step_volume(id, Event::Seen(*record, asked_at)),
             Order::Swapped(id, proposal, answer, asked_at) => {
                 self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
@@ -55,6 +67,14 @@ impl EventLoop {
                 peer.moved(address, now);
             }
             Order::Hear(socket, from) => {
+                // One that comes again has lost the other, whether that is known here or not.
+                let gone: Vec<u32> =
+                    self.hearings.iter().filter(|(_, old)| old.from == from).map(|(key, _)| *key).collect();
+                for key in gone {
+                    if let Some(old) = self.hearings.remove(&key) {
+                        super::client::shut_down(&old.socket);
+                    }
+                }
                 let key = self.key();
                 self.hearings.insert(key, Hearing::new(socket, from, self.options.cluster));
                 self.readable.push_back(key);

@@ -78,8 +78,8 @@ pub enum Order {
     Attach(VolumeId),
     /// Its clients go, and nobody owns it here. → [`Report::Detached`]
     Detach(VolumeId),
-    /// Something that a person decides. → [`Report::Ordered`]
-    Volume(VolumeId, volume::Order),
+    /// Something that a person decides, by a number that no other order has. → [`Report::Ordered`]
+    Volume(VolumeId, u64, volume::Order),
     /// The configuration store was asked for the record.
     Seen(VolumeId, Box<Record>, Epoch),
     /// It was asked for a swap.
@@ -111,8 +111,8 @@ pub enum Report {
     Attached(VolumeId),
     /// It is attached elsewhere, or not any more: its clients here are gone.
     Detached(VolumeId),
-    /// An order was carried out, or not.
-    Ordered(VolumeId, Result<(), OrderError>),
+    /// The order with this number was carried out, or not.
+    Ordered(u64, Result<(), OrderError>),
     /// How it is.
     State(LoopState),
     /// It has ended.

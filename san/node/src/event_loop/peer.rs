@@ -11,6 +11,7 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{Content, Entry, FromOwner, FromReplica, Payload, ToOwner, ToReplica, What};
 use loadline_san_device::outbox::Outbox;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks};
+use loadline_san_device::uring::For;
 use loadline_san_protocol::{ClusterId, encode_to_owner, encode_to_replica};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
@@ -85,10 +86,12 @@ pub(super) struct Outgoing {
     /// By which the ring knows the connection. Each has its own.
     pub(super) key: u32,
     watched: bool,
-    /// And for room too.
+    /// It is watched for room.
     watched_for_room: bool,
     /// Its socket has no room.
     blocked: bool,
+    /// It was said that it is not reached.
+    complained: bool,
 }
 
 impl Outgoing {
@@ -103,6 +106,7 @@ impl Outgoing {
             watched: false,
             watched_for_room: false,
             blocked: false,
+            complained: false,
         }
     }
 
@@ -110,22 +114,22 @@ impl Outgoing {
     pub(super) fn moved(&mut self, address: SocketAddr, now: Moment) {
         if address != self.address {
             self.address = address;
-            self.down(now);
+            self.down("it has another address now", now);
         }
     }
 
-    /// The descriptor that is to be watched from now on, and whether for room, if it is not yet.
-    pub(super) fn is_to_be_watched(&mut self) -> Option<(i32, bool)> {
-        let (fd, for_room) = match &self.talk {
+    /// The descriptor that is to be watched from now on, and for what, if it is not yet.
+    pub(super) fn is_to_be_watched(&mut self) -> Option<(i32, For)> {
+        let (fd, input, room) = match &self.talk {
             Talk::Down { .. } => return None,
-            Talk::Connecting(socket) => (socket.as_raw_fd(), true),
-            Talk::Up(socket) => (socket.as_raw_fd(), self.blocked),
+            Talk::Connecting(socket) => (socket.as_raw_fd(), false, true),
+            Talk::Up(socket) => (socket.as_raw_fd(), true, self.blocked),
         };
-        if self.watched && (self.watched_for_room || !for_room) {
-            return None;
+        if room && !std::mem::replace(&mut self.watched_for_room, true) {
+            return Some((fd, For::Room));
         }
-        (self.watched, self.watched_for_room) = (true, for_room);
-        Some((fd, for_room))
+        // The other side never says anything here; that it goes is to be known.
+        (input && !std::mem::replace(&mut self.watched, true)).then_some((fd, For::Input))
     }
 
     /// Begins to connect, if it is time. Whether there is a new connection, which needs a key.
@@ -140,21 +144,24 @@ impl Outgoing {
                 (self.watched, self.watched_for_room, self.blocked) = (false, false, false);
                 true
             }
-            Err(_) => {
-                self.down(now);
+            Err(why) => {
+                self.down(&why.to_string(), now);
                 false
             }
         }
     }
 
     /// Something is known of the connection.
-    pub(super) fn ready(&mut self, now: Moment) {
-        (self.watched, self.watched_for_room, self.blocked) = (false, false, false);
+    pub(super) fn ready(&mut self, what: For, now: Moment) {
+        match what {
+            For::Input => self.watched = false,
+            For::Room => (self.watched_for_room, self.blocked) = (false, false),
+        }
         match &self.talk {
             Talk::Connecting(socket) => {
                 let failed = nix::sys::socket::getsockopt(socket, sockopt::SocketError).unwrap_or(1);
                 if failed != 0 {
-                    self.down(now);
+                    self.down(nix::errno::Errno::from_raw(failed).desc(), now);
                     return;
                 }
                 let Talk::Connecting(socket) = std::mem::replace(&mut self.talk, Talk::Down { until: now })
@@ -163,24 +170,32 @@ impl Outgoing {
                 };
                 self.talk = Talk::Up(socket);
                 self.out.text(self.preamble.encode().to_vec());
-            }
-            Talk::Up(socket) => {
-                // The other side never says anything here.
-                if receive(socket, &mut [0; 64]) != Received::Nothing {
-                    self.down(now);
+                if std::mem::take(&mut self.complained) {
+                    eprintln!("loadline: node {} is reached again, at {}", self.preamble.to.0, self.address);
                 }
             }
-            Talk::Down { .. } => {}
+            Talk::Up(socket) if what == For::Input => {
+                if receive(socket, &mut [0; 64]) != Received::Nothing {
+                    self.down("it has hung up", now);
+                }
+            }
+            Talk::Up(_) | Talk::Down { .. } => {}
         }
     }
 
     /// The connection is given up, and tried again later.
-    pub(super) fn down(&mut self, now: Moment) {
+    pub(super) fn down(&mut self, why: &str, now: Moment) {
         if let Talk::Connecting(socket) | Talk::Up(socket) = &self.talk {
             super::client::shut_down(socket);
         }
         self.talk = Talk::Down { until: now.after(RETRY_NS) };
         self.out = Outbox::default();
+        if !std::mem::replace(&mut self.complained, true) {
+            eprintln!(
+                "loadline: node {} is not reached at {}: {why}; it is tried again and again",
+                self.preamble.to.0, self.address
+            );
+        }
     }
 
     /// Takes a message, if the connection can.
@@ -244,7 +259,7 @@ impl Outgoing {
         {
             match send_all(socket, &mut self.out) {
                 Ok(room) => self.blocked = !room,
-                Err(_) => self.down(now),
+                Err(why) => self.down(&why.to_string(), now),
             }
         }
     }

@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use loadline_san_core::layout::{Layout, MOST_TOGETHER};
-use loadline_san_core::volume::{Ask, Request, RequestId, SECTORS, Status, Volume};
+use loadline_san_core::volume::{Ask, OrderError, Request, RequestId, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_export::nbd::session::{Asked, What};
 
 use super::blocks::{address, is_whole};
-use super::order::OpenVolume;
+use super::order::{NewClient, OpenVolume};
 
 /// Blocks of data that an owner has in flight for a volume: what the logs of its replicas are made for
 /// ([`NewReplica::most_in_flight`](loadline_san_store::open::NewReplica)). One request of any length is always begun.
@@ -31,13 +31,18 @@ pub(super) struct AtWork {
 pub(super) struct Served {
     pub(super) volume: Volume<Blocks>,
     pub(super) open: OpenVolume,
-    /// Clients may ask.
-    pub(super) let_in: bool,
+    /// Clients that were announced, and may ask when core says that they have come.
+    pub(super) announced: Vec<NewClient>,
+    /// Clients that have come since.
+    pub(super) arriving: Vec<NewClient>,
     pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
     blocks: u64,
     waiting: VecDeque<(u32, Asked)>,
     next: u64,
     pub(super) clients: usize,
+    /// The number of the order that is being given, and of the one that is being carried out.
+    pub(super) giving: Option<u64>,
+    pub(super) ordered: Option<u64>,
 }
 
 impl Served {
@@ -45,12 +50,23 @@ impl Served {
         Served {
             volume,
             open,
-            let_in: false,
+            announced: Vec::new(),
+            arriving: Vec::new(),
             at_work: HashMap::default(),
             blocks: 0,
             waiting: VecDeque::new(),
             next: 1,
             clients: 0,
+            giving: None,
+            ordered: None,
+        }
+    }
+
+    /// Of which order this is the result. One that is given may be refused at once, or end the one before.
+    pub(super) fn order_of(&mut self, result: &Result<(), OrderError>) -> Option<u64> {
+        match result {
+            Err(OrderError::Superseded) => self.ordered.take(),
+            _ => self.giving.take().or_else(|| self.ordered.take()),
         }
     }
 

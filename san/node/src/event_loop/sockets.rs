@@ -4,6 +4,7 @@ use std::os::fd::AsRawFd;
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::volume::Event;
+use loadline_san_device::uring::For;
 use loadline_san_export::nbd::session::Session;
 
 use super::client::{self, Client, Received};
@@ -15,32 +16,44 @@ use super::{EventLoop, Local};
 
 /// Connections of clients at most.
 const MOST_CLIENTS: usize = 4096;
+/// Bytes that the requests and answers of all clients may take. Beyond that only who takes none is listened to.
+const MOST_TAKEN: usize = 512 << 20;
 
 impl EventLoop {
+    /// A client has come. It may ask when the record of the volume says that it has: who came to another node before may
+    /// still have something waiting there (rule T12).
     pub(super) fn new_client(&mut self, new: NewClient) {
-        let NewClient { socket, volume, bytes, choice, rest } = new;
-        if self.clients.len() >= MOST_CLIENTS {
-            eprintln!("loadline: a client of volume {} is hung up on: {MOST_CLIENTS} are there", volume.0);
+        let id = new.volume;
+        let Some(served) = self.volumes.get_mut(&id) else { return };
+        if self.clients.len() + served.arriving.len() + served.announced.len() >= MOST_CLIENTS {
+            eprintln!("loadline: a client of volume {} is hung up on: {MOST_CLIENTS} are there", id.0);
             return;
         }
-        // Who is not let in is hung up on: the volume has moved since.
-        let Some(served) = self.volumes.get_mut(&volume).filter(|served| served.let_in) else { return };
-        served.clients += 1;
-        let key = self.key();
-        let session = Session::new(choice, bytes, &rest);
-        self.clients.insert(
-            key,
-            Client {
-                socket,
-                session,
-                volume,
-                watched: false,
-                watched_for_room: false,
-                blocked: false,
-                paused: false,
-            },
-        );
-        self.readable.push_back(key);
+        served.arriving.push(new);
+        if served.announced.is_empty() {
+            served.announced.append(&mut served.arriving);
+            self.step_volume(id, Event::Attach);
+        }
+    }
+
+    /// Those that were announced may ask. Whether others have come since, who are announced now.
+    pub(super) fn let_in(&mut self, id: VolumeId) -> bool {
+        let Some(served) = self.volumes.get_mut(&id) else { return false };
+        let coming = std::mem::take(&mut served.arriving);
+        let come = std::mem::replace(&mut served.announced, coming);
+        served.clients += come.len();
+        let more = !served.announced.is_empty();
+        for new in come {
+            let key = self.key();
+            let NewClient { socket, volume, bytes, choice, rest } = new;
+            let session = Session::new(choice, bytes, &rest);
+            let (watched, watched_for_room, blocked, paused, taken) = (false, false, false, false, 0);
+            let client =
+                Client { socket, session, volume, watched, watched_for_room, blocked, paused, taken };
+            self.clients.insert(key, client);
+            self.readable.push_back(key);
+        }
+        more
     }
 
     /// A key that no connection has had.
@@ -60,7 +73,8 @@ impl EventLoop {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(served) = self.volumes.get_mut(&client.volume) else { return };
         let mut received = Received::Nothing;
-        if client.session.wants_bytes() {
+        let fits = self.taken < MOST_TAKEN || client.taken == 0;
+        if fits && client.session.wants_bytes() {
             received = client::receive(&client.socket, client.session.space());
             if let Received::Some(bytes) = received {
                 client.session.received(bytes);
@@ -78,7 +92,7 @@ impl EventLoop {
             }
         }
         let volume = client.volume;
-        client.paused = !client.session.wants_bytes();
+        client.paused = !fits || !client.session.wants_bytes();
         if received == Received::End {
             self.hang_up(key);
         } else {
@@ -98,6 +112,7 @@ impl EventLoop {
     pub(super) fn hang_up(&mut self, key: u32) {
         let Some(client) = self.clients.remove(&key) else { return };
         client::shut_down(&client.socket);
+        self.taken -= client.taken;
         if let Some(served) = self.volumes.get_mut(&client.volume) {
             served.leave(key);
         }
@@ -121,21 +136,39 @@ impl EventLoop {
                 self.hang_up(key);
                 continue;
             }
+            let taken = client.session.taken();
+            self.taken = self.taken - client.taken + taken;
+            client.taken = taken;
             // One that asks for more than it may, or does not read, is not listened to until it is answered.
             if client.paused && client.session.wants_bytes() {
-                client.paused = false;
-                self.readable.push_back(key);
-                continue;
-            }
-            let waits = !client.paused && !client.watched || client.blocked && !client.watched_for_room;
-            if waits {
-                (client.watched, client.watched_for_room) = (true, client.blocked);
-                if self.uring.watch(client.socket.as_raw_fd(), key, client.blocked).is_err() {
-                    self.hang_up(key);
+                if self.taken < MOST_TAKEN || taken == 0 {
+                    client.paused = false;
+                    self.readable.push_back(key);
+                } else {
+                    self.starved.push(key);
                 }
+            }
+            let fd = client.socket.as_raw_fd();
+            let mut watched = Ok(());
+            if !client.paused && !std::mem::replace(&mut client.watched, !client.paused) {
+                watched = self.uring.watch(fd, key, For::Input);
+            }
+            if client.blocked && !std::mem::replace(&mut client.watched_for_room, true) {
+                watched = watched.and_then(|()| self.uring.watch(fd, key, For::Room));
+            }
+            if watched.is_err() {
+                self.hang_up(key);
             }
         }
         self.answered = answered;
+        if self.taken < MOST_TAKEN {
+            for key in self.starved.drain(..) {
+                if let Some(client) = self.clients.get_mut(&key) {
+                    client.paused = false;
+                    self.readable.push_back(key);
+                }
+            }
+        }
     }
 
     pub(super) fn hear(&mut self, key: u32) {
@@ -159,7 +192,7 @@ impl EventLoop {
             }
         }
         let fd = hearing.socket.as_raw_fd();
-        if over || self.uring.watch(fd, key, false).is_err() {
+        if over || self.uring.watch(fd, key, For::Input).is_err() {
             client::shut_down(&hearing.socket);
             self.hearings.remove(&key);
         }
@@ -176,10 +209,10 @@ impl EventLoop {
                 self.next_key += 1;
                 self.to_peers.insert(peer.key, *node);
             }
-            if let Some((fd, for_room)) = peer.is_to_be_watched()
-                && self.uring.watch(fd, peer.key, for_room).is_err()
-            {
-                peer.down(now);
+            while let Some((fd, what)) = peer.is_to_be_watched() {
+                if self.uring.watch(fd, peer.key, what).is_err() {
+                    peer.down("it cannot be watched", now);
+                }
             }
         }
     }

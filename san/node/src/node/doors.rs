@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::record::{Record, State as RecordState};
 use loadline_san_export::nbd::handshake::{Choice, Export, Handshake, Next, Refusal};
 use loadline_san_protocol::record;
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -25,7 +26,11 @@ use crate::event_loop::peer::Preamble;
 const CHOOSES: Duration = Duration::from_secs(10);
 /// How long a client waits until a volume is served.
 const SERVED: Duration = Duration::from_secs(8);
-/// Clients that have not chosen yet, and those that are forwarded. Others are hung up on.
+/// How often a loop is told that a volume is wanted here.
+const ASKED: Duration = Duration::from_millis(500);
+/// After so long without a word, and four times as long without an answer, a connection is given up. Seconds.
+const QUIET_S: u32 = 10;
+/// Clients that have not chosen yet, and those that are forwarded; and nodes. Others are hung up on.
 const MOST_AT_THE_DOOR: usize = 2048;
 
 /// Where a volume is to be reached.
@@ -42,7 +47,14 @@ trait Connection: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 
 impl Connection for TcpStream {
     fn descriptor(self) -> std::io::Result<OwnedFd> {
         self.set_nodelay(true)?;
-        Ok(self.into_std()?.into())
+        let socket = OwnedFd::from(self.into_std()?);
+        // Who is gone without a word is found out.
+        setsockopt(&socket, sockopt::KeepAlive, &true)?;
+        setsockopt(&socket, sockopt::TcpKeepIdle, &QUIET_S)?;
+        setsockopt(&socket, sockopt::TcpKeepInterval, &QUIET_S)?;
+        setsockopt(&socket, sockopt::TcpKeepCount, &3)?;
+        setsockopt(&socket, sockopt::TcpUserTimeout, &(4000 * QUIET_S))?;
+        Ok(socket)
     }
 }
 
@@ -66,13 +78,16 @@ impl Node {
         // What a dead process has left. A living one has its addresses too, so this one would not have come so far.
         let _ = std::fs::remove_file(&socket);
         let local = UnixListener::bind(&socket).map_err(listen(format!("{} (NBD)", socket.display())))?;
-        let (this, room) = (self.clone(), Arc::new(Semaphore::new(MOST_AT_THE_DOOR)));
+        // Apart: neither shuts the other out.
+        let (clients, nodes) = (MOST_AT_THE_DOOR, MOST_AT_THE_DOOR);
+        let (clients, nodes) = (Arc::new(Semaphore::new(clients)), Arc::new(Semaphore::new(nodes)));
+        let this = self.clone();
         Ok(async move {
             loop {
                 let came: Result<(), std::io::Error> = tokio::select! {
-                    came = peers.accept() => came.map(|(stream, _)| this.clone().let_in_peer(stream, &room)),
-                    came = nbd.accept() => came.map(|(stream, _)| this.clone().let_in_client(stream, &room)),
-                    came = local.accept() => came.map(|(stream, _)| this.clone().let_in_client(stream, &room)),
+                    came = peers.accept() => came.map(|(stream, _)| this.clone().let_in_peer(stream, &nodes)),
+                    came = nbd.accept() => came.map(|(stream, _)| this.clone().let_in_client(stream, &clients)),
+                    came = local.accept() => came.map(|(stream, _)| this.clone().let_in_client(stream, &clients)),
                 };
                 if let Err(error) = came {
                     // Out of descriptors, perhaps: some will be closed.
@@ -194,8 +209,8 @@ impl Node {
     async fn find(&self, name: &str) -> Result<(u64, Export, Place), Refusal> {
         let unknown =
             || Refusal::Unknown(format!("there is no volume {name}: 'loadline volume list' shows them"));
-        let begun = std::time::Instant::now();
-        let mut asked = false;
+        let begun = Instant::now();
+        let mut asked = None;
         loop {
             // What was attached a moment ago is known to whoever asks for it.
             let _ = self.refresh().await;
@@ -222,9 +237,7 @@ impl Node {
                 if self.state().attached.contains(&id) {
                     return Ok((id, export, Place::Here));
                 }
-                if !std::mem::replace(&mut asked, true) {
-                    self.loop_of(id).give(Order::Attach(VolumeId(id)));
-                }
+                self.want_attached(id, &mut asked);
             } else if let (RecordState::Active, Some(address)) = (record.state, address)
                 && self.answers(address).await
             {
@@ -239,26 +252,41 @@ impl Node {
         }
     }
 
-    /// A client that came to another node, for a volume that is owned here.
+    /// The loop is told now and then that a volume is wanted here: it may not know it yet.
+    fn want_attached(&self, id: u64, asked: &mut Option<Instant>) {
+        if asked.is_none_or(|asked| asked.elapsed() > ASKED) {
+            *asked = Some(Instant::now());
+            self.loop_of(id).give(Order::Attach(VolumeId(id)));
+        }
+    }
+
+    /// A client that came to another node, for a volume that is owned here. If it is not, it is not claimed: who has sent the
+    /// client may have known less than this node does now.
     async fn take_forwarded(&self, forward: Forward, mut stream: TcpStream) {
-        let _ = self.refresh().await;
-        let bytes = {
-            let state = self.state();
-            let volume = state.catalog.volumes.get(&forward.volume);
-            let attached = volume.is_some_and(|(volume, _)| volume.attached.is_some());
-            let record = state.catalog.records.get(&forward.volume).filter(|_| attached);
-            record.and_then(|stored| record::decode(&stored.value).ok()).map(|record| record.blocks * BLOCK)
-        };
-        let Some(bytes) = bytes.filter(|_| forward.cluster == self.0.cluster) else { return };
-        if !self.state().attached.contains(&forward.volume) {
-            self.loop_of(forward.volume).give(Order::Attach(VolumeId(forward.volume)));
-            let volume = forward.volume;
-            if !self.wait_until(SERVED, |state| state.attached.contains(&volume)).await {
+        let begun = Instant::now();
+        let mut asked = None;
+        while begun.elapsed() < SERVED {
+            if self.refresh().await.is_err() || forward.cluster != self.0.cluster {
                 return;
             }
-        }
-        if stream.write_all(&Forward::TAKEN).await.is_ok() {
-            self.hand_over(stream, forward.volume, bytes, forward.choice(), Vec::new());
+            let (mine, here) = {
+                let state = self.state();
+                let volume = state.catalog.volumes.get(&forward.volume);
+                let wanted = volume.is_some_and(|(volume, _)| volume.attached.is_some());
+                let record = state.catalog.records.get(&forward.volume).filter(|_| wanted);
+                let record = record.and_then(|stored| record::decode(&stored.value).ok());
+                let mine = record.filter(|record| record.owner.node == self.0.me.node);
+                (mine.map(|record| record.blocks * BLOCK), state.attached.contains(&forward.volume))
+            };
+            let Some(bytes) = mine else { return };
+            if here {
+                if stream.write_all(&Forward::TAKEN).await.is_ok() {
+                    self.hand_over(stream, forward.volume, bytes, forward.choice(), Vec::new());
+                }
+                return;
+            }
+            self.want_attached(forward.volume, &mut asked);
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use loadline_san_export::nbd::handshake::Choice;
-use loadline_san_protocol::ClusterId;
+use loadline_san_protocol::{ClusterId, record};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
 
-use super::Node;
+use super::{LOOK, Node};
 use crate::event_loop::peer::Preamble;
 
 /// How long the owner may take to let a client in.
@@ -53,6 +53,20 @@ impl Forward {
 }
 
 impl Node {
+    /// Ends when another node than this one owns a volume: the one that is asked may never answer again.
+    async fn owned_elsewhere(&self, volume: u64, owner: SocketAddr) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let state = self.state();
+            let record =
+                state.catalog.records.get(&volume).and_then(|stored| record::decode(&stored.value).ok());
+            let node = record.and_then(|record| state.catalog.nodes.get(&record.owner.node.0));
+            if node.is_none_or(|(node, _)| node.peer != owner) {
+                return;
+            }
+        }
+    }
+
     /// Carries what a client and the owner of its volume say, until either ends.
     pub(super) async fn forward(
         &self,
@@ -74,7 +88,10 @@ impl Node {
             Ok::<_, std::io::Error>((to_owner, answer))
         };
         if let Ok(Ok((mut to_owner, Forward::TAKEN))) = tokio::time::timeout(TAKES, taken).await {
-            let _ = copy_bidirectional_with_sizes(&mut stream, &mut to_owner, BUFFER, BUFFER).await;
+            tokio::select! {
+                _ = copy_bidirectional_with_sizes(&mut stream, &mut to_owner, BUFFER, BUFFER) => {}
+                () = self.owned_elsewhere(volume, owner) => {}
+            }
         }
     }
 }

@@ -8,8 +8,9 @@ mod devices;
 mod show;
 mod volumes;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loadline_san_core::placement::NoPlace;
 use loadline_san_core::volume::OrderError;
@@ -18,6 +19,7 @@ use thiserror::Error;
 
 use super::Node;
 use crate::config::ConfigError;
+use crate::config::catalog::Catalog;
 
 pub use change::{Recover, Resize};
 pub use devices::AddDevice;
@@ -104,11 +106,40 @@ impl ManageError {
 }
 
 impl Node {
-    /// The configuration is read now, rather than soon.
+    /// The configuration is read now, rather than soon. Who comes while others read it waits for them, and then once more at
+    /// most: however many ask, it is read one at a time.
     pub(super) async fn refresh(&self) -> Result<(), ConfigError> {
-        let catalog = self.config().call(crate::config::catalog::Catalog::read).await?;
-        self.state().learn(catalog);
+        let came = Instant::now();
+        let mut last = self.0.reading.lock().await;
+        if last.is_some_and(|begun| begun >= came) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let known = self.state().catalog.revision;
+        let news = self.config().call(move |store| match store.revision()? == known {
+            true => Ok(None),
+            false => Catalog::read(store).map(Some),
+        });
+        if let Some(catalog) = news.await? {
+            self.state().learn(catalog);
+        }
+        *last = Some(begun);
         Ok(())
+    }
+
+    /// Which nodes answer.
+    pub(super) async fn alive(&self) -> BTreeMap<u32, bool> {
+        let nodes = self.state().catalog.nodes.clone();
+        let mut asked = Vec::new();
+        for (id, (node, _)) in nodes {
+            let this = self.clone();
+            asked.push((id, tokio::spawn(async move { id == this.id() || this.answers(node.peer).await })));
+        }
+        let mut alive = BTreeMap::new();
+        for (id, answers) in asked {
+            alive.insert(id, answers.await.unwrap_or(false));
+        }
+        alive
     }
 
     /// Whether a node's process answers.

@@ -1,7 +1,7 @@
 //! What the configuration says is made so, again and again: whatever was begun before a crash goes on.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::layout::{GroupIndex, Layout};
@@ -9,7 +9,7 @@ use loadline_san_core::message::Promise;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_protocol::device::DeviceId;
 use loadline_san_store::io::Area;
-use loadline_san_store::open::{NewReplica, create};
+use loadline_san_store::open::{NewReplica, create, key_of};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
@@ -19,15 +19,22 @@ use crate::config::{Change, ConfigError};
 use crate::event_loop::MOST_BLOCKS_IN_FLIGHT;
 use crate::event_loop::order::{OpenReplica, OpenVolume, Order};
 
+/// How long it is waited for that the configuration was looked at once.
+const RECONCILED: Duration = Duration::from_secs(10);
+/// How long devices are waited for before the rest goes on.
+const DEVICES: Duration = Duration::from_secs(5);
+/// How long after a replica could not be opened it is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
 /// How long a device that a dead process had is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Node {
     /// Goes on until the node ends.
     pub(super) async fn reconcile_for_ever(&self) {
-        let mut last = None;
-        let mut complained = false;
+        let (mut last, mut newest) = (None, 0);
+        let (mut complained, mut went_back) = (false, false);
         loop {
+            self.state().begun += 1;
             let news = self.0.config.call(move |store| {
                 let revision = store.revision()?;
                 // What was not done is tried again.
@@ -37,14 +44,25 @@ impl Node {
                 }
             });
             match news.await {
+                Ok(Some((revision, _))) if revision < newest => {
+                    if !std::mem::replace(&mut went_back, true) {
+                        eprintln!(
+                            "loadline: the configuration was at revision {newest}, and is at {revision}: it is an older \
+                             copy. Nothing of it is carried out here until this node is started again; put the newer one \
+                             in its place if there is one"
+                        );
+                        self.state().went_back = true;
+                    }
+                }
                 Ok(Some((revision, catalog))) => {
+                    newest = revision;
+                    if std::mem::replace(&mut went_back, false) {
+                        self.state().went_back = false;
+                    }
                     self.state().learn(catalog);
                     let done = self.reconcile().await;
-                    if done {
-                        last = Some(revision);
-                    }
+                    last = done.then_some(revision);
                     complained = false;
-                    self.0.happened.notify_waiters();
                 }
                 Ok(None) => complained = false,
                 Err(why) => {
@@ -53,6 +71,11 @@ impl Node {
                     }
                 }
             }
+            {
+                let mut state = self.state();
+                state.ended = state.begun;
+            }
+            self.0.happened.notify_waiters();
             let _ = tokio::time::timeout(LOOK, self.0.changed.notified()).await;
         }
     }
@@ -62,32 +85,21 @@ impl Node {
         self.0.changed.notify_one();
     }
 
-    /// What the configuration says, as it was read last, is made so now, as far as it goes.
-    pub(crate) async fn reconcile_now(&self) {
-        self.reconcile().await;
-        self.0.happened.notify_waiters();
+    /// Waits until what the configuration says now was made so, as far as that went at once.
+    pub(crate) async fn reconciled(&self) {
+        let pass = self.state().begun + 1;
+        self.look_soon();
+        self.wait_until(RECONCILED, |state| state.ended >= pass).await;
     }
 
     /// Whether all is as it should be.
     async fn reconcile(&self) -> bool {
-        let _one = self.0.reconciling.lock().await;
         let catalog = self.state().catalog.clone();
         let me = self.id();
-        let mut done = true;
         for (id, (node, _)) in catalog.nodes.iter().filter(|(id, _)| **id != me) {
             self.0.loops.iter().for_each(|orders| _ = orders.give(Order::Peer(NodeId(*id), node.peer)));
         }
-        for (id, (device, _)) in catalog.devices.iter().filter(|(_, (device, _))| device.node == me) {
-            done &= self.open_device(*id, device).await;
-        }
-        for (id, (replica, version)) in catalog.replicas.iter().filter(|(_, (r, _))| r.node == me) {
-            let volume = catalog.volumes.get(&replica.volume).map(|(volume, _)| volume);
-            done &= match replica.state {
-                ReplicaState::Wanted => self.make_replica(*id, replica, *version).await,
-                ReplicaState::Ready => volume.is_none_or(|volume| self.open_replica(*id, replica, volume)),
-                ReplicaState::Dropping => self.drop_replica(*id, replica, *version).await,
-            };
-        }
+        let mut done = self.reconcile_devices(&catalog).await;
         let gone: Vec<u64> =
             self.state().volumes.keys().filter(|id| !catalog.volumes.contains_key(id)).copied().collect();
         for id in gone {
@@ -103,6 +115,54 @@ impl Node {
             if volume.state == VolumeState::Ready && (mine(*id) || volume.attached == Some(me)) {
                 self.open_volume(*id, volume);
             }
+        }
+        done &= !self.state().went_back;
+        done
+    }
+
+    /// Devices are opened, and replicas made, opened and removed. Each device in its turn, and one that hangs keeps nobody: it
+    /// goes on by itself, and is asked again when it is done. Whether all is as it should be.
+    async fn reconcile_devices(&self, catalog: &Catalog) -> bool {
+        let mut tasks = Vec::new();
+        let mut done = true;
+        for (id, (device, _)) in catalog.devices.iter().filter(|(_, (device, _))| device.node == self.id()) {
+            if !self.state().busy.insert(*id) {
+                done = false;
+                continue;
+            }
+            let replicas: Vec<_> = catalog
+                .replicas
+                .iter()
+                .filter(|(_, (replica, _))| replica.device == *id)
+                .map(|(id, (replica, version))| {
+                    let volume = catalog.volumes.get(&replica.volume).map(|(volume, _)| volume.clone());
+                    (*id, replica.clone(), *version, volume)
+                })
+                .collect();
+            let (this, id, device) = (self.clone(), *id, device.clone());
+            tasks.push(tokio::spawn(async move {
+                let mut done = this.open_device(id, &device).await;
+                for (replica_id, replica, version, volume) in replicas {
+                    done &= match (replica.state, volume) {
+                        (ReplicaState::Wanted, Some(_)) => {
+                            this.make_replica(replica_id, &replica, version).await
+                        }
+                        (ReplicaState::Ready, Some(volume)) => {
+                            this.open_replica(replica_id, &replica, &volume)
+                        }
+                        // Of a volume that was deleted while it got this one.
+                        (ReplicaState::Wanted | ReplicaState::Ready, None) | (ReplicaState::Dropping, _) => {
+                            this.drop_replica(replica_id, &replica, version).await
+                        }
+                    };
+                }
+                this.state().busy.remove(&id);
+                done
+            }));
+        }
+        let until = tokio::time::Instant::now() + DEVICES;
+        for task in tasks {
+            done &= matches!(tokio::time::timeout_at(until, task).await, Ok(Ok(true)));
         }
         done
     }
@@ -151,12 +211,13 @@ impl Node {
         self.0.config.call(move |store| store.commit(&changes)).await
     }
 
-    /// Makes an empty replica. If that was begun before, it is begun anew.
-    ///
-    /// # Panics
-    /// If it is open: what it has would be lost.
+    /// Makes an empty replica. If that was begun before, it is begun anew; but nothing is made in the place of one that may
+    /// have been used: of the same id, from before the configuration was restored from an older copy.
     async fn make_replica(&self, id: u64, replica: &Replica, version: u64) -> bool {
-        assert!(!self.state().replicas.contains(&id), "replica {id} is open, and is not made anew");
+        if self.state().replicas.contains(&id) {
+            self.complain(id, "it is open here, and is to be made: the configuration is an older copy");
+            return false;
+        }
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
         let identity = identity(id, replica);
         let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
@@ -165,20 +226,28 @@ impl Node {
             blocks: replica.blocks,
             log_bytes: replica.log_bytes,
             most_in_flight: MOST_BLOCKS_IN_FLIGHT as u32,
-            key: random(),
+            key: replica.key,
             promise: Promise { epoch: Epoch(0), owner: nobody },
         };
         let device = DeviceId(u64::from(replica.device));
         let made = tokio::task::spawn_blocking(move || {
             let mut space = space.lock().expect("nobody panics with it");
             if space.replicas().any(|there| there == new.id.replica) {
+                match key_of(&mut devices, &space, new.id.replica).map_err(|why| why.to_string())? {
+                    Some(key) if key != new.key => {
+                        return Err("its device has one of the same id, from before the configuration was restored from \
+                                    an older copy: empty the device, or give another one"
+                            .into());
+                    }
+                    _ => {}
+                }
                 space.forget(&mut devices, Area::Log, new.id.replica).map_err(|why| why.to_string())?;
             }
             create(&mut devices, &mut space, device, &new).map_err(|why| why.to_string())
         });
         let made = made.await.unwrap_or_else(|_| Err("it could not be made".into()));
         if let Err(why) = made {
-            eprintln!("loadline: replica {id} is not made: {why}");
+            self.complain(id, &why);
             return false;
         }
         let ready = Replica { state: ReplicaState::Ready, ..replica.clone() };
@@ -188,8 +257,15 @@ impl Node {
     }
 
     fn open_replica(&self, id: u64, replica: &Replica, volume: &Volume) -> bool {
-        if self.state().replicas.contains(&id) {
-            return true;
+        let not_now = {
+            let state = self.state();
+            if state.replicas.contains(&id) {
+                return true;
+            }
+            state.unopened.get(&id).is_some_and(|(when, _)| when.elapsed() < AGAIN)
+        };
+        if not_now {
+            return false;
         }
         let Some((devices, space)) = self.device(replica.device) else { return false };
         // A small volume cannot need more than it has.
@@ -208,16 +284,29 @@ impl Node {
             settings,
             process: self.0.me.incarnation,
         };
-        self.loop_of(replica.volume).give(Order::OpenReplica(Box::new(open)));
         self.state().replicas.insert(id);
+        self.loop_of(replica.volume).give(Order::OpenReplica(Box::new(open)));
         true
     }
 
+    /// Says what is wrong with a replica, once.
+    fn complain(&self, id: u64, why: &str) {
+        let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned()));
+        if before.is_none_or(|(_, before)| before != why) {
+            eprintln!("loadline: replica {id}: {why}");
+        }
+    }
+
     async fn drop_replica(&self, id: u64, replica: &Replica, version: u64) -> bool {
-        let was_open = self.state().replicas.remove(&id);
-        if was_open && !self.close_replica(replica.volume, id).await {
-            self.state().replicas.insert(id);
+        // Its chunks are others' as soon as it is forgotten: its store must be gone.
+        let is_open = self.state().replicas.contains(&id);
+        if is_open && !self.close_replica(replica.volume, id).await {
             return false;
+        }
+        {
+            let mut state = self.state();
+            state.replicas.remove(&id);
+            state.unopened.remove(&id);
         }
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
         let forgotten = tokio::task::spawn_blocking(move || {
@@ -230,7 +319,7 @@ impl Node {
                 self.commit(vec![gone]).await.unwrap_or(false)
             }
             Err(why) => {
-                eprintln!("loadline: replica {id} is not removed: {why}");
+                self.complain(id, &format!("it is not removed: {why}"));
                 false
             }
         }

@@ -103,7 +103,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
                     };
                     of_store.give(Order::Swapped(volume, id, answer, replaces));
                 }
-                Report::Attached(_) => attached.send(()).expect("somebody waits"),
+                Report::Attached(_) => _ = attached.send(()),
                 _ => {}
             }
         }

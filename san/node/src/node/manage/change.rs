@@ -12,9 +12,9 @@ use loadline_san_protocol::record;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
-use super::volumes::{devices, unknown_node};
+use super::volumes::{devices, new_replica, unknown_node};
 use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
+use crate::config::catalog::{Catalog, ReplicaState, Volume, change};
 use crate::node::Node;
 
 /// How long replicas may take to be made.
@@ -71,7 +71,7 @@ impl Node {
     /// Makes a volume larger. Its clients see that when they connect again.
     pub async fn resize_volume(&self, name: &str, resize: Resize) -> Result<(), ManageError> {
         self.refresh().await?;
-        let (id, volume) = self.volume(name)?;
+        let (id, _) = self.volume(name)?;
         let record = self.record_of(id)?;
         self.at_owner(name, &record).await?;
         let blocks = resize.bytes.div_ceil(BLOCK);
@@ -85,7 +85,7 @@ impl Node {
         let layout = record.layout;
         let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
         let old = record.groups.len() as u32;
-        let planned = self.plan_groups(id, &volume, layout, old..groups, blocks).await?;
+        let planned = self.plan_groups(id, layout, old..groups, blocks).await?;
         self.look_soon();
         let begun = std::time::Instant::now();
         loop {
@@ -131,7 +131,6 @@ impl Node {
     async fn plan_groups(
         &self,
         id: u64,
-        volume: &Volume,
         layout: Layout,
         groups: std::ops::Range<u32>,
         blocks: u64,
@@ -139,15 +138,14 @@ impl Node {
         if groups.is_empty() {
             return Ok(Vec::new());
         }
-        let mut alive = BTreeMap::new();
-        let nodes = self.state().catalog.nodes.clone();
-        for (id, (node, _)) in &nodes {
-            alive.insert(*id, self.answers(node.peer).await);
-        }
-        let (volume, at) = (volume.clone(), NodeId(self.id()));
+        let alive = self.alive().await;
+        let at = NodeId(self.id());
         let planned = self.config().call(move |store| {
             for _ in 0..16 {
                 let catalog = Catalog::read(store)?;
+                let Some((volume, version)) = catalog.volumes.get(&id) else {
+                    return Ok(Err(ManageError::Wrong("the volume was deleted meanwhile".into())));
+                };
                 let devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
                 let log = volume.log_bytes / BLOCK;
                 let sizes: Vec<u64> =
@@ -157,24 +155,15 @@ impl Node {
                     Err(why) => return Ok(Err(ManageError::from(why))),
                 };
                 let (mut ids, take) = catalog.take_ids(placed.iter().map(Vec::len).sum::<usize>() as u64);
-                let mut changes = vec![take];
+                // Not if it is deleted at the same time.
+                let mut changes = vec![take, change(format!("volume/{id}"), Some(*version), volume)];
                 let mut planned = Vec::new();
                 for (group, devices) in groups.clone().zip(&placed) {
                     let mut of_group = Vec::new();
                     for device in devices {
                         let replica = ids.next().expect("as many were taken");
-                        let node = catalog.devices[&device.0].0.node;
-                        let new = Replica {
-                            volume: id,
-                            group,
-                            blocks: layout.group(),
-                            node,
-                            device: device.0,
-                            log_bytes: volume.log_bytes,
-                            state: ReplicaState::Wanted,
-                        };
-                        changes.push(change(format!("replica/{replica}"), None, &new));
-                        of_group.push((ReplicaId(replica), NodeId(node)));
+                        changes.push(new_replica(&catalog, id, volume, replica, (group, *device)));
+                        of_group.push((ReplicaId(replica), NodeId(catalog.devices[&device.0].0.node)));
                     }
                     planned.push(of_group);
                 }

@@ -81,9 +81,7 @@ impl Node {
         if !written.await? {
             return Err(ManageError::Wrong("its id was taken meanwhile: try again".into()));
         }
-        self.refresh().await?;
-        self.reconcile_now().await;
-        self.look_soon();
+        self.reconciled().await;
         Ok(id)
     }
 }

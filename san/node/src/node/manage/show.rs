@@ -129,14 +129,11 @@ impl Node {
     pub async fn status(&self) -> Result<StatusView, ManageError> {
         self.refresh().await?;
         let catalog = self.state().catalog.clone();
-        let mut alive = BTreeMap::new();
-        for (id, (node, _)) in &catalog.nodes {
-            alive.insert(*id, *id == self.id() || self.answers(node.peer).await);
-        }
+        let alive = self.alive().await;
         self.look_at_loops().await;
         let nodes = catalog.nodes.iter().map(|(id, (node, _))| NodeView {
             name: node.name.clone(),
-            alive: alive[id],
+            alive: alive.get(id) == Some(&true),
             api: node.api.to_string(),
             nbd: node.nbd.to_string(),
             draining: node.draining,
@@ -193,6 +190,7 @@ impl Node {
         let in_sync = |id: u64| {
             record.as_ref().is_some_and(|r| r.groups.iter().any(|g| g.in_sync.contains(&ReplicaId(id))))
         };
+        let unopened = self.state().unopened.clone();
         let replicas: Vec<ReplicaView> = catalog
             .replicas
             .iter()
@@ -203,6 +201,9 @@ impl Node {
                 node: name(replica.node).unwrap_or("?".into()),
                 device: replica.device,
                 state: match replica.state {
+                    ReplicaState::Wanted | ReplicaState::Ready if unopened.contains_key(replica_id) => {
+                        format!("not used: {}", unopened[replica_id].1)
+                    }
                     ReplicaState::Wanted => "being made".into(),
                     ReplicaState::Dropping => "being removed".into(),
                     ReplicaState::Ready if in_sync(*replica_id) => "in sync".into(),
@@ -226,6 +227,10 @@ impl Node {
             Some(_) => Some(Health::Degraded),
         };
         let note = match health {
+            _ if self.state().went_back => Some(
+                "the configuration is an older copy than it was: put the newer one in its place, or start the nodes again"
+                    .into(),
+            ),
             None if volume.state == VolumeState::Creating => Some("its replicas are being made".into()),
             Some(Health::Waiting) => Some(self.why(catalog, id, record.as_ref(), alive)),
             _ => None,

@@ -138,11 +138,7 @@ impl Node {
         blocks: u64,
         log_bytes: u64,
     ) -> Result<(u64, u64), ManageError> {
-        let mut alive = BTreeMap::new();
-        let nodes = self.state().catalog.nodes.clone();
-        for (id, (node, _)) in &nodes {
-            alive.insert(*id, self.answers(node.peer).await);
-        }
+        let alive = self.alive().await;
         let (wanted, layout, sizes) = (wanted.clone(), *layout, sizes.to_vec());
         let planned = self.config().call(move |store| {
             for _ in 0..16 {
@@ -187,11 +183,7 @@ impl Node {
                 let groups =
                     (0..).zip(&placed).flat_map(|(group, devices)| devices.iter().map(move |d| (group, d)));
                 for (replica, (group, device)) in (id + 1..).zip(groups) {
-                    let node = catalog.devices[&device.0].0.node;
-                    let (device, state) = (device.0, ReplicaState::Wanted);
-                    let blocks = layout.group();
-                    let new = Replica { volume: id, group, blocks, node, device, log_bytes, state };
-                    changes.push(change(format!("replica/{replica}"), None, &new));
+                    changes.push(new_replica(&catalog, id, &volume, replica, (group, *device)));
                 }
                 if store.commit(&changes)? {
                     let version = store.get(&format!("volume/{id}"))?.map_or(0, |stored| stored.version);
@@ -242,8 +234,7 @@ impl Node {
             return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
         }
         self.set_attached(id, Some(target)).await?;
-        self.refresh().await?;
-        self.reconcile_now().await;
+        self.reconciled().await;
         self.loop_of(id).give(Order::Attach(VolumeId(id)));
         // Its clients are let in before it is taken over, and wait; a person wants to know that it is.
         if !self.wait_until_served(id).await? {
@@ -325,7 +316,11 @@ impl Node {
         {
             return Err(ManageError::Elsewhere { name: owner.name, api: owner.api });
         }
-        self.look_at_loops().await;
+        if !self.look_at_loops().await {
+            return Err(ManageError::TimedOut(format!(
+                "volume {name} is not detached: how many clients it has is not known in time, try again"
+            )));
+        }
         let clients: usize = self
             .state()
             .loops
@@ -341,9 +336,13 @@ impl Node {
         }
         self.set_attached(id, None).await?;
         self.loop_of(id).give(Order::Detach(VolumeId(id)));
-        self.wait_until(SERVED, |state| !state.attached.contains(&id)).await;
         self.look_soon();
-        Ok(())
+        match self.wait_until(SERVED, |state| !state.attached.contains(&id)).await {
+            true => Ok(()),
+            false => Err(ManageError::TimedOut(format!(
+                "volume {name} is to be detached, and this node still serves it: it will not when it answers again"
+            ))),
+        }
     }
 
     pub(super) async fn set_attached(&self, id: u64, attached: Option<u32>) -> Result<(), ManageError> {
@@ -380,6 +379,27 @@ pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {
     ManageError::Unknown { kind: "node", name: name.into(), are }
 }
 
+/// The change that wants a new replica of a volume, for one of its groups, on a device.
+pub(super) fn new_replica(
+    catalog: &Catalog,
+    volume: u64,
+    of: &Volume,
+    id: u64,
+    (group, device): (u32, DeviceId),
+) -> Change {
+    let replica = Replica {
+        volume,
+        group,
+        blocks: of.group_blocks,
+        node: catalog.devices[&device.0].0.node,
+        device: device.0,
+        log_bytes: of.log_bytes,
+        key: crate::node::random(),
+        state: ReplicaState::Wanted,
+    };
+    change(format!("replica/{id}"), None, &replica)
+}
+
 /// Devices as placement sees them.
 pub(super) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<placement::Device> {
     let device = |(id, (device, _)): (&u32, &(crate::config::catalog::Device, u64))| {
@@ -399,7 +419,7 @@ pub(super) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<pla
 }
 
 /// Blocks that a replica can have of its volume as it is now.
-fn blocks_of(catalog: &Catalog, replica: &Replica) -> u64 {
+pub(super) fn blocks_of(catalog: &Catalog, replica: &Replica) -> u64 {
     let volume = catalog.volumes.get(&replica.volume).map(|(volume, _)| volume);
     let layout =
         volume.and_then(|v| Layout::new(v.stripes, v.unit_blocks, v.group_blocks).ok().map(|l| (v, l)));
