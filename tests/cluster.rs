@@ -163,6 +163,62 @@ fn bad_company_harms_nobody_but_itself() {
     cluster.wait_until("disk", "healthy", Duration::from_secs(5));
 }
 
+/// What a client does not take, and what many ask for at once, is no work for the node.
+#[test]
+fn clients_that_do_not_read_or_ask_for_very_much_take_no_more_than_their_share() {
+    let mut cluster = Cluster::start(1);
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB", "--copies", "1"]);
+    cluster.loadline(&["volume", "attach", "disk"]);
+    nodes::client::many_behind_one(&cluster.addresses(), "disk", 24);
+    assert!(cluster.runs(1));
+    let _silent = nodes::client::one_that_does_not_read(&cluster.addresses(), "disk");
+    std::thread::sleep(Duration::from_secs(2));
+    let before = cluster.cpu(1);
+    std::thread::sleep(Duration::from_secs(2));
+    let used = cluster.cpu(1) - before;
+    assert!(used < Duration::from_millis(500), "it does nothing, and used {used:?} in 2 s");
+    run(Command::new("nbdinfo").args(["--size", &format!("nbd://{}:10809/disk", cluster.addresses()[0])]));
+}
+
+/// The configuration is put back from a copy that knows nothing of a volume; the next one gets the same ids.
+#[test]
+fn what_an_older_configuration_does_not_know_is_not_overwritten() {
+    let mut cluster = Cluster::start(1);
+    let folder = cluster.folder().to_owned();
+    let copy = |from: &str, to: &str| {
+        for end in ["", "-wal", "-shm"] {
+            let [from, to] = [from, to].map(|name| folder.join(format!("{name}{end}")));
+            let _ = std::fs::remove_file(&to);
+            if from.exists() {
+                std::fs::copy(from, to).expect("there is room");
+            }
+        }
+    };
+    cluster.kill(1);
+    copy("cluster.db", "older.db");
+    cluster.start_node(1);
+    cluster.loadline(&["volume", "create", "precious", "--size", "16MiB", "--copies", "1"]);
+    cluster.loadline(&["volume", "attach", "precious"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "precious", 1, stop.clone());
+    writers.wait_for(100);
+    stop.store(true, Ordering::Relaxed);
+    let journal = writers.join();
+    cluster.kill(1);
+    copy("cluster.db", "newer.db");
+    copy("older.db", "cluster.db");
+    cluster.start_node(1);
+    let another = ["volume", "create", "another", "--size", "16MiB", "--copies", "1"];
+    let (code, text) = cluster.try_loadline(&another);
+    assert!(code != 0 && text.contains("restored from an older copy"), "{text}");
+    // The newer one is found.
+    cluster.kill(1);
+    copy("newer.db", "cluster.db");
+    cluster.start_node(1);
+    cluster.wait_until("precious", "healthy", Duration::from_secs(30));
+    journal.check(&cluster.addresses(), "precious");
+}
+
 /// Every block that one copy has in its extents rots: what is read is what the other copy has, and it is mended.
 #[test]
 fn what_rots_is_read_from_another_copy_and_mended() {

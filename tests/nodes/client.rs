@@ -113,6 +113,37 @@ pub(crate) fn misbehave(addresses: &[Ipv4Addr], volume: &str) {
     }
 }
 
+/// A client that asks for more than it may, and takes none of it; it goes on asking.
+pub(crate) fn one_that_does_not_read(addresses: &[Ipv4Addr], volume: &str) -> TcpStream {
+    let mut nbd = connect(addresses, volume);
+    let read = Request { flags: 0, command: command::READ, cookie: 7, offset: 0, length: 1 << 20 };
+    let many: Vec<u8> = (0..400).flat_map(|_| read.encode()).collect();
+    nbd.0.write_all(&many).expect("requests are small");
+    nbd.0
+}
+
+/// So many connections with as many flushes as each may have, all behind a write that takes longer than to send them.
+pub(crate) fn many_behind_one(addresses: &[Ipv4Addr], volume: &str, connections: usize) {
+    let mut all: Vec<Nbd> = (0..connections).map(|_| connect(addresses, volume)).collect();
+    let mut large = connect(addresses, volume);
+    // Its first and last blocks are not whole, so that it has more blocks than are written at once.
+    let length = (32 << 20) - 1024;
+    let write = Request { flags: 0, command: command::WRITE, cookie: 1, offset: 512, length };
+    let data = vec![0xa5; length as usize];
+    let flush = Request { flags: 0, command: command::FLUSH, cookie: 2, offset: 0, length: 0 };
+    let flushes: Vec<u8> = (0..256).flat_map(|_| flush.encode()).collect();
+    large.0.write_all(&[&write.encode()[..], &data].concat()).expect("it is taken");
+    for nbd in &mut all {
+        nbd.0.write_all(&flushes).expect("they are taken");
+    }
+    for nbd in all.iter_mut().chain([&mut large]) {
+        nbd.0.set_read_timeout(Some(Duration::from_secs(30))).expect("it may be so long");
+        let mut head = [0; 16];
+        nbd.0.read_exact(&mut head).expect("it is answered");
+        assert_eq!(get_u32(&head, 4), 0, "and well");
+    }
+}
+
 /// What is written: unlike anything else that is.
 fn content(block: u64, number: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK);

@@ -115,6 +115,20 @@ impl Cluster {
         run(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]));
     }
 
+    /// CPU time that a node's process has used.
+    pub(crate) fn cpu(&self, node: u8) -> Duration {
+        let child = self.nodes[node as usize - 1].as_ref().expect("it runs");
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it runs");
+        let fields: Vec<&str> = stat.rsplit(')').next().expect("it has a name").split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Whether a node's process runs.
+    pub(crate) fn runs(&mut self, node: u8) -> bool {
+        matches!(self.nodes[node as usize - 1].as_mut().map(Child::try_wait), Some(Ok(None)))
+    }
+
     /// The node that owns a volume.
     pub(crate) fn owner(&self, volume: &str) -> u8 {
         let shown = self.loadline(&["volume", "show", volume]);

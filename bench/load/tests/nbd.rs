@@ -177,7 +177,7 @@ fn a_server_that_is_none_is_said_to_be_none() {
     type Says = (&'static str, Vec<u8>, &'static str);
     let old = {
         let mut said = INIT_MAGIC.to_be_bytes().to_vec();
-        said.extend(0x0042_0281_8612_53u64.to_be_bytes());
+        said.extend(0x0000_4202_8186_1253_u64.to_be_bytes());
         said.extend([0; 2]);
         said
     };

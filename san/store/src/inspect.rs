@@ -32,6 +32,11 @@ impl<D: Data> Store<D> {
         self.id
     }
 
+    /// The random bits that it was made with.
+    pub fn key(&self) -> u64 {
+        self.keep.state.key
+    }
+
     /// Blocks of its group, at most.
     pub fn blocks(&self) -> u64 {
         self.keep.state.blocks

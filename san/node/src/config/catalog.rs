@@ -126,6 +126,9 @@ pub struct Replica {
     pub key: u64,
     /// What is being done with it.
     pub state: ReplicaState,
+    /// Why its node does not make it.
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 /// What is being done with a replica.

@@ -85,9 +85,12 @@ impl EventLoop {
     }
 
     pub(super) fn open_replica(&mut self, new: OpenReplica) -> Result<(), String> {
-        let OpenReplica { id, lease_ns, mut devices, log, capacity, settings, process } = new;
+        let OpenReplica { id, key, lease_ns, mut devices, log, capacity, settings, process } = new;
         let (store, found, damage) =
             open(&mut devices, &log, &capacity, id.replica, settings).map_err(|why| why.to_string())?;
+        if store.key() != key {
+            return Err("its device has another one of the same id: the configuration was restored from an older copy".into());
+        }
         if let Some(damage) = damage.first() {
             eprintln!("loadline: replica {} is damaged, and is not used: {damage}", id.replica.0);
         }

@@ -19,6 +19,8 @@ use loadline_san_store::store::{Identity, Settings};
 pub struct OpenReplica {
     /// Which.
     pub id: Identity,
+    /// The random bits that it was made with.
+    pub key: u64,
     /// Length of its volume's leases, nanoseconds.
     pub lease_ns: u64,
     /// Where it is.

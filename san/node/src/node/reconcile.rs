@@ -218,6 +218,10 @@ impl Node {
             self.complain(id, "it is open here, and is to be made: the configuration is an older copy");
             return false;
         }
+        // Who wants it is told, and decides.
+        if replica.refused.is_some() {
+            return true;
+        }
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
         let identity = identity(id, replica);
         let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
@@ -232,26 +236,25 @@ impl Node {
         let device = DeviceId(u64::from(replica.device));
         let made = tokio::task::spawn_blocking(move || {
             let mut space = space.lock().expect("nobody panics with it");
+            if is_another(&mut devices, &space, new.id.replica, new.key)? {
+                return Err("its device has one of the same id, from before the configuration was restored from an older \
+                            copy: put the newer configuration back, or empty the device and give it anew"
+                    .into());
+            }
             if space.replicas().any(|there| there == new.id.replica) {
-                match key_of(&mut devices, &space, new.id.replica).map_err(|why| why.to_string())? {
-                    Some(key) if key != new.key => {
-                        return Err("its device has one of the same id, from before the configuration was restored from \
-                                    an older copy: empty the device, or give another one"
-                            .into());
-                    }
-                    _ => {}
-                }
                 space.forget(&mut devices, Area::Log, new.id.replica).map_err(|why| why.to_string())?;
             }
             create(&mut devices, &mut space, device, &new).map_err(|why| why.to_string())
         });
         let made = made.await.unwrap_or_else(|_| Err("it could not be made".into()));
-        if let Err(why) = made {
-            self.complain(id, &why);
-            return false;
-        }
-        let ready = Replica { state: ReplicaState::Ready, ..replica.clone() };
-        let _ = self.commit(vec![change(format!("replica/{id}"), Some(version), &ready)]).await;
+        let next = match made {
+            Ok(()) => Replica { state: ReplicaState::Ready, refused: None, ..replica.clone() },
+            Err(why) => {
+                self.complain(id, &why);
+                Replica { refused: Some(why), ..replica.clone() }
+            }
+        };
+        let _ = self.commit(vec![change(format!("replica/{id}"), Some(version), &next)]).await;
         // It is opened when the configuration says so.
         false
     }
@@ -277,6 +280,7 @@ impl Node {
         let settings = Settings { spare: settings.spare.min(extents), ..settings };
         let open = OpenReplica {
             id: identity(id, replica),
+            key: replica.key,
             lease_ns: volume.lease_ms * 1_000_000,
             devices,
             log: space.clone(),
@@ -309,9 +313,14 @@ impl Node {
             state.unopened.remove(&id);
         }
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
+        let key = replica.key;
         let forgotten = tokio::task::spawn_blocking(move || {
             let mut space = space.lock().expect("nobody panics with it");
-            space.forget(&mut devices, Area::Log, ReplicaId(id)).map_err(|why| why.to_string())
+            // One that only has its id is somebody else's.
+            match is_another(&mut devices, &space, ReplicaId(id), key)? {
+                true => Ok(()),
+                false => space.forget(&mut devices, Area::Log, ReplicaId(id)).map_err(|why| why.to_string()),
+            }
         });
         match forgotten.await.unwrap_or_else(|_| Err("it could not be removed".into())) {
             Ok(()) => {
@@ -339,6 +348,15 @@ impl Node {
             }
         }
     }
+}
+
+/// Whether a device has another replica with this id: one that was made with another key.
+fn is_another(devices: &mut Devices, space: &Space, id: ReplicaId, key: u64) -> Result<bool, String> {
+    if !space.replicas().any(|there| there == id) {
+        return Ok(false);
+    }
+    let there = key_of(devices, space, id).map_err(|why| why.to_string())?;
+    Ok(there.is_some_and(|there| there != key))
 }
 
 fn identity(id: u64, replica: &Replica) -> Identity {

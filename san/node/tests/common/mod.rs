@@ -72,6 +72,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
     let space = Arc::new(Mutex::new(space));
     let open = OpenReplica {
         id,
+        key: 7,
         lease_ns: LEASE_NS,
         devices,
         log: space.clone(),

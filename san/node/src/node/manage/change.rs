@@ -1,24 +1,20 @@
 //! What people decide about a volume that is there: a greater size, and what is left of it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
 use loadline_san_core::placement::place;
 use loadline_san_core::record::Record;
-use loadline_san_core::volume::Order;
+use loadline_san_core::volume::{Order, OrderError};
 use loadline_san_protocol::record;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
 use super::volumes::{devices, new_replica, unknown_node};
 use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, ReplicaState, Volume, change};
+use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
 use crate::node::Node;
-
-/// How long replicas may take to be made.
-const MADE: Duration = Duration::from_secs(60);
 
 /// A size that a volume is to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,29 +83,19 @@ impl Node {
         let old = record.groups.len() as u32;
         let planned = self.plan_groups(id, layout, old..groups, blocks).await?;
         self.look_soon();
-        let begun = std::time::Instant::now();
-        loop {
-            self.refresh().await?;
-            let ready = |id: &u64| {
-                let state = self.state();
-                state
-                    .catalog
-                    .replicas
-                    .get(id)
-                    .is_some_and(|(replica, _)| replica.state == ReplicaState::Ready)
-            };
-            if planned.iter().flatten().all(|(replica, _)| ready(&replica.0)) {
-                break;
+        let ids: Vec<u64> = planned.iter().flatten().map(|(replica, _)| replica.0).collect();
+        let made = self.made(|_| ids.clone()).await;
+        let grown = match made {
+            Ok(()) => self.ordered(id, Order::Grow { blocks, added: planned }).await,
+            Err(why) => Err(why),
+        };
+        if let Err(why) = grown {
+            // Where it is not known, they may be members.
+            if !matches!(why, ManageError::TimedOut(_) | ManageError::Order(OrderError::Superseded)) {
+                self.drop_replicas(ids).await?;
             }
-            if begun.elapsed() > MADE {
-                return Err(ManageError::TimedOut(
-                    "replicas were not made in time, and the volume is as it was: see that all nodes answer"
-                        .into(),
-                ));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            return Err(why);
         }
-        self.ordered(id, Order::Grow { blocks, added: planned }).await?;
         self.config()
             .call(move |store| {
                 for _ in 0..16 {
@@ -125,6 +111,28 @@ impl Node {
             .await?;
         self.look_soon();
         Ok(())
+    }
+
+    /// These replicas are not needed: their nodes remove them.
+    pub(super) async fn drop_replicas(&self, ids: Vec<u64>) -> Result<(), ManageError> {
+        let dropped = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let mut changes = Vec::new();
+                for id in &ids {
+                    if let Some((replica, version)) = catalog.replicas.get(id) {
+                        let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
+                        changes.push(change(format!("replica/{id}"), Some(*version), &dropping));
+                    }
+                }
+                if changes.is_empty() || store.commit(&changes)? {
+                    return Ok(());
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        self.look_soon();
+        Ok(dropped.await?)
     }
 
     /// Writes down which replicas new groups are to have.

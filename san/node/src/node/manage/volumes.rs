@@ -1,7 +1,7 @@
 //! Volumes: made, attached, detached, deleted.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, Layout};
@@ -95,37 +95,53 @@ impl Node {
             .collect();
         let (id, version) = self.plan(&wanted, &layout, &sizes, blocks, log_bytes).await?;
         self.look_soon();
-        let ready = |catalog: &Catalog| {
-            let mut of = catalog.replicas.values().filter(|(replica, _)| replica.volume == id);
-            of.all(|(replica, _)| replica.state == ReplicaState::Ready)
+        let of_volume = |catalog: &Catalog| {
+            let ids = catalog.replicas.iter().filter(|(_, (replica, _))| replica.volume == id);
+            ids.map(|(id, _)| *id).collect::<Vec<u64>>()
         };
-        let begun = std::time::Instant::now();
-        loop {
-            self.refresh().await?;
-            let catalog = self.state().catalog.clone();
-            if ready(&catalog) {
-                break;
-            }
-            if begun.elapsed() > MADE {
-                let late: Vec<String> = catalog
-                    .replicas
-                    .values()
-                    .filter(|(r, _)| r.volume == id && r.state != ReplicaState::Ready)
-                    .filter_map(|(r, _)| catalog.nodes.get(&r.node))
-                    .map(|(node, _)| node.name.clone())
-                    .collect();
-                self.give_up(id).await?;
-                return Err(ManageError::TimedOut(format!(
-                    "replicas were not made in time, and the volume is not there; those that did not do it {}",
-                    listed(late)
-                )));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        if let Err(why) = self.made(of_volume).await {
+            self.give_up(id).await?;
+            return Err(why);
         }
         let made = self.config().call(move |store| make_record(store, id, version, layout, blocks)).await?;
         match made {
             true => Ok(()),
             false => Err(ManageError::Wrong(format!("volume {} was deleted meanwhile", wanted.name))),
+        }
+    }
+
+    /// Waits until these replicas are made.
+    pub(super) async fn made(&self, which: impl Fn(&Catalog) -> Vec<u64>) -> Result<(), ManageError> {
+        let begun = Instant::now();
+        loop {
+            self.refresh().await?;
+            let mut late = Vec::new();
+            {
+                let state = self.state();
+                let catalog = &state.catalog;
+                for id in which(catalog) {
+                    let Some((replica, _)) = catalog.replicas.get(&id) else { continue };
+                    let name =
+                        catalog.nodes.get(&replica.node).map_or("?".into(), |(node, _)| node.name.clone());
+                    if let Some(why) = &replica.refused {
+                        return Err(ManageError::Device(format!("{name} does not make a replica: {why}")));
+                    }
+                    if replica.state != ReplicaState::Ready {
+                        late.push(name);
+                    }
+                }
+            }
+            if late.is_empty() {
+                return Ok(());
+            }
+            if begun.elapsed() > MADE {
+                late.dedup();
+                return Err(ManageError::TimedOut(format!(
+                    "replicas were not made in time, and all is as it was; those that did not do it {}",
+                    listed(late)
+                )));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -254,7 +270,7 @@ impl Node {
 
     /// Waits until a volume is served here. Whether it was in time.
     async fn wait_until_served(&self, id: u64) -> Result<bool, ManageError> {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         loop {
             self.refresh().await?;
             let served = {
@@ -396,6 +412,7 @@ pub(super) fn new_replica(
         log_bytes: of.log_bytes,
         key: crate::node::random(),
         state: ReplicaState::Wanted,
+        refused: None,
     };
     change(format!("replica/{id}"), None, &replica)
 }
