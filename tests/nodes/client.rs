@@ -117,8 +117,10 @@ pub(crate) fn misbehave(addresses: &[Ipv4Addr], volume: &str) {
 pub(crate) fn one_that_does_not_read(addresses: &[Ipv4Addr], volume: &str) -> TcpStream {
     let mut nbd = connect(addresses, volume);
     let read = Request { flags: 0, command: command::READ, cookie: 7, offset: 0, length: 1 << 20 };
-    let many: Vec<u8> = (0..400).flat_map(|_| read.encode()).collect();
-    nbd.0.write_all(&many).expect("requests are small");
+    let many: Vec<u8> = (0..1_000_000).flat_map(|_| read.encode()).collect();
+    // As many as the sockets take, beyond what the server takes.
+    nbd.0.set_write_timeout(Some(Duration::from_millis(300))).expect("it may be so long");
+    nbd.0.write_all(&many).expect_err("it does not take all of them");
     nbd.0
 }
 
