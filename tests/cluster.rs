@@ -163,6 +163,65 @@ fn bad_company_harms_nobody_but_itself() {
     cluster.wait_until("disk", "healthy", Duration::from_secs(5));
 }
 
+/// Copies move while they are written to: to another node, away from a node that is drained, to another device; and a node that
+/// died goes for good.
+#[test]
+fn copies_move_while_they_are_used() {
+    let mut cluster = Cluster::start(4);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB", "--stripes", "2", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    // One that nobody uses moves too.
+    cluster.loadline(&["volume", "create", "idle", "--size", "16MiB", "--copies", "1", "--at", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(200);
+    let homes = |cluster: &Cluster, volume: &str| {
+        let shown = cluster.loadline(&["volume", "show", volume, "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("it is JSON");
+        let replicas = shown["replicas"].as_array().expect("it has some");
+        let node = |replica: &serde_json::Value| replica["node"].as_str().expect("it has one").to_owned();
+        replicas.iter().map(node).collect::<Vec<String>>()
+    };
+    let has = |homes: &[String], name: &str| homes.iter().any(|home| home == name);
+    let before = homes(&cluster, "disk");
+    let (from, to) = ("node-1", (2..=4).map(|node| format!("node-{node}")).find(|node| !has(&before, node)));
+    // With two stripes on four nodes each may have a copy: then one is moved after another was drained.
+    if let Some(to) = &to {
+        cluster.loadline(&["volume", "move", "disk", "--from", from, "--to", to]);
+        assert!(!has(&homes(&cluster, "disk"), from) && has(&homes(&cluster, "disk"), to));
+        writers.wait_for(100);
+    }
+    let said = cluster.loadline(&["node", "drain", "node-1"]);
+    assert!(said.contains("node-1 is emptied: done"), "{said}");
+    assert!(!has(&homes(&cluster, "disk"), "node-1") && !has(&homes(&cluster, "idle"), "node-1"));
+    writers.wait_for(100);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-2"]);
+    cluster.loadline(&["node", "remove", "node-1"]);
+    cluster.wait_until_gone(1);
+    writers.wait_for(100);
+    // The device of node 2 is replaced.
+    let status = cluster.loadline(&["san", "status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("it is JSON");
+    let devices = status["devices"].as_array().expect("there are some");
+    let of_two = devices.iter().find(|device| device["node"] == "node-2").expect("it has one");
+    let id = of_two["id"].to_string();
+    let new = cluster.folder().join("new-device").to_str().expect("it is text").to_owned();
+    cluster.loadline(&["device", "replace", &id, "--with", &new, "--create", "1GiB"]);
+    let listed = cluster.loadline(&["device", "list"]);
+    assert!(listed.contains("new-device"), "{listed}");
+    writers.wait_for(100);
+    // Node 3 dies, and is made up for from the copies that are left; with two nodes left there is no place for three copies.
+    cluster.kill(3);
+    cluster.loadline(&["node", "drain", "node-3"]);
+    cluster.loadline(&["node", "remove", "node-3"]);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    let (code, text) = cluster.try_loadline(&["node", "drain", "node-4"]);
+    assert!(code == 1 && text.contains("copies stay") && text.contains("failure domain"), "{text}");
+    cluster.loadline(&["node", "drain", "node-4", "--stop"]);
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses()[1..], "disk");
+}
+
 /// What a client does not take, and what many ask for at once, is no work for the node.
 #[test]
 fn clients_that_do_not_read_or_ask_for_very_much_take_no_more_than_their_share() {
@@ -217,6 +276,37 @@ fn what_an_older_configuration_does_not_know_is_not_overwritten() {
     cluster.start_node(1);
     cluster.wait_until("precious", "healthy", Duration::from_secs(30));
     journal.check(&cluster.addresses(), "precious");
+}
+
+/// A person wants every block looked at: what has rotted is told, and is whole when they look again.
+#[test]
+fn a_scrub_finds_what_has_rotted_and_it_is_mended() {
+    let mut cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(200);
+    stop.store(true, Ordering::Relaxed);
+    let journal = writers.join();
+    let clean = cluster.loadline(&["volume", "scrub", "disk"]);
+    assert!(clean.contains("all blocks match"), "{clean}");
+    // When nothing else is to be done, all is destaged.
+    std::thread::sleep(Duration::from_secs(2));
+    cluster.kill(2);
+    let dump = cluster.dump(2);
+    let extents = dump["replicas"][0]["extents"].as_array().expect("it has some").clone();
+    let at = extents.iter().find_map(|extent| extent["at"].as_u64()).expect("one has a place");
+    (0..64).for_each(|block| cluster.flip(2, at + block * 4096 + 100));
+    cluster.start_node(2);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    let (code, text) = cluster.try_loadline(&["volume", "scrub", "disk"]);
+    assert!(code == 3 && text.contains("did not match"), "{code}: {text}");
+    let begun = std::time::Instant::now();
+    while cluster.try_loadline(&["volume", "scrub", "disk"]).0 != 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is mended");
+    }
+    journal.check(&cluster.addresses(), "disk");
 }
 
 /// Every block that one copy has in its extents rots: what is read is what the other copy has, and it is mended.

@@ -124,6 +124,16 @@ impl Cluster {
         Duration::from_millis(ticks * 10)
     }
 
+    /// Waits until a node's process has ended by itself.
+    pub(crate) fn wait_until_gone(&mut self, node: u8) {
+        let begun = Instant::now();
+        while self.runs(node) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it ends");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.nodes[node as usize - 1] = None;
+    }
+
     /// Whether a node's process runs.
     pub(crate) fn runs(&mut self, node: u8) -> bool {
         matches!(self.nodes[node as usize - 1].as_mut().map(Child::try_wait), Some(Ok(None)))

@@ -105,6 +105,12 @@ fn ask_one<B: Serialize, T: DeserializeOwned>(
     })
 }
 
+/// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by who knows.
+pub(crate) fn escaped(name: &str) -> String {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+    name.bytes().map(|c| if plain(c) { (c as char).to_string() } else { format!("%{c:02X}") }).collect()
+}
+
 /// A table for people: titles, and rows of as many cells.
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {

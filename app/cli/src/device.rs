@@ -7,6 +7,7 @@ use loadline_san_node::node::manage::{AddDevice, StatusView};
 
 use crate::client::{Api, print_json, table};
 use crate::exit::Exit;
+use crate::moves::{self, Wait};
 use crate::out::{say, write};
 
 /// Devices of a cluster.
@@ -34,6 +35,26 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
+    /// Replace a device: what it has goes to a new one of the same node, also where the old one is dead. When it has nothing
+    /// any more it is no part of the cluster.
+    #[command(after_help = "Examples:\n  \
+        loadline device replace 3 --with /dev/nvme2n1\n  \
+        loadline device replace 3 --with /srv/loadline/new-device --create 100GiB")]
+    Replace {
+        /// Its id, as 'loadline device list' shows it.
+        id: u32,
+        /// The new one: a block device, or a file.
+        #[arg(long, value_name = "PATH")]
+        with: PathBuf,
+        /// Make a new file of this size.
+        #[arg(long, value_name = "SIZE")]
+        create: Option<ByteSize>,
+        /// Nothing that is on the new one is needed.
+        #[arg(long)]
+        overwrite: bool,
+        #[command(flatten)]
+        wait: Wait,
+    },
     /// List devices.
     List {
         #[command(flatten)]
@@ -52,6 +73,14 @@ pub(crate) fn run(args: Args) -> Exit {
                     false => say!("{} is device {id} of the cluster", path.display()),
                 }
                 Exit::Done
+            })
+        }
+        Command::Replace { id, with, create, overwrite, wait } => {
+            let path = std::path::absolute(&with).unwrap_or(with);
+            let add = AddDevice { path, create: create.map(ByteSize::bytes), overwrite };
+            wait.api.post(&format!("/v1/devices/{id}/replace"), add).and_then(|new: u32| {
+                say!("device {new} takes the place of device {id}");
+                moves::wait(&wait, &format!("device {id} is emptied"), |_, replica| replica.device == id)
             })
         }
         Command::List { api } => api.get("/v1/status").map(|status: StatusView| match api.json {
@@ -74,10 +103,14 @@ fn list(status: &StatusView) -> Exit {
                 ByteSize(device.promised).to_string(),
                 device.replicas.to_string(),
                 device.path.clone(),
-                device.fault.clone().unwrap_or("-".into()),
+                match (&device.fault, device.replaced_by) {
+                    (Some(fault), _) => fault.clone(),
+                    (None, Some(by)) => format!("is being replaced by {by}"),
+                    (None, None) => "-".into(),
+                },
             ]
         })
         .collect();
-    write(table(&["device", "node", "size", "promised", "replicas", "path", "fault"], &rows).as_bytes());
+    write(table(&["device", "node", "size", "promised", "replicas", "path", "note"], &rows).as_bytes());
     Exit::Done
 }

@@ -7,6 +7,8 @@ mod exit;
 mod inspect;
 mod interrupt;
 mod made;
+mod moves;
+mod node;
 mod out;
 mod profile;
 mod report;
@@ -14,6 +16,7 @@ mod result_file;
 mod run;
 mod san;
 mod schema;
+mod scrub;
 mod text;
 mod verify;
 mod volume;
@@ -48,6 +51,7 @@ enum Command {
     San(san::Args),
     Volume(volume::Args),
     Device(device::Args),
+    Node(node::Args),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Command::San(args) => san::run(args),
         Command::Volume(args) => volume::run(args),
         Command::Device(args) => device::run(args),
+        Command::Node(args) => node::run(args),
     };
     out::finish(exit).into()
 }

@@ -7,7 +7,7 @@ mod status;
 use crate::exit::Exit;
 use crate::inspect;
 
-pub(crate) use status::{health, print_volumes};
+pub(crate) use status::{health, print_nodes, print_volumes};
 
 /// The virtual SAN: make clusters, run their nodes, look at what lies on devices.
 #[derive(clap::Args)]

@@ -2,10 +2,11 @@
 
 use loadline_base::units::ByteSize;
 use loadline_san_node::api::{Attach, Detach};
-use loadline_san_node::node::manage::{CreateVolume, Recover, Resize, StatusView, Use, VolumeView};
+use loadline_san_node::node::manage::{CreateVolume, Move, Recover, Resize, StatusView, Use, VolumeView};
 
-use crate::client::{Api, print_json, table};
+use crate::client::{Api, escaped, print_json, table};
 use crate::exit::Exit;
+use crate::moves::{self, Wait};
 use crate::out::{say, write};
 use crate::san::{health, print_volumes};
 
@@ -40,6 +41,32 @@ enum Command {
         /// Cut its clients off.
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Move the copies of a volume that one node has to another node, while it is used.
+    ///
+    /// Where it is attached does not change: 'loadline volume attach NAME --node NODE' does that.
+    #[command(name = "move", after_help = "Examples:\n  loadline volume move vm-7 --from node-1 --to node-4")]
+    MoveTo {
+        /// Its name.
+        name: String,
+        /// The node that has them.
+        #[arg(long, value_name = "NODE")]
+        from: String,
+        /// The node that is to have them.
+        #[arg(long, value_name = "NODE")]
+        to: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Look at every block of every copy of a volume now, as fast as the devices let. All are looked through all the time
+    /// anyway, slowly.
+    ///
+    /// Exit code 3 if blocks were found that do not match their checksums, or if a copy could not be looked at.
+    Scrub {
+        /// Its name.
+        name: String,
         #[command(flatten)]
         api: Api,
     },
@@ -145,6 +172,14 @@ pub(crate) fn run(args: Args) -> Exit {
                 Exit::Done
             })
         }
+        Command::MoveTo { name, from, to, wait } => {
+            let path = format!("/v1/volumes/{}/move", escaped(&name));
+            let what = format!("volume {name} moves from {from} to {to}");
+            wait.api
+                .post(&path, Move { from, to })
+                .and_then(|(): ()| moves::wait(&wait, &what, |volume, _| volume.name == name))
+        }
+        Command::Scrub { name, api } => crate::scrub::run(&name, &api),
         Command::Resize { name, size, api } => {
             let path = format!("/v1/volumes/{}/resize", escaped(&name));
             api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {
@@ -175,12 +210,6 @@ pub(crate) fn run(args: Args) -> Exit {
         }
     };
     done.unwrap_or_else(|why| why.complain())
-}
-
-/// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by who knows.
-fn escaped(name: &str) -> String {
-    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
-    name.bytes().map(|c| if plain(c) { (c as char).to_string() } else { format!("%{c:02X}") }).collect()
 }
 
 fn create(args: Create) -> Result<Exit, crate::client::Failed> {
@@ -233,9 +262,16 @@ fn show(volume: &VolumeView) -> Exit {
         .map(|replica| {
             let left = replica.left_bytes.map_or("-".into(), |bytes| ByteSize(bytes).to_string());
             let (id, group) = (replica.id.to_string(), replica.group.to_string());
-            vec![id, group, replica.node.clone(), replica.device.to_string(), replica.state.clone(), left]
+            let state =
+                if replica.leaving { format!("{}, leaves", replica.state) } else { replica.state.clone() };
+            vec![id, group, replica.node.clone(), replica.device.to_string(), state, left]
         })
         .collect();
     write(table(&["replica", "group", "node", "device", "state", "left to copy"], &rows).as_bytes());
+    for replica in &volume.replicas {
+        if let Some(note) = &replica.note {
+            say!("replica {}: {note}", replica.id);
+        }
+    }
     Exit::Done
 }

@@ -10,7 +10,13 @@
 //! | `POST /v1/volumes/{name}/detach` | [`Detach`] |
 //! | `POST /v1/volumes/{name}/resize` | [`Resize`] |
 //! | `POST /v1/volumes/{name}/recover` | [`Recover`] |
+//! | `POST /v1/volumes/{name}/move` | [`Move`] |
+//! | `POST /v1/volumes/{name}/scrub` | of the copies at this node |
+//! | `GET /v1/volumes/{name}/scrub` | each [`ScrubView`](crate::node::manage::ScrubView) of this node |
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
+//! | `POST /v1/devices/{id}/replace` | [`AddDevice`] → the new device's id |
+//! | `POST /v1/nodes/{name}/drain` | [`Drain`] |
+//! | `DELETE /v1/nodes/{name}` | |
 //!
 //! What fails is answered with a [`Fault`].
 
@@ -19,12 +25,12 @@ use std::net::SocketAddr;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use crate::node::manage::{AddDevice, CreateVolume, ErrorKind, ManageError, Recover, Resize};
+use crate::node::manage::{AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, Resize};
 use crate::node::{Node, NodeError};
 
 /// Where a volume is to be attached.
@@ -128,6 +134,39 @@ fn router(node: Node) -> Router {
             "/v1/volumes/{name}/recover",
             post(async |State(node): State<Node>, Path(name): Path<String>, Json(recover): Json<Recover>| {
                 node.recover_volume(&name, recover).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}/move",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Json(to): Json<Move>| {
+                node.move_volume(&name, to).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}/scrub",
+            post(async |State(node): State<Node>, Path(name): Path<String>| {
+                node.scrub_volume(&name).await.map(Json)
+            })
+            .get(async |State(node): State<Node>, Path(name): Path<String>| {
+                node.scrubs(&name).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/devices/{id}/replace",
+            post(async |State(node): State<Node>, Path(id): Path<u32>, Json(with): Json<AddDevice>| {
+                node.replace_device(id, with).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/nodes/{name}/drain",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Json(drain): Json<Drain>| {
+                node.drain_node(&name, drain).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/nodes/{name}",
+            delete(async |State(node): State<Node>, Path(name): Path<String>| {
+                node.remove_node(&name).await.map(Json)
             }),
         )
         .route(

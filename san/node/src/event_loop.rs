@@ -167,6 +167,8 @@ pub struct EventLoop {
     ticks: u64,
     store_ticks: u64,
     tick_ns: u64,
+    /// Some replica is looked through for a person.
+    scrubs: bool,
     stopped: bool,
     // Vectors that are used again.
     of_volume: Vec<volume::Action<Blocks>>,
@@ -222,6 +224,7 @@ impl EventLoop {
             ticks: 0,
             store_ticks: 0,
             tick_ns: STORE_TICK_NS,
+            scrubs: false,
             stopped: false,
             of_volume: Vec::new(),
             of_replica: Vec::new(),
@@ -483,14 +486,20 @@ impl EventLoop {
             self.next_store_tick = now.after(STORE_TICK_NS);
             self.store_ticks += 1;
             let turn = self.store_ticks % IDLE_TICKS;
-            let mut ticked = Vec::new();
+            let (mut ticked, mut scrubs) = (Vec::new(), false);
             for (id, kept) in &mut self.replicas {
-                if std::mem::take(&mut kept.busy) || id.0 % IDLE_TICKS == turn {
+                let fast = kept.scrubs_fast();
+                scrubs |= fast;
+                if std::mem::take(&mut kept.busy) || fast || id.0 % IDLE_TICKS == turn {
                     kept.store.tick();
                     ticked.push(*id);
                 }
             }
             ticked.into_iter().for_each(|id| self.list(id));
+            if scrubs || self.scrubs {
+                self.scrubs = scrubs;
+                self.share_out_scrub();
+            }
             self.close_replicas();
         }
         self.work_off();

@@ -11,11 +11,13 @@
 //! | `reconcile` | what the configuration says is made so |
 //! | `doors` | clients and other nodes come |
 //! | `forward` | clients of volumes that are owned elsewhere |
+//! | `moving` | copies move from where they are to leave |
 //! | [`manage`] | what people want: volumes, devices, nodes |
 
 mod doors;
 mod forward;
 pub mod manage;
+mod moving;
 mod reconcile;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +58,9 @@ pub enum NodeError {
     /// It is not in the cluster.
     #[error("the cluster has no node of the name {0}: 'loadline san join' adds it")]
     Unknown(String),
+    /// It was.
+    #[error("node {0} was removed from the cluster")]
+    Removed(String),
     /// The data path.
     #[error(transparent)]
     Loop(#[from] LoopError),
@@ -86,6 +91,8 @@ pub(crate) struct State {
     devices: BTreeMap<u32, OpenDevice>,
     /// What is wrong with devices that are not open.
     pub(crate) broken: BTreeMap<u32, String>,
+    /// Nodes that the loops know.
+    peers: BTreeSet<u32>,
     replicas: BTreeSet<u64>,
     /// Devices with which something is being done.
     busy: BTreeSet<u32>,
@@ -94,6 +101,8 @@ pub(crate) struct State {
     /// How often the configuration was begun to be looked at and made so, and how often that came to an end.
     begun: u64,
     ended: u64,
+    /// Volumes that nobody has attached, and that are owned here while their copies move.
+    claimed: BTreeSet<u64>,
     /// The configuration is older than it was.
     pub(crate) went_back: bool,
     /// Volumes that the loops know, and whether they are watched.
@@ -187,7 +196,8 @@ impl Node {
         Ok((this, async move {
             tokio::select! {
                 () = serving.hear(reports) => NodeError::Io(std::io::Error::other("a thread of the data path has ended")),
-                () = serving.reconcile_for_ever() => unreachable!("it goes on"),
+                error = serving.reconcile_for_ever() => error,
+                () = serving.move_for_ever() => unreachable!("it goes on"),
                 error = doors => error,
                 error = api => error,
             }

@@ -143,6 +143,16 @@ impl<D: Data> Store<D> {
         self.settings.scrub = bytes;
     }
 
+    /// Looking through the extents begins anew, at the first.
+    pub fn scrub_anew(&mut self) {
+        self.scrub.begin_anew();
+    }
+
+    /// Bytes of the extents that have a place on the device.
+    pub fn extent_bytes(&self) -> u64 {
+        self.extents.mapped() * self.extents.blocks() * loadline_san_core::layout::BLOCK
+    }
+
     /// So much of what comes from now on is kept in memory until it is destaged
     /// ([`Settings::held`](crate::store::Settings::held)): who has no memory to spare lets it keep nothing.
     pub fn hold(&mut self, bytes: u64) {

@@ -62,6 +62,11 @@ impl Scrub {
         self.rests = bytes == 0;
     }
 
+    /// The next that is looked at is the first.
+    pub(crate) fn begin_anew(&mut self) {
+        (self.next, self.slots_seen) = (0, false);
+    }
+
     /// The slots of these places are not as they are to be.
     pub(crate) fn write_again(&mut self, places: Vec<Place>, per_chunk: u32) {
         let first = |place: Place| place - place % per_chunk % SLOTS;

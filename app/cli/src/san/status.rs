@@ -1,7 +1,7 @@
 //! `loadline san status`: how everything is, for people and for monitoring.
 
 use loadline_base::units::ByteSize;
-use loadline_san_node::node::manage::{Health, StatusView};
+use loadline_san_node::node::manage::{Health, NodeView, StatusView};
 
 use crate::client::{Api, print_json, table};
 use crate::exit::Exit;
@@ -41,8 +41,18 @@ pub(super) fn status(args: &Status) -> Exit {
 pub(super) fn print(status: &StatusView) {
     say!("cluster {}, as node {} sees it", status.cluster, status.asked);
     say!();
-    let nodes: Vec<Vec<String>> = status
-        .nodes
+    print_nodes(&status.nodes);
+    say!();
+    print_volumes(&status.volumes);
+    for device in status.devices.iter().filter(|device| device.fault.is_some()) {
+        let fault = device.fault.as_deref().unwrap_or_default();
+        say!("device {} of {}: {fault}", device.id, device.node);
+    }
+}
+
+/// The nodes as a table.
+pub(crate) fn print_nodes(nodes: &[NodeView]) {
+    let nodes: Vec<Vec<String>> = nodes
         .iter()
         .map(|node| {
             let state = match (node.alive, node.draining) {
@@ -55,12 +65,6 @@ pub(super) fn print(status: &StatusView) {
         })
         .collect();
     write(table(&["node", "state", "devices", "replicas", "API", "NBD"], &nodes).as_bytes());
-    say!();
-    print_volumes(&status.volumes);
-    for device in status.devices.iter().filter(|device| device.fault.is_some()) {
-        let fault = device.fault.as_deref().unwrap_or_default();
-        say!("device {} of {}: {fault}", device.id, device.node);
-    }
 }
 
 /// The volumes as a table, and what people should know of them.

@@ -49,7 +49,7 @@ pub struct Node {
     pub nbd: SocketAddr,
     /// How often its process has started.
     pub incarnation: u64,
-    /// New replicas do not come here.
+    /// New replicas do not come here, and those that are here leave.
     #[serde(default)]
     pub draining: bool,
 }
@@ -64,9 +64,12 @@ pub struct Device {
     pub path: PathBuf,
     /// Bytes that it has for replicas.
     pub bytes: u64,
-    /// New replicas do not come here.
+    /// New replicas do not come here, and those that are here leave.
     #[serde(default)]
     pub draining: bool,
+    /// They go to this device, of the same node.
+    #[serde(default)]
+    pub replaced_by: Option<u32>,
 }
 
 /// A volume.
@@ -126,9 +129,15 @@ pub struct Replica {
     pub key: u64,
     /// What is being done with it.
     pub state: ReplicaState,
-    /// Why its node does not make it.
+    /// Why its node does not make it; or why it stays, if it is to leave.
     #[serde(default)]
     pub refused: Option<String>,
+    /// The replica in whose stead it is made.
+    #[serde(default)]
+    pub instead_of: Option<u64>,
+    /// It is to leave, for a device of this node.
+    #[serde(default)]
+    pub leave_to: Option<u32>,
 }
 
 /// What is being done with a replica.

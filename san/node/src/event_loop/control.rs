@@ -17,6 +17,9 @@ use super::{EventLoop, IDLE_TICKS, LoopOptions};
 /// Bytes that all stores look through for what has rotted in each of these: 2 MiB a second, a TiB in six days.
 const SCRUB: u64 = 200 << 10;
 
+/// Bytes that a store looks through in each tick if a person wants it: more than most devices give beside what is asked.
+const FAST_SCRUB: u64 = 64 << 20;
+
 impl EventLoop {
     pub(super) fn order(&mut self, order: Order) {
         match order {
@@ -59,11 +62,18 @@ impl EventLoop {
                 self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
             }
             Order::Client(new) => self.new_client(*new),
-            Order::Peer(node, address) => {
+            Order::NoPeer(node) => {
+                if let Some(mut peer) = self.peers.remove(&node) {
+                    peer.down("it was removed", crate::clock::now());
+                    self.to_peers.remove(&peer.key);
+                }
+            }
+            Order::Peer(node, name, address) => {
                 let now = crate::clock::now();
                 let LoopOptions { me, cluster, number, .. } = self.options;
                 let preamble = Preamble { cluster, from: me.node, to: node, to_loop: number };
-                let peer = self.peers.entry(node).or_insert_with(|| Outgoing::new(address, preamble, now));
+                let peer =
+                    self.peers.entry(node).or_insert_with(|| Outgoing::new(name, address, preamble, now));
                 peer.moved(address, now);
             }
             Order::Hear(socket, from) => {
@@ -78,6 +88,13 @@ impl EventLoop {
                 let key = self.key();
                 self.hearings.insert(key, Hearing::new(socket, from, self.options.cluster));
                 self.readable.push_back(key);
+            }
+            Order::Scrub(ids) => {
+                for id in ids {
+                    if let Some(kept) = self.replicas.get_mut(&id) {
+                        kept.scrub();
+                    }
+                }
             }
             Order::Look => (self.tell)(Report::State(self.state())),
             Order::Stop => self.stopped = true,
@@ -115,7 +132,9 @@ impl EventLoop {
     /// counts, so that it looks through up to four times its share.
     pub(super) fn share_out_scrub(&mut self) {
         let each = SCRUB * IDLE_TICKS / self.replicas.len().max(1) as u64;
-        self.replicas.values_mut().for_each(|kept| kept.store.scrub_at(each));
+        for kept in self.replicas.values_mut() {
+            kept.store.scrub_at(if kept.scrubs_fast() { FAST_SCRUB } else { each });
+        }
     }
 
     /// Those that are to be given up go when their devices do nothing for them any more.
@@ -161,6 +180,7 @@ impl EventLoop {
             unanswered: served.volume.unanswered(),
             returning: served.volume.returning(),
         });
-        LoopState { volumes: volumes.collect(), clients: self.clients.len() }
+        let scrubs = self.replicas.iter().filter_map(|(id, kept)| Some((*id, kept.scrubs()?)));
+        LoopState { volumes: volumes.collect(), clients: self.clients.len(), scrubs: scrubs.collect() }
     }
 }

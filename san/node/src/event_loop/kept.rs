@@ -10,7 +10,10 @@ use loadline_san_device::file::Devices;
 use loadline_san_device::pool::Blocks;
 use loadline_san_device::uring::Uring;
 use loadline_san_store::io::{Ask, Token};
+use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
+
+use super::order::Scrub;
 
 /// Asks to a device in memory that are carried out before others have their turn.
 const AT_ONCE: usize = 16;
@@ -38,12 +41,14 @@ pub(super) struct Kept {
     /// Something was asked of it since the last tick.
     pub(super) busy: bool,
     store_actions: Vec<store::Action<Blocks>>,
+    /// What had come of looking through it when it was to be looked through.
+    scrub_from: Option<Scrubbed>,
 }
 
 impl Kept {
     pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io) -> Kept {
         let (asks, store_actions) = (VecDeque::new(), Vec::new());
-        Kept { replica, store, io, asks, listed: false, busy: false, store_actions }
+        Kept { replica, store, io, asks, listed: false, busy: false, store_actions, scrub_from: None }
     }
 
     /// The replica takes a step. What it wants of its store it gets; what is to be sent is added to `out`. Whether the store
@@ -69,6 +74,27 @@ impl Kept {
             }
         }
         wanted
+    }
+
+    /// It is to be looked through, as fast as its device lets.
+    pub(super) fn scrub(&mut self) {
+        self.store.scrub_anew();
+        self.scrub_from = Some(self.store.scrubbed());
+    }
+
+    /// How far that is.
+    pub(super) fn scrubs(&self) -> Option<Scrub> {
+        let from = self.scrub_from?;
+        let now = self.store.scrubbed();
+        let bytes = self.store.extent_bytes();
+        let ended = now.passes > from.passes || bytes == 0;
+        let done = if ended { bytes } else { (now.bytes - from.bytes).min(bytes) };
+        Some(Scrub { bytes, done, rotten: now.rotten - from.rotten, ended })
+    }
+
+    /// It looks through all as fast as its device lets, until that is done.
+    pub(super) fn scrubs_fast(&self) -> bool {
+        self.scrubs().is_some_and(|scrub| !scrub.ended)
     }
 
     /// The ring has done something.

@@ -88,10 +88,14 @@ pub enum Order {
     Swapped(VolumeId, ProposalId, Answer, Epoch),
     /// A client comes.
     Client(Box<NewClient>),
-    /// Another node is here. It is connected to, now and whenever the connection breaks.
-    Peer(NodeId, SocketAddr),
+    /// Another node, with its name, is here. It is connected to, now and whenever the connection breaks.
+    Peer(NodeId, String, SocketAddr),
+    /// It is no part of the cluster any more.
+    NoPeer(NodeId),
     /// Another node has connected, and said so; the connection does not block.
     Hear(OwnedFd, NodeId),
+    /// Look through these replicas, all of them and as fast as their devices let.
+    Scrub(Vec<ReplicaId>),
     /// How is it? → [`Report::State`]
     Look,
     /// No more is to be done.
@@ -128,6 +132,21 @@ pub struct LoopState {
     pub volumes: Vec<VolumeState>,
     /// Connections of clients.
     pub clients: usize,
+    /// Replicas that were to be looked through.
+    pub scrubs: Vec<(ReplicaId, Scrub)>,
+}
+
+/// How far a replica was looked through that was to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scrub {
+    /// Bytes that are in its extents, about.
+    pub bytes: u64,
+    /// Bytes that were looked at.
+    pub done: u64,
+    /// Blocks that did not match their checksums.
+    pub rotten: u64,
+    /// All were looked at.
+    pub ended: bool,
 }
 
 /// How a volume is at this node.

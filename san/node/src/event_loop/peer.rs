@@ -23,6 +23,8 @@ use super::client::{Received, receive, send_all};
 const MOST_UNSENT: usize = 64 << 20;
 /// Between two attempts to connect.
 const RETRY_NS: u64 = 200_000_000;
+/// Who is not reached so often in a row is complained about.
+const FAILURES: u32 = 5;
 /// A connection is given up if what was sent is not confirmed for so long, milliseconds.
 const UNCONFIRMED_MS: u32 = 5_000;
 
@@ -77,6 +79,7 @@ enum Talk {
 /// What is said to a node.
 #[derive(Debug)]
 pub(super) struct Outgoing {
+    name: String,
     address: SocketAddr,
     preamble: Preamble,
     talk: Talk,
@@ -90,13 +93,14 @@ pub(super) struct Outgoing {
     watched_for_room: bool,
     /// Its socket has no room.
     blocked: bool,
-    /// It was said that it is not reached.
-    complained: bool,
+    /// How often in a row it was not reached.
+    failures: u32,
 }
 
 impl Outgoing {
-    pub(super) fn new(address: SocketAddr, preamble: Preamble, now: Moment) -> Outgoing {
+    pub(super) fn new(name: String, address: SocketAddr, preamble: Preamble, now: Moment) -> Outgoing {
         Outgoing {
+            name,
             address,
             preamble,
             talk: Talk::Down { until: now },
@@ -106,7 +110,7 @@ impl Outgoing {
             watched: false,
             watched_for_room: false,
             blocked: false,
-            complained: false,
+            failures: 0,
         }
     }
 
@@ -170,8 +174,8 @@ impl Outgoing {
                 };
                 self.talk = Talk::Up(socket);
                 self.out.text(self.preamble.encode().to_vec());
-                if std::mem::take(&mut self.complained) {
-                    eprintln!("loadline: node {} is reached again, at {}", self.preamble.to.0, self.address);
+                if std::mem::take(&mut self.failures) >= FAILURES {
+                    eprintln!("loadline: node {} is reached again, at {}", self.name, self.address);
                 }
             }
             Talk::Up(socket) if what == For::Input => {
@@ -190,10 +194,11 @@ impl Outgoing {
         }
         self.talk = Talk::Down { until: now.after(RETRY_NS) };
         self.out = Outbox::default();
-        if !std::mem::replace(&mut self.complained, true) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures == FAILURES {
             eprintln!(
                 "loadline: node {} is not reached at {}: {why}; it is tried again and again",
-                self.preamble.to.0, self.address
+                self.name, self.address
             );
         }
     }
@@ -245,7 +250,7 @@ impl Outgoing {
 
     fn written(&mut self, written: Result<(), String>, data: Option<(&Payload<Blocks>, u32)>) {
         if let Err(why) = written {
-            eprintln!("loadline: a message to node {} is not sent: {why}", self.preamble.to.0);
+            eprintln!("loadline: a message to node {} is not sent: {why}", self.name);
         } else if let Some((payload, blocks)) = data {
             let first = payload.first as usize * BLOCK_BYTES;
             self.out.data(payload.data.clone(), first..first + blocks as usize * BLOCK_BYTES);

@@ -5,6 +5,8 @@
 
 mod change;
 mod devices;
+mod nodes;
+mod scrub;
 mod show;
 mod volumes;
 
@@ -23,8 +25,11 @@ use crate::config::catalog::Catalog;
 
 pub use change::{Recover, Resize};
 pub use devices::AddDevice;
+pub use nodes::{Drain, Move};
+pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
 pub use volumes::{CreateVolume, Use};
+pub(super) use volumes::{blocks_of, devices, new_replica};
 
 /// Why something is not done.
 #[derive(Debug, Error)]

@@ -13,7 +13,7 @@ use loadline_san_store::open::{NewReplica, create, key_of};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
-use super::{LOOK, Node, OpenDevice};
+use super::{LOOK, Node, NodeError, OpenDevice};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::{Change, ConfigError};
 use crate::event_loop::MOST_BLOCKS_IN_FLIGHT;
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Node {
     /// Goes on until the node ends.
-    pub(super) async fn reconcile_for_ever(&self) {
+    pub(super) async fn reconcile_for_ever(&self) -> NodeError {
         let (mut last, mut newest) = (None, 0);
         let (mut complained, mut went_back) = (false, false);
         loop {
@@ -59,6 +59,9 @@ impl Node {
                     if std::mem::replace(&mut went_back, false) {
                         self.state().went_back = false;
                     }
+                    if !catalog.nodes.contains_key(&self.id()) {
+                        return NodeError::Removed(self.name().into());
+                    }
                     self.state().learn(catalog);
                     let done = self.reconcile().await;
                     last = done.then_some(revision);
@@ -85,6 +88,14 @@ impl Node {
         self.0.changed.notify_one();
     }
 
+    /// A volume is to be watched, or not any more.
+    pub(super) fn look_again(&self, id: u64) {
+        let volume = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.clone());
+        if let Some(volume) = volume {
+            self.open_volume(id, &volume);
+        }
+    }
+
     /// Waits until what the configuration says now was made so, as far as that went at once.
     pub(crate) async fn reconciled(&self) {
         let pass = self.state().begun + 1;
@@ -97,7 +108,16 @@ impl Node {
         let catalog = self.state().catalog.clone();
         let me = self.id();
         for (id, (node, _)) in catalog.nodes.iter().filter(|(id, _)| **id != me) {
-            self.0.loops.iter().for_each(|orders| _ = orders.give(Order::Peer(NodeId(*id), node.peer)));
+            for orders in &self.0.loops {
+                orders.give(Order::Peer(NodeId(*id), node.name.clone(), node.peer));
+            }
+            self.state().peers.insert(*id);
+        }
+        let gone: Vec<u32> =
+            self.state().peers.iter().filter(|id| !catalog.nodes.contains_key(id)).copied().collect();
+        for id in gone {
+            self.state().peers.remove(&id);
+            self.0.loops.iter().for_each(|orders| _ = orders.give(Order::NoPeer(NodeId(id))));
         }
         let mut done = self.reconcile_devices(&catalog).await;
         let gone: Vec<u64> =
@@ -123,6 +143,12 @@ impl Node {
     /// Devices are opened, and replicas made, opened and removed. Each device in its turn, and one that hangs keeps nobody: it
     /// goes on by itself, and is asked again when it is done. Whether all is as it should be.
     async fn reconcile_devices(&self, catalog: &Catalog) -> bool {
+        {
+            let mut state = self.state();
+            let busy = state.busy.clone();
+            state.devices.retain(|id, _| catalog.devices.contains_key(id) || busy.contains(id));
+            state.broken.retain(|id, _| catalog.devices.contains_key(id));
+        }
         let mut tasks = Vec::new();
         let mut done = true;
         for (id, (device, _)) in catalog.devices.iter().filter(|(_, (device, _))| device.node == self.id()) {
@@ -335,7 +361,7 @@ impl Node {
     }
 
     fn open_volume(&self, id: u64, volume: &Volume) {
-        let watch = volume.attached.is_some();
+        let watch = volume.attached.is_some() || self.state().claimed.contains(&id);
         let known = self.state().volumes.insert(id, watch);
         let Ok(layout) = Layout::new(volume.stripes, volume.unit_blocks, volume.group_blocks) else { return };
         let orders = self.loop_of(id);

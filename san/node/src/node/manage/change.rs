@@ -170,7 +170,7 @@ impl Node {
                     let mut of_group = Vec::new();
                     for device in devices {
                         let replica = ids.next().expect("as many were taken");
-                        changes.push(new_replica(&catalog, id, volume, replica, (group, *device)));
+                        changes.push(new_replica(&catalog, id, volume, replica, (group, *device), None));
                         of_group.push((ReplicaId(replica), NodeId(catalog.devices[&device.0].0.node)));
                     }
                     planned.push(of_group);

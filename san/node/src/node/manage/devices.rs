@@ -75,7 +75,7 @@ impl Node {
         });
         let formatted = formatted.await.unwrap_or_else(|_| Err("it could not be prepared".into()));
         let bytes = formatted.map_err(ManageError::Device)?;
-        let device = Device { node: self.id(), path, bytes, draining: false };
+        let device = Device { node: self.id(), path, bytes, draining: false, replaced_by: None };
         let written =
             self.config().call(move |store| store.commit(&[change(format!("device/{id}"), None, &device)]));
         if !written.await? {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::ManageError;
 use crate::config::catalog::{Catalog, ReplicaState, Volume, VolumeState};
 use crate::node::Node;
+use crate::node::moving::leaves;
 
 /// How well something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -67,8 +68,12 @@ pub struct ReplicaView {
     pub device: u32,
     /// In sync; away; or being made, or removed.
     pub state: String,
-    /// Bytes that are still to be copied to it, where that is known.
+    /// Bytes that are still to be copied to it, where that is known: at the volume's owner.
     pub left_bytes: Option<u64>,
+    /// It is to leave where it is.
+    pub leaving: bool,
+    /// Why it is not made, or does not leave.
+    pub note: Option<String>,
 }
 
 /// A node.
@@ -105,6 +110,10 @@ pub struct DeviceView {
     pub promised: u64,
     /// Replicas that it has.
     pub replicas: usize,
+    /// They leave, for this device if one is named.
+    pub draining: bool,
+    /// See there.
+    pub replaced_by: Option<u32>,
     /// What is wrong with it, as far as the node that was asked knows.
     pub fault: Option<String>,
 }
@@ -149,6 +158,8 @@ impl Node {
             bytes: device.bytes,
             promised: placed.promised * BLOCK,
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.device == *id).count(),
+            draining: device.draining,
+            replaced_by: device.replaced_by,
             fault: broken.get(id).cloned(),
         });
         let cluster = catalog.cluster.as_ref().map_or(String::new(), |(cluster, _)| cluster.id.clone());
@@ -213,6 +224,8 @@ impl Node {
                     ReplicaState::Ready => "away".into(),
                 },
                 left_bytes: returning.get(&ReplicaId(*replica_id)).map(|blocks| blocks * BLOCK),
+                leaving: leaves(catalog, *replica_id, replica).is_some(),
+                note: replica.refused.clone(),
             })
             .collect();
         let fewest = record.as_ref().and_then(|r| r.groups.iter().map(|group| group.in_sync.len()).min());

@@ -199,7 +199,7 @@ impl Node {
                 let groups =
                     (0..).zip(&placed).flat_map(|(group, devices)| devices.iter().map(move |d| (group, d)));
                 for (replica, (group, device)) in (id + 1..).zip(groups) {
-                    changes.push(new_replica(&catalog, id, &volume, replica, (group, *device)));
+                    changes.push(new_replica(&catalog, id, &volume, replica, (group, *device), None));
                 }
                 if store.commit(&changes)? {
                     let version = store.get(&format!("volume/{id}"))?.map_or(0, |stored| stored.version);
@@ -396,12 +396,13 @@ pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {
 }
 
 /// The change that wants a new replica of a volume, for one of its groups, on a device.
-pub(super) fn new_replica(
+pub(crate) fn new_replica(
     catalog: &Catalog,
     volume: u64,
     of: &Volume,
     id: u64,
     (group, device): (u32, DeviceId),
+    instead_of: Option<u64>,
 ) -> Change {
     let replica = Replica {
         volume,
@@ -413,12 +414,14 @@ pub(super) fn new_replica(
         key: crate::node::random(),
         state: ReplicaState::Wanted,
         refused: None,
+        instead_of,
+        leave_to: None,
     };
     change(format!("replica/{id}"), None, &replica)
 }
 
 /// Devices as placement sees them.
-pub(super) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<placement::Device> {
+pub(crate) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<placement::Device> {
     let device = |(id, (device, _)): (&u32, &(crate::config::catalog::Device, u64))| {
         let here = catalog.replicas.values().filter(|(replica, _)| replica.device == *id);
         let promised = here.map(|(replica, _)| blocks_of(catalog, replica) + replica.log_bytes / BLOCK).sum();
@@ -436,7 +439,7 @@ pub(super) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<pla
 }
 
 /// Blocks that a replica can have of its volume as it is now.
-pub(super) fn blocks_of(catalog: &Catalog, replica: &Replica) -> u64 {
+pub(crate) fn blocks_of(catalog: &Catalog, replica: &Replica) -> u64 {
     let volume = catalog.volumes.get(&replica.volume).map(|(volume, _)| volume);
     let layout =
         volume.and_then(|v| Layout::new(v.stripes, v.unit_blocks, v.group_blocks).ok().map(|l| (v, l)));

@@ -1,0 +1,200 @@
+//! Nodes and devices that are to be empty, and copies that are to be elsewhere.
+
+use loadline_san_core::layout::BLOCK;
+use serde::{Deserialize, Serialize};
+
+use super::volumes::unknown_node;
+use super::{AddDevice, ManageError, listed};
+use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, ReplicaState, change};
+use crate::config::{Change, ConfigError};
+use crate::node::Node;
+
+/// A node is to be empty, or not any more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// It is not to be empty any more: what has not left stays.
+    #[serde(default)]
+    pub stop: bool,
+}
+
+/// The copies of a volume that one node has are to be at another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Move {
+    /// The node that has them.
+    pub from: String,
+    /// The one that is to have them.
+    pub to: String,
+}
+
+impl Node {
+    /// A node is to be empty: what it has goes elsewhere, and nothing new comes.
+    pub async fn drain_node(&self, name: &str, drain: Drain) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let wanted = name.to_owned();
+        let set = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((id, _)) = catalog.node(&wanted) else {
+                    return Ok(Err(unknown_node(&catalog, &wanted)));
+                };
+                let (node, version) = &catalog.nodes[&id];
+                let next = NodeEntry { draining: !drain.stop, ..node.clone() };
+                if store.commit(&[change(format!("node/{id}"), Some(*version), &next)])? {
+                    return Ok(Ok(()));
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        set.await??;
+        self.look_soon();
+        Ok(())
+    }
+
+    /// A node that has nothing is no part of the cluster any more.
+    pub async fn remove_node(&self, name: &str) -> Result<(), ManageError> {
+        let name = name.to_owned();
+        let removed = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((id, _)) = catalog.node(&name) else { return Ok(Err(unknown_node(&catalog, &name))) };
+                let here: Vec<_> = catalog.replicas.iter().filter(|(_, (r, _))| r.node == id).collect();
+                let left = here.iter().filter(|(_, (r, _))| r.state != ReplicaState::Dropping).count();
+                if left > 0 {
+                    return Ok(Err(ManageError::InUse(format!(
+                        "node {name} has {left} replicas: 'loadline node drain {name}' makes them leave, also where it does \
+                         not answer"
+                    ))));
+                }
+                let attached: Vec<String> = catalog
+                    .volumes
+                    .values()
+                    .filter(|(volume, _)| volume.attached == Some(id))
+                    .map(|(volume, _)| volume.name.clone())
+                    .collect();
+                if !attached.is_empty() {
+                    return Ok(Err(ManageError::InUse(format!(
+                        "volumes are attached at node {name}, there {}: detach them, or attach them elsewhere",
+                        listed(attached)
+                    ))));
+                }
+                let removed = |key: String, version: u64| Change { key, expected: Some(version), value: None };
+                let mut changes = vec![removed(format!("node/{id}"), catalog.nodes[&id].1)];
+                let devices = catalog.devices.iter().filter(|(_, (device, _))| device.node == id);
+                changes.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
+                changes.extend(here.iter().map(|(id, (_, v))| removed(format!("replica/{id}"), *v)));
+                if store.commit(&changes)? {
+                    return Ok(Ok(()));
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        removed.await??;
+        self.look_soon();
+        Ok(())
+    }
+
+    /// What a device of this node has goes to a new one; when it has nothing any more, it is no part of the cluster. The new
+    /// one's id.
+    pub async fn replace_device(&self, id: u32, with: AddDevice) -> Result<u32, ManageError> {
+        self.refresh().await?;
+        let (device, node) = {
+            let state = self.state();
+            let devices = &state.catalog.devices;
+            let device =
+                devices.get(&id).map(|(device, _)| device.clone()).ok_or_else(|| ManageError::Unknown {
+                    kind: "device",
+                    name: id.to_string(),
+                    are: listed(devices.keys().map(ToString::to_string)),
+                })?;
+            let node = state.catalog.nodes.get(&device.node).map(|(node, _)| node.clone());
+            (device, node)
+        };
+        if device.replaced_by.is_some() {
+            return Err(ManageError::InUse(format!("device {id} is being replaced already")));
+        }
+        if let Some(node) = node.filter(|_| device.node != self.id()) {
+            return Err(ManageError::Elsewhere { name: node.name, api: node.api });
+        }
+        let by = self.add_device(with).await?;
+        let set = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((device, version)) = catalog.devices.get(&id) else { return Ok(()) };
+                let next = Device { draining: true, replaced_by: Some(by), ..device.clone() };
+                if store.commit(&[change(format!("device/{id}"), Some(*version), &next)])? {
+                    return Ok(());
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        set.await?;
+        self.look_soon();
+        Ok(by)
+    }
+
+    /// The copies of a volume that one node has are to be at another.
+    pub async fn move_volume(&self, name: &str, to: Move) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let (id, _) = self.volume(name)?;
+        let name = name.to_owned();
+        let set = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let ids = [&to.from, &to.to].map(|name| catalog.node(name).map(|(id, _)| id).ok_or(name));
+                let (from, into) = match ids {
+                    [Ok(from), Ok(into)] => (from, into),
+                    [Err(name), _] | [_, Err(name)] => return Ok(Err(unknown_node(&catalog, name))),
+                };
+                let of = |node: u32| {
+                    let replicas =
+                        catalog.replicas.iter().filter(move |(_, (r, _))| r.volume == id && r.node == node);
+                    replicas.filter(|(_, (r, _))| r.state == ReplicaState::Ready)
+                };
+                let wrong = |why: String| Ok(Err(ManageError::Wrong(why)));
+                if from == into {
+                    return wrong("a copy that is to move moves to another node".into());
+                }
+                let Some((_, (one, _))) = of(from).next() else {
+                    return wrong(format!("node {} has no copy of volume {name}", to.from));
+                };
+                if let Some((_, (there, _))) =
+                    of(into).find(|(_, (r, _))| of(from).any(|(_, (o, _))| o.group == r.group))
+                {
+                    return wrong(format!(
+                        "node {} has a copy of group {} of volume {name} already, and no node has two",
+                        to.to, there.group
+                    ));
+                }
+                let room: u64 = super::volumes::devices(&catalog, |_| true)
+                    .iter()
+                    .filter(|device| device.node.0 == into && device.accepts)
+                    .map(|device| device.capacity.saturating_sub(device.promised))
+                    .max()
+                    .unwrap_or(0);
+                let needed = super::volumes::blocks_of(&catalog, one) + one.log_bytes / BLOCK;
+                if room < needed {
+                    return wrong(format!(
+                        "node {} has room for {} bytes on one device, and a copy needs {}",
+                        to.to,
+                        room * BLOCK,
+                        needed * BLOCK
+                    ));
+                }
+                let leave = |(id, (r, version)): (&u64, &(Replica, u64))| {
+                    let next = Replica { leave_to: Some(into), refused: None, ..r.clone() };
+                    change(format!("replica/{id}"), Some(*version), &next)
+                };
+                let changes: Vec<Change> = of(from).map(leave).collect();
+                if store.commit(&changes)? {
+                    return Ok(Ok(()));
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        set.await??;
+        self.look_soon();
+        Ok(())
+    }
+}

@@ -1,0 +1,290 @@
+//! Copies move: away from nodes and devices that are to be empty, and to where people want them.
+//!
+//! ```text
+//!   a replica is to leave ─▶ another is made in its stead ─▶ becomes a member ─▶ has everything ─▶ the old one leaves
+//! ```
+//!
+//! What is to be done next follows from the configuration and the volume's record, so that whatever was cut short goes on,
+//! at whichever node owns the volume by then. Of a volume one replica moves at a time.
+
+use std::time::Duration;
+
+use loadline_san_core::ids::{NodeId, ReplicaId, VolumeId};
+use loadline_san_core::layout::{BLOCK, GroupIndex};
+use loadline_san_core::placement::{DeviceId, NoPlace, place_one};
+use loadline_san_core::record::{Record, State as RecordState};
+use loadline_san_core::volume;
+use loadline_san_protocol::record;
+
+use super::Node;
+use super::manage::{ManageError, blocks_of, devices, new_replica};
+use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
+use crate::config::{Change, ConfigError};
+use crate::event_loop::order::Order;
+
+/// Between two steps.
+const STEP: Duration = Duration::from_millis(300);
+
+/// Where a replica may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum To {
+    Anywhere,
+    Node(u32),
+    Device(u32),
+}
+
+/// Whether a replica is to leave where it is, and where to.
+pub(super) fn leaves(catalog: &Catalog, id: u64, replica: &Replica) -> Option<To> {
+    let device = catalog.devices.get(&replica.device).map(|(device, _)| device);
+    let of_node = catalog.nodes.get(&replica.node).is_some_and(|(node, _)| node.draining);
+    if replica.state != ReplicaState::Ready {
+        None
+    } else if let Some(node) = replica.leave_to {
+        Some(To::Node(node))
+    } else if let Some(Device { draining: true, replaced_by: Some(by), .. }) = device {
+        Some(To::Device(*by))
+    } else if of_node || device.is_some_and(|device| device.draining) || successor(catalog, id).is_some() {
+        Some(To::Anywhere)
+    } else {
+        None
+    }
+}
+
+/// The replica that is made in the stead of this one.
+fn successor(catalog: &Catalog, id: u64) -> Option<(u64, &Replica)> {
+    let mut of = catalog.replicas.iter().filter(|(_, (new, _))| new.instead_of == Some(id));
+    of.find(|(_, (new, _))| new.state != ReplicaState::Dropping).map(|(id, (new, _))| (*id, new))
+}
+
+/// Whether a replica is one of its volume's, in sync or not.
+fn is_member(record: &Record, id: u64, replica: &Replica) -> bool {
+    let group = record.groups.get(replica.group as usize);
+    group.is_some_and(|g| g.in_sync.contains(&ReplicaId(id)) || g.departed.contains_key(&ReplicaId(id)))
+}
+
+/// Whether a replica of a volume is to leave where it is.
+fn is_moving(catalog: &Catalog, volume: u64) -> bool {
+    catalog.replicas.iter().any(|(id, (r, _))| r.volume == volume && leaves(catalog, *id, r).is_some())
+}
+
+impl Node {
+    /// Goes on until the node ends.
+    pub(super) async fn move_for_ever(&self) {
+        loop {
+            tokio::time::sleep(STEP).await;
+            let catalog = self.state().catalog.clone();
+            for (id, (volume, _)) in &catalog.volumes {
+                let moves = is_moving(&catalog, *id);
+                let stored = catalog.records.get(id).and_then(|stored| record::decode(&stored.value).ok());
+                let Some(record) = stored.filter(|_| volume.state == VolumeState::Ready) else { continue };
+                self.claim(&catalog, *id, moves && volume.attached.is_none(), &record).await;
+                if moves
+                    && record.owner == self.0.me
+                    && record.state == RecordState::Active
+                    && let Err(why) = self.move_on(&catalog, *id, &record).await
+                {
+                    eprintln!(
+                        "loadline: a copy of volume {} does not move: {why}; it is tried again",
+                        volume.name
+                    );
+                }
+            }
+            if let Err(why) = self.remove_empty_devices(&catalog).await {
+                eprintln!("loadline: {why}");
+            }
+        }
+    }
+
+    /// A volume that nobody has attached is owned by one of its nodes while its copies move.
+    async fn claim(&self, catalog: &Catalog, id: u64, wanted: bool, record: &Record) {
+        let claimed = self.state().claimed.contains(&id);
+        if wanted && !claimed {
+            let mut homes: Vec<u32> = record.members().map(|(_, node)| node.0).collect();
+            homes.sort_unstable();
+            for node in homes {
+                if node == self.id() {
+                    self.state().claimed.insert(id);
+                    self.look_again(id);
+                    return;
+                }
+                let Some((other, _)) = catalog.nodes.get(&node) else { continue };
+                if self.answers(other.peer).await {
+                    return;
+                }
+            }
+        } else if !wanted && claimed {
+            self.state().claimed.remove(&id);
+            let attached = catalog.volumes.get(&id).is_some_and(|(volume, _)| volume.attached.is_some());
+            if !attached {
+                self.loop_of(id).give(Order::Watch(VolumeId(id), false));
+                self.loop_of(id).give(Order::Detach(VolumeId(id)));
+            }
+            self.look_again(id);
+        }
+    }
+
+    /// Takes the next step of the first replica of a volume that is to leave and can.
+    async fn move_on(&self, catalog: &Catalog, id: u64, record: &Record) -> Result<(), ManageError> {
+        let of_volume = catalog.replicas.iter().filter(|(_, (replica, _))| replica.volume == id);
+        let leaving = of_volume.filter_map(|(replica_id, (replica, version))| {
+            leaves(catalog, *replica_id, replica).map(|to| (*replica_id, replica, *version, to))
+        });
+        for (old_id, old, version, to) in leaving {
+            let moves = match (successor(catalog, old_id), is_member(record, old_id, old)) {
+                (new, false) => {
+                    self.let_go(old_id, old, version, new).await?;
+                    true
+                }
+                (Some(new), true) => self.follow(record, (old_id, old, version), new).await?,
+                (None, true) => self.plan_successor(old_id, to).await?,
+            };
+            if moves {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next step of a replica that is made in the stead of another. Whether that goes on.
+    async fn follow(
+        &self,
+        record: &Record,
+        (old_id, old, version): (u64, &Replica, u64),
+        (new_id, new): (u64, &Replica),
+    ) -> Result<bool, ManageError> {
+        let (group, replica) = (GroupIndex(old.group), ReplicaId(new_id));
+        let Some(of_group) = record.groups.get(old.group as usize) else { return Ok(false) };
+        match new.state {
+            ReplicaState::Wanted => {
+                if let Some(why) = &new.refused {
+                    self.cannot_leave(old_id, old, version, why).await?;
+                    return Ok(false);
+                }
+            }
+            ReplicaState::Ready if of_group.in_sync.contains(&replica) => {
+                let replica = ReplicaId(old_id);
+                let order = match of_group.in_sync.contains(&replica) {
+                    true => volume::Order::Remove { group, replica },
+                    false => volume::Order::Forget { group, replica },
+                };
+                self.give_order(old.volume, order).await?;
+            }
+            ReplicaState::Ready if !of_group.departed.contains_key(&replica) => {
+                let home = NodeId(new.node);
+                self.give_order(old.volume, volume::Order::Add { group, replica, home }).await?;
+            }
+            // It is being copied to.
+            ReplicaState::Ready | ReplicaState::Dropping => {}
+        }
+        Ok(true)
+    }
+
+    async fn give_order(&self, id: u64, order: volume::Order) -> Result<(), ManageError> {
+        match self.order(id, order).await {
+            Some(result) => Ok(result?),
+            None => Err(ManageError::TimedOut("the volume does not answer".into())),
+        }
+    }
+
+    /// Another replica is to be made in the stead of this one. Whether there is a place for it.
+    async fn plan_successor(&self, old_id: u64, to: To) -> Result<bool, ManageError> {
+        let alive = self.alive().await;
+        let planned = self.config().call(move |store| {
+            let catalog = Catalog::read(store)?;
+            let Some((old, version)) = catalog.replicas.get(&old_id) else { return Ok(Ok(())) };
+            let Some((volume, _)) = catalog.volumes.get(&old.volume) else { return Ok(Ok(())) };
+            let mut devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
+            for device in &mut devices {
+                let fits = match to {
+                    To::Anywhere => true,
+                    To::Node(node) => device.node.0 == node,
+                    To::Device(id) => device.id.0 == id,
+                };
+                device.accepts &= fits && device.id.0 != old.device;
+            }
+            let others = catalog.replicas.iter().filter(|(id, (other, _))| {
+                let same = other.volume == old.volume && other.group == old.group;
+                same && **id != old_id && other.state != ReplicaState::Dropping
+            });
+            let kept: Vec<DeviceId> = others.map(|(_, (other, _))| DeviceId(other.device)).collect();
+            let blocks = blocks_of(&catalog, old) + old.log_bytes / BLOCK;
+            let device = match place_one(&devices, old.group as usize, blocks, &kept) {
+                Ok(device) => device,
+                Err(why) => return Ok(Err(why)),
+            };
+            let (mut ids, take) = catalog.take_ids(1);
+            let id = ids.next().expect("one was taken");
+            // The old one stays as it is: if it does not, this is planned anew.
+            let unchanged = change(
+                format!("replica/{old_id}"),
+                Some(*version),
+                &Replica { refused: None, ..old.clone() },
+            );
+            let made = new_replica(&catalog, old.volume, volume, id, (old.group, device), Some(old_id));
+            store.commit(&[take, unchanged, made])?;
+            Ok(Ok(()))
+        });
+        let planned: Result<(), NoPlace> = planned.await?;
+        if let Err(why) = &planned {
+            let old = self.state().catalog.replicas.get(&old_id).cloned();
+            if let Some((old, version)) = old {
+                self.cannot_leave(old_id, &old, version, &why.to_string()).await?;
+            }
+        }
+        self.look_soon();
+        Ok(planned.is_ok())
+    }
+
+    /// Says why a replica stays where it is, for whoever asks.
+    async fn cannot_leave(&self, id: u64, old: &Replica, version: u64, why: &str) -> Result<(), ManageError> {
+        if old.refused.as_deref() != Some(why) {
+            let next = Replica { refused: Some(why.to_owned()), ..old.clone() };
+            let said = change(format!("replica/{id}"), Some(version), &next);
+            self.config().call(move |store| store.commit(&[said])).await?;
+        }
+        Ok(())
+    }
+
+    /// A replica is no member any more: its node removes it, and the other is one like all.
+    async fn let_go(
+        &self,
+        old_id: u64,
+        old: &Replica,
+        version: u64,
+        new: Option<(u64, &Replica)>,
+    ) -> Result<(), ManageError> {
+        let gone = Replica { state: ReplicaState::Dropping, refused: None, ..old.clone() };
+        let mut changes = vec![change(format!("replica/{old_id}"), Some(version), &gone)];
+        if let Some((id, new)) = new
+            && let Some((_, version)) = self.state().catalog.replicas.get(&id)
+        {
+            let next = Replica { instead_of: None, ..new.clone() };
+            changes.push(change(format!("replica/{id}"), Some(*version), &next));
+        }
+        self.config().call(move |store| store.commit(&changes)).await?;
+        self.look_soon();
+        Ok(())
+    }
+
+    /// A device of this node that was replaced, and has nothing any more, is given back.
+    async fn remove_empty_devices(&self, catalog: &Catalog) -> Result<(), ConfigError> {
+        for (id, (device, version)) in &catalog.devices {
+            if device.node != self.id() || device.replaced_by.is_none() {
+                continue;
+            }
+            let here: Vec<_> = catalog.replicas.iter().filter(|(_, (r, _))| r.device == *id).collect();
+            // Where nothing can be removed from it any more, that it is there no more is enough.
+            let broken = self.state().broken.contains_key(id);
+            let gone = here.iter().all(|(_, (r, _))| broken && r.state == ReplicaState::Dropping);
+            if !gone {
+                continue;
+            }
+            let removed = |key: String, version: u64| Change { key, expected: Some(version), value: None };
+            let mut changes = vec![removed(format!("device/{id}"), *version)];
+            changes.extend(here.iter().map(|(id, (_, version))| removed(format!("replica/{id}"), *version)));
+            self.config().call(move |store| store.commit(&changes)).await?;
+            self.look_soon();
+        }
+        Ok(())
+    }
+}
