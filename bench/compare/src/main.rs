@@ -7,6 +7,7 @@
 mod fleet;
 mod pair;
 mod program;
+mod san;
 mod steal;
 
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(max_term_width = 100)]
 struct Args {
-    /// Only what contains one of these words: memory, disk, latency, null, fleet. [default: all]
+    /// Only what contains one of these words: memory, disk, latency, null, fleet. [default: all] If the first is `san`, the
+    /// virtual SAN is measured instead: nbd, kill, idle; and ceph, if that is named.
     names: Vec<String>,
     /// How many pairs of each.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -35,6 +37,9 @@ struct Args {
     /// A folder on a disk.
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
+    /// How often nodes are killed.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    kills: u32,
     /// The program to measure. [default: loadline beside this one]
     #[arg(long)]
     program: Option<PathBuf>,
@@ -60,6 +65,17 @@ fn run(args: &Args) -> Result<(), String> {
         return Err(format!("{} does not exist: build it first (./dev build --release)", program.display()));
     }
     let context = pair::Context { program, pairs: args.pairs, seconds: args.seconds };
+    if let Some((first, names)) = args.names.split_first()
+        && first == "san"
+    {
+        println!("{} pairs of {} s each; medians (ranges)\n", args.pairs, args.seconds);
+        let (memory, disk) = (&args.memory, &args.disk);
+        let setting = san::Setting { context: &context, memory, disk, mib: args.size, kills: args.kills };
+        let cpu = steal::CpuTicks::now();
+        san::measure(&setting, names)?;
+        tell_steal(cpu);
+        return Ok(());
+    }
     println!("{} pairs of {} s each; ratios are Loadline / fio, median (range)\n", args.pairs, args.seconds);
     println!("{:<44} {:>12} {:>12}  {:<20} wanted", "", "loadline", "fio", "ratio");
     let cpu = steal::CpuTicks::now();
@@ -80,11 +96,15 @@ fn run(args: &Args) -> Result<(), String> {
         println!();
         fleet::measure(&context.program, &args.disk)?;
     }
+    tell_steal(cpu);
+    Ok(())
+}
+
+fn tell_steal(cpu: Option<steal::CpuTicks>) {
     if let (Some(before), Some(after)) = (cpu, steal::CpuTicks::now()) {
         println!(
             "\nother virtual machines took {:.1} % of the CPU meanwhile (steal)",
             after.steal_since(before)
         );
     }
-    Ok(())
 }

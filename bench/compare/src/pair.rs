@@ -28,7 +28,7 @@ enum Wanted {
 }
 
 #[derive(Clone, Copy)]
-enum Bound {
+pub(crate) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
@@ -174,7 +174,7 @@ pub(crate) fn null_target(context: &Context) -> Result<(), String> {
 }
 
 /// So many pairs. Each of the two goes first in turn, so that neither always finds what the other left.
-fn in_turn<T>(
+pub(crate) fn in_turn<T>(
     pairs: u32,
     ours: impl Fn() -> Result<T, String>,
     theirs: impl Fn() -> Result<T, String>,
@@ -189,7 +189,7 @@ fn in_turn<T>(
     (0..pairs).map(pair).collect()
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(String::from).collect()
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     if sorted.len().is_multiple_of(2) { (sorted[middle - 1] + sorted[middle]) / 2.0 } else { sorted[middle] }
 }
 
-fn print_row(name: &str, what: &str, values: &[(f64, f64)], bound: Bound) {
+pub(crate) fn print_row(name: &str, what: &str, values: &[(f64, f64)], bound: Bound) {
     let ratios: Vec<f64> = values.iter().map(|(ours, theirs)| ours / theirs).collect();
     let (low, high) = ratios.iter().fold((f64::MAX, 0f64), |(l, h), r| (l.min(*r), h.max(*r)));
     let ratio = median(ratios);

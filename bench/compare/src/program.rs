@@ -1,7 +1,7 @@
 //! Running a program and taking what it cost.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -15,10 +15,20 @@ pub(crate) struct Finished {
 
 /// Runs a program that prints JSON. Exit codes 0 and 3 (findings) count as done.
 pub(crate) fn run(program: &Path, arguments: &[String]) -> Result<Finished, String> {
+    run_with(program, arguments, &[])
+}
+
+/// The same, with variables of its environment.
+pub(crate) fn run_with(
+    program: &Path,
+    arguments: &[String],
+    environment: &[(&str, PathBuf)],
+) -> Result<Finished, String> {
     let name = program.display();
     let before = children_cpu();
     let output = Command::new(program)
         .args(arguments)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .output()
         .map_err(|e| format!("{name} cannot be run: {e} (./dev setup --tests installs the peers)"))?;

@@ -3,7 +3,7 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`uri`] | how such a disk is named |
-//! | `connect` | a connection, up to the point where requests may follow |
+//! | [`connect`] | a connection, up to the point where requests may follow |
 
-pub(crate) mod connect;
+pub mod connect;
 pub mod uri;

@@ -27,15 +27,15 @@ const MOST_REPLIES: usize = 64;
 
 /// What a server tells of its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Export {
+pub struct Export {
     /// Bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Flags of [`transmission`].
     flags: u16,
     /// Offsets and lengths are multiples of this.
-    pub(crate) least: u32,
+    pub least: u32,
     /// The longest request.
-    pub(crate) most: u32,
+    pub most: u32,
 }
 
 impl Export {
@@ -66,7 +66,7 @@ impl Export {
 }
 
 /// Connects, and chooses the disk. Reads and writes of what is returned have no limit.
-pub(crate) fn connect(uri: &NbdUri) -> Result<(OwnedFd, Export), LoadError> {
+pub fn connect(uri: &NbdUri) -> Result<(OwnedFd, Export), LoadError> {
     let failed = |why: String| LoadError::usage(format!("{uri}: {why}"));
     let reached = match &uri.server {
         Server::Tcp(host, port) => connect_tcp(host, *port).map(OwnedFd::from),
