@@ -1,10 +1,11 @@
-//! Carries out what a store asks at once, by plain system calls: for devices that live in memory, where this is faster than
-//! handing it over (1.2 us for 4 KiB; io_uring hands each I/O on tmpfs to a kernel thread).
+//! Carries out what a store asks at once: for devices that live in memory, where this is faster than handing it over (io_uring
+//! hands each I/O on tmpfs to a kernel thread). They are mapped, if they can be; else it is done by system calls.
 
 use loadline_san_store::io::{Area, Ask, Done, IoFault, Reading, Writing};
 use nix::libc::iovec;
 
 use crate::file::Devices;
+use crate::mapping::Mapping;
 use crate::pool::{Blocks, BlocksMut, Pool};
 use crate::vectors::{buffer_for, gather};
 
@@ -12,6 +13,8 @@ use crate::vectors::{buffer_for, gather};
 #[derive(Debug)]
 pub struct Direct {
     devices: Devices,
+    /// Of the log's device, and of the capacity's if that is another.
+    mappings: [Option<Mapping>; 2],
     pool: Pool,
     /// Where the bytes of a write are: used again for each.
     vectors: Vec<iovec>,
@@ -20,7 +23,8 @@ pub struct Direct {
 impl Direct {
     /// Uses these, with buffers from this pool.
     pub fn new(devices: Devices, pool: Pool) -> Direct {
-        Direct { devices, pool, vectors: Vec::with_capacity(64) }
+        let mappings = [Mapping::new(&devices.log), devices.capacity.as_ref().and_then(Mapping::new)];
+        Direct { devices, mappings, pool, vectors: Vec::with_capacity(64) }
     }
 
     /// Its devices, to look at.
@@ -48,19 +52,32 @@ impl Direct {
         }
     }
 
-    fn read(&self, reading: &Reading) -> Result<BlocksMut, IoFault> {
+    fn read(&mut self, reading: &Reading) -> Result<BlocksMut, IoFault> {
         let mut buffer = buffer_for(reading, &self.pool)?;
         for piece in &reading.pieces {
+            let other = piece.area == Area::Capacity && self.devices.capacity.is_some();
+            let file = self.devices.file(piece.area);
             let into = buffer.some_mut(piece.first, piece.blocks);
-            self.devices.file(piece.area).read_at(piece.at, into).map_err(|e| e.of(piece.area))?;
+            let mapping = self.mappings[usize::from(other)].as_mut();
+            if !mapping.is_some_and(|mapping| mapping.read(file, piece.at, into)) {
+                file.read_at(piece.at, into).map_err(|e| e.of(piece.area))?;
+            }
         }
         Ok(buffer)
     }
 
     fn write(&mut self, writing: &Writing<Blocks>) -> Result<(), IoFault> {
         gather(writing, &mut self.vectors)?;
+        let other = writing.area == Area::Capacity && self.devices.capacity.is_some();
         let file = self.devices.file(writing.area);
-        // SAFETY: the vectors have just been made of the writing, which is borrowed until the call returns.
+        if let Some(mapping) = &mut self.mappings[usize::from(other)] {
+            // SAFETY: the vectors have just been made of the writing, which is borrowed until the call returns.
+            let done = unsafe { mapping.write(file, writing.at, &self.vectors) };
+            if done.map_err(|e| e.of(writing.area))? {
+                return Ok(());
+            }
+        }
+        // SAFETY: as above.
         let result = unsafe { file.write_vectors(writing.at, &mut self.vectors, writing.durable) };
         result.map_err(|e| e.of(writing.area))
     }

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | [`pool`] | memory for blocks, aligned for direct I/O, each block with its checksum; nothing is allocated for each |
 //! | [`mod@file`] | a device: opened, locked, looked at, and read and written at once |
-//! | [`direct`] | carries out asks at once, by plain system calls: for files that live in memory |
+//! | [`direct`] | carries out asks at once: for files that live in memory |
+//! | `mapping` | such a file, mapped |
 //! | [`uring`] | carries out asks by io_uring: for disks |
 //! | [`outbox`] | what is to be sent: small heads, and data where it lies |
 //!
@@ -12,6 +13,7 @@
 
 pub mod direct;
 pub mod file;
+mod mapping;
 pub mod outbox;
 pub mod pool;
 pub mod uring;

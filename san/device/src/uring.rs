@@ -79,6 +79,7 @@ pub struct Uring {
     /// The pool's memory is registered.
     registered: bool,
     spins: Spins,
+    looks: bool,
     spin: Duration,
 }
 
@@ -124,6 +125,7 @@ impl Uring {
             queued: 0,
             registered,
             spins: Spins::new(!spin.is_zero()),
+            looks: true,
             spin,
         })
     }
@@ -207,7 +209,7 @@ impl Uring {
         }
         let begin = Instant::now();
         let mut left = limit;
-        if self.spins.worth_it() {
+        if self.looks && self.spins.worth_it() {
             self.submit()?;
             let mut spins = std::mem::take(&mut self.spins);
             let found = spins.look(self.spin, limit, || {
@@ -230,6 +232,11 @@ impl Uring {
             }
         }
         Ok(())
+    }
+
+    /// Whether it looks for a while before it sleeps, where that was wanted and pays; to be changed at any time.
+    pub fn look_first(&mut self, looks: bool) {
+        self.looks = looks;
     }
 
     /// The next ask that is done: of which store, which, and what became of it. `None` until there is one.

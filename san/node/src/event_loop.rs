@@ -75,6 +75,8 @@ const LONGEST: Duration = Duration::from_millis(500);
 const MOST_STORES: u32 = 4096;
 /// Bytes that a store keeps in memory until they are destaged, while there is memory.
 const MOST_HELD: u64 = 32 << 20;
+/// So few requests at once are worth looking for, rather than sleeping.
+const FEW: f32 = 1.25;
 /// Times that stores do what they can before sockets are looked at again.
 const RUNS: usize = 64;
 
@@ -159,6 +161,10 @@ pub struct EventLoop {
     starved: Vec<u32>,
     /// Bytes that the requests and answers of all clients take.
     taken: usize,
+    /// Requests that were begun since it waited.
+    begun: usize,
+    /// How many those are, on average of late.
+    together: f32,
     /// Volumes whose waiting requests may begin.
     to_begin: VecDeque<VolumeId>,
     wakes: BinaryHeap<Reverse<(Moment, ReplicaId)>>,
@@ -217,6 +223,8 @@ impl EventLoop {
             answered: Vec::new(),
             starved: Vec::new(),
             taken: 0,
+            begun: 0,
+            together: 0.0,
             to_begin: VecDeque::new(),
             wakes: BinaryHeap::new(),
             next_tick: now,
@@ -251,6 +259,12 @@ impl EventLoop {
                 self.uring.poll()?;
             } else {
                 let limit = self.time_to_next();
+                // A sleep that many share costs little; one that each pays for is to be avoided.
+                if self.begun > 0 {
+                    self.together = (self.together * 7.0 + self.begun as f32) / 8.0;
+                }
+                self.begun = 0;
+                self.uring.look_first(self.together < FEW);
                 self.uring.wait(limit)?;
             }
             while let Some((key, what)) = self.uring.ready() {

@@ -21,6 +21,8 @@ use super::{Engine, Io, Kind, Memory};
 const STAGE: usize = 256 << 10;
 /// Of data that is longer than this, the rest is received where it belongs.
 const DIRECT: usize = 16 << 10;
+/// So many slices are sent before others follow.
+const MANY: usize = 32;
 /// Slices that are sent at once: the kernel takes no more.
 const SLICES: usize = 1024;
 /// How long dropping an engine waits for the kernel to be done with its memory.
@@ -309,6 +311,10 @@ impl Engine for NbdEngine {
     }
 
     fn submit(&mut self) -> io::Result<()> {
+        // A wait follows soon, and hands over as many as there are: each message wakes the server.
+        if self.queue.len() < MANY {
+            return Ok(());
+        }
         self.prepare()?;
         self.ring.submit()
     }

@@ -105,6 +105,7 @@ impl EventLoop {
     /// Begins requests of clients, as many as may be at work.
     pub(super) fn begin(&mut self, id: VolumeId) {
         while let Some(request) = self.volumes.get_mut(&id).and_then(Served::begin) {
+            self.begun += 1;
             self.step_volume(id, Event::Request(request));
         }
     }

@@ -1,0 +1,143 @@
+//! A device in memory, mapped: 4 KiB of it are copied in 0.3 us, where a system call takes 1.2 us.
+//!
+//! What is touched of a mapping must be there, or the process is killed (SIGBUS). A file in memory may have holes, and there
+//! may be no memory to fill them. So a stretch of it is made to be there first, by a call that can fail, when it is first
+//! written to; and what is not there is read by a call. The file is locked, so that nobody who asks for locks makes it shorter;
+//! who does so all the same kills the process, which is as if the machine had failed.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::libc::{self, iovec};
+
+use crate::file::{DeviceFile, Fault};
+
+/// It is made to be there in stretches of so many bytes.
+const STRETCH: u64 = 2 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: u64,
+    /// Stretches that are known to be there, all of each.
+    there: Box<[bool]>,
+}
+
+impl Mapping {
+    /// Maps a device that is in memory. `None` if that cannot be: then it is used by calls.
+    pub(crate) fn new(file: &DeviceFile) -> Option<Mapping> {
+        let bytes = file.bytes();
+        let length = usize::try_from(bytes).ok().filter(|length| *length > 0 && file.is_in_memory())?;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping, at a place that the system chooses, of a file that is open; it disturbs no other memory.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_fd().as_raw_fd(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        let stretches = bytes.div_ceil(STRETCH) as usize;
+        Some(Mapping { start: NonNull::new(start.cast())?, bytes, there: vec![false; stretches].into() })
+    }
+
+    /// Fills this from a byte on, if all of that is there.
+    pub(crate) fn read(&mut self, file: &DeviceFile, at: u64, into: &mut [u8]) -> bool {
+        let Some(stretches) = self.stretches(at, into.len()) else { return false };
+        for stretch in stretches {
+            if !self.there[stretch] && !self.is_there(file, stretch) {
+                return false;
+            }
+        }
+        // SAFETY: the range lies within the mapping, and all of it is there, as was just found. Nobody has a reference to
+        // what is mapped: this thread is the only one that uses it for this replica, whose chunks are its own; and `into` is
+        // other memory.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.start.as_ptr().add(at as usize),
+                into.as_mut_ptr(),
+                into.len(),
+            );
+        }
+        true
+    }
+
+    /// Writes what these vectors refer to, one after the other, from a byte on. False if it is to be done by a call.
+    ///
+    /// # Safety
+    /// Each vector refers to memory that may be read, and that nobody changes during the call.
+    pub(crate) unsafe fn write(
+        &mut self,
+        file: &DeviceFile,
+        at: u64,
+        vectors: &[iovec],
+    ) -> Result<bool, Fault> {
+        let length: usize = vectors.iter().map(|vector| vector.iov_len).sum();
+        let Some(stretches) = self.stretches(at, length) else { return Ok(false) };
+        for stretch in stretches {
+            if !self.there[stretch] && !self.make_there(file, stretch)? {
+                return Ok(false);
+            }
+        }
+        let mut at = at as usize;
+        for vector in vectors {
+            // SAFETY: the source is readable, as the caller says; the target lies within the mapping, since all lengths
+            // together do, and is there. They do not overlap: what is mapped is in no vector, which are of buffers.
+            unsafe {
+                let target = self.start.as_ptr().add(at);
+                std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), target, vector.iov_len);
+            }
+            at += vector.iov_len;
+        }
+        Ok(true)
+    }
+
+    /// The stretches that a range touches. `None` if it is not all within the device.
+    fn stretches(&self, at: u64, length: usize) -> Option<std::ops::RangeInclusive<usize>> {
+        let end = at.checked_add(length as u64).filter(|end| *end <= self.bytes && length > 0)?;
+        Some((at / STRETCH) as usize..=((end - 1) / STRETCH) as usize)
+    }
+
+    fn range(&self, stretch: usize) -> (i64, i64) {
+        let from = stretch as u64 * STRETCH;
+        (from as i64, (from + STRETCH).min(self.bytes) as i64)
+    }
+
+    /// Whether the file has no hole in this stretch.
+    fn is_there(&mut self, file: &DeviceFile, stretch: usize) -> bool {
+        let (from, to) = self.range(stretch);
+        // SAFETY: it takes an open descriptor and touches no memory. That the file's position moves matters to nobody: all
+        // I/O says where.
+        let hole = unsafe { libc::lseek(file.as_fd().as_raw_fd(), from, libc::SEEK_HOLE) };
+        self.there[stretch] = hole >= to;
+        self.there[stretch]
+    }
+
+    /// Makes all of a stretch be there. False if the file system cannot.
+    fn make_there(&mut self, file: &DeviceFile, stretch: usize) -> Result<bool, Fault> {
+        let (from, to) = self.range(stretch);
+        let made = loop {
+            match fallocate(file.as_fd(), FallocateFlags::FALLOC_FL_KEEP_SIZE, from, to - from) {
+                Err(Errno::EINTR) => {}
+                other => break other,
+            }
+        };
+        match made {
+            Ok(()) => {
+                self.there[stretch] = true;
+                Ok(true)
+            }
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(false),
+            Err(error) => Err(Fault::Failed { at: from as u64, error: error.into() }),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's, and nobody refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes as usize) };
+    }
+}
