@@ -163,6 +163,39 @@ fn bad_company_harms_nobody_but_itself() {
     cluster.wait_until("disk", "healthy", Duration::from_secs(5));
 }
 
+/// What clients asked and what devices did is counted, where it was done.
+#[test]
+fn what_is_done_is_counted() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let uri = format!("nbd://{}:10809/disk", cluster.addresses()[0]);
+    run(Command::new("fio")
+        .args(["--name=x", "--ioengine=nbd", "--rw=write", "--bs=64k", "--size=4m"])
+        .arg(format!("--uri={uri}")));
+    let value = |page: &str, line: &str| {
+        let found = page.lines().find_map(|of| of.strip_prefix(line)?.strip_prefix(' ')?.parse::<f64>().ok());
+        found.unwrap_or_else(|| panic!("no {line} in {page}"))
+    };
+    let page = cluster.http(1, "/metrics");
+    assert_eq!(value(&page, r#"loadline_frontend_bytes_total{volume="disk",op="write"}"#), 4_194_304.0);
+    assert_eq!(value(&page, r#"loadline_frontend_seconds_count{volume="disk",op="write"}"#), 64.0);
+    assert_eq!(value(&page, r#"loadline_frontend_seconds_bucket{volume="disk",op="write",le="+Inf"}"#), 64.0);
+    assert!(value(&page, r#"loadline_frontend_seconds_sum{volume="disk",op="write"}"#) > 0.0);
+    assert_eq!(value(&page, r#"loadline_volume_in_sync{volume="disk"}"#), 2.0);
+    assert!(value(&page, r#"loadline_cpu_seconds_total{part="loop-0"}"#) > 0.0);
+    // All that clients wrote is in the log of each copy.
+    for node in [1, 2] {
+        let page = cluster.http(node, "/metrics");
+        let line = page.lines().find(|line| {
+            line.starts_with("loadline_backend_bytes_total") && line.contains(r#"area="log",op="write""#)
+        });
+        let written: f64 =
+            line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("it is counted");
+        assert!((4_194_304.0..8_388_608.0).contains(&written), "{line:?}");
+    }
+}
+
 /// Copies move while they are written to: to another node, away from a node that is drained, to another device; and a node that
 /// died goes for good.
 #[test]

@@ -115,6 +115,19 @@ impl Cluster {
         run(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]));
     }
 
+    /// What a node answers to this request of HTTP.
+    pub(crate) fn http(&self, node: u8, path: &str) -> String {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect((self.address(node), 7400)).expect("it answers");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it listens");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it is text");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("it has a head");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        body.into()
+    }
+
     /// CPU time that a node's process has used.
     pub(crate) fn cpu(&self, node: u8) -> Duration {
         let child = self.nodes[node as usize - 1].as_ref().expect("it runs");

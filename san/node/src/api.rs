@@ -2,6 +2,7 @@
 //!
 //! | request | what |
 //! | --- | --- |
+//! | `GET /metrics` | what is counted, for Prometheus |
 //! | `GET /v1/status` | [`StatusView`](crate::node::manage::StatusView) |
 //! | `POST /v1/volumes` | [`CreateVolume`] |
 //! | `GET /v1/volumes/{name}` | [`VolumeView`](crate::node::manage::VolumeView) |
@@ -96,6 +97,13 @@ impl Node {
 
 fn router(node: Node) -> Router {
     Router::new()
+        .route(
+            "/metrics",
+            get(async |State(node): State<Node>| {
+                let kind = [(axum::http::header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+                node.metrics().await.map(|page| (kind, page))
+            }),
+        )
         .route("/v1/status", get(async |State(node): State<Node>| node.status().await.map(Json)))
         .route(
             "/v1/volumes",

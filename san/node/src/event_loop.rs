@@ -21,11 +21,13 @@
 //! | `client` | a connection of a client |
 //! | [`peer`] | what is said to another node |
 //! | `heard` | what it says |
+//! | [`counts`] | what is counted of I/O |
 //! | `blocks` | whole blocks of what clients write |
 
 mod blocks;
 mod client;
 mod control;
+pub mod counts;
 mod heard;
 mod kept;
 pub mod order;
@@ -408,7 +410,11 @@ impl EventLoop {
     fn step_volume(&mut self, id: VolumeId, event: Event<Blocks>) {
         let Some(served) = self.volumes.get_mut(&id) else { return };
         let mut actions = std::mem::take(&mut self.of_volume);
-        served.volume.step(crate::clock::now(), event, &mut actions);
+        let now = crate::clock::now();
+        if let Event::Request(request) = &event {
+            served.begins(request.id, now);
+        }
+        served.volume.step(now, event, &mut actions);
         let (mut ended, mut again) = (false, false);
         for action in actions.drain(..) {
             let Some(served) = self.volumes.get_mut(&id) else { break };
@@ -442,7 +448,7 @@ impl EventLoop {
                 volume::Action::Detached => self.detached(id),
                 volume::Action::Complete(request, result) => {
                     ended = true;
-                    if let Some(at_work) = served.ended(request)
+                    if let Some(at_work) = served.ended(request, result.is_ok(), now)
                         && let Some(client) = self.clients.get_mut(&at_work.client)
                     {
                         client.session.complete(at_work.slot, result);

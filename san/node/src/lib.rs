@@ -15,5 +15,6 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod event_loop;
+mod metrics;
 pub mod node;
 pub mod settings;

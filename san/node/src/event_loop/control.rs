@@ -179,8 +179,14 @@ impl EventLoop {
             clients: served.clients,
             unanswered: served.volume.unanswered(),
             returning: served.volume.returning(),
+            front_end: served.front_end,
         });
         let scrubs = self.replicas.iter().filter_map(|(id, kept)| Some((*id, kept.scrubs()?)));
-        LoopState { volumes: volumes.collect(), clients: self.clients.len(), scrubs: scrubs.collect() }
+        LoopState {
+            volumes: volumes.collect(),
+            clients: self.clients.len(),
+            replicas: self.replicas.iter().map(|(id, kept)| kept.state(*id)).collect(),
+            scrubs: scrubs.collect(),
+        }
     }
 }

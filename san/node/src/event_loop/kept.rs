@@ -1,6 +1,10 @@
 //! A replica with its store and its devices.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::layout::BLOCK;
 
 use loadline_san_core::lease::Moment;
 use loadline_san_core::replica::{Action, Event, Replica};
@@ -9,11 +13,12 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::file::Devices;
 use loadline_san_device::pool::Blocks;
 use loadline_san_device::uring::Uring;
-use loadline_san_store::io::{Ask, Token};
+use loadline_san_store::io::{Area, Ask, Done, Token};
 use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
 
-use super::order::Scrub;
+use super::counts::BackEnd;
+use super::order::{ReplicaState, Scrub};
 
 /// Asks to a device in memory that are carried out before others have their turn.
 const AT_ONCE: usize = 16;
@@ -41,6 +46,10 @@ pub(super) struct Kept {
     /// Something was asked of it since the last tick.
     pub(super) busy: bool,
     store_actions: Vec<store::Action<Blocks>>,
+    /// What it has asked of its log, and of its extents.
+    counts: [BackEnd; 2],
+    /// When what the ring has of it was begun.
+    begun: HashMap<Token, Moment, RandomState>,
     /// What had come of looking through it when it was to be looked through.
     scrub_from: Option<Scrubbed>,
 }
@@ -48,7 +57,19 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io) -> Kept {
         let (asks, store_actions) = (VecDeque::new(), Vec::new());
-        Kept { replica, store, io, asks, listed: false, busy: false, store_actions, scrub_from: None }
+        let (counts, begun) = (Default::default(), HashMap::default());
+        Kept {
+            replica,
+            store,
+            io,
+            asks,
+            listed: false,
+            busy: false,
+            store_actions,
+            counts,
+            begun,
+            scrub_from: None,
+        }
     }
 
     /// The replica takes a step. What it wants of its store it gets; what is to be sent is added to `out`. Whether the store
@@ -98,8 +119,29 @@ impl Kept {
     }
 
     /// The ring has done something.
-    pub(super) fn done(&mut self, token: Token, done: loadline_san_store::io::Done<Blocks>) {
+    pub(super) fn done(&mut self, token: Token, done: Done<Blocks>) {
+        let now = crate::clock::now();
+        let begun = self.begun.remove(&token).unwrap_or(now);
+        count(&mut self.counts, &done, now.since(begun));
         self.store.done(token, done, &mut self.store_actions);
+    }
+
+    /// How it is.
+    pub(super) fn state(&self, id: ReplicaId) -> ReplicaState {
+        let (fill, scrubbed) = (self.store.fill(), self.store.scrubbed());
+        ReplicaState {
+            id,
+            log: self.counts[0],
+            capacity: self.counts[1],
+            log_bytes: fill.log_bytes,
+            log_used: fill.log_used,
+            extents: fill.extents,
+            full: fill.full,
+            failed: self.store.has_failed(),
+            scrubbed: scrubbed.bytes,
+            rotten: self.store.rotten() + scrubbed.rotten,
+            repaired: scrubbed.slots,
+        }
     }
 
     /// The store does what it can do now. What it tells is added to `told`. Whether there is more that it can do at once.
@@ -107,9 +149,13 @@ impl Kept {
         self.store.run(&mut self.store_actions);
         self.act(uring, told);
         if let Io::Direct(direct) = &mut self.io {
+            let mut since = crate::clock::now();
             for _ in 0..AT_ONCE {
                 let Some((token, ask)) = self.asks.pop_front() else { break };
                 let done = direct.carry_out(ask);
+                let now = crate::clock::now();
+                count(&mut self.counts, &done, now.since(since));
+                since = now;
                 self.store.done(token, done, &mut self.store_actions);
                 if self.asks.is_empty() {
                     self.store.run(&mut self.store_actions);
@@ -132,10 +178,32 @@ impl Kept {
             match action {
                 store::Action::Ask(token, ask) => match &self.io {
                     Io::Direct(_) => self.asks.push_back((token, ask)),
-                    Io::Ring(number, _) => uring.start(*number, token, ask),
+                    Io::Ring(number, _) => {
+                        self.begun.insert(token, crate::clock::now());
+                        uring.start(*number, token, ask);
+                    }
                 },
                 store::Action::Tell(completion) => told.push(completion),
             }
         }
     }
+}
+
+/// Counts what a device has done, and how long it took.
+fn count(counts: &mut [BackEnd; 2], done: &Done<Blocks>, took_ns: u64) {
+    let (area, bytes, well) = match done {
+        Done::Read(reading, result) => {
+            let area = reading.pieces.first().map_or(Area::Log, |piece| piece.area);
+            (area, u64::from(reading.blocks) * BLOCK, result.is_ok())
+        }
+        Done::Wrote(writing, result) => (writing.area, writing.length(), result.is_ok()),
+        Done::Synced(area, result) => (*area, 0, result.is_ok()),
+    };
+    let of = &mut counts[usize::from(area == Area::Capacity)];
+    let count = match done {
+        Done::Read(..) => &mut of.read,
+        Done::Wrote(..) => &mut of.write,
+        Done::Synced(..) => &mut of.sync,
+    };
+    count.add(bytes, took_ns, well);
 }

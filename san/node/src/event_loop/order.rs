@@ -14,6 +14,8 @@ use loadline_san_export::nbd::handshake::Choice;
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
+use super::counts::{BackEnd, FrontEnd};
+
 /// A replica that is on a device, to be opened.
 #[derive(Debug)]
 pub struct OpenReplica {
@@ -132,6 +134,8 @@ pub struct LoopState {
     pub volumes: Vec<VolumeState>,
     /// Connections of clients.
     pub clients: usize,
+    /// Replicas.
+    pub replicas: Vec<ReplicaState>,
     /// Replicas that were to be looked through.
     pub scrubs: Vec<(ReplicaId, Scrub)>,
 }
@@ -162,4 +166,33 @@ pub struct VolumeState {
     pub unanswered: usize,
     /// Replicas that are coming back, with the blocks that are still to be copied.
     pub returning: Vec<(ReplicaId, u64)>,
+    /// What its clients here have asked.
+    pub front_end: FrontEnd,
+}
+
+/// How a replica is.
+#[derive(Debug, Clone)]
+pub struct ReplicaState {
+    /// Which.
+    pub id: ReplicaId,
+    /// What it has asked of its log.
+    pub log: BackEnd,
+    /// What it has asked of its extents.
+    pub capacity: BackEnd,
+    /// Bytes that its log has room for.
+    pub log_bytes: u64,
+    /// Bytes of it that are not destaged.
+    pub log_used: u64,
+    /// Extents that have a place.
+    pub extents: u64,
+    /// Its device has no more room.
+    pub full: bool,
+    /// It does nothing any more.
+    pub failed: bool,
+    /// Bytes that were looked through.
+    pub scrubbed: u64,
+    /// Blocks that did not match their checksums, as often as they were found.
+    pub rotten: u64,
+    /// Slots that were written again.
+    pub repaired: u64,
 }

@@ -4,11 +4,13 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use loadline_san_core::layout::{Layout, MOST_TOGETHER};
+use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::{Ask, OrderError, Request, RequestId, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_export::nbd::session::{Asked, What};
 
 use super::blocks::{address, is_whole};
+use super::counts::FrontEnd;
 use super::order::{NewClient, OpenVolume};
 
 /// Blocks of data that an owner has in flight for a volume: what the logs of its replicas are made for
@@ -24,6 +26,19 @@ pub(super) struct AtWork {
     pub(super) slot: u32,
     /// Blocks that it may have in flight.
     blocks: u64,
+    kind: Kind,
+    bytes: u64,
+    since: Moment,
+}
+
+/// What a request is counted as.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Read,
+    Write,
+    Zero,
+    Trim,
+    Flush,
 }
 
 /// See the module.
@@ -40,6 +55,8 @@ pub(super) struct Served {
     waiting: VecDeque<(u32, Asked)>,
     next: u64,
     pub(super) clients: usize,
+    /// What they have asked.
+    pub(super) front_end: FrontEnd,
     /// The number of the order that is being given, and of the one that is being carried out.
     pub(super) giving: Option<u64>,
     pub(super) ordered: Option<u64>,
@@ -57,6 +74,7 @@ impl Served {
             waiting: VecDeque::new(),
             next: 1,
             clients: 0,
+            front_end: FrontEnd::default(),
             giving: None,
             ordered: None,
         }
@@ -98,7 +116,15 @@ impl Served {
         let id = RequestId(self.next);
         self.next += 1;
         self.blocks += blocks;
-        self.at_work.insert(id, AtWork { client, slot, blocks });
+        let kind = match &what {
+            What::Read => Kind::Read,
+            What::Write(_) => Kind::Write,
+            What::WriteZeroes => Kind::Zero,
+            What::Trim => Kind::Trim,
+            What::Flush => Kind::Flush,
+        };
+        let (bytes, since) = (u64::from(sectors) * 512, Moment(0));
+        self.at_work.insert(id, AtWork { client, slot, blocks, kind, bytes, since });
         let ask = match what {
             What::Read => Ask::Read,
             What::WriteZeroes => Ask::WriteZeroes,
@@ -115,10 +141,26 @@ impl Served {
         Some(Request { id, ask, sector, sectors })
     }
 
+    /// A request begins now.
+    pub(super) fn begins(&mut self, id: RequestId, now: Moment) {
+        if let Some(at_work) = self.at_work.get_mut(&id) {
+            at_work.since = now;
+        }
+    }
+
     /// A request has ended. Whose it was.
-    pub(super) fn ended(&mut self, id: RequestId) -> Option<AtWork> {
+    pub(super) fn ended(&mut self, id: RequestId, succeeded: bool, now: Moment) -> Option<AtWork> {
         let at_work = self.at_work.remove(&id)?;
         self.blocks -= at_work.blocks;
+        let counts = &mut self.front_end;
+        let count = match at_work.kind {
+            Kind::Read => &mut counts.read,
+            Kind::Write => &mut counts.write,
+            Kind::Zero => &mut counts.zero,
+            Kind::Trim => &mut counts.trim,
+            Kind::Flush => &mut counts.flush,
+        };
+        count.add(at_work.bytes, now.since(at_work.since), succeeded);
         Some(at_work)
     }
 

@@ -1,0 +1,229 @@
+//! What a node counts, as Prometheus reads it: version 0.0.4 of its text format.
+
+use std::fmt::Write;
+
+use loadline_san_core::layout::BLOCK;
+use loadline_san_protocol::record;
+
+use crate::event_loop::counts::{BOUNDS_NS, Count};
+use crate::event_loop::order::LoopState;
+use crate::node::Node;
+use crate::node::manage::ManageError;
+
+/// A metric that is being written.
+struct Page(String);
+
+type Labels<'l> = [(&'l str, &'l str)];
+
+impl Page {
+    /// A metric begins.
+    fn metric(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn value(&mut self, name: &str, labels: &Labels, value: f64) {
+        self.0.push_str(name);
+        self.labels(labels, None);
+        let _ = writeln!(self.0, " {value}");
+    }
+
+    fn labels(&mut self, labels: &Labels, le: Option<&str>) {
+        let more = le.map(|le| ("le", le));
+        for (index, (name, value)) in labels.iter().copied().chain(more).enumerate() {
+            let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.0, "{}{name}=\"{escaped}\"", if index == 0 { '{' } else { ',' });
+        }
+        if !labels.is_empty() || le.is_some() {
+            self.0.push('}');
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: &Labels, count: &Count) {
+        let mut below = 0;
+        let bounds = BOUNDS_NS.iter().map(|bound| (*bound as f64 / 1e9).to_string());
+        for (bound, class) in bounds.chain(["+Inf".into()]).zip(count.classes) {
+            below += class;
+            self.0.push_str(name);
+            self.0.push_str("_bucket");
+            self.labels(labels, Some(&bound));
+            let _ = writeln!(self.0, " {below}");
+        }
+        self.value(&format!("{name}_sum"), labels, count.sum_ns as f64 / 1e9);
+        self.value(&format!("{name}_count"), labels, count.ios as f64);
+    }
+
+    /// Three metrics of I/Os: how many bytes, how many failed, how long they took.
+    fn ios<'l>(&mut self, what: &str, help: &str, all: &[(Vec<(&'l str, &'l str)>, Count)]) {
+        let name = format!("loadline_{what}_bytes_total");
+        self.metric(&name, "counter", &format!("Bytes of {help}."));
+        all.iter().for_each(|(labels, count)| self.value(&name, labels, count.bytes as f64));
+        let name = format!("loadline_{what}_errors_total");
+        self.metric(&name, "counter", &format!("Those that failed of {help}."));
+        all.iter().for_each(|(labels, count)| self.value(&name, labels, count.errors as f64));
+        let name = format!("loadline_{what}_seconds");
+        self.metric(&name, "histogram", &format!("How long they took: {help}."));
+        all.iter().for_each(|(labels, count)| self.histogram(&name, labels, count));
+    }
+}
+
+impl Node {
+    /// The page.
+    pub(crate) async fn metrics(&self) -> Result<String, ManageError> {
+        // What is not told in time is as it was told last.
+        self.look_at_loops().await;
+        let loops: Vec<LoopState> = self.state().loops.clone();
+        let mut page = Page(String::with_capacity(64 << 10));
+        self.of_volumes(&loops, &mut page);
+        self.of_replicas(&loops, &mut page);
+        let clients: usize = loops.iter().map(|of| of.clients).sum();
+        page.metric("loadline_clients", "gauge", "Connections of clients of NBD.");
+        page.value("loadline_clients", &[], clients as f64);
+        of_process(&mut page);
+        Ok(page.0)
+    }
+
+    fn of_volumes(&self, loops: &[LoopState], page: &mut Page) {
+        let catalog = self.state().catalog.clone();
+        let name = |id: u64| catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
+        let volumes: Vec<_> =
+            loops.iter().flat_map(|of| &of.volumes).filter_map(|of| Some((name(of.id.0)?, of))).collect();
+        let mut ios = Vec::new();
+        for (name, of) in &volumes {
+            let front = &of.front_end;
+            for (op, count) in [
+                ("read", front.read),
+                ("write", front.write),
+                ("write_zeroes", front.zero),
+                ("trim", front.trim),
+                ("flush", front.flush),
+            ] {
+                ios.push((vec![("volume", name.as_str()), ("op", op)], count));
+            }
+        }
+        page.ios("frontend", "what clients asked of volumes that this node owns", &ios);
+        page.metric("loadline_volume_unanswered", "gauge", "Requests of clients that are not answered.");
+        for (name, of) in &volumes {
+            page.value("loadline_volume_unanswered", &[("volume", name)], of.unanswered as f64);
+        }
+        page.metric(
+            "loadline_resync_left_bytes",
+            "gauge",
+            "Bytes that are to be copied to a replica that comes back.",
+        );
+        for (name, of) in &volumes {
+            for (replica, blocks) in &of.returning {
+                let labels = [("volume", name.as_str()), ("replica", &replica.0.to_string())];
+                page.value("loadline_resync_left_bytes", &labels, (blocks * BLOCK) as f64);
+            }
+        }
+        let records: Vec<_> = catalog
+            .records
+            .iter()
+            .filter_map(|(id, stored)| Some((name(*id)?, record::decode(&stored.value).ok()?)))
+            .collect();
+        page.metric(
+            "loadline_volume_epoch",
+            "counter",
+            "How often a volume's record has changed: owners, and who is in sync.",
+        );
+        for (name, record) in &records {
+            page.value("loadline_volume_epoch", &[("volume", name)], record.epoch.0 as f64);
+        }
+        page.metric("loadline_volume_in_sync", "gauge", "Copies in sync, of the group that has the fewest.");
+        for (name, record) in &records {
+            let fewest = record.groups.iter().map(|group| group.in_sync.len()).min().unwrap_or(0);
+            page.value("loadline_volume_in_sync", &[("volume", name)], fewest as f64);
+        }
+    }
+
+    fn of_replicas(&self, loops: &[LoopState], page: &mut Page) {
+        let catalog = self.state().catalog.clone();
+        let named: Vec<_> = loops
+            .iter()
+            .flat_map(|of| &of.replicas)
+            .map(|of| {
+                let replica = catalog.replicas.get(&of.id.0).map(|(replica, _)| replica);
+                let volume =
+                    replica.and_then(|r| catalog.volumes.get(&r.volume)).map(|(v, _)| v.name.clone());
+                let device = replica.map_or(String::new(), |r| r.device.to_string());
+                (of.id.0.to_string(), volume.unwrap_or_default(), device, of)
+            })
+            .collect();
+        let mut ios = Vec::new();
+        for (id, volume, device, of) in &named {
+            for (area, back) in [("log", &of.log), ("capacity", &of.capacity)] {
+                for (op, count) in [("read", back.read), ("write", back.write), ("sync", back.sync)] {
+                    let labels = [("volume", volume), ("replica", id), ("device", device)];
+                    let mut labels: Vec<(&str, &str)> =
+                        labels.map(|(name, value)| (name, value.as_str())).to_vec();
+                    labels.extend([("area", area), ("op", op)]);
+                    ios.push((labels, count));
+                }
+            }
+        }
+        page.ios(
+            "backend",
+            "what replicas asked of devices (what is written to the capacity is destaged)",
+            &ios,
+        );
+        type Gauge =
+            (&'static str, &'static str, &'static str, fn(&crate::event_loop::order::ReplicaState) -> f64);
+        let gauges: [Gauge; 7] = [
+            ("loadline_log_bytes", "gauge", "Room for the log of a replica.", |of| of.log_bytes as f64),
+            ("loadline_log_used_bytes", "gauge", "Of it, what is not destaged.", |of| of.log_used as f64),
+            ("loadline_extents", "gauge", "Extents that have a place.", |of| of.extents as f64),
+            ("loadline_replica_full", "gauge", "1 if its device has no more room.", |of| f64::from(of.full)),
+            ("loadline_replica_failed", "gauge", "1 if it does nothing any more.", |of| f64::from(of.failed)),
+            ("loadline_scrubbed_bytes_total", "counter", "Bytes that were looked through.", |of| {
+                of.scrubbed as f64
+            }),
+            ("loadline_rotten_blocks_total", "counter", "Blocks that did not match their checksums.", |of| {
+                of.rotten as f64
+            }),
+        ];
+        for (name, kind, help, value) in gauges {
+            page.metric(name, kind, help);
+            for (id, volume, _, of) in &named {
+                page.value(name, &[("volume", volume), ("replica", id)], value(of));
+            }
+        }
+        let name = "loadline_repaired_slots_total";
+        page.metric(name, "counter", "Slots that were not as they should be, and were written again.");
+        for (id, volume, _, of) in &named {
+            page.value(name, &[("volume", volume), ("replica", id)], of.repaired as f64);
+        }
+    }
+}
+
+/// CPU by part, and memory, as the kernel counts them.
+fn of_process(page: &mut Page) {
+    let name = "loadline_cpu_seconds_total";
+    page.metric(
+        name,
+        "counter",
+        "CPU time by part: threads of the data path (loop-N), of the configuration, the rest.",
+    );
+    let mut parts: std::collections::BTreeMap<String, f64> = std::collections::BTreeMap::new();
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let Ok(stat) = std::fs::read_to_string(task.path().join("stat")) else { continue };
+        let Some((begin, end)) = stat.rsplit_once(')') else { continue };
+        let thread = begin.split_once('(').map_or("", |(_, name)| name);
+        let fields: Vec<f64> = end.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        // The state is no number: user and system time are the 11th and 12th after it.
+        let Some(ticks) = fields.get(10).zip(fields.get(11)).map(|(user, system)| user + system) else {
+            continue;
+        };
+        let part = match thread {
+            loops if loops.starts_with("loop-") => loops,
+            kernel if kernel.starts_with("iou-") => "io_uring",
+            "config" => "config",
+            _ => "control",
+        };
+        *parts.entry(part.to_owned()).or_default() += ticks / 100.0;
+    }
+    parts.iter().for_each(|(part, seconds)| page.value(name, &[("part", part)], *seconds));
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: f64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0.0);
+    page.metric("process_resident_memory_bytes", "gauge", "Memory of the process.");
+    page.value("process_resident_memory_bytes", &[], pages * 4096.0);
+}
