@@ -196,6 +196,85 @@ fn what_is_done_is_counted() {
     }
 }
 
+/// What can be asked is described, and what cannot be is answered as everything is.
+#[test]
+fn the_api_is_as_it_is_described() {
+    let cluster = Cluster::start(1);
+    let described: serde_json::Value =
+        serde_json::from_str(&cluster.http(1, "/v1/openapi.json")).expect("it is JSON");
+    let mut asked = 0;
+    for (path, operations) in described["paths"].as_object().expect("there are some") {
+        for method in operations.as_object().expect("there are some").keys() {
+            let path = path.replace("{name}", "no-such").replace("{id}", "77");
+            let (status, answer) = cluster.request(1, &method.to_uppercase(), &path, "{\"no\": 1}");
+            assert_ne!(status, 405, "{method} {path}");
+            if status != 200 {
+                let fault: serde_json::Value = serde_json::from_str(&answer).expect("it says why as JSON");
+                assert!(
+                    fault["message"].is_string() && fault["kind"].is_string(),
+                    "{method} {path}: {answer}"
+                );
+                assert!(!answer.contains("request"), "{method} {path} is there: {answer}");
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 15, "{asked}");
+    let (status, answer) = cluster.request(1, "POST", "/v1/volumes", "{");
+    assert!(status == 400 && answer.contains("is not understood"), "{answer}");
+    let (status, answer) = cluster.request(1, "GET", "/v2", "");
+    assert!(status == 404 && answer.contains("openapi.json"), "{answer}");
+    let (status, answer) =
+        cluster.request(1, "POST", "/v1/test-faults", r#"{"fault": "fail_device", "device": 2}"#);
+    assert!(status == 400 && answer.contains("on purpose"), "they are off: {answer}");
+}
+
+/// Faults on purpose: a device that is slow, one that fails, a node that is not heard.
+#[test]
+fn faults_on_purpose_are_survived() {
+    let mut cluster = Cluster::start_with(3, "test_faults = true");
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(100);
+    let devices = cluster.loadline(&["device", "list", "--json"]);
+    let devices: serde_json::Value = serde_json::from_str(&devices).expect("it is JSON");
+    let shown = cluster.loadline(&["volume", "show", "disk", "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("it is JSON");
+    let mut homes = shown["replicas"].as_array().expect("it has some").iter().map(|r| r["node"].clone());
+    let other = homes.find(|home| home != "node-1").expect("it has two copies");
+    let node: u8 =
+        other.as_str().and_then(|name| name.strip_prefix("node-")?.parse().ok()).expect("a number");
+    let device = devices.as_array().expect("there are some").iter().find(|d| d["node"] == other);
+    let device = device.expect("it has one")["id"].clone();
+    let fault = |body: String| {
+        let (status, answer) = cluster.request(node, "POST", "/v1/test-faults", &body);
+        assert_eq!(status, 200, "{answer}");
+    };
+    // Slow: everything waits for it.
+    fault(format!(r#"{{"fault": "slow_device", "device": {device}, "milliseconds": 20}}"#));
+    let begun = std::time::Instant::now();
+    writers.wait_for(20);
+    assert!(begun.elapsed() > Duration::from_millis(100), "{:?}", begun.elapsed());
+    assert_eq!(cluster.request(node, "DELETE", "/v1/test-faults", "").0, 200);
+    // Not heard: it is done without, and comes back.
+    fault(r#"{"fault": "drop_peer", "node": "node-1"}"#.into());
+    writers.wait_for(100);
+    cluster.wait_until_not("disk", "healthy", Duration::from_secs(10));
+    assert_eq!(cluster.request(node, "DELETE", "/v1/test-faults", "").0, 200);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    // Failed: it is done without for as long as its node runs.
+    fault(format!(r#"{{"fault": "fail_device", "device": {device}}}"#));
+    writers.wait_for(100);
+    cluster.wait_until_not("disk", "healthy", Duration::from_secs(10));
+    cluster.kill(node);
+    cluster.start_node(node);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+}
+
 /// Copies move while they are written to: to another node, away from a node that is drained, to another device; and a node that
 /// died goes for good.
 #[test]

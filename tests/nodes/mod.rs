@@ -31,6 +31,11 @@ pub(crate) fn run(command: &mut Command) -> String {
 impl Cluster {
     /// So many nodes with a device each.
     pub(crate) fn start(nodes: u8) -> Cluster {
+        Cluster::start_with(nodes, "")
+    }
+
+    /// The same; each has this in its node.toml too.
+    pub(crate) fn start_with(nodes: u8, more: &str) -> Cluster {
         let folder = tempfile::tempdir().expect("there is room");
         let process = std::process::id();
         let network =
@@ -53,6 +58,10 @@ impl Cluster {
                 "--address",
                 &address,
             ]);
+            let settings = cluster.node_folder(node).join("node.toml");
+            let text = std::fs::read_to_string(&settings).expect("it was written");
+            let text = text.replace("test_faults = false", "");
+            std::fs::write(&settings, format!("{text}\n{more}\n")).expect("it can be");
             cluster.start_node(node);
         }
         for node in 1..=nodes {
@@ -115,17 +124,27 @@ impl Cluster {
         run(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]));
     }
 
-    /// What a node answers to this request of HTTP.
+    /// What a node answers to this request of HTTP, which must succeed.
     pub(crate) fn http(&self, node: u8, path: &str) -> String {
+        let (status, body) = self.request(node, "GET", path, "");
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    /// The status and the content of what a node answers.
+    pub(crate) fn request(&self, node: u8, method: &str, path: &str, body: &str) -> (u16, String) {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect((self.address(node), 7400)).expect("it answers");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("it may be so long");
+        let length = body.len();
+        let head = "Host: x\r\nConnection: close\r\nContent-Type: application/json";
+        let request = format!("{method} {path} HTTP/1.1\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).expect("it listens");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it is text");
         let (head, body) = answer.split_once("\r\n\r\n").expect("it has a head");
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        body.into()
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.expect("it has a status"), body.into())
     }
 
     /// CPU time that a node's process has used.
@@ -217,6 +236,19 @@ impl Cluster {
         let text =
             format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         (output.status.code().unwrap_or(-1), text)
+    }
+
+    /// Waits until a volume is in another state than this.
+    pub(crate) fn wait_until_not(&self, volume: &str, state: &str, limit: Duration) {
+        let begun = Instant::now();
+        loop {
+            let shown = self.loadline(&["volume", "show", volume]);
+            if !shown.lines().any(|line| line.starts_with("state") && line.ends_with(state)) {
+                return;
+            }
+            assert!(begun.elapsed() < limit, "volume {volume} is not to be {state}: {shown}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Waits until a volume is in this state. What is shown of it.

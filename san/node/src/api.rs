@@ -18,24 +18,32 @@
 //! | `POST /v1/devices/{id}/replace` | [`AddDevice`] → the new device's id |
 //! | `POST /v1/nodes/{name}/drain` | [`Drain`] |
 //! | `DELETE /v1/nodes/{name}` | |
+//! | `POST /v1/test-faults` | [`TestFault`], in clusters for development |
+//! | `DELETE /v1/test-faults` | |
+//! | `GET /v1/openapi.json` | all of this, for programs |
 //!
 //! What fails is answered with a [`Fault`].
 
 use std::net::SocketAddr;
 
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use crate::node::manage::{AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, Resize};
+use crate::node::manage::{
+    AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, Resize, TestFault,
+};
 use crate::node::{Node, NodeError};
+use crate::openapi;
 
 /// Where a volume is to be attached.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
     /// The node; where it was last, or has most of it, if none is named.
@@ -44,7 +52,7 @@ pub struct Attach {
 }
 
 /// How a volume is to be detached.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Detach {
     /// Its clients are cut off.
@@ -53,7 +61,7 @@ pub struct Detach {
 }
 
 /// What went wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
     /// Of which kind it is.
     pub kind: ErrorKind,
@@ -107,7 +115,7 @@ fn router(node: Node) -> Router {
         .route("/v1/status", get(async |State(node): State<Node>| node.status().await.map(Json)))
         .route(
             "/v1/volumes",
-            post(async |State(node): State<Node>, Json(wanted): Json<CreateVolume>| {
+            post(async |State(node): State<Node>, Said(wanted): Said<CreateVolume>| {
                 node.create_volume(wanted).await.map(Json)
             }),
         )
@@ -122,31 +130,31 @@ fn router(node: Node) -> Router {
         )
         .route(
             "/v1/volumes/{name}/attach",
-            post(async |State(node): State<Node>, Path(name): Path<String>, Json(attach): Json<Attach>| {
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(attach): Said<Attach>| {
                 node.attach_volume(&name, attach.node.as_deref()).await.map(Json)
             }),
         )
         .route(
             "/v1/volumes/{name}/detach",
-            post(async |State(node): State<Node>, Path(name): Path<String>, Json(detach): Json<Detach>| {
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(detach): Said<Detach>| {
                 node.detach_volume(&name, detach.force).await.map(Json)
             }),
         )
         .route(
             "/v1/volumes/{name}/resize",
-            post(async |State(node): State<Node>, Path(name): Path<String>, Json(resize): Json<Resize>| {
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(resize): Said<Resize>| {
                 node.resize_volume(&name, resize).await.map(Json)
             }),
         )
         .route(
             "/v1/volumes/{name}/recover",
-            post(async |State(node): State<Node>, Path(name): Path<String>, Json(recover): Json<Recover>| {
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(recover): Said<Recover>| {
                 node.recover_volume(&name, recover).await.map(Json)
             }),
         )
         .route(
             "/v1/volumes/{name}/move",
-            post(async |State(node): State<Node>, Path(name): Path<String>, Json(to): Json<Move>| {
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(to): Said<Move>| {
                 node.move_volume(&name, to).await.map(Json)
             }),
         )
@@ -161,13 +169,13 @@ fn router(node: Node) -> Router {
         )
         .route(
             "/v1/devices/{id}/replace",
-            post(async |State(node): State<Node>, Path(id): Path<u32>, Json(with): Json<AddDevice>| {
+            post(async |State(node): State<Node>, Path(id): Path<u32>, Said(with): Said<AddDevice>| {
                 node.replace_device(id, with).await.map(Json)
             }),
         )
         .route(
             "/v1/nodes/{name}/drain",
-            post(async |State(node): State<Node>, Path(name): Path<String>, Json(drain): Json<Drain>| {
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(drain): Said<Drain>| {
                 node.drain_node(&name, drain).await.map(Json)
             }),
         )
@@ -179,9 +187,35 @@ fn router(node: Node) -> Router {
         )
         .route(
             "/v1/devices",
-            post(async |State(node): State<Node>, Json(add): Json<AddDevice>| {
+            post(async |State(node): State<Node>, Said(add): Said<AddDevice>| {
                 node.add_device(add).await.map(Json)
             }),
         )
+        .route(
+            "/v1/test-faults",
+            post(async |State(node): State<Node>, Said(fault): Said<TestFault>| {
+                node.test_fault(fault).await.map(Json)
+            })
+            .delete(async |State(node): State<Node>| node.no_test_faults().await.map(Json)),
+        )
+        .route("/v1/openapi.json", get(async || Json(openapi::document())))
+        .fallback(async |uri: Uri| ManageError::Unknown {
+            kind: "request",
+            name: uri.path().into(),
+            are: "are those that /v1/openapi.json describes".into(),
+        })
         .with_state(node)
+}
+
+/// What was said, as JSON. What is none is answered as all that cannot be is.
+struct Said<T>(T);
+
+impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
+    type Rejection = ManageError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Said<T>, ManageError> {
+        let wrong = |why: String| ManageError::Wrong(format!("what was sent is not understood: {why}"));
+        let bytes = Bytes::from_request(request, state).await.map_err(|why| wrong(why.body_text()))?;
+        serde_json::from_slice(&bytes).map(Said).map_err(|why| wrong(why.to_string()))
+    }
 }

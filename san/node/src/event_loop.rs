@@ -36,7 +36,7 @@ mod served;
 mod sockets;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -175,6 +175,10 @@ pub struct EventLoop {
     ticks: u64,
     store_ticks: u64,
     tick_ns: u64,
+    /// Nodes to which nothing is said, and that are not heard, on purpose.
+    dropped: HashSet<NodeId>,
+    /// Devices have, or had, faults on purpose.
+    has_faults: bool,
     /// Some replica is looked through for a person.
     scrubs: bool,
     stopped: bool,
@@ -234,6 +238,8 @@ impl EventLoop {
             ticks: 0,
             store_ticks: 0,
             tick_ns: STORE_TICK_NS,
+            dropped: HashSet::new(),
+            has_faults: false,
             scrubs: false,
             stopped: false,
             of_volume: Vec::new(),
@@ -295,7 +301,8 @@ impl EventLoop {
         if let Some(Reverse((at, _))) = self.wakes.peek() {
             next = next.min(*at);
         }
-        Duration::from_nanos(next.since(crate::clock::now())).min(LONGEST)
+        let longest = if self.has_faults { Duration::from_millis(1) } else { LONGEST };
+        Duration::from_nanos(next.since(crate::clock::now())).min(longest)
     }
 
     fn ready(&mut self, key: u32, what: For) -> io::Result<()> {
@@ -394,7 +401,9 @@ impl EventLoop {
             let replica::Action::Send(node, from, answer) = action else { continue };
             if node == self.options.me.node {
                 self.local.push_back(Local::ToOwner(from, answer));
-            } else if let Some(peer) = self.peers.get_mut(&node) {
+            } else if let Some(peer) = self.peers.get_mut(&node)
+                && !self.dropped.contains(&node)
+            {
                 peer.say_to_owner(&from, &answer);
             }
         }
@@ -422,7 +431,9 @@ impl EventLoop {
                 volume::Action::Send { to, header, message } => {
                     if to == self.options.me.node {
                         self.local.push_back(Local::ToReplica(header, message));
-                    } else if let Some(peer) = self.peers.get_mut(&to) {
+                    } else if let Some(peer) = self.peers.get_mut(&to)
+                        && !self.dropped.contains(&to)
+                    {
                         peer.say_to_replica(&header, &message);
                     }
                 }
@@ -486,6 +497,14 @@ impl EventLoop {
 
     fn pass_time(&mut self) {
         let now = crate::clock::now();
+        if self.has_faults {
+            let late: Vec<ReplicaId> =
+                self.replicas.iter().filter(|(_, kept)| kept.is_late(now)).map(|(id, _)| *id).collect();
+            for id in late {
+                self.replicas.get_mut(&id).expect("it is there").take_late(now);
+                self.list(id);
+            }
+        }
         while let Some(Reverse((at, id))) = self.wakes.peek().copied()
             && at <= now
         {

@@ -17,4 +17,5 @@ pub mod config;
 pub mod event_loop;
 mod metrics;
 pub mod node;
+mod openapi;
 pub mod settings;

@@ -19,6 +19,9 @@ pub struct NodeSettings {
     /// where these threads have not each a core, and one more is left.
     #[serde(default)]
     pub spin_us: Option<u64>,
+    /// It has faults on purpose, if its API is asked for them: never where data matters.
+    #[serde(default)]
+    pub test_faults: bool,
 }
 
 /// Why there are none.

@@ -110,6 +110,7 @@ pub(super) fn join(args: &Join) -> Exit {
         cluster: absolute(&args.cluster),
         folder: absolute(&args.folder),
         spin_us: None,
+        test_faults: false,
     };
     match cluster::join(settings, node) {
         Ok(file) => {

@@ -9,7 +9,7 @@ use loadline_san_store::open::open;
 
 use super::heard::Hearing;
 use super::kept::{Io, Kept};
-use super::order::{LoopState, OpenReplica, OpenVolume, Order, Report, VolumeState};
+use super::order::{LoopState, OpenReplica, OpenVolume, Order, ReplicaFault, Report, VolumeState};
 use super::peer::{Outgoing, Preamble};
 use super::served::Served;
 use super::{EventLoop, IDLE_TICKS, LoopOptions};
@@ -88,6 +88,19 @@ impl EventLoop {
                 let key = self.key();
                 self.hearings.insert(key, Hearing::new(socket, from, self.options.cluster));
                 self.readable.push_back(key);
+            }
+            Order::Fault(ids, fault) => {
+                self.has_faults = true;
+                for id in ids {
+                    if let Some(kept) = self.replicas.get_mut(&id) {
+                        kept.fault = fault;
+                    }
+                }
+            }
+            Order::Drop(node) => _ = self.dropped.insert(node),
+            Order::NoFaults => {
+                self.dropped.clear();
+                self.replicas.values_mut().for_each(|kept| kept.fault = ReplicaFault::default());
             }
             Order::Scrub(ids) => {
                 for id in ids {

@@ -13,12 +13,12 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::file::Devices;
 use loadline_san_device::pool::Blocks;
 use loadline_san_device::uring::Uring;
-use loadline_san_store::io::{Area, Ask, Done, Token};
+use loadline_san_store::io::{Area, Ask, Done, IoFault, Token};
 use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
 
 use super::counts::BackEnd;
-use super::order::{ReplicaState, Scrub};
+use super::order::{ReplicaFault, ReplicaState, Scrub};
 
 /// Asks to a device in memory that are carried out before others have their turn.
 const AT_ONCE: usize = 16;
@@ -46,6 +46,9 @@ pub(super) struct Kept {
     /// Something was asked of it since the last tick.
     pub(super) busy: bool,
     store_actions: Vec<store::Action<Blocks>>,
+    /// Its devices' fault, on purpose, and what they have done and is held back by it.
+    pub(super) fault: ReplicaFault,
+    late: VecDeque<(Moment, Token, Done<Blocks>)>,
     /// What it has asked of its log, and of its extents.
     counts: [BackEnd; 2],
     /// When what the ring has of it was begun.
@@ -68,6 +71,8 @@ impl Kept {
             store_actions,
             counts,
             begun,
+            fault: ReplicaFault::default(),
+            late: VecDeque::new(),
             scrub_from: None,
         }
     }
@@ -123,7 +128,32 @@ impl Kept {
         let now = crate::clock::now();
         let begun = self.begun.remove(&token).unwrap_or(now);
         count(&mut self.counts, &done, now.since(begun));
-        self.store.done(token, done, &mut self.store_actions);
+        self.tell_store(token, done, now);
+    }
+
+    /// What has become of an ask goes to the store; later, or as a failure, if that is wanted on purpose.
+    fn tell_store(&mut self, token: Token, done: Done<Blocks>, now: Moment) {
+        let ReplicaFault { fails, slow_ns } = self.fault;
+        let done = if fails { failed(done) } else { done };
+        if slow_ns > 0 {
+            self.late.push_back((now.after(slow_ns), token, done));
+        } else {
+            self.store.done(token, done, &mut self.store_actions);
+        }
+    }
+
+    /// Something that was held back is due.
+    pub(super) fn is_late(&self, now: Moment) -> bool {
+        self.late.front().is_some_and(|(at, ..)| *at <= now)
+    }
+
+    /// It goes to the store.
+    pub(super) fn take_late(&mut self, now: Moment) {
+        while self.is_late(now)
+            && let Some((_, token, done)) = self.late.pop_front()
+        {
+            self.store.done(token, done, &mut self.store_actions);
+        }
     }
 
     /// How it is.
@@ -156,7 +186,12 @@ impl Kept {
                 let now = crate::clock::now();
                 count(&mut self.counts, &done, now.since(since));
                 since = now;
-                self.store.done(token, done, &mut self.store_actions);
+                if self.fault == ReplicaFault::default() {
+                    self.store.done(token, done, &mut self.store_actions);
+                } else {
+                    let done = if self.fault.fails { failed(done) } else { done };
+                    self.late.push_back((now.after(self.fault.slow_ns), token, done));
+                }
                 if self.asks.is_empty() {
                     self.store.run(&mut self.store_actions);
                     for action in self.store_actions.drain(..) {
@@ -206,4 +241,20 @@ fn count(counts: &mut [BackEnd; 2], done: &Done<Blocks>, took_ns: u64) {
         Done::Synced(..) => &mut of.sync,
     };
     count.add(bytes, took_ns, well);
+}
+
+/// As if the device had not done it.
+fn failed(done: Done<Blocks>) -> Done<Blocks> {
+    let fault = |area, at| IoFault::Failed { area, at, error: std::io::Error::other("it fails on purpose") };
+    match done {
+        Done::Read(reading, _) => {
+            let (area, at) = reading.pieces.first().map_or((Area::Log, 0), |piece| (piece.area, piece.at));
+            Done::Read(reading, Err(fault(area, at)))
+        }
+        Done::Wrote(writing, _) => {
+            let fault = fault(writing.area, writing.at);
+            Done::Wrote(writing, Err(fault))
+        }
+        Done::Synced(area, _) => Done::Synced(area, Err(fault(area, 0))),
+    }
 }

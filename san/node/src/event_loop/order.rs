@@ -96,6 +96,12 @@ pub enum Order {
     NoPeer(NodeId),
     /// Another node has connected, and said so; the connection does not block.
     Hear(OwnedFd, NodeId),
+    /// These replicas' devices have this fault, on purpose.
+    Fault(Vec<ReplicaId>, ReplicaFault),
+    /// What is said to this node, and by it, is lost, on purpose.
+    Drop(NodeId),
+    /// There are no faults on purpose any more.
+    NoFaults,
     /// Look through these replicas, all of them and as fast as their devices let.
     Scrub(Vec<ReplicaId>),
     /// How is it? → [`Report::State`]
@@ -138,6 +144,15 @@ pub struct LoopState {
     pub replicas: Vec<ReplicaState>,
     /// Replicas that were to be looked through.
     pub scrubs: Vec<(ReplicaId, Scrub)>,
+}
+
+/// A fault of a device, on purpose.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReplicaFault {
+    /// It does nothing that it is asked.
+    pub fails: bool,
+    /// It takes so much longer, nanoseconds.
+    pub slow_ns: u64,
 }
 
 /// How far a replica was looked through that was to be.

@@ -178,6 +178,7 @@ impl EventLoop {
         loop {
             let group_of = |id| self.replicas.get(&id).map(|kept: &Kept| kept.store.identity().group);
             match hearing.next(&self.pool, group_of) {
+                Ok(Some(_)) if self.dropped.contains(&hearing.from) => {}
                 Ok(Some(Heard::ToReplica(from, message))) => {
                     self.local.push_back(Local::ToReplica(from, message));
                 }

@@ -5,6 +5,7 @@
 
 mod change;
 mod devices;
+mod faults;
 mod nodes;
 mod scrub;
 mod show;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::placement::NoPlace;
 use loadline_san_core::volume::OrderError;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -25,6 +27,7 @@ use crate::config::catalog::Catalog;
 
 pub use change::{Recover, Resize};
 pub use devices::AddDevice;
+pub use faults::TestFault;
 pub use nodes::{Drain, Move};
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
@@ -79,7 +82,7 @@ pub enum ManageError {
 }
 
 /// The kinds of [`ManageError`], for programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// There is none of this name.

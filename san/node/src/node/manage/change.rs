@@ -8,6 +8,7 @@ use loadline_san_core::placement::place;
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Order, OrderError};
 use loadline_san_protocol::record;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
@@ -17,7 +18,7 @@ use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
 use crate::node::Node;
 
 /// A size that a volume is to have.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
     /// Bytes: more than it has.
@@ -25,7 +26,7 @@ pub struct Resize {
 }
 
 /// What is left of a volume is to be all of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recover {
     /// The node whose replicas are taken, where none that is in sync answers.

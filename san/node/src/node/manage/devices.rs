@@ -7,6 +7,7 @@ use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_store::io::Area;
 use loadline_san_store::space::Space;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
@@ -18,7 +19,7 @@ use crate::node::Node;
 const EXTENT_BLOCKS: u32 = 64;
 
 /// A device that is to be given.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddDevice {
     /// A block device, or a file.

@@ -1,6 +1,7 @@
 //! Nodes and devices that are to be empty, and copies that are to be elsewhere.
 
 use loadline_san_core::layout::BLOCK;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::volumes::unknown_node;
@@ -10,7 +11,7 @@ use crate::config::{Change, ConfigError};
 use crate::node::Node;
 
 /// A node is to be empty, or not any more.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
     /// It is not to be empty any more: what has not left stays.
@@ -19,7 +20,7 @@ pub struct Drain {
 }
 
 /// The copies of a volume that one node has are to be at another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Move {
     /// The node that has them.

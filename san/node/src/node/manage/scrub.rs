@@ -1,6 +1,7 @@
 //! Looking through the copies of a volume that this node has.
 
 use loadline_san_core::ids::ReplicaId;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
@@ -9,7 +10,7 @@ use crate::event_loop::order::Order;
 use crate::node::Node;
 
 /// How far a replica was looked through.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScrubView {
     /// Which.
     pub replica: u64,

@@ -7,6 +7,7 @@ use loadline_san_core::layout::BLOCK;
 use loadline_san_core::record::{Record, State as RecordState};
 use loadline_san_core::volume::Status;
 use loadline_san_protocol::record;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
@@ -15,7 +16,7 @@ use crate::node::Node;
 use crate::node::moving::leaves;
 
 /// How well something is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
     /// All copies that it is to have are in sync.
@@ -29,7 +30,7 @@ pub enum Health {
 }
 
 /// A volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeView {
     /// Its name.
     pub name: String,
@@ -56,7 +57,7 @@ pub struct VolumeView {
 }
 
 /// A replica.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicaView {
     /// Its id.
     pub id: u64,
@@ -77,7 +78,7 @@ pub struct ReplicaView {
 }
 
 /// A node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeView {
     /// Its name.
     pub name: String,
@@ -96,7 +97,7 @@ pub struct NodeView {
 }
 
 /// A device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceView {
     /// Its id.
     pub id: u32,
@@ -119,7 +120,7 @@ pub struct DeviceView {
 }
 
 /// All of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusView {
     /// The cluster's id.
     pub cluster: String,

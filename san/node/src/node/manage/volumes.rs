@@ -8,6 +8,7 @@ use loadline_san_core::layout::{BLOCK, Layout};
 use loadline_san_core::placement::{self, DeviceId, Domain, place};
 use loadline_san_core::record::{Group, Record, State as RecordState};
 use loadline_san_protocol::record;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ManageError, listed};
@@ -29,7 +30,7 @@ const MADE: Duration = Duration::from_secs(60);
 const SERVED: Duration = Duration::from_secs(20);
 
 /// A volume that is wanted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
     /// Its name: letters, digits, `-`, `_` and `.`.
@@ -54,7 +55,7 @@ fn one() -> u32 {
 }
 
 /// How a volume is used that is attached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Use {
     /// Its name.
     pub volume: String,

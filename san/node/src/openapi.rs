@@ -1,0 +1,111 @@
+//! The API as OpenAPI 3.1 describes it, for programs that are made from that.
+
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value, json};
+
+use crate::api::{Attach, Detach, Fault};
+use crate::node::manage::{
+    AddDevice, CreateVolume, Drain, Move, Recover, Resize, ScrubView, StatusView, TestFault, Use, VolumeView,
+};
+
+type Made = fn(&mut SchemaGenerator) -> Schema;
+
+/// What can be asked: method, path, what for, what is sent, what is answered.
+type Route = (&'static str, &'static str, &'static str, Option<Made>, Made);
+
+fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// All of the API that speaks JSON.
+const ROUTES: [Route; 18] = [
+    ("get", "/v1/status", "How everything is", None, of::<StatusView>),
+    ("post", "/v1/volumes", "Make a volume", Some(of::<CreateVolume>), of::<()>),
+    ("get", "/v1/volumes/{name}", "How a volume is", None, of::<VolumeView>),
+    ("delete", "/v1/volumes/{name}", "Delete a volume that is not attached", None, of::<()>),
+    (
+        "post",
+        "/v1/volumes/{name}/attach",
+        "Make a node own it and let clients in",
+        Some(of::<Attach>),
+        of::<Use>,
+    ),
+    ("post", "/v1/volumes/{name}/detach", "No node serves it any more", Some(of::<Detach>), of::<()>),
+    ("post", "/v1/volumes/{name}/resize", "Make it larger", Some(of::<Resize>), of::<()>),
+    ("post", "/v1/volumes/{name}/recover", "Go on with what is left", Some(of::<Recover>), of::<()>),
+    ("post", "/v1/volumes/{name}/move", "Move its copies to another node", Some(of::<Move>), of::<()>),
+    ("post", "/v1/volumes/{name}/scrub", "Look through its copies at this node", None, of::<()>),
+    ("get", "/v1/volumes/{name}/scrub", "How far that is", None, of::<Vec<ScrubView>>),
+    ("post", "/v1/devices", "Give a device of this node to the cluster", Some(of::<AddDevice>), of::<u32>),
+    ("post", "/v1/devices/{id}/replace", "Put another in its place", Some(of::<AddDevice>), of::<u32>),
+    ("post", "/v1/nodes/{name}/drain", "Empty a node", Some(of::<Drain>), of::<()>),
+    ("delete", "/v1/nodes/{name}", "Remove a node that is empty", None, of::<()>),
+    (
+        "post",
+        "/v1/test-faults",
+        "Have a fault, in a cluster for development",
+        Some(of::<TestFault>),
+        of::<()>,
+    ),
+    ("delete", "/v1/test-faults", "Have none any more", None, of::<()>),
+    ("get", "/v1/openapi.json", "This", None, of::<Value>),
+];
+
+/// The description.
+pub(crate) fn document() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|s| s.definitions_path = "/components/schemas".into());
+    let mut generator = settings.into_generator();
+    let mut paths = Map::new();
+    for (method, path, summary, body, answer) in ROUTES {
+        let answers = |schema: Value, what: &str| json!({ "description": what, "content": { "application/json": { "schema": schema } } });
+        let answer = serde_json::to_value(answer(&mut generator)).expect("a schema is JSON");
+        let fault = serde_json::to_value(of::<Fault>(&mut generator)).expect("a schema is JSON");
+        let mut operation = json!({
+            "summary": summary,
+            "responses": { "200": answers(answer, "Done"), "default": answers(fault, "Not done, and why") },
+        });
+        if let Some(body) = body {
+            let body = serde_json::to_value(body(&mut generator)).expect("a schema is JSON");
+            operation["requestBody"] =
+                json!({ "required": true, "content": { "application/json": { "schema": body } } });
+        }
+        if let Some((_, rest)) = path.split_once('{') {
+            let name = rest.split_once('}').map_or(rest, |(name, _)| name);
+            let kind = if name == "id" { "integer" } else { "string" };
+            operation["parameters"] =
+                json!([{ "name": name, "in": "path", "required": true, "schema": { "type": kind } }]);
+        }
+        let of_path = paths.entry(path).or_insert_with(|| json!({}));
+        of_path[method] = operation;
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Loadline SAN",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Any node may be asked. One that cannot do what is asked answers 421, and names the one that can.",
+        },
+        "paths": paths,
+        "components": { "schemas": generator.take_definitions(true) },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = document();
+        let text = document.to_string();
+        let parts = text.split("\"$ref\":\"#").skip(1).filter_map(|rest| rest.split('"').next());
+        let mut seen = 0;
+        for reference in parts {
+            assert!(document.pointer(reference).is_some(), "{reference}");
+            seen += 1;
+        }
+        assert!(seen > 20, "{seen}");
+        assert_eq!(document["paths"]["/v1/volumes/{name}"]["get"]["parameters"][0]["name"], "name");
+    }
+}
