@@ -232,7 +232,7 @@ fn the_api_is_as_it_is_described() {
 /// Faults on purpose: a device that is slow, one that fails, a node that is not heard.
 #[test]
 fn faults_on_purpose_are_survived() {
-    let mut cluster = Cluster::start_with(3, "test_faults = true");
+    let mut cluster = Cluster::start_with(3, &[], "test_faults = true");
     cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--at", "node-1"]);
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
     let stop = Arc::new(AtomicBool::new(false));
@@ -273,6 +273,33 @@ fn faults_on_purpose_are_survived() {
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses(), "disk");
+}
+
+/// More was promised than there is: writes are refused when a device is full, nothing that was acknowledged is lost, and what is
+/// trimmed makes room.
+#[test]
+fn a_device_is_filled() {
+    let mut cluster = Cluster::start_with(2, &["--overcommit", "400"], "");
+    cluster.loadline(&["volume", "create", "disk", "--size", "2GiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let mut filler = nodes::client::Filler::new(&cluster.addresses()[..1], "disk");
+    let taken = filler.fill(2048);
+    assert!((64..1024).contains(&taken), "{taken} MiB of a device of 1 GiB");
+    filler.check(taken);
+    // All of what was there goes; then there is room for others.
+    filler.trim(0, taken / 2);
+    let begun = std::time::Instant::now();
+    while filler.write(2000).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "there is room again");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // Both nodes find it so when they start again.
+    (1..=2).for_each(|node| cluster.kill(node));
+    (1..=2).for_each(|node| cluster.start_node(node));
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    let filler = filler.again();
+    filler.check_from(taken / 2, taken);
+    filler.check_from(2000, 2001);
 }
 
 /// Copies move while they are written to: to another node, away from a node that is drained, to another device; and a node that

@@ -146,6 +146,72 @@ pub(crate) fn many_behind_one(addresses: &[Ipv4Addr], volume: &str, connections:
     }
 }
 
+/// Writes MiB after MiB, one at a time.
+pub(crate) struct Filler {
+    nbd: std::cell::RefCell<Nbd>,
+    addresses: Vec<Ipv4Addr>,
+    volume: String,
+}
+
+const MIB: usize = 1 << 20;
+const BLOCKS_OF_MIB: u64 = (MIB / BLOCK) as u64;
+
+impl Filler {
+    pub(crate) fn new(addresses: &[Ipv4Addr], volume: &str) -> Filler {
+        let nbd = connect(addresses, volume);
+        nbd.0.set_read_timeout(Some(Duration::from_secs(30))).expect("it may be so long");
+        Filler { nbd: nbd.into(), addresses: addresses.into(), volume: volume.into() }
+    }
+
+    /// By a new connection.
+    pub(crate) fn again(self) -> Filler {
+        Filler::new(&self.addresses, &self.volume)
+    }
+
+    pub(crate) fn write(&mut self, mib: u64) -> io::Result<()> {
+        let data: Vec<u8> = (0..BLOCKS_OF_MIB).flat_map(|block| content(mib, block)).collect();
+        self.nbd.borrow_mut().ask(command::WRITE, mib * BLOCKS_OF_MIB, &data, &mut [])
+    }
+
+    /// Writes until that is refused, for want of room. How many were written.
+    pub(crate) fn fill(&mut self, most: u64) -> u64 {
+        for mib in 0..most {
+            if let Err(why) = self.write(mib) {
+                assert!(why.to_string().contains("error 28"), "there is no room: {why}");
+                return mib;
+            }
+        }
+        panic!("{most} MiB were written, and there is no end")
+    }
+
+    pub(crate) fn trim(&mut self, from: u64, to: u64) {
+        for mib in from..to {
+            let (cookie, offset) = (mib * BLOCKS_OF_MIB, mib * MIB as u64);
+            let request = Request { flags: 0, command: command::TRIM, cookie, offset, length: MIB as u32 };
+            let nbd = self.nbd.get_mut();
+            nbd.0.write_all(&request.encode()).expect("it is taken");
+            let mut head = [0; 16];
+            nbd.0.read_exact(&mut head).expect("it is answered");
+            assert_eq!(get_u32(&head, 4), 0, "it is done");
+        }
+    }
+
+    /// These are as they were written.
+    pub(crate) fn check_from(&self, from: u64, to: u64) {
+        let mut bytes = vec![0; MIB];
+        for mib in from..to {
+            let read = self.nbd.borrow_mut().ask(command::READ, mib * BLOCKS_OF_MIB, &[], &mut bytes);
+            read.expect("it is served");
+            let expected: Vec<u8> = (0..BLOCKS_OF_MIB).flat_map(|block| content(mib, block)).collect();
+            assert!(bytes == expected, "MiB {mib}");
+        }
+    }
+
+    pub(crate) fn check(&self, to: u64) {
+        self.check_from(0, to);
+    }
+}
+
 /// What is written: unlike anything else that is.
 fn content(block: u64, number: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK);

@@ -31,18 +31,18 @@ pub(crate) fn run(command: &mut Command) -> String {
 impl Cluster {
     /// So many nodes with a device each.
     pub(crate) fn start(nodes: u8) -> Cluster {
-        Cluster::start_with(nodes, "")
+        Cluster::start_with(nodes, &[], "")
     }
 
-    /// The same; each has this in its node.toml too.
-    pub(crate) fn start_with(nodes: u8, more: &str) -> Cluster {
+    /// The same; made with these options, and each node has this in its node.toml too.
+    pub(crate) fn start_with(nodes: u8, options: &[&str], more: &str) -> Cluster {
         let folder = tempfile::tempdir().expect("there is room");
         let process = std::process::id();
         let network =
             [127, (process >> 4) as u8 | 1, (process << 4) as u8 | CLUSTERS.fetch_add(1, Ordering::Relaxed)];
         let mut cluster = Cluster { folder, network, nodes: (0..nodes).map(|_| None).collect() };
         let file = cluster.file();
-        cluster.loadline(&["san", "init", &file]);
+        cluster.loadline(&[&["san", "init", &file][..], options].concat());
         for node in 1..=nodes {
             let (name, folder) = (format!("node-{node}"), cluster.node_folder(node));
             let address = cluster.address(node).to_string();

@@ -40,11 +40,29 @@ pub enum JoinError {
     },
 }
 
-/// Makes a cluster without nodes, in a new file. `loops`: threads of the data path of each node.
-pub fn init(path: &Path, lease_ms: u64, loops: u32) -> Result<String, ConfigError> {
+/// What all nodes of a cluster have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Common {
+    /// Length of leases, milliseconds.
+    pub lease_ms: u64,
+    /// Threads of the data path of each node.
+    pub loops: u32,
+    /// How much may be promised of a device, per cent of what it has.
+    pub overcommit: u32,
+}
+
+impl Default for Common {
+    fn default() -> Common {
+        Common { lease_ms: LEASE_MS, loops: 1, overcommit: 100 }
+    }
+}
+
+/// Makes a cluster without nodes, in a new file.
+pub fn init(path: &Path, common: Common) -> Result<String, ConfigError> {
     let mut store = SqliteStore::create(path)?;
     let id = format!("{:016x}{:016x}", crate::node::random(), crate::node::random());
-    let cluster = Cluster { id: id.clone(), next_id: 1, lease_ms, loops };
+    let Common { lease_ms, loops, overcommit } = common;
+    let cluster = Cluster { id: id.clone(), next_id: 1, lease_ms, loops, overcommit };
     store.commit(&[change("cluster", None, &cluster)])?;
     Ok(id)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loadline_base::units::ByteSize;
-use loadline_san_node::cluster::{self, LEASE_MS};
+use loadline_san_node::cluster::{self, Common};
 use loadline_san_node::config::catalog;
 use loadline_san_node::node::manage::{AddDevice, StatusView};
 use loadline_san_node::settings::NodeSettings;
@@ -99,7 +99,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
     let is_new = !cluster.exists();
     if is_new {
         std::fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-        cluster::init(&cluster, LEASE_MS, 1).map_err(|why| why.to_string())?;
+        cluster::init(&cluster, Common::default()).map_err(|why| why.to_string())?;
     }
     let octets = args.network.octets();
     let program = std::env::current_exe().map_err(|why| why.to_string())?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
-use loadline_san_node::cluster;
+use loadline_san_node::cluster::{self, Common};
 use loadline_san_node::config::catalog;
 use loadline_san_node::node::Node;
 use loadline_san_node::settings::NodeSettings;
@@ -28,6 +28,10 @@ pub(super) struct Init {
     /// Threads of the data path of each node. A volume belongs to one of them, so that several volumes use as many cores.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     loops: u32,
+    /// How much may be promised to volumes of each device, per cent of what it has: space is taken only by what is written.
+    /// Above 100, writes fail when a device has no more room, whatever the size of a volume.
+    #[arg(long, value_name = "PERCENT", default_value_t = 100)]
+    overcommit: u32,
 }
 
 /// Add a node to a cluster: its folder is made, with its node.toml.
@@ -80,7 +84,11 @@ pub(super) fn init(args: &Init) -> Exit {
     if !(1..=64).contains(&args.loops) {
         return complain(Exit::Usage, "--loops: 1 to 64 are possible");
     }
-    match cluster::init(&args.cluster, lease_ms, args.loops) {
+    if !(100..=10_000).contains(&args.overcommit) {
+        return complain(Exit::Usage, "--overcommit: 100 to 10000 per cent are possible");
+    }
+    let (loops, overcommit) = (args.loops, args.overcommit);
+    match cluster::init(&args.cluster, Common { lease_ms, loops, overcommit }) {
         Ok(id) => {
             say!("cluster {id} is made, in {}", args.cluster.display());
             say!("next: loadline san join {} --name node-1 --folder FOLDER", args.cluster.display());

@@ -33,6 +33,8 @@ pub struct Cluster {
     pub lease_ms: u64,
     /// Threads of the data path of each node: a volume belongs to the same one everywhere.
     pub loops: u32,
+    /// How much may be promised of a device, per cent of what it has: space is taken only by what is written.
+    pub overcommit: u32,
 }
 
 /// A node.

@@ -423,6 +423,7 @@ pub(crate) fn new_replica(
 
 /// Devices as placement sees them.
 pub(crate) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<placement::Device> {
+    let overcommit = catalog.cluster.as_ref().map_or(100, |(cluster, _)| u64::from(cluster.overcommit));
     let device = |(id, (device, _)): (&u32, &(crate::config::catalog::Device, u64))| {
         let here = catalog.replicas.values().filter(|(replica, _)| replica.device == *id);
         let promised = here.map(|(replica, _)| blocks_of(catalog, replica) + replica.log_bytes / BLOCK).sum();
@@ -431,7 +432,7 @@ pub(crate) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<pla
             id: DeviceId(*id),
             node: NodeId(device.node),
             domain: Domain(device.node),
-            capacity: device.bytes / BLOCK,
+            capacity: device.bytes / BLOCK * overcommit / 100,
             promised,
             accepts: !device.draining && !draining && alive(device.node),
         }
