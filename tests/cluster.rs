@@ -37,6 +37,40 @@ fn acknowledged_writes_survive_the_death_of_any_node() {
     journal.check(&cluster.addresses(), "disk");
 }
 
+/// With three copies two nodes may die at once, whichever they are, and come back in any order.
+#[test]
+fn two_of_three_nodes_die_at_once_and_come_back_in_any_order() {
+    let seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(7, |now| now.as_nanos() as u64);
+    println!("seed {seed}");
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "3"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 3, stop.clone());
+    for round in 0..3u64 {
+        writers.wait_for(200);
+        let drawn = (seed >> (8 * round)) as u8;
+        // Who is left, and who of the others comes back first.
+        let left = drawn % 3 + 1;
+        let mut dead: Vec<u8> = (1..=3).filter(|node| *node != left).collect();
+        if drawn & 64 != 0 {
+            dead.reverse();
+        }
+        println!("round {round}: node {left} is left, {dead:?} come back");
+        dead.iter().for_each(|node| cluster.kill(*node));
+        writers.wait_for(200);
+        for node in dead {
+            cluster.start_node(node);
+            writers.wait_for(50);
+        }
+        cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    }
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+}
+
 /// An owner that is stopped for longer than its lease finds another in its place when it goes on.
 #[test]
 fn an_owner_that_was_stopped_serves_nothing_old() {
