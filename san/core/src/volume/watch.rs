@@ -1,15 +1,17 @@
 //! Watching a volume: it is taken over if that is asked for, or if nobody serves it.
 //!
 //! Nobody serves it if no member that can be reached has granted a lease for a while, nor was asked to be sealed: a takeover
-//! in progress is left alone. The wait is a little different each time, so that two who watch rarely begin together.
+//! in progress is left alone. Who has most of it begins at once, the others later, one after the other, in case it is dead too:
+//! so two who watch rarely begin together.
 //!
 //! Before anything is proposed, members tell whom they follow: a promise above the record's epoch shows a configuration
 //! store that went back in time (rule P4).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Context};
-use crate::ids::{Epoch, Incarnation, ReplicaId};
+use crate::ids::{Epoch, Incarnation, NodeId, ReplicaId};
 use crate::lease::Moment;
 use crate::message::{FromOwner, FromReplica, ToOwner, ToReplica};
 use crate::record::{Group, Record};
@@ -20,6 +22,8 @@ use crate::rule::{Rule, left_out};
 pub(super) struct Watch {
     /// Not before: somebody may be at it, or a try of ours has failed.
     not_before: Moment,
+    /// Since when nobody is known to serve it.
+    quiet_since: Option<Moment>,
     /// The record's epoch that was seen, and since when.
     seen: (Epoch, Moment),
     /// When the members were first and last asked, and what they have answered since: nanoseconds of quiet.
@@ -30,10 +34,27 @@ pub(super) struct Watch {
     failed: BTreeSet<ReplicaId>,
 }
 
+/// Whose turn it is to take a volume over: how many nodes come before this one. First those that have most replicas in sync, so
+/// that reads are local; the one that owned it last.
+fn turn(c: &Context, record: &Record) -> u64 {
+    let in_sync = record.groups.iter().flat_map(|group| &group.in_sync);
+    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for home in in_sync.filter_map(|replica| record.homes.get(replica)) {
+        *counts.entry(*home).or_default() += 1;
+    }
+    let place = |node: NodeId| {
+        let count = counts.get(&node).copied().unwrap_or(0);
+        (node == record.owner.node, Reverse(count), node)
+    };
+    let mine = place(c.me.node);
+    counts.keys().filter(|node| place(**node) < mine).count() as u64
+}
+
 impl Watch {
     pub(super) fn new(now: Moment) -> Watch {
         Watch {
             not_before: now,
+            quiet_since: None,
             seen: (Epoch(0), now),
             first_asked: None,
             asked: None,
@@ -106,14 +127,15 @@ impl Watch {
             && record.groups.iter().any(|group| quiet_of(group) >= Some(quiet))
             && now.since(self.seen.1) >= quiet
             && now >= self.not_before;
+        let turn = turn(c, record) * (quiet / 2);
         self.answers.clear();
         self.ask(c, record, now, out);
-        if is_quiet {
-            let wait = c.random(quiet);
-            self.not_before = now.after(wait);
-            if wait < quiet / 2 {
-                return true;
-            }
+        if !is_quiet {
+            self.quiet_since = None;
+        } else if now.since(*self.quiet_since.get_or_insert(now)) >= turn {
+            self.quiet_since = None;
+            self.not_before = now.after(quiet / 2 + c.random(quiet));
+            return true;
         }
         c.look(now, out);
         false
