@@ -28,9 +28,6 @@ use crate::sweep::{self, Task};
 use crate::target::Target;
 use crate::verify::{Found, Journal, Reported, Verifier};
 
-/// How long a server may take to make durable what a disk was filled with.
-const FLUSHED: Duration = Duration::from_secs(120);
-
 /// A job whose disks are open.
 pub struct Prepared {
     pub(crate) job: Job,
@@ -138,6 +135,17 @@ impl Prepared {
             let space = Arc::new(Space::new(profile, open.size, &open.name)?);
             if let (Purpose::Scan(_), false, Way::File(file)) = (purpose, open.direct, &open.way) {
                 findings.push(leave_the_cache(file, &open.name));
+            } else if matches!(open.way, Way::Nbd(_))
+                && purpose == Purpose::Load
+                && profile.write_percent < 100
+            {
+                findings.push(Finding::note(
+                    FindingKind::UnwrittenReads,
+                    format!("{} to be written before it is read, and read from the storage", open.name),
+                    "its server does not tell",
+                    "What was never written, or is in the server's memory, is read faster: fill the disk (--fill), and make it \
+                     larger than that memory.",
+                ));
             } else if profile.direct && !open.direct {
                 findings.push(Finding::doubt(
                     FindingKind::NotDirect,
@@ -188,16 +196,19 @@ impl Prepared {
                 Stamp::new(this.job.profile.data, this.job.seed.wrapping_add(u64::MAX - index as u64));
             let task = Task::Fill { stamp, verifier: disk.verifier.as_deref() };
             let mut pieces = sweep::pieces(disk.space.base, disk.space.length);
-            sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)
+            sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)?;
+            match disk.open.way {
+                // Only of what this connection wrote is it certain that its flush makes it durable.
+                Way::Nbd(_) => sweep::flush(&mut *engine, &disk.open.name),
+                Way::Null | Way::File(_) => Ok(()),
+            }
         });
         swept.into_report()?;
         for disk in &mut self.disks {
-            match &disk.open.way {
-                Way::Null => {}
-                Way::File(file) => nix::unistd::fsync(file).map_err(|e| {
+            if let Way::File(file) = &disk.open.way {
+                nix::unistd::fsync(file).map_err(|e| {
                     LoadError::failed(format!("filling {} failed: {}", disk.open.name, e.desc()))
-                })?,
-                Way::Nbd(uri) => connect::flush(uri, FLUSHED)?,
+                })?;
             }
             disk.open.unwritten = ByteSize(0);
         }
@@ -272,8 +283,8 @@ impl Prepared {
             Way::Null => return Ok(Box::new(NullEngine::new(memory, sweep::DEPTH))),
             Way::File(file) => Arc::clone(file),
             Way::Nbd(uri) => {
-                let (socket, _) = connect::connect(uri)?;
-                let made = NbdEngine::new(socket, memory, sweep::DEPTH, false, false);
+                let connected = connect::connect(uri)?;
+                let made = NbdEngine::new(connected, memory, sweep::DEPTH, false, false);
                 return Ok(Box::new(made.map_err(error)?));
             }
         };

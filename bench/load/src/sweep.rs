@@ -18,6 +18,8 @@ use crate::verify::{Refused, Verifier};
 pub(crate) const CHUNK: usize = 1 << 20;
 /// I/Os outstanding in a sweep.
 pub(crate) const DEPTH: usize = 8;
+/// How long a server may take to make durable what it was given.
+const FLUSHED: Duration = Duration::from_secs(120);
 /// A scan reads in whole multiples of this, so that direct I/O takes them, however small the verified units are; and
 /// where a larger piece cannot be read, it is tried again in pieces of this size.
 pub(crate) const GRANULE: usize = 4096;
@@ -182,6 +184,25 @@ fn after(engine: &mut dyn Engine, task: &mut Task<'_>, slot: u32, offset: u64, l
             verifier.end_read(offset, block, &known[slot as usize], report);
         }
     }
+}
+
+/// Makes all durable that the engine has written.
+pub(crate) fn flush(engine: &mut dyn Engine, name: &str) -> Result<(), LoadError> {
+    let failed =
+        |why: String| LoadError::failed(format!("filling {name} failed: it could not be flushed: {why}"));
+    engine
+        .push(Io { slot: 0, kind: Kind::Flush, offset: 0, length: 0 })
+        .map_err(|e| failed(e.to_string()))?;
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < FLUSHED {
+        engine.wait(1, TICK).map_err(|e| failed(e.to_string()))?;
+        match engine.reap() {
+            Some((_, result)) if result < 0 => return Err(failed(Errno::from_raw(-result).desc().into())),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+    }
+    Err(failed(format!("it is not answered within {} s", FLUSHED.as_secs())))
 }
 
 #[cfg(test)]

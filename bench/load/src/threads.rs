@@ -227,8 +227,8 @@ impl Making {
         let memory = make_memory();
         match (&self.way, self.engine) {
             (Way::Nbd(uri), _) => run_with!(memory.and_then(|m| {
-                let (socket, _) = connect::connect(uri).map_err(io::Error::other)?;
-                NbdEngine::new(socket, m, slots, self.through, self.waiting == Waiting::Spins)
+                let connected = connect::connect(uri).map_err(io::Error::other)?;
+                NbdEngine::new(connected, m, slots, self.through, self.waiting == Waiting::Spins)
             })),
             (Way::Null, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
             (Way::File(file), Chosen::Uring) => run_with!(memory.and_then(|m| {

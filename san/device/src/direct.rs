@@ -72,8 +72,7 @@ impl Direct {
         let file = self.devices.file(writing.area);
         if let Some(mapping) = &mut self.mappings[usize::from(other)] {
             // SAFETY: the vectors have just been made of the writing, which is borrowed until the call returns.
-            let done = unsafe { mapping.write(file, writing.at, &self.vectors) };
-            if done.map_err(|e| e.of(writing.area))? {
+            if unsafe { mapping.write(file, writing.at, &self.vectors) } {
                 return Ok(());
             }
         }

@@ -358,7 +358,11 @@ impl EventLoop {
                     Local::Merged(id, ownership, job, data) => {
                         self.step_volume(id, Event::Merged(ownership, job, data));
                     }
-                    Local::Attach(id) => self.step_volume(id, Event::Attach),
+                    Local::Attach(id) => {
+                        if self.volumes.get(&id).is_some_and(|served| !served.announced.is_empty()) {
+                            self.step_volume(id, Event::Attach);
+                        }
+                    }
                 }
             }
             // Not from within a step: each that ends at once would begin the next one a call deeper.
@@ -453,6 +457,7 @@ impl EventLoop {
                     self.local.push_back(Local::Merged(id, ownership, job, merged));
                 }
                 volume::Action::Attached => {
+                    served.attached = true;
                     (self.tell)(Report::Attached(id));
                     again |= self.let_in(id);
                 }
@@ -485,6 +490,7 @@ impl EventLoop {
     /// Clients of a volume are not let in any more: those that are here go.
     fn detached(&mut self, id: VolumeId) {
         let Some(served) = self.volumes.get_mut(&id) else { return };
+        served.attached = false;
         served.arriving.clear();
         served.announced.clear();
         let gone: Vec<u32> =
@@ -498,6 +504,7 @@ impl EventLoop {
     fn pass_time(&mut self) {
         let now = crate::clock::now();
         if self.has_faults {
+            self.has_faults = self.replicas.values().any(Kept::has_fault);
             let late: Vec<ReplicaId> =
                 self.replicas.iter().filter(|(_, kept)| kept.is_late(now)).map(|(id, _)| *id).collect();
             for id in late {

@@ -201,29 +201,29 @@ fn of_process(page: &mut Page) {
     page.metric(
         name,
         "counter",
-        "CPU time by part: threads of the data path (loop-N), of the configuration, the rest.",
+        "CPU time by part: threads of the data path (loop-N), of the configuration, and all other.",
     );
-    let mut parts: std::collections::BTreeMap<String, f64> = std::collections::BTreeMap::new();
+    let mut rest = cpu_of("/proc/self/stat").unwrap_or_default();
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-        let Ok(stat) = std::fs::read_to_string(task.path().join("stat")) else { continue };
-        let Some((begin, end)) = stat.rsplit_once(')') else { continue };
-        let thread = begin.split_once('(').map_or("", |(_, name)| name);
-        let fields: Vec<f64> = end.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-        // The state is no number: user and system time are the 11th and 12th after it.
-        let Some(ticks) = fields.get(10).zip(fields.get(11)).map(|(user, system)| user + system) else {
-            continue;
-        };
-        let part = match thread {
-            loops if loops.starts_with("loop-") => loops,
-            kernel if kernel.starts_with("iou-") => "io_uring",
-            "config" => "config",
-            _ => "control",
-        };
-        *parts.entry(part.to_owned()).or_default() += ticks / 100.0;
+        let Ok(thread) = std::fs::read_to_string(task.path().join("comm")) else { continue };
+        let thread = thread.trim();
+        // Threads that end would take their time with them: it is in the rest.
+        if thread.starts_with("loop-") || thread == "config" {
+            let seconds = cpu_of(task.path().join("stat")).unwrap_or_default();
+            page.value(name, &[("part", thread)], seconds);
+            rest -= seconds;
+        }
     }
-    parts.iter().for_each(|(part, seconds)| page.value(name, &[("part", part)], *seconds));
+    page.value(name, &[("part", "other")], rest.max(0.0));
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: f64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0.0);
     page.metric("process_resident_memory_bytes", "gauge", "Memory of the process.");
     page.value("process_resident_memory_bytes", &[], pages * 4096.0);
+}
+
+/// User and system time of a process or thread, seconds.
+fn cpu_of(stat: impl AsRef<std::path::Path>) -> Option<f64> {
+    let stat = std::fs::read_to_string(stat).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some((fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?) / 100.0)
 }

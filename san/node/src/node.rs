@@ -103,6 +103,8 @@ pub(crate) struct State {
     ended: u64,
     /// Volumes that nobody has attached, and that are owned here while their copies move.
     claimed: BTreeSet<u64>,
+    /// Replicas that are to leave and could not, and since when.
+    waits: BTreeMap<u64, Instant>,
     /// The configuration is older than it was.
     pub(crate) went_back: bool,
     /// Volumes that the loops know, and whether they are watched.

@@ -267,7 +267,11 @@ impl World {
                 1 => gone.map(|replica| Order::Forget { group, replica }),
                 2 if of.in_sync.len() > 1 => {
                     let members: Vec<_> = of.in_sync.iter().copied().collect();
-                    Some(Order::Remove { group, replica: members[self.rng.index(members.len())] })
+                    Some(Order::Remove {
+                        group,
+                        replica: members[self.rng.index(members.len())],
+                        instead: None,
+                    })
                 }
                 3 if record.blocks < 256 => Some(self.growth(&record)),
                 _ => None,

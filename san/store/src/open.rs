@@ -177,6 +177,16 @@ pub fn key_of(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<O
     }
 }
 
+/// Whether a replica on this device was ever promised to an owner, or written to.
+pub fn was_used(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<bool, OpenError> {
+    let Some((start, bytes)) = log.log_of(replica) else { return Ok(false) };
+    match Keep::load(disk, Places::new(start, bytes)) {
+        Ok((keep, _)) => Ok(keep.state.promise.epoch > Epoch(0) || keep.state.generation > 0),
+        Err(KeepError::Io(fault)) => Err(fault.into()),
+        Err(why) => Err(OpenError::Lost { replica, why: why.to_string() }),
+    }
+}
+
 /// What is wrong with a replica that was opened. It is not used, unless a person goes on with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Damage {

@@ -16,6 +16,7 @@ use loadline_base::ring::{Ring, RingOptions, opcode, types};
 use nix::libc;
 
 use super::{Engine, Io, Kind, Memory};
+use crate::nbd::connect::Export;
 
 /// Replies are received into so much at once.
 const STAGE: usize = 256 << 10;
@@ -57,6 +58,8 @@ pub(crate) struct NbdEngine {
     slots: Vec<Slot>,
     /// Writes are durable when they are answered.
     through: bool,
+    /// The server makes durable what it is told to.
+    flushes: bool,
     poll: bool,
     /// What is to be sent when the kernel has sent what it has.
     queue: VecDeque<libc::iovec>,
@@ -72,10 +75,10 @@ pub(crate) struct NbdEngine {
 }
 
 impl NbdEngine {
-    /// An engine for `slots` I/Os over this connection. `through`: writes are durable when they are answered. `poll`: it
-    /// never sleeps.
+    /// An engine for `slots` I/Os over this connection to this disk. `through`: writes are durable when they are answered.
+    /// `poll`: it never sleeps.
     pub(crate) fn new(
-        socket: OwnedFd,
+        (socket, export): (OwnedFd, Export),
         memory: Memory,
         slots: usize,
         through: bool,
@@ -99,6 +102,7 @@ impl NbdEngine {
             shared: ManuallyDrop::new(Box::new(shared)),
             slots: vec![idle; slots],
             through,
+            flushes: export.flushes(),
             poll,
             queue: VecDeque::new(),
             sending: false,
@@ -291,6 +295,10 @@ impl Engine for NbdEngine {
         assert!(!slot.in_flight, "a slot has one I/O at a time");
         *slot = Slot { kind: io.kind, length: io.length, in_flight: true, turn: slot.turn.wrapping_add(1) };
         self.in_flight += 1;
+        if io.kind == Kind::Flush && !self.flushes {
+            self.complete(io.slot, 0);
+            return Ok(());
+        }
         let (command, flags) = match io.kind {
             Kind::Read => (command::READ, 0),
             Kind::Write if self.through => (command::WRITE, command_flag::FUA),

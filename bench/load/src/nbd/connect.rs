@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use loadline_base::nbd::{
-    INIT_MAGIC, MOST_DATA, OPTION_MAGIC, OPTION_REPLY_MAGIC, Request, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
-    command, get_u16, get_u32, get_u64, handshake, info, option, reply, transmission,
+    INIT_MAGIC, MOST_DATA, OPTION_MAGIC, OPTION_REPLY_MAGIC, get_u16, get_u32, get_u64, handshake, info,
+    option, reply, transmission,
 };
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send, setsockopt, sockopt};
@@ -59,7 +59,7 @@ impl Export {
         }
     }
 
-    /// Whether it can be asked to make all durable.
+    /// Whether it can be asked to make all durable. If not, all is when it is answered, or never.
     pub(crate) fn flushes(&self) -> bool {
         self.has(transmission::SEND_FLUSH)
     }
@@ -232,23 +232,4 @@ fn choose(talk: &mut Talk, name: &str) -> io::Result<Export> {
         }
     }
     Err(no_nbd("it goes on and on"))
-}
-
-/// Makes all durable that was written, by a connection of its own.
-pub(crate) fn flush(uri: &NbdUri, limit: Duration) -> Result<(), LoadError> {
-    let failed = |why: String| LoadError::failed(format!("{uri}: it could not be flushed: {why}"));
-    let (socket, export) = connect(uri)?;
-    if !export.flushes() {
-        return Ok(());
-    }
-    let mut talk = Talk::new(socket, limit);
-    let request = |command| Request { flags: 0, command, cookie: 1, offset: 0, length: 0 }.encode();
-    let answered = talk.write(&request(command::FLUSH)).and_then(|()| talk.read());
-    let answer: [u8; SIMPLE_REPLY_BYTES] = answered.map_err(|why| failed(why.to_string()))?;
-    let _ = talk.write(&request(command::DISC));
-    match (get_u32(&answer, 0), get_u32(&answer, 4)) {
-        (SIMPLE_REPLY_MAGIC, 0) => Ok(()),
-        (SIMPLE_REPLY_MAGIC, error) => Err(failed(io::Error::from_raw_os_error(error as i32).to_string())),
-        _ => Err(failed("its answer is none".into())),
-    }
 }

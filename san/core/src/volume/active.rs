@@ -253,10 +253,18 @@ impl<D: Clone> Active<D> {
     }
 
     /// Whether a group has a member that answers beside this one.
-    pub(super) fn can_spare(&self, c: &Context, now: Moment, index: GroupIndex, replica: ReplicaId) -> bool {
+    pub(super) fn can_spare(
+        &self,
+        c: &Context,
+        now: Moment,
+        index: GroupIndex,
+        replica: ReplicaId,
+        instead: Option<ReplicaId>,
+    ) -> bool {
         let group = self.groups.get(index.0 as usize);
         group.is_some_and(|group| {
-            let others = self.links.iter().filter(|link| link.replica != replica);
+            let meant = |link: &&Link<D>| instead.is_none_or(|instead| link.replica == instead);
+            let others = self.links.iter().filter(|link| link.replica != replica).filter(meant);
             others.filter(|l| group.readable.contains(&l.replica)).any(|link| self.answers(c, now, link))
         })
     }

@@ -98,6 +98,8 @@ pub enum Order {
         group: GroupIndex,
         /// The replica.
         replica: ReplicaId,
+        /// The one in whose favour it leaves, which must be in sync and answer; if none is named, any other.
+        instead: Option<ReplicaId>,
     },
     /// The volume is to have so many blocks. The replicas of groups that are new are durable on their devices.
     Grow {

@@ -35,9 +35,9 @@ impl<D: Clone> Volume<D> {
             Order::Recover { .. } => unreachable!("it was taken before"),
             Order::Add { group, replica, home } => record.with_new(id, group, replica, home)?,
             Order::Forget { group, replica } => record.forgotten(id, group, replica)?,
-            Order::Remove { group, replica } => {
+            Order::Remove { group, replica, instead } => {
                 let Role::Active(active) = &self.role else { return Err(OrderError::NotOwner) };
-                if !active.can_spare(&self.c, now, group, replica) {
+                if !active.can_spare(&self.c, now, group, replica, instead) {
                     return Err(OrderError::Needed(replica));
                 }
                 record.removed(id, group, replica)?

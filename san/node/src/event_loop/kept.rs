@@ -142,6 +142,11 @@ impl Kept {
         }
     }
 
+    /// It has a fault on purpose, or what was held back by one.
+    pub(super) fn has_fault(&self) -> bool {
+        self.fault != ReplicaFault::default() || !self.late.is_empty()
+    }
+
     /// Something that was held back is due.
     pub(super) fn is_late(&self, now: Moment) -> bool {
         self.late.front().is_some_and(|(at, ..)| *at <= now)

@@ -46,6 +46,8 @@ enum Kind {
 pub(super) struct Served {
     pub(super) volume: Volume<Blocks>,
     pub(super) open: OpenVolume,
+    /// Clients may come: it was attached here, and not detached since.
+    pub(super) attached: bool,
     /// Clients that were announced, and may ask when core says that they have come.
     pub(super) announced: Vec<NewClient>,
     /// Clients that have come since.
@@ -67,6 +69,7 @@ impl Served {
         Served {
             volume,
             open,
+            attached: false,
             announced: Vec::new(),
             arriving: Vec::new(),
             at_work: HashMap::default(),

@@ -24,7 +24,8 @@ impl EventLoop {
     /// still have something waiting there (rule T12).
     pub(super) fn new_client(&mut self, new: NewClient) {
         let id = new.volume;
-        let Some(served) = self.volumes.get_mut(&id) else { return };
+        // It has moved since, or was detached: who is not let in is hung up on.
+        let Some(served) = self.volumes.get_mut(&id).filter(|served| served.attached) else { return };
         if self.clients.len() + served.arriving.len() + served.announced.len() >= MOST_CLIENTS {
             eprintln!("loadline: a client of volume {} is hung up on: {MOST_CLIENTS} are there", id.0);
             return;

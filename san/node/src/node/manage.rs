@@ -116,7 +116,7 @@ impl ManageError {
 impl Node {
     /// The configuration is read now, rather than soon. Who comes while others read it waits for them, and then once more at
     /// most: however many ask, it is read one at a time.
-    pub(super) async fn refresh(&self) -> Result<(), ConfigError> {
+    pub(in crate::node) async fn refresh(&self) -> Result<(), ConfigError> {
         let came = Instant::now();
         let mut last = self.0.reading.lock().await;
         if last.is_some_and(|begun| begun >= came) {

@@ -7,7 +7,7 @@
 //! What is to be done next follows from the configuration and the volume's record, so that whatever was cut short goes on,
 //! at whichever node owns the volume by then. Of a volume one replica moves at a time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{NodeId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, GroupIndex};
@@ -22,6 +22,8 @@ use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState
 use crate::config::{Change, ConfigError};
 use crate::event_loop::order::Order;
 
+/// How long after a place was none another is looked for.
+const WAITS: Duration = Duration::from_secs(30);
 /// Between two steps.
 const STEP: Duration = Duration::from_millis(300);
 
@@ -50,10 +52,24 @@ pub(super) fn leaves(catalog: &Catalog, id: u64, replica: &Replica) -> Option<To
     }
 }
 
-/// The replica that is made in the stead of this one.
-fn successor(catalog: &Catalog, id: u64) -> Option<(u64, &Replica)> {
+/// The replica that is made in the stead of this one, and the version of its entry.
+fn successor(catalog: &Catalog, id: u64) -> Option<(u64, &Replica, u64)> {
     let mut of = catalog.replicas.iter().filter(|(_, (new, _))| new.instead_of == Some(id));
-    of.find(|(_, (new, _))| new.state != ReplicaState::Dropping).map(|(id, (new, _))| (*id, new))
+    let found = of.find(|(_, (new, _))| new.state != ReplicaState::Dropping);
+    found.map(|(id, (new, version))| (*id, new, *version))
+}
+
+fn is_in_sync(record: &Record, id: u64, replica: &Replica) -> bool {
+    record.groups.get(replica.group as usize).is_some_and(|g| g.in_sync.contains(&ReplicaId(id)))
+}
+
+/// A replica that is made in the stead of another will not come to be: it cannot be made, or is to leave itself.
+fn is_hopeless(catalog: &Catalog, replica: &Replica) -> bool {
+    let device = catalog.devices.get(&replica.device).map(|(device, _)| device);
+    let node = catalog.nodes.get(&replica.node).map(|(node, _)| node);
+    replica.refused.is_some()
+        || device.is_none_or(|device| device.draining)
+        || node.is_none_or(|node| node.draining)
 }
 
 /// Whether a replica is one of its volume's, in sync or not.
@@ -72,8 +88,14 @@ impl Node {
     pub(super) async fn move_for_ever(&self) {
         loop {
             tokio::time::sleep(STEP).await;
-            let catalog = self.state().catalog.clone();
-            for (id, (volume, _)) in &catalog.volumes {
+            if self.state().went_back {
+                continue;
+            }
+            let ids: Vec<u64> = self.state().catalog.volumes.keys().copied().collect();
+            for id in &ids {
+                // As it is now: steps before this one may have taken long.
+                let catalog = self.state().catalog.clone();
+                let Some((volume, _)) = catalog.volumes.get(id) else { continue };
                 let moves = is_moving(&catalog, *id);
                 let stored = catalog.records.get(id).and_then(|stored| record::decode(&stored.value).ok());
                 let Some(record) = stored.filter(|_| volume.state == VolumeState::Ready) else { continue };
@@ -89,6 +111,7 @@ impl Node {
                     );
                 }
             }
+            let catalog = self.state().catalog.clone();
             if let Err(why) = self.remove_empty_devices(&catalog).await {
                 eprintln!("loadline: {why}");
             }
@@ -114,9 +137,10 @@ impl Node {
             }
         } else if !wanted && claimed {
             self.state().claimed.remove(&id);
-            let attached = catalog.volumes.get(&id).is_some_and(|(volume, _)| volume.attached.is_some());
-            if !attached {
-                self.loop_of(id).give(Order::Watch(VolumeId(id), false));
+            // A person may have attached it meanwhile.
+            let known = self.refresh().await.is_ok();
+            let attached = self.state().catalog.volumes.get(&id).is_none_or(|(v, _)| v.attached.is_some());
+            if known && !attached {
                 self.loop_of(id).give(Order::Detach(VolumeId(id)));
             }
             self.look_again(id);
@@ -131,11 +155,14 @@ impl Node {
         });
         for (old_id, old, version, to) in leaving {
             let moves = match (successor(catalog, old_id), is_member(record, old_id, old)) {
-                (new, false) => {
-                    self.let_go(old_id, old, version, new).await?;
+                // It has left, and another is there in its stead.
+                (Some(new), false) if is_in_sync(record, new.0, new.1) => {
+                    self.let_go((old_id, old, version), new).await?;
                     true
                 }
-                (Some(new), true) => self.follow(record, (old_id, old, version), new).await?,
+                // It is no member yet: somebody is making it one.
+                (_, false) => false,
+                (Some(new), true) => self.follow(catalog, record, (old_id, old, version), new).await?,
                 (None, true) => self.plan_successor(old_id, to).await?,
             };
             if moves {
@@ -148,35 +175,51 @@ impl Node {
     /// Takes the next step of a replica that is made in the stead of another. Whether that goes on.
     async fn follow(
         &self,
+        catalog: &Catalog,
         record: &Record,
         (old_id, old, version): (u64, &Replica, u64),
-        (new_id, new): (u64, &Replica),
+        (new_id, new, new_version): (u64, &Replica, u64),
     ) -> Result<bool, ManageError> {
         let (group, replica) = (GroupIndex(old.group), ReplicaId(new_id));
         let Some(of_group) = record.groups.get(old.group as usize) else { return Ok(false) };
+        if of_group.in_sync.contains(&replica) {
+            let old = ReplicaId(old_id);
+            let order = match of_group.in_sync.contains(&old) {
+                true => volume::Order::Remove { group, replica: old, instead: Some(replica) },
+                false => volume::Order::Forget { group, replica: old },
+            };
+            self.give_order(new.volume, order).await?;
+            return Ok(true);
+        }
+        let departed = of_group.departed.contains_key(&replica);
+        if is_hopeless(catalog, new) {
+            if departed {
+                self.give_order(new.volume, volume::Order::Forget { group, replica }).await?;
+                return Ok(true);
+            }
+            if let Some(why) = &new.refused {
+                self.cannot_leave(old_id, old, version, why).await?;
+            }
+            // Another place is looked for, but not at once: it may be the same.
+            self.state().waits.insert(old_id, Instant::now());
+            let gone = Replica { state: ReplicaState::Dropping, ..new.clone() };
+            let gone = change(format!("replica/{new_id}"), Some(new_version), &gone);
+            self.config().call(move |store| store.commit(&[gone])).await?;
+            self.look_soon();
+            return Ok(false);
+        }
         match new.state {
-            ReplicaState::Wanted => {
-                if let Some(why) = &new.refused {
-                    self.cannot_leave(old_id, old, version, why).await?;
-                    return Ok(false);
-                }
-            }
-            ReplicaState::Ready if of_group.in_sync.contains(&replica) => {
-                let replica = ReplicaId(old_id);
-                let order = match of_group.in_sync.contains(&replica) {
-                    true => volume::Order::Remove { group, replica },
-                    false => volume::Order::Forget { group, replica },
-                };
-                self.give_order(old.volume, order).await?;
-            }
-            ReplicaState::Ready if !of_group.departed.contains_key(&replica) => {
+            ReplicaState::Ready if !departed => {
                 let home = NodeId(new.node);
                 self.give_order(old.volume, volume::Order::Add { group, replica, home }).await?;
+                Ok(true)
             }
-            // It is being copied to.
-            ReplicaState::Ready | ReplicaState::Dropping => {}
+            // It is being copied to. If its node does not answer, others need not wait for it.
+            _ => match catalog.nodes.get(&new.node) {
+                Some((node, _)) => Ok(self.answers(node.peer).await),
+                None => Ok(false),
+            },
         }
-        Ok(true)
     }
 
     async fn give_order(&self, id: u64, order: volume::Order) -> Result<(), ManageError> {
@@ -188,11 +231,21 @@ impl Node {
 
     /// Another replica is to be made in the stead of this one. Whether there is a place for it.
     async fn plan_successor(&self, old_id: u64, to: To) -> Result<bool, ManageError> {
+        if self.state().waits.get(&old_id).is_some_and(|since| since.elapsed() < WAITS) {
+            return Ok(false);
+        }
         let alive = self.alive().await;
         let planned = self.config().call(move |store| {
             let catalog = Catalog::read(store)?;
             let Some((old, version)) = catalog.replicas.get(&old_id) else { return Ok(Ok(())) };
             let Some((volume, _)) = catalog.volumes.get(&old.volume) else { return Ok(Ok(())) };
+            // What was known when this was decided may be old.
+            let record =
+                catalog.records.get(&old.volume).and_then(|stored| record::decode(&stored.value).ok());
+            let member = record.is_some_and(|record| is_member(&record, old_id, old));
+            if !member || successor(&catalog, old_id).is_some() || leaves(&catalog, old_id, old).is_none() {
+                return Ok(Ok(()));
+            }
             let mut devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
             for device in &mut devices {
                 let fits = match to {
@@ -248,19 +301,15 @@ impl Node {
     /// A replica is no member any more: its node removes it, and the other is one like all.
     async fn let_go(
         &self,
-        old_id: u64,
-        old: &Replica,
-        version: u64,
-        new: Option<(u64, &Replica)>,
+        (old_id, old, version): (u64, &Replica, u64),
+        (new_id, new, new_version): (u64, &Replica, u64),
     ) -> Result<(), ManageError> {
         let gone = Replica { state: ReplicaState::Dropping, refused: None, ..old.clone() };
-        let mut changes = vec![change(format!("replica/{old_id}"), Some(version), &gone)];
-        if let Some((id, new)) = new
-            && let Some((_, version)) = self.state().catalog.replicas.get(&id)
-        {
-            let next = Replica { instead_of: None, ..new.clone() };
-            changes.push(change(format!("replica/{id}"), Some(*version), &next));
-        }
+        let next = Replica { instead_of: None, ..new.clone() };
+        let changes = [
+            change(format!("replica/{old_id}"), Some(version), &gone),
+            change(format!("replica/{new_id}"), Some(new_version), &next),
+        ];
         self.config().call(move |store| store.commit(&changes)).await?;
         self.look_soon();
         Ok(())
@@ -269,13 +318,17 @@ impl Node {
     /// A device of this node that was replaced, and has nothing any more, is given back.
     async fn remove_empty_devices(&self, catalog: &Catalog) -> Result<(), ConfigError> {
         for (id, (device, version)) in &catalog.devices {
+            let device_id = *id;
             if device.node != self.id() || device.replaced_by.is_none() {
                 continue;
             }
             let here: Vec<_> = catalog.replicas.iter().filter(|(_, (r, _))| r.device == *id).collect();
             // Where nothing can be removed from it any more, that it is there no more is enough.
-            let broken = self.state().broken.contains_key(id);
-            let gone = here.iter().all(|(_, (r, _))| broken && r.state == ReplicaState::Dropping);
+            let cannot = |id: &u64| {
+                let state = self.state();
+                state.broken.contains_key(&device_id) || state.unopened.contains_key(id)
+            };
+            let gone = here.iter().all(|(id, (r, _))| r.state == ReplicaState::Dropping && cannot(id));
             if !gone {
                 continue;
             }

@@ -9,7 +9,7 @@ use loadline_san_core::message::Promise;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_protocol::device::DeviceId;
 use loadline_san_store::io::Area;
-use loadline_san_store::open::{NewReplica, create, key_of};
+use loadline_san_store::open::{NewReplica, create, key_of, was_used};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
@@ -44,7 +44,7 @@ impl Node {
                 }
             });
             match news.await {
-                Ok(Some((revision, _))) if revision < newest => {
+                Ok(Some((revision, _))) if went_back || revision < newest => {
                     if !std::mem::replace(&mut went_back, true) {
                         eprintln!(
                             "loadline: the configuration was at revision {newest}, and is at {revision}: it is an older \
@@ -56,9 +56,6 @@ impl Node {
                 }
                 Ok(Some((revision, catalog))) => {
                     newest = revision;
-                    if std::mem::replace(&mut went_back, false) {
-                        self.state().went_back = false;
-                    }
                     if !catalog.nodes.contains_key(&self.id()) {
                         return NodeError::Removed(self.name().into());
                     }
@@ -268,6 +265,11 @@ impl Node {
                     .into());
             }
             if space.replicas().any(|there| there == new.id.replica) {
+                if was_used(&mut devices, &space, new.id.replica).map_err(|why| why.to_string())? {
+                    return Err("its device has it, and it was used: the configuration was restored from an older copy; put \
+                                the newer configuration back"
+                        .into());
+                }
                 space.forget(&mut devices, Area::Log, new.id.replica).map_err(|why| why.to_string())?;
             }
             create(&mut devices, &mut space, device, &new).map_err(|why| why.to_string())
@@ -343,7 +345,8 @@ impl Node {
         let forgotten = tokio::task::spawn_blocking(move || {
             let mut space = space.lock().expect("nobody panics with it");
             // One that only has its id is somebody else's.
-            match is_another(&mut devices, &space, ReplicaId(id), key)? {
+            // What it has cannot be read, perhaps; it is not wanted.
+            match is_another(&mut devices, &space, ReplicaId(id), key).unwrap_or(false) {
                 true => Ok(()),
                 false => space.forget(&mut devices, Area::Log, ReplicaId(id)).map_err(|why| why.to_string()),
             }

@@ -86,11 +86,11 @@ impl Node {
         self.look_soon();
         let ids: Vec<u64> = planned.iter().flatten().map(|(replica, _)| replica.0).collect();
         let made = self.made(|_| ids.clone()).await;
-        let grown = match made {
-            Ok(()) => self.ordered(id, Order::Grow { blocks, added: planned }).await,
-            Err(why) => Err(why),
-        };
-        if let Err(why) = grown {
+        if let Err(why) = made {
+            self.drop_replicas(ids).await?;
+            return Err(why);
+        }
+        if let Err(why) = self.ordered(id, Order::Grow { blocks, added: planned }).await {
             // Where it is not known, they may be members.
             if !matches!(why, ManageError::TimedOut(_) | ManageError::Order(OrderError::Superseded)) {
                 self.drop_replicas(ids).await?;

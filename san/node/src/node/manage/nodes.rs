@@ -96,7 +96,7 @@ impl Node {
         Ok(())
     }
 
-    /// What a device of this node has goes to a new one; when it has nothing any more, it is no part of the cluster. The new
+    /// What a device of this node has goes to a new one, whatever it was to be replaced by before; when it has nothing any more, it is no part of the cluster. The new
     /// one's id.
     pub async fn replace_device(&self, id: u32, with: AddDevice) -> Result<u32, ManageError> {
         self.refresh().await?;
@@ -112,9 +112,6 @@ impl Node {
             let node = state.catalog.nodes.get(&device.node).map(|(node, _)| node.clone());
             (device, node)
         };
-        if device.replaced_by.is_some() {
-            return Err(ManageError::InUse(format!("device {id} is being replaced already")));
-        }
         if let Some(node) = node.filter(|_| device.node != self.id()) {
             return Err(ManageError::Elsewhere { name: node.name, api: node.api });
         }

@@ -121,7 +121,12 @@ impl Node {
                 let state = self.state();
                 let catalog = &state.catalog;
                 for id in which(catalog) {
-                    let Some((replica, _)) = catalog.replicas.get(&id) else { continue };
+                    let there = catalog.replicas.get(&id).filter(|(r, _)| r.state != ReplicaState::Dropping);
+                    let Some((replica, _)) = there else {
+                        return Err(ManageError::Wrong(
+                            "a replica was removed while it was made: try again".into(),
+                        ));
+                    };
                     let name =
                         catalog.nodes.get(&replica.node).map_or("?".into(), |(node, _)| node.name.clone());
                     if let Some(why) = &replica.refused {
