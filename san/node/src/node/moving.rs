@@ -7,6 +7,7 @@
 //! What is to be done next follows from the configuration and the volume's record, so that whatever was cut short goes on,
 //! at whichever node owns the volume by then. Of a volume one replica moves at a time.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{NodeId, ReplicaId, VolumeId};
@@ -35,21 +36,28 @@ pub(super) enum To {
     Device(u32),
 }
 
-/// Whether a replica is to leave where it is, and where to.
-pub(super) fn leaves(catalog: &Catalog, id: u64, replica: &Replica) -> Option<To> {
-    let device = catalog.devices.get(&replica.device).map(|(device, _)| device);
-    let of_node = catalog.nodes.get(&replica.node).is_some_and(|(node, _)| node.draining);
-    if replica.state != ReplicaState::Ready {
-        None
-    } else if let Some(node) = replica.leave_to {
-        Some(To::Node(node))
-    } else if let Some(Device { draining: true, replaced_by: Some(by), .. }) = device {
-        Some(To::Device(*by))
-    } else if of_node || device.is_some_and(|device| device.draining) || successor(catalog, id).is_some() {
-        Some(To::Anywhere)
-    } else {
-        None
+/// The replicas that are to leave where they are, and where to.
+pub(super) fn leaving(catalog: &Catalog) -> BTreeMap<u64, To> {
+    let replaced: BTreeSet<u64> = catalog.replicas.values().filter_map(|(new, _)| new.instead_of).collect();
+    let mut leaving = BTreeMap::new();
+    for (id, (replica, _)) in &catalog.replicas {
+        if replica.state != ReplicaState::Ready {
+            continue;
+        }
+        let device = catalog.devices.get(&replica.device).map(|(device, _)| device);
+        let of_node = catalog.nodes.get(&replica.node).is_some_and(|(node, _)| node.draining);
+        let to = if let Some(node) = replica.leave_to {
+            To::Node(node)
+        } else if let Some(Device { draining: true, replaced_by: Some(by), .. }) = device {
+            To::Device(*by)
+        } else if of_node || device.is_some_and(|device| device.draining) || replaced.contains(id) {
+            To::Anywhere
+        } else {
+            continue;
+        };
+        leaving.insert(*id, to);
     }
+    leaving
 }
 
 /// The replica that is made in the stead of this one, and the version of its entry.
@@ -78,11 +86,6 @@ fn is_member(record: &Record, id: u64, replica: &Replica) -> bool {
     group.is_some_and(|g| g.in_sync.contains(&ReplicaId(id)) || g.departed.contains_key(&ReplicaId(id)))
 }
 
-/// Whether a replica of a volume is to leave where it is.
-fn is_moving(catalog: &Catalog, volume: u64) -> bool {
-    catalog.replicas.iter().any(|(id, (r, _))| r.volume == volume && leaves(catalog, *id, r).is_some())
-}
-
 impl Node {
     /// Goes on until the node ends.
     pub(super) async fn move_for_ever(&self) {
@@ -91,14 +94,22 @@ impl Node {
             if self.state().went_back {
                 continue;
             }
-            let ids: Vec<u64> = self.state().catalog.volumes.keys().copied().collect();
-            for id in &ids {
+            let (volumes, claimed) = {
+                let state = self.state();
+                let moving = leaving(&state.catalog);
+                let volume = |id: &u64| state.catalog.replicas.get(id).map(|(replica, _)| replica.volume);
+                (moving.keys().filter_map(volume).collect::<BTreeSet<u64>>(), state.claimed.clone())
+            };
+            for id in volumes.union(&claimed) {
                 // As it is now: steps before this one may have taken long.
                 let catalog = self.state().catalog.clone();
-                let Some((volume, _)) = catalog.volumes.get(id) else { continue };
-                let moves = is_moving(&catalog, *id);
+                let Some((volume, _)) = catalog.volumes.get(id) else {
+                    self.state().claimed.remove(id);
+                    continue;
+                };
                 let stored = catalog.records.get(id).and_then(|stored| record::decode(&stored.value).ok());
                 let Some(record) = stored.filter(|_| volume.state == VolumeState::Ready) else { continue };
+                let moves = volumes.contains(id);
                 self.claim(&catalog, *id, moves && volume.attached.is_none(), &record).await;
                 if moves
                     && record.owner == self.0.me
@@ -110,6 +121,9 @@ impl Node {
                         volume.name
                     );
                 }
+            }
+            if self.state().catalog.devices.values().all(|(device, _)| device.replaced_by.is_none()) {
+                continue;
             }
             let catalog = self.state().catalog.clone();
             if let Err(why) = self.remove_empty_devices(&catalog).await {
@@ -149,11 +163,12 @@ impl Node {
 
     /// Takes the next step of the first replica of a volume that is to leave and can.
     async fn move_on(&self, catalog: &Catalog, id: u64, record: &Record) -> Result<(), ManageError> {
-        let of_volume = catalog.replicas.iter().filter(|(_, (replica, _))| replica.volume == id);
-        let leaving = of_volume.filter_map(|(replica_id, (replica, version))| {
-            leaves(catalog, *replica_id, replica).map(|to| (*replica_id, replica, *version, to))
-        });
-        for (old_id, old, version, to) in leaving {
+        for (old_id, to) in leaving(catalog) {
+            let Some((old, version)) = catalog.replicas.get(&old_id).filter(|(old, _)| old.volume == id)
+            else {
+                continue;
+            };
+            let version = *version;
             let moves = match (successor(catalog, old_id), is_member(record, old_id, old)) {
                 // It has left, and another is there in its stead.
                 (Some(new), false) if is_in_sync(record, new.0, new.1) => {
@@ -243,7 +258,7 @@ impl Node {
             let record =
                 catalog.records.get(&old.volume).and_then(|stored| record::decode(&stored.value).ok());
             let member = record.is_some_and(|record| is_member(&record, old_id, old));
-            if !member || successor(&catalog, old_id).is_some() || leaves(&catalog, old_id, old).is_none() {
+            if !member || successor(&catalog, old_id).is_some() || !leaving(&catalog).contains_key(&old_id) {
                 return Ok(Ok(()));
             }
             let mut devices = devices(&catalog, |node| alive.get(&node) == Some(&true));

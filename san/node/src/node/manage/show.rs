@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ManageError;
 use crate::config::catalog::{Catalog, ReplicaState, Volume, VolumeState};
 use crate::node::Node;
-use crate::node::moving::leaves;
+use crate::node::moving::{To, leaving};
 
 /// How well something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -163,13 +163,16 @@ impl Node {
             replaced_by: device.replaced_by,
             fault: broken.get(id).cloned(),
         });
+        let leaving = leaving(&catalog);
+        let volumes =
+            catalog.volumes.iter().map(|(id, (v, _))| self.view((&catalog, &leaving), *id, v, &alive));
         let cluster = catalog.cluster.as_ref().map_or(String::new(), |(cluster, _)| cluster.id.clone());
         Ok(StatusView {
             cluster,
             asked: self.name().into(),
             nodes: nodes.collect(),
             devices: devices.collect(),
-            volumes: catalog.volumes.iter().map(|(id, (v, _))| self.view(&catalog, *id, v, &alive)).collect(),
+            volumes: volumes.collect(),
         })
     }
 
@@ -186,7 +189,13 @@ impl Node {
         }
     }
 
-    fn view(&self, catalog: &Catalog, id: u64, volume: &Volume, alive: &BTreeMap<u32, bool>) -> VolumeView {
+    fn view(
+        &self,
+        (catalog, leaving): (&Catalog, &BTreeMap<u64, To>),
+        id: u64,
+        volume: &Volume,
+        alive: &BTreeMap<u32, bool>,
+    ) -> VolumeView {
         let record: Option<Record> =
             catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
         let name = |node: u32| catalog.nodes.get(&node).map(|(node, _)| node.name.clone());
@@ -225,7 +234,7 @@ impl Node {
                     ReplicaState::Ready => "away".into(),
                 },
                 left_bytes: returning.get(&ReplicaId(*replica_id)).map(|blocks| blocks * BLOCK),
-                leaving: leaves(catalog, *replica_id, replica).is_some(),
+                leaving: leaving.contains_key(replica_id),
                 note: replica.refused.clone(),
             })
             .collect();
