@@ -8,14 +8,19 @@ set -euo pipefail
 verb=$1 folder=$2
 conf=$folder/ceph.conf
 
+# Another cluster would talk to what is left of this one: all are waited for, and killed in the end.
 stop_all() {
-    local file
+    local file pid tries
     for file in "$folder"/run/*.pid; do
-        if [[ -e $file ]]; then
-            kill "$(<"$file")" 2>/dev/null || true
-        fi
+        [[ -e $file ]] || continue
+        pid=$(<"$file")
+        kill "$pid" 2>/dev/null || continue
+        for ((tries = 0; tries < 100; tries++)); do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.1
+        done
+        kill -9 "$pid" 2>/dev/null || true
     done
-    sleep 1
 }
 
 write_conf() {
@@ -48,7 +53,7 @@ CONF
 }
 
 start_all() {
-    local osds=$1 copies=$2 mib=$3 number id
+    local osds=$1 copies=$2 mib=$3 number id made
     mkdir -p "$folder"/{mon,mgr/a,run,log}
     fsid=$(</proc/sys/kernel/random/uuid)
     write_conf "$osds" "$copies" "$mib"
@@ -56,10 +61,10 @@ start_all() {
     ceph-mon --conf "$conf" --mkfs -i a --monmap "$folder/monmap"
     ceph-mon --conf "$conf" -i a
     ceph-mgr --conf "$conf" -i a
-    for ((number = 0; number < osds; number++)); do
-        mkdir -p "$folder/osd.$number"
+    for ((made = 0; made < osds; made++)); do
         id=$(</proc/sys/kernel/random/uuid)
-        ceph --conf "$conf" --connect-timeout 20 osd new "$id"
+        number=$(ceph --conf "$conf" --connect-timeout 20 osd new "$id")
+        mkdir -p "$folder/osd.$number"
         ceph-osd --conf "$conf" -i "$number" --mkfs --osd-uuid "$id"
         ceph-osd --conf "$conf" -i "$number"
     done
