@@ -68,6 +68,17 @@ pub enum ConfigError {
         /// What is wrong.
         why: String,
     },
+    /// It is older than it was: nobody knows any more what was decided since.
+    #[error(
+        "the configuration was at revision {was}, and is at {is}: it is an older copy. Nothing of it is carried out by this node \
+         until it is started again; put the newer one in its place if there is one"
+    )]
+    WentBack {
+        /// What was seen.
+        was: u64,
+        /// What is there.
+        is: u64,
+    },
     /// Others have changed the same again and again.
     #[error("the configuration changes too often: try again")]
     Contended,

@@ -105,8 +105,8 @@ pub(crate) struct State {
     claimed: BTreeSet<u64>,
     /// Replicas that are to leave and could not, and since when.
     waits: BTreeMap<u64, Instant>,
-    /// The configuration is older than it was.
-    pub(crate) went_back: bool,
+    /// The configuration is older than it was: the revision that was seen, and the one that was there.
+    went_back: Option<(u64, u64)>,
     /// Volumes that the loops know, and whether they are watched.
     volumes: BTreeMap<u64, bool>,
     /// Volumes whose clients are let in here.
@@ -120,6 +120,24 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The store is at this revision, where it was at that one before it was asked. Fails if it went back, and from then on:
+    /// what it says since may be of another history, whatever its revision is.
+    pub(crate) fn goes_on(&mut self, was: u64, is: u64) -> Result<(), ConfigError> {
+        if is < was && self.went_back.is_none() {
+            self.went_back = Some((was, is));
+            eprintln!("loadline: {}", ConfigError::WentBack { was, is });
+        }
+        match self.went_back {
+            Some((was, is)) => Err(ConfigError::WentBack { was, is }),
+            None => Ok(()),
+        }
+    }
+
+    /// The configuration is older than it was.
+    pub(crate) fn went_back(&self) -> bool {
+        self.went_back.is_some()
+    }
+
     /// This is the configuration, as far as is known. It never goes back: two who have read it may tell it in any order, and
     /// what was closed or made anew by an older one would be lost.
     pub(crate) fn learn(&mut self, catalog: Catalog) {
@@ -401,6 +419,15 @@ fn start_loop(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_that_went_back_is_not_believed_whatever_comes_after() {
+        let mut state = State::default();
+        for (was, is, believed) in [(0, 5, true), (5, 5, true), (5, 4, false), (5, 9, false), (9, 10, false)]
+        {
+            assert_eq!(state.goes_on(was, is).is_ok(), believed, "{was} {is}");
+        }
+    }
 
     #[test]
     fn what_is_known_of_the_configuration_never_goes_back() {

@@ -174,7 +174,8 @@ impl Kept {
             full: fill.full,
             failed: self.store.has_failed(),
             scrubbed: scrubbed.bytes,
-            rotten: self.store.rotten() + scrubbed.rotten,
+            // What was found by looking through is among them.
+            rotten: self.store.rotten(),
             repaired: scrubbed.slots,
         }
     }

@@ -124,11 +124,13 @@ impl Node {
         }
         let begun = Instant::now();
         let known = self.state().catalog.revision;
-        let news = self.config().call(move |store| match store.revision()? == known {
-            true => Ok(None),
-            false => Catalog::read(store).map(Some),
+        let news = self.config().call(move |store| match store.revision()? {
+            same if same == known => Ok((same, None)),
+            other => Ok((other, Some(Catalog::read(store)?))),
         });
-        if let Some(catalog) = news.await? {
+        let (revision, catalog) = news.await?;
+        self.state().goes_on(known, revision)?;
+        if let Some(catalog) = catalog {
             self.state().learn(catalog);
         }
         *last = Some(begun);

@@ -91,7 +91,7 @@ impl Node {
     pub(super) async fn move_for_ever(&self) {
         loop {
             tokio::time::sleep(STEP).await;
-            if self.state().went_back {
+            if self.state().went_back() {
                 continue;
             }
             let (volumes, claimed) = {

@@ -31,8 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 impl Node {
     /// Goes on until the node ends.
     pub(super) async fn reconcile_for_ever(&self) -> NodeError {
-        let (mut last, mut newest) = (None, 0);
-        let (mut complained, mut went_back) = (false, false);
+        let (mut last, mut newest, mut complained) = (None, 0, false);
         loop {
             self.state().begun += 1;
             let news = self.0.config.call(move |store| {
@@ -44,16 +43,8 @@ impl Node {
                 }
             });
             match news.await {
-                Ok(Some((revision, _))) if went_back || revision < newest => {
-                    if !std::mem::replace(&mut went_back, true) {
-                        eprintln!(
-                            "loadline: the configuration was at revision {newest}, and is at {revision}: it is an older \
-                             copy. Nothing of it is carried out here until this node is started again; put the newer one \
-                             in its place if there is one"
-                        );
-                        self.state().went_back = true;
-                    }
-                }
+                // It was said why.
+                Ok(Some((revision, _))) if self.state().goes_on(newest, revision).is_err() => {}
                 Ok(Some((revision, catalog))) => {
                     newest = revision;
                     if !catalog.nodes.contains_key(&self.id()) {
@@ -116,7 +107,7 @@ impl Node {
             self.state().peers.remove(&id);
             self.0.loops.iter().for_each(|orders| _ = orders.give(Order::NoPeer(NodeId(id))));
         }
-        let mut done = self.reconcile_devices(&catalog).await;
+        let done = self.reconcile_devices(&catalog).await;
         let gone: Vec<u64> =
             self.state().volumes.keys().filter(|id| !catalog.volumes.contains_key(id)).copied().collect();
         for id in gone {
@@ -133,7 +124,6 @@ impl Node {
                 self.open_volume(*id, volume);
             }
         }
-        done &= !self.state().went_back;
         done
     }
 

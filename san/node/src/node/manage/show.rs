@@ -235,7 +235,10 @@ impl Node {
                 },
                 left_bytes: returning.get(&ReplicaId(*replica_id)).map(|blocks| blocks * BLOCK),
                 leaving: leaving.contains_key(replica_id),
-                note: replica.refused.clone(),
+                note: replica
+                    .refused
+                    .clone()
+                    .filter(|_| replica.state == ReplicaState::Wanted || leaving.contains_key(replica_id)),
             })
             .collect();
         let fewest = record.as_ref().and_then(|r| r.groups.iter().map(|group| group.in_sync.len()).min());
@@ -250,10 +253,6 @@ impl Node {
             Some(_) => Some(Health::Degraded),
         };
         let note = match health {
-            _ if self.state().went_back => Some(
-                "the configuration is an older copy than it was: put the newer one in its place, or start the nodes again"
-                    .into(),
-            ),
             None if volume.state == VolumeState::Creating => Some("its replicas are being made".into()),
             Some(Health::Waiting) => Some(self.why(catalog, id, record.as_ref(), alive)),
             _ => None,
