@@ -6,12 +6,14 @@
 //! | [`clock`] | the monotonic clock, as a type |
 //! | [`histogram`] | the one latency histogram |
 //! | [`buffer`] | page-aligned memory for direct I/O |
+//! | [`crc`] | the one checksum of data |
 //! | [`ring`] | the one io_uring wrapper |
 //! | [`spin`] | looking for what completes before sleeping |
 //! | [`nbd`] | what the NBD protocol calls its parts |
 
 pub mod buffer;
 pub mod clock;
+pub mod crc;
 pub mod histogram;
 pub mod nbd;
 pub mod ring;

@@ -6,7 +6,7 @@ use nix::libc::iovec;
 
 use crate::file::Devices;
 use crate::mapping::Mapping;
-use crate::pool::{Blocks, BlocksMut, Pool};
+use crate::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
 use crate::vectors::{buffer_for, gather};
 
 /// One replica's devices, used at once.
@@ -35,6 +35,29 @@ impl Direct {
     /// Gives the devices back.
     pub fn into_devices(self) -> Devices {
         self.devices
+    }
+
+    /// This will be carried out soon.
+    pub fn prepare(&self, ask: &Ask<Blocks>) {
+        let mapping = |area| {
+            let other = area == Area::Capacity && self.devices.capacity.is_some();
+            self.mappings[usize::from(other)].as_ref()
+        };
+        match ask {
+            Ask::Read(reading) => {
+                for piece in &reading.pieces {
+                    if let Some(mapping) = mapping(piece.area) {
+                        mapping.touch(piece.at, piece.blocks as usize * BLOCK_BYTES);
+                    }
+                }
+            }
+            Ask::Write(writing) => {
+                if let Some(mapping) = mapping(writing.area) {
+                    mapping.touch(writing.at, writing.length() as usize);
+                }
+            }
+            Ask::Sync(_) => {}
+        }
     }
 
     /// Carries this out, and returns when it is done: when it is durable, if that is asked.

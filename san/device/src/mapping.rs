@@ -17,6 +17,9 @@ use crate::file::DeviceFile;
 /// It is made to be there in stretches of so many bytes.
 const STRETCH: u64 = 2 << 20;
 
+/// What has one translation.
+const PAGE: usize = 4096;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -62,6 +65,19 @@ impl Mapping {
             );
         }
         true
+    }
+
+    /// Looks at a page of it every so often from a byte on, where that is known to be there: what is done there next finds it
+    /// in the CPU's cache, and its translation too. Several such misses overlap; those of copies, one after the other, do not.
+    pub(crate) fn touch(&self, at: u64, length: usize) {
+        let Some(stretches) = self.stretches(at, length) else { return };
+        if !stretches.into_iter().all(|stretch| self.there[stretch]) {
+            return;
+        }
+        for at in (at..at + length as u64).step_by(PAGE) {
+            // SAFETY: the byte lies within the mapping, and is there; nobody else writes to it, see `read`.
+            let _ = unsafe { std::ptr::read_volatile(self.start.as_ptr().add(at as usize)) };
+        }
     }
 
     /// Writes what these vectors refer to, one after the other, from a byte on. False if it is to be done by a call.

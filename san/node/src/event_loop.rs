@@ -161,15 +161,21 @@ pub struct EventLoop {
     answered: Vec<u32>,
     /// Clients that wait until there is memory for what they ask.
     starved: Vec<u32>,
+    /// Something was said to another node, and is not sent.
+    said: bool,
     /// Bytes that the requests and answers of all clients take.
     taken: usize,
-    /// Requests that were begun since it waited.
+    /// Requests of clients that were begun since it waited, and messages for replicas.
     begun: usize,
     /// How many those are, on average of late.
     together: f32,
     /// Volumes whose waiting requests may begin.
     to_begin: VecDeque<VolumeId>,
     wakes: BinaryHeap<Reverse<(Moment, ReplicaId)>>,
+    /// A moment that is no earlier than that at which anything that is being carried out was received: the clock is not asked
+    /// for each step. That it may be a little late in coming is as if the thread had been stopped for so long; leases that are
+    /// asked for or kept then end the earlier for who asks, and not for who grants.
+    now: Moment,
     next_tick: Moment,
     next_store_tick: Moment,
     ticks: u64,
@@ -228,11 +234,13 @@ impl EventLoop {
             readable: VecDeque::new(),
             answered: Vec::new(),
             starved: Vec::new(),
+            said: false,
             taken: 0,
             begun: 0,
             together: 0.0,
             to_begin: VecDeque::new(),
             wakes: BinaryHeap::new(),
+            now,
             next_tick: now,
             next_store_tick: now,
             ticks: 0,
@@ -272,15 +280,19 @@ impl EventLoop {
                     self.together = (self.together * 7.0 + self.begun as f32) / 8.0;
                 }
                 self.begun = 0;
-                self.uring.look_first(self.together < FEW);
+                // As long as others have work to do, they may need the core.
+                let few = self.together < FEW
+                    && self.volumes.values().map(|served| served.at_work.len()).sum::<usize>() < 2;
+                self.uring.look_first(few);
                 self.uring.wait(limit)?;
             }
             while let Some((key, what)) = self.uring.ready() {
                 self.ready(key, what)?;
             }
+            self.now = crate::clock::now();
             while let Some((number, token, done)) = self.uring.take() {
                 if let Some(id) = self.of_ring.get(&number).copied() {
-                    self.replicas.get_mut(&id).expect("it is there").done(token, done);
+                    self.replicas.get_mut(&id).expect("it is there").done(token, done, self.now);
                     self.list(id);
                 }
             }
@@ -288,6 +300,7 @@ impl EventLoop {
                 let key = self.readable.pop_front().expect("there are so many");
                 self.read(key);
             }
+            self.now = crate::clock::now();
             self.work_off();
             self.pass_time();
             self.answer();
@@ -310,6 +323,7 @@ impl EventLoop {
             let _ = self.wake.read();
             self.uring.watch(self.wake.as_fd().as_raw_fd(), WAKE, For::Input)?;
             while let Ok(order) = self.orders.try_recv() {
+                self.now = crate::clock::now();
                 self.order(order);
             }
         } else if let Some(client) = self.clients.get_mut(&key) {
@@ -375,11 +389,19 @@ impl EventLoop {
                 }
                 continue;
             };
+            // Clients and other nodes go on while the rest is done.
+            if !self.answered.is_empty() {
+                self.answer();
+            }
+            if std::mem::take(&mut self.said) {
+                self.speak();
+            }
             let kept = self.replicas.get_mut(&id).expect("those that are listed are there");
             kept.listed = false;
             let mut told = std::mem::take(&mut self.told);
             kept.store.hold(if self.pool.is_short() { 0 } else { MOST_HELD });
             let more = kept.run(&mut self.uring, &mut told);
+            self.now = crate::clock::now();
             if told.iter().any(|told| matches!(told, Completion::Failed)) {
                 let why = kept.store.why_failed().unwrap_or("it was found damaged").to_owned();
                 eprintln!("loadline: the device of replica {} has failed: {why}", id.0);
@@ -397,7 +419,7 @@ impl EventLoop {
     fn step_replica(&mut self, id: ReplicaId, event: replica::Event<Blocks>) {
         let Some(kept) = self.replicas.get_mut(&id) else { return };
         let (mut actions, mut sent) = (std::mem::take(&mut self.of_replica), std::mem::take(&mut self.sent));
-        let wanted = kept.step(crate::clock::now(), event, &mut actions, &mut sent);
+        let wanted = kept.step(self.now, event, &mut actions, &mut sent);
         if let Some(at) = kept.replica.wake_at() {
             self.wakes.push(Reverse((at, id)));
         }
@@ -409,6 +431,7 @@ impl EventLoop {
                 && !self.dropped.contains(&node)
             {
                 peer.say_to_owner(&from, &answer);
+                self.said = true;
             }
         }
         (self.of_replica, self.sent) = (actions, sent);
@@ -423,7 +446,7 @@ impl EventLoop {
     fn step_volume(&mut self, id: VolumeId, event: Event<Blocks>) {
         let Some(served) = self.volumes.get_mut(&id) else { return };
         let mut actions = std::mem::take(&mut self.of_volume);
-        let now = crate::clock::now();
+        let now = self.now;
         if let Event::Request(request) = &event {
             served.begins(request.id, now);
         }
@@ -439,6 +462,7 @@ impl EventLoop {
                         && !self.dropped.contains(&to)
                     {
                         peer.say_to_replica(&header, &message);
+                        self.said = true;
                     }
                 }
                 volume::Action::Look { asked_at } => (self.tell)(Report::Look(id, asked_at)),
@@ -468,7 +492,9 @@ impl EventLoop {
                         && let Some(client) = self.clients.get_mut(&at_work.client)
                     {
                         client.session.complete(at_work.slot, result);
-                        self.answered.push(at_work.client);
+                        if self.answered.last() != Some(&at_work.client) {
+                            self.answered.push(at_work.client);
+                        }
                     }
                 }
                 volume::Action::Done(result) => {
@@ -502,7 +528,7 @@ impl EventLoop {
     // ---- time ------------------------------------------------------------------------------------------
 
     fn pass_time(&mut self) {
-        let now = crate::clock::now();
+        let now = self.now;
         if self.has_faults {
             self.has_faults = self.replicas.values().any(Kept::has_fault);
             let late: Vec<ReplicaId> =

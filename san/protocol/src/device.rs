@@ -163,7 +163,7 @@ impl Kind {
             let blank = whole.iter().all(|byte| *byte == 0);
             return Err(if blank { DiskFault::Blank } else { DiskFault::NotOurs });
         }
-        let (said, is) = (begin.crc.get(), crc32c::crc32c(&whole[COVERED..]));
+        let (said, is) = (begin.crc.get(), loadline_base::crc::crc32c(&whole[COVERED..]));
         if said != is {
             return Err(DiskFault::Torn { what: self.what, said, is });
         }
@@ -182,7 +182,7 @@ impl Kind {
 /// Puts the fields at the beginning of a page or sector, and the checksum of all of it into its place.
 pub(crate) fn seal(fields: &[u8], out: &mut [u8]) {
     out[..fields.len()].copy_from_slice(fields);
-    let crc = crc32c::crc32c(&out[COVERED..]);
+    let crc = loadline_base::crc::crc32c(&out[COVERED..]);
     out[CRC..COVERED].copy_from_slice(&crc.to_le_bytes());
 }
 

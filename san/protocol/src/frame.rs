@@ -148,7 +148,10 @@ impl Header {
 
     fn checksum(&self, body: &[u8]) -> u32 {
         let header = self.as_bytes();
-        crc32c::crc32c_append(crc32c::crc32c(&header[..HEADER - size_of::<U32>()]), body)
+        loadline_base::crc::crc32c_append(
+            loadline_base::crc::crc32c(&header[..HEADER - size_of::<U32>()]),
+            body,
+        )
     }
 }
 

@@ -52,7 +52,7 @@ pub fn block_crc(volume: VolumeId, group: GroupIndex, block: u64, data: &[u8]) -
     address[..8].copy_from_slice(&volume.0.to_le_bytes());
     address[8..12].copy_from_slice(&group.0.to_le_bytes());
     address[12..].copy_from_slice(&block.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c(&address), data)
+    loadline_base::crc::crc32c_append(loadline_base::crc::crc32c(&address), data)
 }
 
 /// The header, where it lies in a buffer: 116 bytes.
@@ -323,7 +323,7 @@ pub fn encode(
         place.copy_from_slice(&crc.to_le_bytes());
     }
     let (first, further) = out.split_at_mut(SECTOR);
-    head.further_crc = crc32c::crc32c(further).into();
+    head.further_crc = loadline_base::crc::crc32c(further).into();
     first[..FIXED].copy_from_slice(head.as_bytes());
     head.crc = header_crc(key, first).into();
     first[..FIXED].copy_from_slice(head.as_bytes());
@@ -331,7 +331,7 @@ pub fn encode(
 }
 
 fn header_crc(key: u64, first: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&key.to_le_bytes()), &first[COVERED..])
+    loadline_base::crc::crc32c_append(loadline_base::crc::crc32c(&key.to_le_bytes()), &first[COVERED..])
 }
 
 /// The header at the beginning of these bytes. [`LogFault::TooShort`] says how many it needs, at most [`MOST_HEADER`].
@@ -360,7 +360,7 @@ pub fn decode<'a>(bytes: &'a [u8], expected: &Expected) -> Result<LogView<'a>, L
     header.check()?;
     let needed = header.header_length();
     let whole = bytes.get(..needed).ok_or(LogFault::TooShort { needed, got })?;
-    same(header.further_crc, crc32c::crc32c(&whole[SECTOR..]))?;
+    same(header.further_crc, loadline_base::crc::crc32c(&whole[SECTOR..]))?;
     let short = LogFault::TooShort { needed, got };
     let count = header.entry.data_blocks() as usize;
     let (checksums, padding) =

@@ -216,7 +216,7 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
         had.check()?;
         out.extend_from_slice(DepartedBytes { replica, epoch, had }.as_bytes());
     }
-    head.begin.crc = crc32c::crc32c(&out[COVERED..]).into();
+    head.begin.crc = loadline_base::crc::crc32c(&out[COVERED..]).into();
     out[..HEAD].copy_from_slice(head.as_bytes());
     Ok(out)
 }
@@ -233,7 +233,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
     let holds = length >= size_of::<Begin>();
     require(holds, "the length", begin.length, "must be at least 18")?;
     let covered = bytes.get(COVERED..length).ok_or(truncated(length))?;
-    let (said, is) = (begin.crc.get(), crc32c::crc32c(covered));
+    let (said, is) = (begin.crc.get(), loadline_base::crc::crc32c(covered));
     if said != is {
         return Err(RecordFault::Corrupt { said, is });
     }

@@ -414,7 +414,7 @@ pub fn encode_side(ranges: &[Range<u64>], tombstones: &[Tombstone]) -> Result<Ve
 
 /// The checksum of what lies beside a page: CRC32C of all of it; 0 if it is nothing.
 pub fn side_crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+    loadline_base::crc::crc32c(bytes)
 }
 
 /// How long so many ranges and tombstones are: bytes, a multiple of 512.

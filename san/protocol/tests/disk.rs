@@ -25,7 +25,7 @@ use proptest::prelude::*;
 
 /// Makes the checksum right again.
 fn mend(bytes: &mut [u8]) {
-    let crc = crc32c::crc32c(&bytes[12..]);
+    let crc = loadline_base::crc::crc32c(&bytes[12..]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 

@@ -81,8 +81,8 @@ impl Format {
                 }
                 let end = HEADER.saturating_add(get(bytes, 8));
                 if end <= all {
-                    let header = crc32c::crc32c(&bytes[..HEADER - 4]);
-                    put(bytes, HEADER - 4, crc32c::crc32c_append(header, &bytes[HEADER..end]));
+                    let header = loadline_base::crc::crc32c(&bytes[..HEADER - 4]);
+                    put(bytes, HEADER - 4, loadline_base::crc::crc32c_append(header, &bytes[HEADER..end]));
                 }
             }
             Format::Record if all >= 16 => {
@@ -91,7 +91,7 @@ impl Format {
                 }
                 let end = get(bytes, 12);
                 if (12..=all).contains(&end) {
-                    put(bytes, 8, crc32c::crc32c(&bytes[12..end]));
+                    put(bytes, 8, loadline_base::crc::crc32c(&bytes[12..end]));
                 }
             }
             Format::Log if all >= SECTOR => {
@@ -102,10 +102,10 @@ impl Format {
                     put(bytes, 16, (end as u32).wrapping_add((blocks as u32).wrapping_mul(4096)));
                 }
                 if end <= all {
-                    put(bytes, 20, crc32c::crc32c(&bytes[SECTOR..end]));
+                    put(bytes, 20, loadline_base::crc::crc32c(&bytes[SECTOR..end]));
                 }
-                let key = crc32c::crc32c(&KEY.to_le_bytes());
-                put(bytes, 8, crc32c::crc32c_append(key, &bytes[12..SECTOR]));
+                let key = loadline_base::crc::crc32c(&KEY.to_le_bytes());
+                put(bytes, 8, loadline_base::crc::crc32c_append(key, &bytes[12..SECTOR]));
             }
             Format::Disk(lain) => lain.mend(bytes),
             _ => {}

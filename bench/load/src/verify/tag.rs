@@ -34,7 +34,7 @@ impl Tag {
         unit[16..24].copy_from_slice(&self.offset.to_le_bytes());
         unit[24..28].copy_from_slice(&self.generation.to_le_bytes());
         unit[28..TAG].fill(0);
-        let crc = crc32c::crc32c(unit);
+        let crc = loadline_base::crc::crc32c(unit);
         unit[CRC_AT..TAG].copy_from_slice(&crc.to_le_bytes());
     }
 
@@ -45,8 +45,9 @@ impl Tag {
             return Err(TagError::Untagged);
         }
         let stored = four(CRC_AT);
-        let head = crc32c::crc32c(&unit[..CRC_AT]);
-        let computed = crc32c::crc32c_append(crc32c::crc32c_append(head, &[0; 4]), &unit[TAG..]);
+        let head = loadline_base::crc::crc32c(&unit[..CRC_AT]);
+        let computed =
+            loadline_base::crc::crc32c_append(loadline_base::crc::crc32c_append(head, &[0; 4]), &unit[TAG..]);
         if stored != computed {
             return Err(TagError::Checksum { stored, computed });
         }

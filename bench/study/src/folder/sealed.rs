@@ -29,7 +29,7 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StudyError> {
     let broken = |e: serde_json::Error| StudyError::failed(format!("cannot write {}: {e}", path.display()));
     let text = serde_json::to_string_pretty(value).map_err(broken)?;
     let body = text.strip_suffix("\n}").expect("an object with keys");
-    let sealed = format!("{body}{SEAL}{:08x}\"\n}}\n", crc32c::crc32c(body.as_bytes()));
+    let sealed = format!("{body}{SEAL}{:08x}\"\n}}\n", loadline_base::crc::crc32c(body.as_bytes()));
     write_durably(path, sealed.as_bytes())
 }
 
@@ -64,7 +64,7 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> R
         )));
     }
     let (body, seal) = text.rsplit_once(SEAL).ok_or_else(cut)?;
-    if seal.trim_end() != format!("{:08x}\"\n}}", crc32c::crc32c(body.as_bytes())) {
+    if seal.trim_end() != format!("{:08x}\"\n}}", loadline_base::crc::crc32c(body.as_bytes())) {
         return Err(cut());
     }
     value.as_object_mut().and_then(|object| object.remove("crc32c"));

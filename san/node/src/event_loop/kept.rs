@@ -20,8 +20,8 @@ use loadline_san_store::store::{self, Store};
 use super::counts::BackEnd;
 use super::order::{ReplicaFault, ReplicaState, Scrub};
 
-/// Asks to a device in memory that are carried out before others have their turn.
-const AT_ONCE: usize = 16;
+/// Blocks that a device in memory writes or reads before others have their turn, and clients are answered: these go on beside.
+pub(super) const AT_ONCE: usize = 16;
 
 /// What carries out what the store asks.
 #[derive(Debug)]
@@ -124,8 +124,7 @@ impl Kept {
     }
 
     /// The ring has done something.
-    pub(super) fn done(&mut self, token: Token, done: Done<Blocks>) {
-        let now = crate::clock::now();
+    pub(super) fn done(&mut self, token: Token, done: Done<Blocks>, now: Moment) {
         let begun = self.begun.remove(&token).unwrap_or(now);
         count(&mut self.counts, &done, now.since(begun));
         self.tell_store(token, done, now);
@@ -185,9 +184,13 @@ impl Kept {
         self.store.run(&mut self.store_actions);
         self.act(uring, told);
         if let Io::Direct(direct) = &mut self.io {
+            self.asks.iter().take(AT_ONCE).for_each(|(_, ask)| direct.prepare(ask));
             let mut since = crate::clock::now();
-            for _ in 0..AT_ONCE {
-                let Some((token, ask)) = self.asks.pop_front() else { break };
+            let mut blocks = 0;
+            while blocks < AT_ONCE
+                && let Some((token, ask)) = self.asks.pop_front()
+            {
+                blocks += size(&ask);
                 let done = direct.carry_out(ask);
                 let now = crate::clock::now();
                 count(&mut self.counts, &done, now.since(since));
@@ -227,6 +230,15 @@ impl Kept {
                 store::Action::Tell(completion) => told.push(completion),
             }
         }
+    }
+}
+
+/// Blocks that an ask writes or reads; at least one.
+fn size(ask: &Ask<Blocks>) -> usize {
+    match ask {
+        Ask::Read(reading) => reading.blocks.max(1) as usize,
+        Ask::Write(writing) => (writing.length() / BLOCK).max(1) as usize,
+        Ask::Sync(_) => 1,
     }
 }
 

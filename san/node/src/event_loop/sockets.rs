@@ -100,6 +100,7 @@ impl EventLoop {
             // What is refused is answered at once.
             self.answered.push(key);
         }
+        self.now = crate::clock::now();
         self.begin(volume);
     }
 
@@ -181,6 +182,7 @@ impl EventLoop {
             match hearing.next(&self.pool, group_of) {
                 Ok(Some(_)) if self.dropped.contains(&hearing.from) => {}
                 Ok(Some(Heard::ToReplica(from, message))) => {
+                    self.begun += 1;
                     self.local.push_back(Local::ToReplica(from, message));
                 }
                 Ok(Some(Heard::ToOwner(from, message))) => {
@@ -203,7 +205,7 @@ impl EventLoop {
 
     /// Sends what other nodes are to be told.
     pub(super) fn speak(&mut self) {
-        let now = crate::clock::now();
+        let now = self.now;
         for (node, peer) in &mut self.peers {
             peer.send(now);
             if peer.connect(now) {

@@ -253,7 +253,7 @@ impl Lain {
             }
             _ => (8, 12..self.bytes()),
         };
-        let crc = crc32c::crc32c(&bytes[covered]);
+        let crc = loadline_base::crc::crc32c(&bytes[covered]);
         bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
