@@ -22,8 +22,9 @@ use crate::log::Kind;
 use crate::read::add_piece;
 use crate::store::{Action, Purpose, Store, needs_place};
 
-/// Extents that are worked on at the same time.
-const MOST_AT_ONCE: usize = 32;
+/// Extents that are worked on at the same time: as many as the log is full, in terms of what may be held in memory. More keep
+/// appends waiting at a device; fewer would let the log fill up.
+const AT_ONCE: std::ops::RangeInclusive<usize> = 8..=32;
 /// Slots in one write.
 const MOST_SLOTS: usize = 256;
 /// Slots between two that change are written along with them, as they are, if there are fewer than this.
@@ -161,7 +162,9 @@ impl<D: Data> Store<D> {
         loop {
             match self.destage.phase {
                 Phase::Idle => {
+                    // As long as it is held in memory, it need not be read again for this.
                     let low = self.log.ring() / 100 * u64::from(self.settings.low);
+                    let low = if self.settings.held > 0 { low.min(self.settings.held / 4) } else { low };
                     // Together they cost less: a slot is written once for all blocks of an extent.
                     let wanted = self.destage.hurry || self.log.used() > low + self.round_bytes();
                     if !self.destage.is_quiet() || !wanted || !self.choose() {
@@ -169,7 +172,11 @@ impl<D: Data> Store<D> {
                     }
                 }
                 Phase::Data => {
-                    while self.destage.out < MOST_AT_ONCE && self.destage.next < self.destage.pairs.len() {
+                    let at_once = self.at_once();
+                    // Many together cost a device less than one after the other.
+                    let refill = self.destage.out <= at_once / 2;
+                    while refill && self.destage.out < at_once && self.destage.next < self.destage.pairs.len()
+                    {
                         self.begin_work(out);
                     }
                     if self.destage.out > 0 {
@@ -207,6 +214,12 @@ impl<D: Data> Store<D> {
     /// Bytes of the log that are destaged together.
     pub(crate) fn round_bytes(&self) -> u64 {
         self.settings.round.min(self.log.ring() / 16).max(SECTOR as u64)
+    }
+
+    fn at_once(&self) -> usize {
+        let held = self.settings.held.max(1);
+        let most = self.log.used().saturating_mul(*AT_ONCE.end() as u64) / held;
+        (most as usize).clamp(*AT_ONCE.start(), *AT_ONCE.end())
     }
 
     fn sync(&mut self, out: &mut Vec<Action<D>>) {

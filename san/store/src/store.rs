@@ -48,7 +48,8 @@ pub struct Identity {
 /// How a store behaves. None of it is on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Destaging begins when the log is filled to so many per cent; and writers are slowed down from there on.
+    /// Destaging begins when the log is filled to so many per cent, or to a quarter of what may be held, if that is less; and
+    /// writers are slowed down from so many per cent on.
     pub low: u8,
     /// From so many per cent on writers get no more than what destaging frees.
     pub high: u8,

@@ -209,5 +209,5 @@ impl EventLoop {
 /// How a store on devices in memory behaves: a smaller append takes no longer for each where nothing is synced, and is answered
 /// sooner; and what is destaged soon is in the CPU's cache still, and need not be read from the log.
 fn in_memory(settings: Settings) -> Settings {
-    Settings { together: AT_ONCE, low: 0, round: 8 << 20, ..settings }
+    Settings { together: AT_ONCE, low: 0, ..settings }
 }

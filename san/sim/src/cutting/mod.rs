@@ -269,7 +269,7 @@ fn rot(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
             }
             let block = entry.entry.range().end - 1;
             if let Some(value) = life.read(block, 1)?
-                && value[0] != life.truth.value(block)
+                && life.truth.differs(block, value[0]).is_some()
             {
                 return Err(format!("block {block} has rotted, and is read as {:?}", value[0]));
             }

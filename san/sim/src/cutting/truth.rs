@@ -16,8 +16,18 @@ pub(super) const BLOCKS: u64 = 96;
 #[derive(Debug, Clone)]
 pub(super) enum Change {
     Promise(Promise),
-    Append { position: Position, sequenced: bool, entry: Entry<Blocks> },
-    Return { after: Position, empty: bool, mark: Position },
+    Append {
+        position: Position,
+        sequenced: bool,
+        entry: Entry<Blocks>,
+    },
+    /// `acknowledged`: what it was ever told to be.
+    Return {
+        after: Position,
+        empty: bool,
+        mark: Position,
+        acknowledged: Option<Position>,
+    },
     Joined,
 }
 
@@ -27,6 +37,8 @@ pub(super) struct Truth {
     pub(super) changes: Vec<Change>,
     /// So many of them are durable, as was told.
     pub(super) told: usize,
+    /// The highest mark that it was given in any life.
+    pub(super) acknowledged: Option<Position>,
     /// Marks that it was given, each with its epoch, as they rose.
     pub(super) marks: Vec<(Position, Epoch)>,
     /// The highest epoch.
@@ -42,6 +54,9 @@ struct Content {
     end: Position,
     entries: Vec<(Position, Entry<Blocks>)>,
     listed: Vec<bool>,
+    /// What else a block may have. What a return drops may have been destaged in a life that knew more than was found: it was
+    /// acknowledged then, and is on the list, so that it is brought again before the replica counts.
+    instead: Vec<Vec<Block>>,
 }
 
 pub(super) fn nobody() -> Promise {
@@ -55,6 +70,7 @@ impl Content {
             end: Position::START,
             entries: Vec::new(),
             listed: vec![false; BLOCKS as usize],
+            instead: vec![Vec::new(); BLOCKS as usize],
         };
         changes.for_each(|change| content.apply(change));
         content
@@ -67,16 +83,23 @@ impl Content {
                 if *sequenced {
                     self.end = *position;
                 }
+                entry.range().for_each(|block| self.instead[block as usize].clear());
                 self.entries.push((*position, entry.clone()));
             }
             Change::Return { after, empty: true, .. } => {
                 self.entries.clear();
+                self.instead.iter_mut().for_each(Vec::clear);
                 self.listed.fill(false);
                 self.end = *after;
             }
-            Change::Return { after, empty: false, mark } => {
-                for (_, entry) in self.entries.iter().filter(|(position, _)| position > mark) {
-                    entry.range().for_each(|block| self.listed[block as usize] = true);
+            Change::Return { after, empty: false, mark, acknowledged } => {
+                for (position, entry) in self.entries.iter().filter(|(position, _)| position > mark) {
+                    for block in entry.range() {
+                        self.listed[block as usize] = true;
+                        if Some(*position) <= *acknowledged {
+                            self.instead[block as usize].push(value_in(entry, block));
+                        }
+                    }
                 }
                 self.entries.retain(|(position, _)| position <= mark);
                 self.end = *after;
@@ -88,11 +111,26 @@ impl Content {
     fn value(&self, block: u64) -> Block {
         let has = |(_, entry): &&(Position, Entry<Blocks>)| entry.range().contains(&block);
         match self.entries.iter().rev().find(has) {
-            Some((_, Entry { block: first, what: What::Data(payload), .. })) => {
-                payload.data[payload.first as usize + (block - first) as usize]
-            }
-            _ => ZERO,
+            Some((_, entry)) => value_in(entry, block),
+            None => ZERO,
         }
+    }
+
+    /// It may have been destaged without its slot.
+    fn may_be_rotten(&self, block: u64) -> bool {
+        !self.instead[block as usize].is_empty()
+    }
+
+    fn allows(&self, block: u64, value: Block) -> bool {
+        value == self.value(block) || self.instead[block as usize].contains(&value)
+    }
+}
+
+/// What a block has with an entry that has something for it.
+fn value_in(entry: &Entry<Blocks>, block: u64) -> Block {
+    match &entry.what {
+        What::Data(payload) => payload.data[payload.first as usize + (block - entry.block) as usize],
+        _ => ZERO,
     }
 }
 
@@ -142,7 +180,7 @@ impl Truth {
         }
         for block in 0..BLOCKS {
             let (expected, is) = (content.value(block), value(store, disk, block));
-            if is.is_some_and(|is| is != expected) {
+            if is.is_some_and(|is| !content.allows(block, is)) {
                 return Err(format!("block {block} is {is:?} instead of {expected:?}"));
             }
             if content.listed[block as usize] && !store.list().any(|range| range.contains(&block)) {
@@ -152,9 +190,16 @@ impl Truth {
         Ok(())
     }
 
-    /// What is read after all that was asked for.
-    pub(super) fn value(&self, block: u64) -> Block {
-        Content::after(self.changes.iter()).value(block)
+    /// Whether some of these blocks may be rotten after all that was asked for.
+    pub(super) fn may_be_rotten(&self, mut blocks: std::ops::Range<u64>) -> bool {
+        let content = Content::after(self.changes.iter());
+        blocks.any(|block| content.may_be_rotten(block))
+    }
+
+    /// What is read after all that was asked for, unless that is what it may be.
+    pub(super) fn differs(&self, block: u64, is: Block) -> Option<Block> {
+        let content = Content::after(self.changes.iter());
+        (!content.allows(block, is)).then(|| content.value(block))
     }
 
     /// A mark is one that it was given, or none, with the epoch that this had (rule R8).
@@ -195,7 +240,7 @@ impl Content {
         }
         for block in 0..BLOCKS {
             let (expected, is) = (self.value(block), value(store, disk, block));
-            if is != Some(expected) {
+            if !is.map_or(self.may_be_rotten(block), |is| self.allows(block, is)) {
                 return Some(format!("block {block} is {is:?} instead of {expected:?}"));
             }
             let listed = store.list().any(|range| range.contains(&block));
