@@ -66,11 +66,13 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
 
 fn measure_on(setting: &Setting<'_>, name: &str, place: &Path, rows: &[(bool, f64)]) -> Result<(), String> {
     let (context, mib) = (setting.context, setting.mib);
-    println!("two copies on three nodes, {name}, by TCP; ratios are Loadline / Ceph\n");
+    println!(
+        "two copies on three nodes, {name}, at the socket of the owner's node; ratios are Loadline / Ceph\n"
+    );
     let folder = folder_in(place)?;
     let ceph = Ceph::start(folder.path(), mib)?;
     let cluster = Cluster::start(&context.program, place, 3, mib * 5 / 4 + 768)?;
-    let (_, uri) = cluster.volume("disk", mib, 2, 1)?;
+    let uri = cluster.volume("disk", mib, 2, 1)?;
     let (ours, theirs) = (cluster.processes(), ceph.processes());
     let fill = Load { write: true, outstanding: 32, seconds: 15, program: &context.program };
     let mut in_order = ceph.engine();

@@ -103,19 +103,12 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Makes a volume, attaches it at a node, and writes all of it. How it is reached there: by a socket, and by TCP.
-    pub(super) fn volume(
-        &self,
-        name: &str,
-        mib: u64,
-        copies: u8,
-        at: u8,
-    ) -> Result<(String, String), String> {
+    /// Makes a volume, attaches it at a node, and writes all of it. How it is reached there.
+    pub(super) fn volume(&self, name: &str, mib: u64, copies: u8, at: u8) -> Result<String, String> {
         let (size, copies, node) = (format!("{mib}MiB"), copies.to_string(), format!("node-{at}"));
         self.loadline(&["volume", "create", name, "--size", &size, "--copies", &copies, "--at", &node])?;
         self.loadline(&["volume", "attach", name, "--node", &node])?;
         let socket = format!("nbd+unix:///{name}?socket={}", self.path(&format!("{node}/nbd.sock")));
-        let tcp = format!("nbd://{}:10809/{name}", self.address(at));
         let fill = [
             "--destroy-data",
             "--fill",
@@ -127,7 +120,7 @@ impl Cluster {
             "B1024-T1-O2-W100-PS",
         ];
         self.loadline(&[&["bench", &socket][..], &fill].concat())?;
-        Ok((socket, tcp))
+        Ok(socket)
     }
 
     /// Waits until a volume has all its copies.

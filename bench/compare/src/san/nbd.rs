@@ -105,7 +105,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
     let (context, mib) = (setting.context, setting.mib);
     println!("one copy in memory, NBD on a unix socket; ratios are Loadline / nbdkit\n");
     let cluster = Cluster::start(&context.program, setting.memory, 1, mib * 5 / 4 + 768)?;
-    let (uri, _) = cluster.volume("disk", mib, 1, 1)?;
+    let uri = cluster.volume("disk", mib, 1, 1)?;
     let ours = cluster.processes();
     let folder = folder_in(setting.memory)?;
     let file = program::random_file(folder.path(), mib)?;
