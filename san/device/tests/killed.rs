@@ -32,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The log is small: it is full, and destaged, all the time.
 const SETTINGS: Settings = Settings {
     low: 10,
+    begin: u64::MAX,
     high: 40,
     round: 1 << 20,
     held: 1 << 20,

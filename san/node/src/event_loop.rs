@@ -163,6 +163,8 @@ pub struct EventLoop {
     starved: Vec<u32>,
     /// Something was said to another node, and is not sent.
     said: bool,
+    /// Something was said to another node, or heard, since it waited.
+    talked: bool,
     /// Bytes that the requests and answers of all clients take.
     taken: usize,
     /// Requests of clients that were begun since it waited, and messages for replicas.
@@ -235,6 +237,7 @@ impl EventLoop {
             answered: Vec::new(),
             starved: Vec::new(),
             said: false,
+            talked: false,
             taken: 0,
             begun: 0,
             together: 0.0,
@@ -284,6 +287,11 @@ impl EventLoop {
                 let few = self.together < FEW
                     && self.volumes.values().map(|served| served.at_work.len()).sum::<usize>() < 2;
                 self.uring.look_first(few);
+                if std::mem::take(&mut self.talked) && !few {
+                    // Nodes and clients that share the core have their turn first, if there are any: what they say meanwhile
+                    // comes together, and costs a third less.
+                    std::thread::yield_now();
+                }
                 self.uring.wait(limit)?;
             }
             while let Some((key, what)) = self.uring.ready() {
@@ -431,7 +439,7 @@ impl EventLoop {
                 && !self.dropped.contains(&node)
             {
                 peer.say_to_owner(&from, &answer);
-                self.said = true;
+                (self.said, self.talked) = (true, true);
             }
         }
         (self.of_replica, self.sent) = (actions, sent);
@@ -462,7 +470,7 @@ impl EventLoop {
                         && !self.dropped.contains(&to)
                     {
                         peer.say_to_replica(&header, &message);
-                        self.said = true;
+                        (self.said, self.talked) = (true, true);
                     }
                 }
                 volume::Action::Look { asked_at } => (self.tell)(Report::Look(id, asked_at)),

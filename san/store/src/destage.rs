@@ -162,9 +162,8 @@ impl<D: Data> Store<D> {
         loop {
             match self.destage.phase {
                 Phase::Idle => {
-                    // As long as it is held in memory, it need not be read again for this.
                     let low = self.log.ring() / 100 * u64::from(self.settings.low);
-                    let low = if self.settings.held > 0 { low.min(self.settings.held / 4) } else { low };
+                    let low = low.min(self.settings.begin);
                     // Together they cost less: a slot is written once for all blocks of an extent.
                     let wanted = self.destage.hurry || self.log.used() > low + self.round_bytes();
                     if !self.destage.is_quiet() || !wanted || !self.choose() {

@@ -137,6 +137,10 @@ impl<D: Data> Store<D> {
             self.scrub.suspects.extend(first..first + u64::from(blocks));
             return;
         }
+        // What is on the list is brought again. A return may have dropped what it was being destaged with.
+        if self.keep.list().iter().any(|listed| listed.contains(&first)) {
+            return;
+        }
         self.scrub.scrubbed.rotten += 1;
         self.rots(first..first + 1);
         out.push(Action::Tell(Completion::Spoilt { block: first }));

@@ -48,9 +48,10 @@ pub struct Identity {
 /// How a store behaves. None of it is on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Destaging begins when the log is filled to so many per cent, or to a quarter of what may be held, if that is less; and
-    /// writers are slowed down from so many per cent on.
+    /// Destaging begins when the log is filled to so many per cent; and writers are slowed down from there on.
     pub low: u8,
+    /// It begins at the latest when the log has so many bytes: those that can be held need not be read again for it.
+    pub begin: u64,
     /// From so many per cent on writers get no more than what destaging frees.
     pub high: u8,
     /// Bytes of the log that are destaged together, at most; a sixteenth of the log, if that is less.
@@ -74,6 +75,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             low: 30,
+            begin: 8 << 20,
             high: 70,
             round: 16 << 20,
             held: 32 << 20,

@@ -37,6 +37,7 @@ const EAGER: Settings = Settings {
     spare: 1024,
     scrub: 0,
     low: 0,
+    begin: u64::MAX,
     high: 60,
     round: 64 << 20,
     held: 128 << 20,

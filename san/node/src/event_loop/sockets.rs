@@ -176,6 +176,7 @@ impl EventLoop {
 
     pub(super) fn hear(&mut self, key: u32) {
         let Some(hearing) = self.hearings.get_mut(&key) else { return };
+        self.talked = true;
         let mut over = hearing.receive() == Received::End;
         loop {
             let group_of = |id| self.replicas.get(&id).map(|kept: &Kept| kept.store.identity().group);

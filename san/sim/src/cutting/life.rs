@@ -295,7 +295,8 @@ impl<'a> Life<'a> {
                 self.waits = Some(self.truth.changes.len());
                 self.store.submit(Command::Return { after, empty });
             }
-            22 if self.rng.chance(3) => {
+            // An owner sees to it first that what is on the list is brought.
+            22 if self.rng.chance(3) && !self.truth.may_be_rotten(0..BLOCKS) => {
                 self.change(Change::Joined);
                 self.store.submit(Command::Joined);
             }

@@ -60,7 +60,8 @@ pub fn run(seed: u64, without: Option<Rule>) -> Result<Cuts, String> {
 fn opened(recorder: &mut Recorder) -> Result<(Real, Found), String> {
     let two = recorder.disk.is_two();
     // Some destage early, and others late, so that their logs are full.
-    let settings = if two { SETTINGS } else { Settings { low: 90, high: 95, held: 0, ..SETTINGS } };
+    let settings =
+        if two { SETTINGS } else { Settings { low: 90, begin: u64::MAX, high: 95, held: 0, ..SETTINGS } };
     let (store, found, damage) = open_disk(recorder, two, REPLICA, settings)?;
     match damage.first() {
         Some(damage) => Err(format!("it is found damaged: {damage}")),

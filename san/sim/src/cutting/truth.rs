@@ -54,9 +54,10 @@ struct Content {
     end: Position,
     entries: Vec<(Position, Entry<Blocks>)>,
     listed: Vec<bool>,
-    /// What else a block may have. What a return drops may have been destaged in a life that knew more than was found: it was
-    /// acknowledged then, and is on the list, so that it is brought again before the replica counts.
-    instead: Vec<Vec<Block>>,
+    /// What else blocks may have that are on the list, unless an entry from this one on has something for them. What a return
+    /// drops may have been destaged in a life that knew more than was found: it was acknowledged then, and is brought again
+    /// before the replica counts.
+    instead: Vec<(usize, u64, Block)>,
 }
 
 pub(super) fn nobody() -> Promise {
@@ -70,7 +71,7 @@ impl Content {
             end: Position::START,
             entries: Vec::new(),
             listed: vec![false; BLOCKS as usize],
-            instead: vec![Vec::new(); BLOCKS as usize],
+            instead: Vec::new(),
         };
         changes.for_each(|change| content.apply(change));
         content
@@ -83,12 +84,11 @@ impl Content {
                 if *sequenced {
                     self.end = *position;
                 }
-                entry.range().for_each(|block| self.instead[block as usize].clear());
                 self.entries.push((*position, entry.clone()));
             }
             Change::Return { after, empty: true, .. } => {
                 self.entries.clear();
-                self.instead.iter_mut().for_each(Vec::clear);
+                self.instead.clear();
                 self.listed.fill(false);
                 self.end = *after;
             }
@@ -97,9 +97,12 @@ impl Content {
                     for block in entry.range() {
                         self.listed[block as usize] = true;
                         if Some(*position) <= *acknowledged {
-                            self.instead[block as usize].push(value_in(entry, block));
+                            self.instead.push((self.entries.len(), block, value_in(entry, block)));
                         }
                     }
+                }
+                for (from, ..) in &mut self.instead {
+                    *from = self.entries[..*from].iter().filter(|(position, _)| position <= mark).count();
                 }
                 self.entries.retain(|(position, _)| position <= mark);
                 self.end = *after;
@@ -116,13 +119,20 @@ impl Content {
         }
     }
 
+    fn instead_of(&self, block: u64) -> impl Iterator<Item = Block> {
+        let hides =
+            move |from: usize| self.entries[from..].iter().any(|(_, entry)| entry.range().contains(&block));
+        let of = self.instead.iter().filter(move |(_, of, _)| *of == block && self.listed[block as usize]);
+        of.filter(move |(from, ..)| !hides(*from)).map(|(_, _, value)| *value)
+    }
+
     /// It may have been destaged without its slot.
     fn may_be_rotten(&self, block: u64) -> bool {
-        !self.instead[block as usize].is_empty()
+        self.instead_of(block).next().is_some()
     }
 
     fn allows(&self, block: u64, value: Block) -> bool {
-        value == self.value(block) || self.instead[block as usize].contains(&value)
+        value == self.value(block) || self.instead_of(block).any(|instead| instead == value)
     }
 }
 

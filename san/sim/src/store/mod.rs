@@ -89,6 +89,7 @@ struct Process {
 /// Small, so that everything happens often.
 pub(crate) const SETTINGS: Settings = Settings {
     low: 40,
+    begin: 12 << 10,
     high: 80,
     round: 64 << 10,
     held: 48 << 10,

@@ -446,6 +446,24 @@ fn what_rots_in_an_extent_is_found_though_nobody_reads_it_and_told_block_by_bloc
 }
 
 #[test]
+fn what_a_return_has_dropped_while_it_was_destaged_is_not_told_as_rotten() {
+    let mut rig = Rig::new(64);
+    (0..8).for_each(|block| rig.write(block));
+    rig.destage();
+    let read::Found::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
+    rig.write(5);
+    // A round of a former life has brought it half to its place, and its mark was lost.
+    rig.disk.rot(area, place + 512);
+    rig.submit(Command::Return { after: at(rig.appended + 1), empty: false });
+    rig.settle();
+    assert!(rig.store.list().any(|range| range.contains(&5)), "it is to be brought again");
+    ticks(&mut rig, 8);
+    let (told, scrubbed) =
+        (rig.is_told(|told| matches!(told, Completion::Spoilt { .. })), rig.store.scrubbed());
+    assert!(!told && scrubbed.rotten == 0 && scrubbed.passes > 1, "{scrubbed:?}");
+}
+
+#[test]
 fn a_slot_that_rots_is_written_again_while_it_is_known() {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
