@@ -50,7 +50,7 @@ pub struct Identity {
 pub struct Settings {
     /// Destaging begins when the log is filled to so many per cent; and writers are slowed down from there on.
     pub low: u8,
-    /// It begins at the latest when the log has so many bytes: those that can be held need not be read again for it.
+    /// It begins at the latest when the log has so many bytes and a round's: what is held by then need not be read again for it.
     pub begin: u64,
     /// From so many per cent on writers get no more than what destaging frees.
     pub high: u8,

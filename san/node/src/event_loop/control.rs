@@ -135,8 +135,9 @@ impl EventLoop {
                 Io::Ring(number, devices)
             }
         };
-        let now = crate::clock::now();
-        let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, now);
+        // Opening may have taken long.
+        self.now = crate::clock::now();
+        let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, self.now);
         self.replicas.insert(id.replica, Kept::new(replica, store, io));
         self.share_out_scrub();
         self.list(id.replica);
@@ -181,7 +182,7 @@ impl EventLoop {
             served.open = open;
         } else {
             let seed = self.options.seed ^ open.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let volume = Volume::new(self.options.me, open.id, times, seed, crate::clock::now());
+            let volume = Volume::new(self.options.me, open.id, times, seed, self.now);
             self.volumes.insert(open.id, Served::new(volume, open));
         }
         self.step_volume(open.id, Event::Watch(open.watch));
