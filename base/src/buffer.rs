@@ -1,9 +1,12 @@
 //! Page-aligned memory for direct I/O.
 
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use nix::unistd::ftruncate;
 
 /// A zeroed region of memory, aligned to a page, that never moves and is given back when dropped.
 #[derive(Debug)]
@@ -24,6 +27,18 @@ impl AlignedBuffer {
         // SAFETY: a new private anonymous mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }?;
         Ok(AlignedBuffer { start: start.cast(), len })
+    }
+
+    /// The same, in memory that another process may map by this descriptor.
+    pub fn shared(len: usize) -> std::io::Result<(Self, OwnedFd)> {
+        let bytes = NonZeroUsize::new(len)
+            .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidInput, "a buffer of no bytes"))?;
+        let file = memfd_create("loadline", MFdFlags::MFD_CLOEXEC)?;
+        ftruncate(&file, len as i64)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping of a new file at an address of the kernel's choice aliases nothing here.
+        let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, &file, 0) }?;
+        Ok((AlignedBuffer { start: start.cast(), len: bytes }, file))
     }
 
     /// Asks the kernel for huge pages, for a region that is used all over: its addresses are looked up faster then. Where

@@ -229,6 +229,12 @@ fn attach(args: &AttachTo) -> Result<Exit, crate::client::Failed> {
     }
     say!("volume {} is attached at node {}", how.volume, how.node);
     say!();
+    say!("QEMU, on that node's machine, with its memory shared (the fastest):");
+    say!("  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem -m 4G");
+    say!(
+        "  -chardev socket,id=volume,path={},reconnect=1 -device vhost-user-blk-pci,chardev=volume",
+        how.vhost_user
+    );
     say!("QEMU, on that node's machine:");
     say!("  -drive file='{}',format=raw,if=virtio,cache=none,discard=unmap", how.nbd_unix);
     say!("QEMU, from elsewhere:");

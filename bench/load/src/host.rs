@@ -86,6 +86,10 @@ impl DiskInventory {
                 found.kind = "NBD".into();
                 return found;
             }
+            Target::Vhost(_) => {
+                found.kind = "vhost-user".into();
+                return found;
+            }
             Target::Null(_) => {
                 found.kind = "null".into();
                 return found;

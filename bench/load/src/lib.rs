@@ -38,6 +38,7 @@ mod run;
 mod sweep;
 mod threads;
 mod verify;
+mod vhost;
 
 pub use brake::StopIf;
 pub use collect::Sink;

@@ -22,7 +22,8 @@ use crate::made::FileIdentity;
 use crate::nbd::connect;
 use crate::nbd::uri::NbdUri;
 use crate::target::{Disk, Target, WritePermission};
-use crate::{direct, extents};
+use crate::vhost::{VhostDisk, Wanted};
+use crate::{direct, extents, sweep};
 
 /// A process that has just ended may hold its files a moment longer: the kernel takes io_uring apart afterwards.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,9 +38,12 @@ pub(crate) enum Way {
     File(Arc<OwnedFd>),
     /// By connections to its server: each thread has its own.
     Nbd(NbdUri),
+    /// By a connection to its server, which all threads share.
+    Vhost(Arc<VhostDisk>),
 }
 
-/// An open disk, locked against other users; but an NBD server's, which knows no locks.
+/// An open disk, locked against other users; but a server's: NBD knows no locks, and a vhost-user server has one
+/// front-end.
 #[derive(Debug)]
 pub(crate) struct OpenDisk {
     /// As it was named.
@@ -87,6 +91,7 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
             });
         }
         Target::Nbd(uri) => return open_nbd(disk, uri, profile, write),
+        Target::Vhost(socket) => return open_vhost(disk, socket, profile, write),
         Target::Path(path) => path,
     };
     let name = path.display().to_string();
@@ -122,15 +127,10 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
 /// Asks an NBD server for a disk. Who else uses it is not known.
 fn open_nbd(disk: &Disk, uri: &NbdUri, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
     let name = disk.target.to_string();
+    may_write_to_server(disk, write)?;
     let (_socket, export) = connect::connect(uri)?;
     if let Some(why) = export.objection(write, profile.write_through, profile.threads) {
         return Err(LoadError::usage(format!("{name}: {why}")));
-    }
-    if write && disk.writes != WritePermission::Destroy {
-        return Err(LoadError::usage(format!(
-            "{name} is a disk that Loadline did not make, and this load writes to it: its data would be lost. If they may \
-             be, say --destroy-data; or use a profile that only reads (W0)"
-        )));
     }
     check_alignment(&name, profile, export.least.into())?;
     if profile.block_size.0 > export.most.into() {
@@ -142,6 +142,34 @@ fn open_nbd(disk: &Disk, uri: &NbdUri, profile: &Profile, write: bool) -> Result
     }
     let (way, unwritten) = (Way::Nbd(uri.clone()), ByteSize(0));
     Ok(OpenDisk { name, way, size: ByteSize(export.bytes), in_memory: false, direct: true, unwritten })
+}
+
+/// Connects to a vhost-user-blk server. It has one front-end: nobody else uses the disk by it.
+fn open_vhost(disk: &Disk, socket: &Path, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
+    let name = disk.target.to_string();
+    may_write_to_server(disk, write)?;
+    let (threads, slots) = (profile.threads as usize, (profile.outstanding as usize).max(sweep::DEPTH));
+    let vhost = VhostDisk::connect(socket, Wanted { threads, slots, through: profile.write_through })?;
+    if write && vhost.read_only {
+        return Err(LoadError::usage(format!(
+            "{name}: its server lets nobody write to it: use a profile that only reads (W0)"
+        )));
+    }
+    check_alignment(&name, profile, vhost.least.into())?;
+    let (size, unwritten) = (ByteSize(vhost.bytes), ByteSize(0));
+    Ok(OpenDisk { name, way: Way::Vhost(Arc::new(vhost)), size, in_memory: false, direct: true, unwritten })
+}
+
+/// What a server has was not made by us.
+fn may_write_to_server(disk: &Disk, write: bool) -> Result<(), LoadError> {
+    if !write || disk.writes == WritePermission::Destroy {
+        return Ok(());
+    }
+    Err(LoadError::usage(format!(
+        "{} is a disk that Loadline did not make, and this load writes to it: its data would be lost. If they may be, say \
+         --destroy-data; or use a profile that only reads (W0)",
+        disk.target
+    )))
 }
 
 /// What a disk is.
@@ -160,7 +188,7 @@ pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examin
     let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
     let open = open_as(&disk, profile, false, alone)?;
     let identity = match &open.way {
-        Way::Null | Way::Nbd(_) => None,
+        Way::Null | Way::Nbd(_) | Way::Vhost(_) => None,
         Way::File(file) => {
             let failed = |e: Errno| LoadError::failed(format!("{target} cannot be looked at: {}", e.desc()));
             let stat = fstat(file).map_err(failed)?;

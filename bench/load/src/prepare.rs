@@ -18,6 +18,7 @@ use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::{MOST_THREADS, PoolEngine};
 use crate::engine::uring::{self, UringEngine, Waiting};
+use crate::engine::vhost::VhostEngine;
 use crate::error::LoadError;
 use crate::job::{Engine, Job};
 use crate::memory;
@@ -135,7 +136,7 @@ impl Prepared {
             let space = Arc::new(Space::new(profile, open.size, &open.name)?);
             if let (Purpose::Scan(_), false, Way::File(file)) = (purpose, open.direct, &open.way) {
                 findings.push(leave_the_cache(file, &open.name));
-            } else if matches!(open.way, Way::Nbd(_))
+            } else if matches!(open.way, Way::Nbd(_) | Way::Vhost(_))
                 && purpose == Purpose::Load
                 && profile.write_percent < 100
             {
@@ -199,7 +200,7 @@ impl Prepared {
             sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)?;
             match disk.open.way {
                 // Only of what this connection wrote is it certain that its flush makes it durable.
-                Way::Nbd(_) => sweep::flush(&mut *engine, &disk.open.name),
+                Way::Nbd(_) | Way::Vhost(_) => sweep::flush(&mut *engine, &disk.open.name),
                 Way::Null | Way::File(_) => Ok(()),
             }
         });
@@ -278,10 +279,16 @@ impl Prepared {
         writes: bool,
     ) -> Result<Box<dyn crate::engine::Engine>, LoadError> {
         let error = |e: io::Error| LoadError::failed(format!("{}: no engine: {e}", disk.open.name));
+        if let Way::Vhost(vhost) = &disk.open.way {
+            let memory = Memory::new_shared(sweep::CHUNK, sweep::DEPTH, reads, writes).map_err(error)?;
+            let made = VhostEngine::new(Arc::clone(vhost), memory, sweep::DEPTH, Waiting::Sleeps);
+            return Ok(Box::new(made.map_err(error)?));
+        }
         let memory = Memory::new(sweep::CHUNK, sweep::DEPTH, reads, writes).map_err(error)?;
         let file = match &disk.open.way {
             Way::Null => return Ok(Box::new(NullEngine::new(memory, sweep::DEPTH))),
             Way::File(file) => Arc::clone(file),
+            Way::Vhost(_) => unreachable!("it was just looked at"),
             Way::Nbd(uri) => {
                 let connected = connect::connect(uri)?;
                 let made = NbdEngine::new(connected, memory, sweep::DEPTH, false, false);

@@ -15,12 +15,14 @@ use crate::nbd::uri::NbdUri;
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "null:1GiB"]))]
+#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "vhost-user:/run/vm-1.sock", "null:1GiB"]))]
 pub enum Target {
     /// A regular file or a block device.
     Path(PathBuf),
     /// A disk that an NBD server has.
     Nbd(NbdUri),
+    /// A disk that a vhost-user-blk server has, by its socket.
+    Vhost(PathBuf),
     /// A disk of this size that completes everything at once: it measures the generator itself.
     Null(ByteSize),
 }
@@ -52,7 +54,7 @@ impl Target {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Target::Path(path) => Some(path),
-            Target::Nbd(_) | Target::Null(_) => None,
+            Target::Nbd(_) | Target::Vhost(_) | Target::Null(_) => None,
         }
     }
 }
@@ -70,12 +72,21 @@ impl FromStr for Target {
                 }
                 Ok(Target::Null(size))
             }
+            Some(("vhost-user", socket)) => {
+                let path = socket.strip_prefix("//").unwrap_or(socket);
+                if path.is_empty() {
+                    return Err(LoadError::usage(format!(
+                        "target \"{text}\" names no socket: write vhost-user:/run/disk.sock"
+                    )));
+                }
+                Ok(Target::Vhost(PathBuf::from(path)))
+            }
             Some((scheme, rest)) if scheme.starts_with("nbd") && rest.starts_with("//") => {
                 text.parse().map(Target::Nbd)
             }
             Some((scheme, rest)) if rest.starts_with("//") => Err(LoadError::usage(format!(
                 "target \"{text}\": nothing here opens {scheme}://; give a file, a block device, nbd://HOST/EXPORT, \
-                 nbd+unix:///EXPORT?socket=PATH, or null:SIZE"
+                 nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, or null:SIZE"
             ))),
             _ if text.is_empty() => {
                 Err(LoadError::usage("a target without a name: give a file or a block device"))
@@ -90,6 +101,7 @@ impl fmt::Display for Target {
         match self {
             Target::Path(path) => path.display().fmt(f),
             Target::Nbd(uri) => uri.fmt(f),
+            Target::Vhost(socket) => write!(f, "vhost-user:{}", socket.display()),
             Target::Null(size) => write!(f, "null:{size}"),
         }
     }
@@ -115,10 +127,17 @@ mod tests {
 
     #[test]
     fn targets_are_read_and_printed() {
-        for text in ["/dev/sdb", "disk.img", "null:1GiB", "nbd://host:10809/x", "nbd+unix:///x?socket=/s"] {
+        for text in [
+            "/dev/sdb",
+            "disk.img",
+            "null:1GiB",
+            "nbd://host:10809/x",
+            "nbd+unix:///x?socket=/s",
+            "vhost-user:/run/s",
+        ] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
-        for text in ["", "null:", "null:0", "null:x", "nbds://host/x", "rbd://pool/x"] {
+        for text in ["", "vhost-user:", "null:", "null:0", "null:x", "nbds://host/x", "rbd://pool/x"] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
     }

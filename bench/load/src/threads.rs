@@ -21,6 +21,7 @@ use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::PoolEngine;
 use crate::engine::uring::{UringEngine, Waiting};
+use crate::engine::vhost::VhostEngine;
 use crate::engine::{Engine as _, Memory};
 use crate::error::LoadError;
 use crate::issuer::{Issuer, IssuerReport, Setting};
@@ -65,8 +66,11 @@ impl Threads {
             Threads { count: 0, hindered: 0, looks: false, halt: Arc::new(AtomicBool::new(false)), reports };
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
-            let waiting = waiting(&prepared.job, disk.open.in_memory, cpus);
-            threads.looks |= matches!(disk.open.way, Way::File(_)) && waiting == Waiting::SpinsFirst;
+            // A server's queue in memory is looked at as fast as a file in memory; and the server takes a CPU too.
+            let soon = disk.open.in_memory || matches!(disk.open.way, Way::Vhost(_));
+            let waiting = waiting(&prepared.job, soon, cpus);
+            let looks = matches!(disk.open.way, Way::File(_) | Way::Vhost(_));
+            threads.looks |= looks && waiting == Waiting::SpinsFirst;
             for thread in 0..prepared.job.profile.threads as usize {
                 let index = disk_index * prepared.job.profile.threads as usize + thread;
                 let number = (disk_index, index, total);
@@ -202,7 +206,8 @@ impl Making {
         let slots = self.setting.slots;
         let make_memory = || {
             let writes = self.setting.write_percent > 0;
-            let mut memory = Memory::new(self.setting.block, slots, self.reads, writes)?;
+            let make = if matches!(self.way, Way::Vhost(_)) { Memory::new_shared } else { Memory::new };
+            let mut memory = make(self.setting.block, slots, self.reads, writes)?;
             if let Some(region) = memory.write_region() {
                 data::fill(region, self.setting.block, self.data, self.seed);
             }
@@ -230,6 +235,9 @@ impl Making {
                 let connected = connect::connect(uri).map_err(io::Error::other)?;
                 NbdEngine::new(connected, m, slots, self.through, self.waiting == Waiting::Spins)
             })),
+            (Way::Vhost(disk), _) => {
+                run_with!(memory.and_then(|m| VhostEngine::new(Arc::clone(disk), m, slots, self.waiting)))
+            }
             (Way::Null, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
             (Way::File(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
                 UringEngine::new(Arc::clone(file), m, slots, self.in_memory, self.waiting)

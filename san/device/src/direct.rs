@@ -1,13 +1,14 @@
 //! Carries out what a store asks at once: for devices that live in memory, where this is faster than handing it over (io_uring
 //! hands each I/O on tmpfs to a kernel thread). They are mapped, if they can be; else it is done by system calls.
 
-use loadline_san_store::io::{Area, Ask, Done, IoFault, Reading, Writing};
+use loadline_san_store::io::{Address, Area, Ask, Done, IoFault, Reading, Writing};
 use nix::libc::iovec;
 
 use crate::file::Devices;
 use crate::mapping::Mapping;
-use crate::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
-use crate::vectors::{buffer_for, gather};
+use crate::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool, sum};
+use crate::straight::Straight;
+use crate::vectors::{buffer_for, gather, is_in_order};
 
 /// One replica's devices, used at once.
 #[derive(Debug)]
@@ -73,6 +74,47 @@ impl Direct {
             }
             Ask::Sync(area) => Done::Synced(area, self.sync(area)),
         }
+    }
+
+    /// Reads to where it is wanted, with the checksums taken where it lies: `of` is what the first is of. What no piece fills
+    /// becomes zeroes. Gives the reading back if that cannot be: then it is to be [carried out](Self::carry_out) as others.
+    pub fn read_straight(
+        &mut self,
+        reading: Reading,
+        into: &Straight,
+        of: Address,
+    ) -> Result<Done<Blocks>, Reading> {
+        if into.blocks() != reading.blocks as usize || !is_in_order(&reading) {
+            return Err(reading);
+        }
+        let mut sums: Vec<u32> = Vec::with_capacity(reading.blocks as usize);
+        let mut next = 0;
+        let zero = |from: u32, to: u32| {
+            for index in from..to {
+                // SAFETY: a block that may be written, and is referred to by nobody here (`Straight::add`).
+                unsafe { into.block(index as usize).write_bytes(0, BLOCK_BYTES) };
+            }
+        };
+        for piece in &reading.pieces {
+            let other = piece.area == Area::Capacity && self.devices.capacity.is_some();
+            let mapping = self.mappings[usize::from(other)].as_mut();
+            let file = self.devices.file(piece.area);
+            let there = mapping.and_then(|mapping| mapping.blocks(file, piece.at, piece.blocks));
+            let Some(bytes) = there else { return Err(reading) };
+            zero(next, piece.first);
+            sums.resize(piece.first as usize, 0);
+            for (index, from) in (piece.first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+                sums.push(sum(from, Address { block: of.block + u64::from(index), ..of }));
+                // SAFETY: as above; and it is not part of the mapping, which nobody else has.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from.as_ptr(), into.block(index as usize), BLOCK_BYTES);
+                }
+            }
+            next = piece.first + piece.blocks;
+        }
+        zero(next, reading.blocks);
+        sums.resize(reading.blocks as usize, 0);
+        Ok(Done::Read(reading, Ok(Blocks::elsewhere(sums.into_iter()))))
     }
 
     fn read(&mut self, reading: &Reading) -> Result<BlocksMut, IoFault> {

@@ -7,6 +7,7 @@
 //! | [`direct`] | carries out asks at once: for files that live in memory |
 //! | `mapping` | such a file, mapped |
 //! | [`uring`] | carries out asks by io_uring: for disks |
+//! | [`straight`] | memory of others, into which such a file is read without a copy between |
 //! | [`outbox`] | what is to be sent: small heads, and data where it lies |
 //!
 //! All of it belongs to one thread.
@@ -16,5 +17,6 @@ pub mod file;
 mod mapping;
 pub mod outbox;
 pub mod pool;
+pub mod straight;
 pub mod uring;
 mod vectors;

@@ -67,6 +67,19 @@ impl Mapping {
         true
     }
 
+    /// Blocks of it from a byte on, to be looked at where they are, if all of that is there.
+    pub(crate) fn blocks(&mut self, file: &DeviceFile, at: u64, blocks: u32) -> Option<&[u8]> {
+        let length = blocks as usize * crate::pool::BLOCK_BYTES;
+        for stretch in self.stretches(at, length)? {
+            if !self.there[stretch] && !self.is_there(file, stretch) {
+                return None;
+            }
+        }
+        // SAFETY: as in `read`; and while the slice lives, this is borrowed, so that nobody writes to it: this thread is the only
+        // one that uses these chunks.
+        Some(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at as usize), length) })
+    }
+
     /// Looks at a page of it every so often from a byte on, where that is known to be there: what is done there next finds it
     /// in the CPU's cache, and its translation too. Several such misses overlap; those of copies, one after the other, do not.
     pub(crate) fn touch(&self, at: u64, length: usize) {

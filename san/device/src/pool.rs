@@ -79,8 +79,14 @@ struct Own {
 
 /// Where a buffer's memory is.
 enum Home {
-    Slot { pool: Rc<Inner>, region: u32, slot: u32 },
+    Slot {
+        pool: Rc<Inner>,
+        region: u32,
+        slot: u32,
+    },
     Own(Rc<Own>),
+    /// Memory of somebody else (see `straight`): only the checksums are here.
+    Elsewhere(Rc<[Cell<u32>]>),
 }
 
 /// Consecutive blocks of 4 KiB, and the checksum of each. Clones are the same blocks, which nobody changes any more.
@@ -226,13 +232,29 @@ fn cells(count: usize) -> Box<[Cell<u32>]> {
 }
 
 impl Blocks {
+    /// Blocks that were read to where somebody waits for them, with their checksums.
+    pub(crate) fn elsewhere(checksums: impl Iterator<Item = u32>) -> Blocks {
+        let sums: Rc<[Cell<u32>]> = checksums.map(Cell::new).collect();
+        let blocks = u32::try_from(sums.len()).expect("as many as are read at once");
+        Blocks { start: NonNull::dangling(), blocks, home: Home::Elsewhere(sums) }
+    }
+
+    /// They were read to where somebody waits for them: their bytes are not to be had here.
+    pub fn are_elsewhere(&self) -> bool {
+        matches!(self.home, Home::Elsewhere(_))
+    }
+
     /// How many they are, never 0.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
 
     /// The bytes of all of them.
+    ///
+    /// # Panics
+    /// If they are [elsewhere](Self::are_elsewhere).
     pub fn bytes(&self) -> &[u8] {
+        assert!(!self.are_elsewhere(), "what was read straight to a client is looked at nowhere else");
         // SAFETY: the memory is mapped and initialised, as long as said, and kept by `home`. Nobody writes to it while this is
         // borrowed: see the module. (A BlocksMut lends it from itself.)
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.blocks as usize * BLOCK_BYTES) }
@@ -260,6 +282,7 @@ impl Blocks {
                 pool.regions[*region as usize].references[*slot as usize].get() as usize
             }
             Home::Own(own) => Rc::strong_count(own),
+            Home::Elsewhere(sums) => Rc::strong_count(sums),
         }
     }
 
@@ -271,6 +294,7 @@ impl Blocks {
                 &region.checksums[first..first + self.blocks as usize]
             }
             Home::Own(own) => &own.checksums,
+            Home::Elsewhere(sums) => sums,
         }
     }
 }
@@ -281,7 +305,7 @@ fn range(first: u32, blocks: u32) -> Range<usize> {
     first..first + blocks as usize * BLOCK_BYTES
 }
 
-fn sum(bytes: &[u8], of: Address) -> u32 {
+pub(crate) fn sum(bytes: &[u8], of: Address) -> u32 {
     block_crc(of.volume, of.group, of.block, bytes)
 }
 
@@ -295,6 +319,7 @@ impl Clone for Blocks {
                 Home::Slot { pool: Rc::clone(pool), region: *region, slot: *slot }
             }
             Home::Own(own) => Home::Own(Rc::clone(own)),
+            Home::Elsewhere(sums) => Home::Elsewhere(Rc::clone(sums)),
         };
         Blocks { start: self.start, blocks: self.blocks, home }
     }
@@ -319,6 +344,10 @@ impl Data for Blocks {
     }
 
     fn take_checksum(&mut self, index: u32, of: Address) -> u32 {
+        if self.are_elsewhere() {
+            // It was taken of what was read, where it lay.
+            return self.sums()[index as usize].get();
+        }
         let crc = sum(self.block(index), of);
         self.sums()[index as usize].set(crc);
         crc

@@ -204,6 +204,12 @@ impl Uring {
     /// Hands over what was started, and waits until something is done or ready, but no longer than this. It returns at once
     /// if something is, or if nothing is in flight and nothing watched. Fails as [`submit`](Self::submit) does.
     pub fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        self.wait_also(limit, |_| false)
+    }
+
+    /// As [`wait`](Self::wait), but also until this finds something. It is called again and again while looking, and once more,
+    /// with true, before sleeping: from then on what it finds must wake the ring.
+    pub fn wait_also(&mut self, limit: Duration, mut finds: impl FnMut(bool) -> bool) -> io::Result<()> {
         if self.has_news() || !self.reaped.is_empty() || self.flying + self.watching == 0 {
             return self.poll();
         }
@@ -212,14 +218,22 @@ impl Uring {
         if self.looks && self.spins.worth_it() {
             self.submit()?;
             let mut spins = std::mem::take(&mut self.spins);
-            let found = spins.look(self.spin, limit, || {
+            let mut found = false;
+            let looked = spins.look(self.spin, limit, || {
                 self.ring.poll()?;
                 self.collect()?;
-                Ok(self.has_news())
+                found = finds(false);
+                Ok(found || self.has_news())
             });
             self.spins = spins;
-            found?;
+            looked?;
+            if found {
+                return Ok(());
+            }
             left = limit.saturating_sub(begin.elapsed());
+        }
+        if !self.has_news() && finds(true) {
+            return self.poll();
         }
         // What completes may be only a part of an ask.
         while !self.has_news() && self.flying + self.watching > 0 {

@@ -23,6 +23,17 @@ fn senseless(area: Area, at: u64, what: &'static str) -> IoFault {
     failed(area, at, io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
+/// Whether the pieces of a reading are in the order of its buffer, do not overlap, and fit.
+pub(crate) fn is_in_order(reading: &Reading) -> bool {
+    let mut filled = 0;
+    reading.pieces.iter().all(|piece| {
+        let end = piece.first.checked_add(piece.blocks).filter(|end| *end <= reading.blocks);
+        let fits = piece.first >= filled && piece.blocks > 0;
+        filled = end.unwrap_or(u32::MAX);
+        fits && end.is_some()
+    })
+}
+
 /// The buffer for a reading, with zeroes where no piece is. Fails for pieces that are not in the order of the buffer, overlap
 /// or do not fit, and if there is no memory.
 pub(crate) fn buffer_for(reading: &Reading, pool: &Pool) -> Result<BlocksMut, IoFault> {

@@ -19,6 +19,7 @@
 //! | `served` | a volume, with the requests of its clients |
 //! | `kept` | a replica, with its store and its devices |
 //! | `client` | a connection of a client |
+//! | `guests` | clients that ask by their memory |
 //! | [`peer`] | what is said to another node |
 //! | `heard` | what it says |
 //! | [`counts`] | what is counted of I/O |
@@ -28,6 +29,7 @@ mod blocks;
 mod client;
 mod control;
 pub mod counts;
+mod guests;
 mod heard;
 mod kept;
 pub mod order;
@@ -52,11 +54,13 @@ use loadline_san_core::store::Completion;
 use loadline_san_core::volume::{self, Event};
 use loadline_san_device::pool::{Blocks, Class, Pool};
 use loadline_san_device::uring::{For, Uring, UringError, UringOptions};
+use loadline_san_export::asked::Asked;
 use loadline_san_protocol::ClusterId;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use thiserror::Error;
 
 use client::Client;
+use guests::Guests;
 use heard::Hearing;
 use kept::Kept;
 use order::{Order, Report};
@@ -161,6 +165,16 @@ pub struct EventLoop {
     answered: Vec<u32>,
     /// Clients that wait until there is memory for what they ask.
     starved: Vec<u32>,
+    /// Those that are to be hung up on.
+    broken: Vec<u32>,
+    /// Clients whose queues are looked at: they need not say that there is something.
+    guests: Vec<u32>,
+    /// By which keys their queues are watched, when they are not looked at.
+    kicks: HashMap<u32, (u32, u16), RandomState>,
+    /// Clients that have begun to say something, or wait for what is in flight.
+    late: Vec<u32>,
+    /// What they ask, on its way.
+    asked: Vec<Asked>,
     /// Something was said to another node, and is not sent.
     said: bool,
     /// Something was said to another node, or heard, since it waited.
@@ -236,6 +250,11 @@ impl EventLoop {
             readable: VecDeque::new(),
             answered: Vec::new(),
             starved: Vec::new(),
+            broken: Vec::new(),
+            guests: Vec::new(),
+            kicks: HashMap::default(),
+            late: Vec::new(),
+            asked: Vec::new(),
             said: false,
             talked: false,
             taken: 0,
@@ -270,6 +289,7 @@ impl EventLoop {
     /// Runs until it is told to stop. Fails if the kernel refuses to serve the ring.
     pub fn run(mut self) -> io::Result<()> {
         while !self.stopped {
+            self.look_at_guests();
             let more = !self.listed.is_empty()
                 || !self.readable.is_empty()
                 || !self.local.is_empty()
@@ -286,13 +306,14 @@ impl EventLoop {
                 // As long as others have work to do, they may need the core.
                 let few = self.together < FEW
                     && self.volumes.values().map(|served| served.at_work.len()).sum::<usize>() < 2;
-                self.uring.look_first(few);
+                self.uring.look_first(few || !self.guests.is_empty());
                 if std::mem::take(&mut self.talked) && !few {
                     // Nodes and clients that share the core have their turn first, if there are any: what they say meanwhile
                     // comes together, and costs a fifth to a quarter less.
                     std::thread::yield_now();
                 }
-                self.uring.wait(limit)?;
+                self.wait(limit)?;
+                self.look_at_guests();
             }
             while let Some((key, what)) = self.uring.ready() {
                 self.ready(key, what)?;
@@ -347,6 +368,8 @@ impl EventLoop {
             }
         } else if self.hearings.contains_key(&key) {
             self.readable.push_back(key);
+        } else if let Some((client, queue)) = self.kicks.remove(&key) {
+            self.kicked(client, queue);
         } else if let Some(node) = self.to_peers.get(&key)
             && let Some(peer) = self.peers.get_mut(node)
             && peer.key == key
@@ -408,7 +431,8 @@ impl EventLoop {
             kept.listed = false;
             let mut told = std::mem::take(&mut self.told);
             kept.store.hold(if self.pool.is_short() { 0 } else { MOST_HELD });
-            let more = kept.run(&mut self.uring, &mut told);
+            let guests = Guests { volumes: &self.volumes, clients: &self.clients };
+            let more = kept.run(&mut self.uring, &guests, &mut told);
             self.now = crate::clock::now();
             if told.iter().any(|told| matches!(told, Completion::Failed)) {
                 let why = kept.store.why_failed().unwrap_or("it was found damaged").to_owned();
@@ -481,7 +505,7 @@ impl EventLoop {
                     if let Some(at_work) = served.at_work.get(&request)
                         && let Some(client) = self.clients.get_mut(&at_work.client)
                     {
-                        client.session.fill(at_work.slot, at, blocks, content);
+                        client.fill(at_work.slot, at, blocks, content);
                     }
                 }
                 volume::Action::Merge { ownership, job, request, head, tail } => {
@@ -490,6 +514,7 @@ impl EventLoop {
                 }
                 volume::Action::Attached => {
                     served.attached = true;
+                    self.attached_anew(id);
                     (self.tell)(Report::Attached(id));
                     again |= self.let_in(id);
                 }
@@ -499,7 +524,10 @@ impl EventLoop {
                     if let Some(at_work) = served.ended(request, result.is_ok(), now)
                         && let Some(client) = self.clients.get_mut(&at_work.client)
                     {
-                        client.session.complete(at_work.slot, result);
+                        if let Err(why) = client.complete(at_work.slot, result) {
+                            eprintln!("loadline: a virtual machine is hung up on: {why}");
+                            self.broken.push(at_work.client);
+                        }
                         if self.answered.last() != Some(&at_work.client) {
                             self.answered.push(at_work.client);
                         }
@@ -581,6 +609,7 @@ impl EventLoop {
                 self.share_out_scrub();
             }
             self.close_replicas();
+            self.readable.extend(self.late.drain(..));
         }
         self.work_off();
     }

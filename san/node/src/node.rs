@@ -16,6 +16,7 @@
 
 mod doors;
 mod forward;
+mod guests;
 pub mod manage;
 mod moving;
 mod reconcile;
@@ -40,6 +41,7 @@ use crate::config::{ConfigError, ConfigStore};
 use crate::event_loop::order::{LoopState, Order, Report};
 use crate::event_loop::{EventLoop, LoopError, LoopOptions, Orders};
 use crate::settings::NodeSettings;
+use guests::GuestDoor;
 
 pub(crate) use reconcile::random;
 
@@ -111,6 +113,8 @@ pub(crate) struct State {
     volumes: BTreeMap<u64, bool>,
     /// Volumes whose clients are let in here.
     pub(crate) attached: BTreeSet<u64>,
+    /// Where virtual machines come, for each of them.
+    guests: BTreeMap<u64, GuestDoor>,
     pub(crate) loops: Vec<LoopState>,
     looking: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
     /// By the order's number.
@@ -278,7 +282,10 @@ impl Node {
                 Report::Propose(volume, record, replaces) => {
                     self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
                 }
-                Report::Attached(volume) => _ = self.state().attached.insert(volume.0),
+                Report::Attached(volume) => {
+                    self.open_for_guests(volume.0);
+                    self.state().attached.insert(volume.0);
+                }
                 Report::Detached(volume) => _ = self.state().attached.remove(&volume.0),
                 Report::Ordered(number, result) => {
                     if let Some(waits) = self.state().ordered.remove(&number) {

@@ -54,6 +54,11 @@ impl NodeSettings {
         toml::from_str(&text).map_err(|error| wrong(error.to_string()))
     }
 
+    /// Where virtual machines of this machine come, for the volume of this name.
+    pub fn vhost_socket(&self, volume: &str) -> PathBuf {
+        self.folder.join("vhost").join(format!("{volume}.sock"))
+    }
+
     /// Where clients of this machine come.
     pub fn socket(&self) -> PathBuf {
         self.folder.join("nbd.sock")

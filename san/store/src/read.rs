@@ -10,7 +10,7 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Completion, Tag};
 use loadline_san_protocol::slot::BlockState;
 
-use crate::io::{Area, Ask, Data, Piece, Reading};
+use crate::io::{Address, Area, Ask, Data, Piece, Reading, Token};
 use crate::log::Kind;
 use crate::store::{Action, Purpose, Store, merged};
 
@@ -96,6 +96,19 @@ impl Reads {
 }
 
 impl<D: Data> Store<D> {
+    /// What is read under this token, if that is what was asked for in `Read`, and for the first time: for what, from which
+    /// block on, and what the first of its checksums is of. It may be read to where it is wanted, instead of into a buffer.
+    pub fn reads_for(&self, token: Token) -> Option<(Tag, Address)> {
+        let Purpose::Read(index) = self.purpose(token) else { return None };
+        let job = self.reads.jobs.get(index as usize)?;
+        match job.whose {
+            Whose::Asked(tag) if job.record.is_none() && job.tries == 0 => {
+                Some((tag, self.address(job.block)))
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn run_reads(&mut self, out: &mut Vec<Action<D>>) {
         while let Some(question) = self.reads.waiting.pop_front() {
             if let Question::Above(_) = question

@@ -428,6 +428,10 @@ impl<D: Data> Store<D> {
         }
     }
 
+    pub(crate) fn purpose(&self, token: Token) -> Purpose {
+        self.purposes.get(token.0 as usize).copied().unwrap_or(Purpose::None)
+    }
+
     pub(crate) fn ask(&mut self, purpose: Purpose, ask: Ask<D>, out: &mut Vec<Action<D>>) {
         let token = self.free_tokens.pop().unwrap_or_else(|| {
             self.purposes.push(Purpose::None);

@@ -1,10 +1,11 @@
-//! Who hands I/Os to the kernel. Four engines, one shape:
+//! Who hands I/Os to the kernel, or to a server. Five engines, one shape:
 //!
 //! ```text
 //!            push(slot, I/O) … push … wait(at least n, at most t) … reap → (slot, result) …
 //!   uring    a ring of this thread      the kernel
 //!   pool     a queue                    threads with pread and pwrite, where io_uring is refused
 //!   nbd      a ring and a connection     an NBD server
+//!   vhost    a queue in shared memory    a vhost-user-blk server
 //!   null     a list                     nobody: what is pushed has completed
 //! ```
 //!
@@ -15,8 +16,10 @@ pub(crate) mod nbd;
 pub(crate) mod null;
 pub(crate) mod pool;
 pub(crate) mod uring;
+pub(crate) mod vhost;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use loadline_base::buffer::AlignedBuffer;
@@ -69,6 +72,8 @@ pub(crate) struct Memory {
     block: usize,
     read: Option<AlignedBuffer>,
     write: Option<AlignedBuffer>,
+    /// What the regions are mapped from, in their order, if others may map them too.
+    files: Vec<OwnedFd>,
 }
 
 impl Memory {
@@ -78,7 +83,27 @@ impl Memory {
             let bytes = block.checked_mul(slots).ok_or(io::ErrorKind::OutOfMemory)?;
             if wanted { AlignedBuffer::new(bytes).map(Some) } else { Ok(None) }
         };
-        Ok(Memory { block, read: region(reads)?, write: region(writes)? })
+        Ok(Memory { block, read: region(reads)?, write: region(writes)?, files: Vec::new() })
+    }
+
+    /// The same, that a server may map.
+    pub(crate) fn new_shared(block: usize, slots: usize, reads: bool, writes: bool) -> io::Result<Memory> {
+        let mut files = Vec::new();
+        let mut region = |wanted: bool| {
+            let bytes = block.checked_mul(slots).ok_or(io::ErrorKind::OutOfMemory)?;
+            let made = if wanted { Some(AlignedBuffer::shared(bytes)?) } else { None };
+            io::Result::Ok(made.map(|(buffer, file)| {
+                files.push(file);
+                buffer
+            }))
+        };
+        let (read, write) = (region(reads)?, region(writes)?);
+        Ok(Memory { block, read, write, files })
+    }
+
+    /// The regions that a server may map, with what they are mapped from.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = (&AlignedBuffer, &OwnedFd)> {
+        self.regions().zip(&self.files)
     }
 
     /// The regions, reads first.

@@ -31,7 +31,7 @@ pub(super) struct Link<D> {
     pub(super) node: NodeId,
     pub(super) group: GroupIndex,
     pub(super) state: State,
-    session: u64,
+    pub(super) session: u64,
     process: Incarnation,
     /// When the session was last asked for.
     asked: Moment,

@@ -35,10 +35,10 @@ mod watch;
 
 use std::collections::VecDeque;
 
-use crate::ids::{Epoch, Owner, ProposalId, ReplicaId, VolumeId};
+use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{FromReplica, ToOwner};
+use crate::message::{FromReplica, Job, ToOwner};
 use crate::record::{Record, State};
 use crate::rule::{Rule, left_out};
 use crate::swap::{Outcome, Swap, WentBack};
@@ -69,6 +69,8 @@ struct Context {
     /// The highest epoch that a replica said it had promised.
     promised: Epoch,
     blocked: Option<WentBack>,
+    /// The node that owns it, and since which attachment no other has.
+    alone: Option<(NodeId, u64)>,
     /// What was known when a person decided: that the store holds less is no news.
     passed: Epoch,
     sessions: u64,
@@ -178,6 +180,7 @@ impl<D: Clone> Volume<D> {
             looked: None,
             promised: Epoch(0),
             blocked: None,
+            alone: None,
             passed: Epoch(0),
             sessions: 0,
             proposals: 0,
@@ -215,6 +218,21 @@ impl<D: Clone> Volume<D> {
             Role::Active(active) => active.returning(),
             _ => Vec::new(),
         }
+    }
+
+    /// How often the volume was attached, and since which of these attachments no other node has owned it, if this one does:
+    /// what was begun since then, and was not answered when the process died, may be begun anew (rule T4).
+    pub fn attachment(&self) -> Option<(u64, u64)> {
+        let record = self.c.record()?;
+        let (node, since) = self.c.alone.filter(|(node, _)| *node == record.owner.node)?;
+        (node == self.c.me.node).then_some((record.attachment, since))
+    }
+
+    /// The client's read for which a replica was asked, in this session, to read blocks from this one on; and where these are
+    /// in it, counted from the block with its first sector. `None` if nobody waits for them any more, or not for that alone.
+    pub fn awaited(&self, from: ReplicaId, session: u64, job: Job, block: u64) -> Option<(RequestId, u64)> {
+        let Role::Active(active) = &self.role else { return None };
+        active.awaited(from, session, job, block)
     }
 
     /// Requests that wait, for whatever reason.
@@ -255,7 +273,8 @@ impl<D: Clone> Volume<D> {
                 if (record.epoch > known || back)
                     && let Ok(swap) = Swap::new(record)
                 {
-                    (self.c.blocked, self.c.swap, self.c.proposed) = (None, Some(swap), None);
+                    (self.c.blocked, self.c.swap, self.c.proposed, self.c.alone) =
+                        (None, Some(swap), None, None);
                     // What was counted may be of a record that never was.
                     self.turn_out(out);
                     self.retire(now, Failure::Deposed, out);
@@ -345,6 +364,13 @@ impl<D: Clone> Volume<D> {
         };
         if !self.c.is_undecided() {
             (self.c.proposed, self.c.stuck) = (None, None);
+        }
+        // To own it again after another node, this one has to claim it from a record that says so, and has seen that.
+        if let Some(record) = self.c.record() {
+            let (node, number) = (record.owner.node, record.attachment);
+            if self.c.alone.is_none_or(|(alone, _)| alone != node) {
+                self.c.alone = Some((node, number));
+            }
         }
         if let Some(record) = self.c.record().filter(|record| record.owner == self.c.me) {
             let (epoch, number) = (record.epoch, record.attachment);

@@ -12,6 +12,7 @@ use loadline_san_device::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
 use thiserror::Error;
 
 use super::handshake::{ALLOCATION_ID, Choice, SECTOR};
+use crate::asked::{Asked, What};
 use loadline_san_device::outbox::Outbox;
 
 /// The most requests of a connection that are not answered. More wait in its socket.
@@ -24,34 +25,6 @@ const STAGE: usize = 256 << 10;
 const DIRECT: usize = 16 << 10;
 /// The most bytes whose allocation is told in one answer: they are looked at.
 const MOST_STATUS: u32 = 2 << 20;
-
-/// What a client asks for.
-#[derive(Debug)]
-pub enum What {
-    /// Data.
-    Read,
-    /// To write this, from the first sector on.
-    Write(BlocksMut),
-    /// To write zeroes.
-    WriteZeroes,
-    /// To give space back.
-    Trim,
-    /// That all it was told to be written is durable.
-    Flush,
-}
-
-/// A request for the volume.
-#[derive(Debug)]
-pub struct Asked {
-    /// Its place in the session, to be told with its answers. It is used again when this request is complete.
-    pub slot: u32,
-    /// What.
-    pub what: What,
-    /// The first sector of 512 bytes.
-    pub sector: u64,
-    /// How many.
-    pub sectors: u32,
-}
 
 /// Why a client is hung up on.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -4,19 +4,31 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use loadline_san_core::ids::VolumeId;
+use loadline_san_core::message::Content;
+use loadline_san_core::volume::Failure;
 use loadline_san_device::outbox::Outbox;
+use loadline_san_device::pool::Blocks;
 use loadline_san_export::nbd::session::Session;
+use loadline_san_export::vhost::session as vhost;
 use nix::errno::Errno;
 use nix::libc;
 
 /// Slices that are sent together at most.
 const SLICES: usize = 128;
 
+/// How a client asks.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// By NBD, at a socket.
+    Nbd(OwnedFd, Session),
+    /// By memory that it shares.
+    Vhost(Box<vhost::Session>),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Client {
-    pub(super) socket: OwnedFd,
-    pub(super) session: Session,
+    pub(super) way: Way,
     pub(super) volume: VolumeId,
     /// It is watched for what it says.
     pub(super) watched: bool,
@@ -28,6 +40,73 @@ pub(super) struct Client {
     pub(super) paused: bool,
     /// Bytes that it takes, as they are counted.
     pub(super) taken: usize,
+    /// Its queues are looked at, if it has some.
+    pub(super) looked_at: bool,
+    /// There is something in them, and it is in the list of those that are to be read.
+    pub(super) listed: bool,
+}
+
+impl Client {
+    pub(super) fn new(way: Way, volume: VolumeId) -> Client {
+        let (watched, watched_for_room, blocked, paused, taken) = (false, false, false, false, 0);
+        Client {
+            way,
+            volume,
+            watched,
+            watched_for_room,
+            blocked,
+            paused,
+            taken,
+            looked_at: false,
+            listed: false,
+        }
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        match &self.way {
+            Way::Nbd(socket, _) => socket,
+            Way::Vhost(session) => session.socket(),
+        }
+    }
+
+    /// A part of what it reads.
+    pub(super) fn fill(&mut self, slot: u32, at: u64, blocks: u32, content: Content<Blocks>) {
+        match &mut self.way {
+            Way::Nbd(_, session) => session.fill(slot, at, blocks, content),
+            Way::Vhost(session) => session.fill(slot, at, blocks, &content),
+        }
+    }
+
+    /// What it asked is complete. Fails if it is to be hung up on.
+    pub(super) fn complete(
+        &mut self,
+        slot: u32,
+        result: Result<(), Failure>,
+    ) -> Result<(), vhost::SessionError> {
+        match &mut self.way {
+            Way::Nbd(_, session) => {
+                session.complete(slot, result);
+                Ok(())
+            }
+            Way::Vhost(session) => session.complete(slot, result),
+        }
+    }
+
+    /// Bytes that what it asked for takes, and what it was not sent.
+    pub(super) fn takes(&self) -> usize {
+        match &self.way {
+            Way::Nbd(_, session) => session.taken(),
+            Way::Vhost(session) => session.taken(),
+        }
+    }
+
+    /// Whether it may ask for more.
+    pub(super) fn wants_more(&self) -> bool {
+        match &self.way {
+            Way::Nbd(_, session) => session.wants_bytes(),
+            Way::Vhost(session) => session.wants_requests(),
+        }
+    }
 }
 
 /// What has come of reading.

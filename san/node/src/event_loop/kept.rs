@@ -12,12 +12,14 @@ use loadline_san_core::store::Completion;
 use loadline_san_device::direct::Direct;
 use loadline_san_device::file::Devices;
 use loadline_san_device::pool::Blocks;
+use loadline_san_device::straight::Straight;
 use loadline_san_device::uring::Uring;
-use loadline_san_store::io::{Area, Ask, Done, IoFault, Token};
+use loadline_san_store::io::{Address, Area, Ask, Done, IoFault, Reading, Token};
 use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
 
 use super::counts::BackEnd;
+use super::guests::Guests;
 use super::order::{ReplicaFault, ReplicaState, Scrub};
 
 /// Blocks that a device in memory writes or reads before others have their turn, and clients are answered: these go on beside.
@@ -180,7 +182,12 @@ impl Kept {
     }
 
     /// The store does what it can do now. What it tells is added to `told`. Whether there is more that it can do at once.
-    pub(super) fn run(&mut self, uring: &mut Uring, told: &mut Vec<Completion<Blocks>>) -> bool {
+    pub(super) fn run(
+        &mut self,
+        uring: &mut Uring,
+        guests: &Guests,
+        told: &mut Vec<Completion<Blocks>>,
+    ) -> bool {
         self.store.run(&mut self.store_actions);
         self.act(uring, told);
         if let Io::Direct(direct) = &mut self.io {
@@ -191,7 +198,15 @@ impl Kept {
                 && let Some((token, ask)) = self.asks.pop_front()
             {
                 blocks += size(&ask);
-                let done = direct.carry_out(ask);
+                let done = match ask {
+                    Ask::Read(reading) => match straight(&self.store, guests, token, &reading) {
+                        Some((into, of)) => direct
+                            .read_straight(reading, &into, of)
+                            .unwrap_or_else(|reading| direct.carry_out(Ask::Read(reading))),
+                        None => direct.carry_out(Ask::Read(reading)),
+                    },
+                    ask => direct.carry_out(ask),
+                };
                 let now = crate::clock::now();
                 count(&mut self.counts, &done, now.since(since));
                 since = now;
@@ -231,6 +246,18 @@ impl Kept {
             }
         }
     }
+}
+
+/// Where a client waits for what is read, if it can be put there; and what the first of its checksums is of.
+fn straight(
+    store: &Store<Blocks>,
+    guests: &Guests,
+    token: Token,
+    reading: &Reading,
+) -> Option<(Straight, Address)> {
+    let (tag, of) = store.reads_for(token)?;
+    let into = guests.straight(store.identity(), tag, of.block, reading.blocks)?;
+    Some((into, of))
 }
 
 /// Blocks that an ask writes or reads; at least one.

@@ -59,10 +59,17 @@ pub struct NewClient {
     pub volume: VolumeId,
     /// What it was told of it, in bytes.
     pub bytes: u64,
-    /// What it has chosen.
-    pub choice: Choice,
-    /// What it has sent since.
-    pub rest: Vec<u8>,
+    /// How it asks.
+    pub way: NewWay,
+}
+
+/// How a client asks.
+#[derive(Debug)]
+pub enum NewWay {
+    /// By NBD: what it has chosen, and what it has sent since.
+    Nbd(Choice, Vec<u8>),
+    /// By its memory; of a volume of this name.
+    Vhost(String),
 }
 
 /// What the control path tells.

@@ -7,7 +7,7 @@ use loadline_san_core::layout::{Layout, MOST_TOGETHER};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::{Ask, OrderError, Request, RequestId, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
-use loadline_san_export::nbd::session::{Asked, What};
+use loadline_san_export::asked::{Asked, What};
 
 use super::blocks::{address, is_whole};
 use super::counts::FrontEnd;

@@ -7,10 +7,10 @@ use loadline_san_core::volume::Event;
 use loadline_san_device::uring::For;
 use loadline_san_export::nbd::session::Session;
 
-use super::client::{self, Client, Received};
+use super::client::{self, Client, Received, Way};
 use super::heard::Heard;
 use super::kept::Kept;
-use super::order::NewClient;
+use super::order::{NewClient, NewWay};
 use super::served::Served;
 use super::{EventLoop, Local};
 
@@ -46,12 +46,21 @@ impl EventLoop {
         let more = !served.announced.is_empty();
         for new in come {
             let key = self.key();
-            let NewClient { socket, volume, bytes, choice, rest } = new;
-            let session = Session::new(choice, bytes, &rest);
-            let (watched, watched_for_room, blocked, paused, taken) = (false, false, false, false, 0);
-            let client =
-                Client { socket, session, volume, watched, watched_for_room, blocked, paused, taken };
-            self.clients.insert(key, client);
+            let NewClient { socket, volume, bytes, way } = new;
+            let way = match way {
+                NewWay::Nbd(choice, rest) => Way::Nbd(socket, Session::new(choice, bytes, &rest)),
+                NewWay::Vhost(name) => match self.guest(socket, volume, bytes, &name) {
+                    Ok(session) => Way::Vhost(Box::new(session)),
+                    Err(why) => {
+                        eprintln!("loadline: a virtual machine does not get volume {name}: {why}");
+                        if let Some(served) = self.volumes.get_mut(&id) {
+                            served.clients -= 1;
+                        }
+                        continue;
+                    }
+                },
+            };
+            self.clients.insert(key, Client::new(way, volume));
             self.readable.push_back(key);
         }
         more
@@ -75,14 +84,18 @@ impl EventLoop {
         let Some(served) = self.volumes.get_mut(&client.volume) else { return };
         let mut received = Received::Nothing;
         let fits = self.taken < MOST_TAKEN || client.taken == 0;
-        if fits && client.session.wants_bytes() {
-            received = client::receive(&client.socket, client.session.space());
+        let Way::Nbd(socket, session) = &mut client.way else {
+            self.read_guest(key, fits);
+            return;
+        };
+        if fits && session.wants_bytes() {
+            received = client::receive(socket, session.space());
             if let Received::Some(bytes) = received {
-                client.session.received(bytes);
+                session.received(bytes);
             }
         }
         loop {
-            match client.session.next(&self.pool) {
+            match session.next(&self.pool) {
                 Ok(Some(asked)) => served.ask(key, asked),
                 Ok(None) => break,
                 Err(why) => {
@@ -93,7 +106,7 @@ impl EventLoop {
             }
         }
         let volume = client.volume;
-        client.paused = !fits || !client.session.wants_bytes();
+        client.paused = !fits || !session.wants_bytes();
         if received == Received::End {
             self.hang_up(key);
         } else {
@@ -114,7 +127,7 @@ impl EventLoop {
 
     pub(super) fn hang_up(&mut self, key: u32) {
         let Some(client) = self.clients.remove(&key) else { return };
-        client::shut_down(&client.socket);
+        client::shut_down(client.socket());
         self.taken -= client.taken;
         if let Some(served) = self.volumes.get_mut(&client.volume) {
             served.leave(key);
@@ -126,24 +139,32 @@ impl EventLoop {
         let mut answered = std::mem::take(&mut self.answered);
         for key in answered.drain(..) {
             let Some(client) = self.clients.get_mut(&key) else { continue };
-            if client.session.out.bytes() > 0 && !client.blocked {
-                match client::send_all(&client.socket, &mut client.session.out) {
-                    Ok(room) => client.blocked = !room,
-                    Err(_) => {
-                        self.hang_up(key);
-                        continue;
-                    }
+            let is_over = match &mut client.way {
+                Way::Nbd(socket, session) => {
+                    let sent = match session.out.bytes() > 0 && !client.blocked {
+                        true => client::send_all(socket, &mut session.out).map(|room| client.blocked = !room),
+                        false => Ok(()),
+                    };
+                    sent.is_err() || session.is_over()
                 }
-            }
-            if client.session.is_over() {
+                Way::Vhost(session) => {
+                    session.tell();
+                    // It may have waited for what was in flight.
+                    if session.is_late() && session.in_flight() == 0 {
+                        self.readable.push_back(key);
+                    }
+                    false
+                }
+            };
+            if is_over {
                 self.hang_up(key);
                 continue;
             }
-            let taken = client.session.taken();
+            let taken = client.takes();
             self.taken = self.taken - client.taken + taken;
             client.taken = taken;
             // One that asks for more than it may, or does not read, is not listened to until it is answered.
-            if client.paused && client.session.wants_bytes() {
+            if client.paused && client.wants_more() {
                 if self.taken < MOST_TAKEN || taken == 0 {
                     client.paused = false;
                     self.readable.push_back(key);
@@ -151,9 +172,11 @@ impl EventLoop {
                     self.starved.push(key);
                 }
             }
-            let fd = client.socket.as_raw_fd();
+            let fd = client.socket().as_raw_fd();
             let mut watched = Ok(());
-            if !client.paused && !std::mem::replace(&mut client.watched, !client.paused) {
+            if matches!(client.way, Way::Vhost(_)) {
+                // What it says is heard whatever it asks for.
+            } else if !client.paused && !std::mem::replace(&mut client.watched, !client.paused) {
                 watched = self.uring.watch(fd, key, For::Input);
             }
             if client.blocked && !std::mem::replace(&mut client.watched_for_room, true) {

@@ -19,13 +19,13 @@ use super::forward::Forward;
 use super::{Node, NodeError};
 use crate::config::catalog;
 use crate::config::catalog::VolumeState;
-use crate::event_loop::order::{NewClient, Order};
+use crate::event_loop::order::{NewClient, NewWay, Order};
 use crate::event_loop::peer::Preamble;
 
 /// Who has not chosen by then is hung up on.
 const CHOOSES: Duration = Duration::from_secs(10);
 /// How long a client waits until a volume is served.
-const SERVED: Duration = Duration::from_secs(8);
+pub(super) const SERVED: Duration = Duration::from_secs(8);
 /// How often a loop is told that a volume is wanted here.
 const ASKED: Duration = Duration::from_millis(500);
 /// After so long without a word, and four times as long without an answer, a connection is given up. Seconds.
@@ -158,7 +158,8 @@ impl Node {
 
     fn hand_over<C: Connection>(&self, stream: C, volume: u64, bytes: u64, choice: Choice, rest: Vec<u8>) {
         if let Ok(socket) = stream.descriptor() {
-            let client = NewClient { socket, volume: VolumeId(volume), bytes, choice, rest };
+            let way = NewWay::Nbd(choice, rest);
+            let client = NewClient { socket, volume: VolumeId(volume), bytes, way };
             self.loop_of(volume).give(Order::Client(Box::new(client)));
         }
     }
@@ -253,7 +254,7 @@ impl Node {
     }
 
     /// The loop is told now and then that a volume is wanted here: it may not know it yet.
-    fn want_attached(&self, id: u64, asked: &mut Option<Instant>) {
+    pub(super) fn want_attached(&self, id: u64, asked: &mut Option<Instant>) {
         if asked.is_none_or(|asked| asked.elapsed() > ASKED) {
             *asked = Some(Instant::now());
             self.loop_of(id).give(Order::Attach(VolumeId(id)));

@@ -127,6 +127,7 @@ impl Node {
                 self.open_volume(*id, volume);
             }
         }
+        self.doors_for_guests();
         done
     }
 

@@ -12,7 +12,7 @@ use crate::lease::Moment;
 use crate::message::{Content, Job, Rotten, ToReplica};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
-use crate::volume::{Action, Ask, Context, Failure};
+use crate::volume::{Action, Ask, Context, Failure, Request, RequestId};
 
 impl<D: Clone> Active<D> {
     /// Reads these blocks of the volume.
@@ -97,6 +97,28 @@ impl<D: Clone> Active<D> {
         if let Some(link) = self.links.iter().find(|link| link.replica == *replica) {
             link.send(c, message, out);
         }
+    }
+
+    /// The client's read for which a member was asked, in this session, to read blocks from this one on; and where these are in
+    /// it, counted from the block with its first sector. `None` if nobody waits for them any more, or not for that alone.
+    pub(in crate::volume) fn awaited(
+        &self,
+        from: ReplicaId,
+        session: u64,
+        id: Job,
+        block: u64,
+    ) -> Option<(RequestId, u64)> {
+        let job = self.jobs.slots.get(id.slot as usize)?;
+        let Work::Client(Request { id: request, ask: Ask::Read, .. }) = &job.work else { return None };
+        let part = job.parts.get(id.part as usize)?;
+        let link = self.links.iter().find(|link| link.replica == from)?;
+        let waits = job.turn == id.turn
+            && (job.stage, job.careful) == (Stage::Reading, false)
+            && (part.done, part.asked) == (false, Some(from))
+            && part.rotten.is_empty()
+            && part.piece.block == block
+            && link.session == session;
+        waits.then_some((*request, part.at))
     }
 
     /// What has not been answered is asked again, of another member if there is one.

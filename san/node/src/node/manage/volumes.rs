@@ -65,6 +65,8 @@ pub struct Use {
     pub nbd: String,
     /// On the node's own machine.
     pub nbd_unix: String,
+    /// On the node's own machine, for who shares its memory (vhost-user-blk): the socket.
+    pub vhost_user: String,
 }
 
 impl Node {
@@ -271,6 +273,7 @@ impl Node {
             node: node.name.clone(),
             nbd: format!("nbd://{}/{name}", node.nbd),
             nbd_unix: format!("nbd+unix:///{name}?socket={}", self.0.settings.socket().display()),
+            vhost_user: self.0.settings.vhost_socket(name).display().to_string(),
         })
     }
 

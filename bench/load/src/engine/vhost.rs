@@ -1,0 +1,206 @@
+//! A vhost-user-blk server's disk: requests and answers in memory that both sides see, one queue for each thread.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loadline_base::spin::Spins;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::uring::{SPIN, SPIN_FOR_SEVERAL, Waiting};
+use super::{Engine, Io, Kind, Memory};
+use crate::vhost::{Queue, VhostDisk};
+
+/// How long dropping an engine waits for the server to be done with its memory.
+const DROP_LIMIT: Duration = Duration::from_millis(100);
+/// So many requests are made known before others follow.
+const MANY: usize = 8;
+
+pub(crate) struct VhostEngine {
+    disk: Arc<VhostDisk>,
+    /// Given back at the end.
+    queue: ManuallyDrop<Queue>,
+    /// Leaked if the server may yet use it at the end.
+    memory: ManuallyDrop<Memory>,
+    /// What each slot's I/O moves.
+    lengths: Vec<u32>,
+    in_flight: usize,
+    /// Requests that the server was not told of.
+    pushed: usize,
+    done: VecDeque<(u32, i32)>,
+    poll: bool,
+    spins: Spins,
+}
+
+impl VhostEngine {
+    /// An engine for `slots` I/Os on this disk, whose memory others may map.
+    pub(crate) fn new(
+        disk: Arc<VhostDisk>,
+        memory: Memory,
+        slots: usize,
+        waiting: Waiting,
+    ) -> io::Result<VhostEngine> {
+        let queue = disk.take_queue()?;
+        let mut engine = VhostEngine {
+            disk,
+            queue: ManuallyDrop::new(queue),
+            memory: ManuallyDrop::new(memory),
+            lengths: vec![0; slots],
+            in_flight: 0,
+            pushed: 0,
+            done: VecDeque::with_capacity(slots),
+            poll: waiting == Waiting::Spins,
+            spins: Spins::new(waiting == Waiting::SpinsFirst),
+        };
+        // What was mapped is unmapped by dropping the engine.
+        engine.disk.map(&mut engine.memory)?;
+        Ok(engine)
+    }
+
+    fn collect(&mut self) {
+        let before = self.done.len();
+        let lengths = &self.lengths;
+        self.done.extend(self.queue.blk.completions().map(|done| {
+            let moved = lengths[done.context as usize] as i32;
+            (done.context, if done.ret < 0 { done.ret } else { moved })
+        }));
+        self.in_flight -= self.done.len() - before;
+    }
+
+    /// Sleeps until the server says that something is done, or has gone.
+    fn sleep(&mut self, limit: Duration) -> io::Result<()> {
+        self.queue.blk.set_used_notif_enabled(true);
+        if !self.queue.blk.completions().has_next() {
+            let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
+            let mut both = [
+                PollFd::new(self.queue.completed.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.disk.socket(), PollFlags::empty()),
+            ];
+            // Rounded up: a limit of less than a millisecond is not to become none.
+            let limit = limit.as_micros().div_ceil(1000).min(60_000) as u16;
+            match poll(&mut both, PollTimeout::from(limit)) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let (told, state) = (both[0].revents(), both[1].revents());
+            if told.is_some_and(|told| told.contains(PollFlags::POLLIN)) {
+                self.queue.completed.read()?;
+            } else if state.is_some_and(|state| state.intersects(gone)) {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the vhost-user server hung up: see what it says about why",
+                ));
+            }
+        }
+        // What has come since is looked for; nobody need tell of it.
+        self.queue.blk.set_used_notif_enabled(false);
+        Ok(())
+    }
+}
+
+impl Engine for VhostEngine {
+    fn push(&mut self, io: Io) -> io::Result<()> {
+        self.lengths[io.slot as usize] = io.length;
+        if io.kind == Kind::Flush && !self.disk.flushes {
+            self.done.push_back((io.slot, 0));
+            return Ok(());
+        }
+        let length = io.length as usize;
+        let queue = &mut self.queue.blk;
+        match io.kind {
+            Kind::Flush => queue.flush(io.slot)?,
+            Kind::Read => {
+                let into = self.memory.address(io.slot, Kind::Read);
+                // SAFETY: the memory belongs to this engine and is kept until its I/Os are seen (see drop), and a slot has
+                // one I/O at a time, which the caller's list of free slots keeps true.
+                unsafe { queue.read_raw(io.offset, into, length, io.slot) }?;
+            }
+            Kind::Write => {
+                let from = self.memory.address(io.slot, Kind::Write);
+                // SAFETY: as above.
+                unsafe { queue.write_raw(io.offset, from, length, io.slot) }?;
+            }
+        }
+        self.in_flight += 1;
+        self.pushed += 1;
+        Ok(())
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        // A wait follows soon.
+        if self.pushed < MANY { Ok(()) } else { self.notify() }
+    }
+
+    fn wait(&mut self, want: usize, limit: Duration) -> io::Result<()> {
+        self.notify()?;
+        self.collect();
+        if self.poll {
+            return Ok(());
+        }
+        let want = want.min(self.done.len() + self.in_flight);
+        let begin = Instant::now();
+        if self.done.len() < want && self.spins.worth_it() {
+            let longest = if want > 1 { SPIN_FOR_SEVERAL } else { SPIN };
+            let mut spins = std::mem::take(&mut self.spins);
+            let found = spins.look(longest, limit, || {
+                self.collect();
+                Ok(self.done.len() >= want)
+            });
+            self.spins = spins;
+            found?;
+        }
+        while self.done.is_empty() {
+            let left = limit.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            self.sleep(left)?;
+            self.collect();
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self) -> Option<(u32, i32)> {
+        self.done.pop_front()
+    }
+
+    fn memory(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+}
+
+impl VhostEngine {
+    /// Tells the server of what was pushed, if it wants to be told.
+    fn notify(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.pushed) > 0 && self.queue.blk.avail_notif_needed() {
+            self.queue.notify()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for VhostEngine {
+    fn drop(&mut self) {
+        let until = Instant::now() + DROP_LIMIT;
+        while self.in_flight > 0 && Instant::now() < until {
+            if self.notify().is_err() || self.sleep(DROP_LIMIT).is_err() {
+                break;
+            }
+            self.collect();
+        }
+        // SAFETY: neither is used again.
+        let (queue, memory) =
+            unsafe { (ManuallyDrop::take(&mut self.queue), ManuallyDrop::take(&mut self.memory)) };
+        if self.in_flight == 0 {
+            self.disk.unmap(&memory);
+            self.disk.give_back(queue);
+        } else {
+            // The server may yet write to it, and a thread that takes the queue would be told of I/Os that are not its own.
+            std::mem::forget(memory);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A front-end's memory: regions that it shares by descriptors.
+
+use std::fs::File;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use vm_memory::mmap::MmapRegion;
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+
+use super::guard::Guard;
+
+/// The most regions of one front-end.
+pub(super) const MOST_REGIONS: usize = 64;
+
+/// Regions that are mapped together. Requests keep those that they began with.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    pub(super) memory: GuestMemoryMmap,
+    guards: Vec<Rc<Guard>>,
+}
+
+impl Mapped {
+    /// Some of it has gone away.
+    pub(super) fn is_lost(&self) -> bool {
+        self.guards.iter().any(|guard| guard.is_lost())
+    }
+}
+
+/// Where a region is to be, as a front-end says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Address by which descriptors name it.
+    pub(super) guest: u64,
+    /// Address by which messages name it.
+    pub(super) user: u64,
+    pub(super) bytes: u64,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Region {
+    place: Place,
+    mapped: Arc<GuestRegionMmap>,
+    guard: Rc<Guard>,
+}
+
+/// All that a front-end shares.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    regions: Vec<Region>,
+    mapped: Option<Rc<Mapped>>,
+}
+
+/// Why memory is not taken.
+pub(super) type Reason = String;
+
+impl Memory {
+    /// What is mapped now.
+    pub(super) fn mapped(&self) -> Option<&Rc<Mapped>> {
+        self.mapped.as_ref()
+    }
+
+    /// Adds a region. Nothing is changed if it cannot be.
+    pub(super) fn add(&mut self, place: Place, file: File) -> Result<(), Reason> {
+        if self.regions.len() >= MOST_REGIONS {
+            return Err(format!("it shares more than {MOST_REGIONS} regions of memory"));
+        }
+        let mut regions = self.regions.clone();
+        regions.push(Region::new(place, file)?);
+        self.become_these(regions)
+    }
+
+    /// Has these and no others. Nothing is changed if that cannot be.
+    pub(super) fn replace(&mut self, places: Vec<(Place, File)>) -> Result<(), Reason> {
+        if places.len() > MOST_REGIONS {
+            return Err(format!("it shares more than {MOST_REGIONS} regions of memory"));
+        }
+        let regions = places.into_iter().map(|(place, file)| Region::new(place, file));
+        self.become_these(regions.collect::<Result<_, _>>()?)
+    }
+
+    /// Removes a region, wherever in its file it is.
+    pub(super) fn remove(&mut self, place: Place) -> Result<(), Reason> {
+        let same = |region: &Region| {
+            let is = region.place;
+            (is.guest, is.user, is.bytes) == (place.guest, place.user, place.bytes)
+        };
+        let at = self.regions.iter().position(same);
+        let at = at.ok_or("it takes back memory that it did not share")?;
+        let mut regions = self.regions.clone();
+        regions.remove(at);
+        self.become_these(regions)
+    }
+
+    /// What a message's address is for descriptors.
+    pub(super) fn guest_address(&self, user: u64) -> Option<GuestAddress> {
+        self.regions.iter().find_map(|region| {
+            let within = user.checked_sub(region.place.user).filter(|within| *within < region.place.bytes)?;
+            Some(GuestAddress(region.place.guest + within))
+        })
+    }
+
+    fn become_these(&mut self, mut regions: Vec<Region>) -> Result<(), Reason> {
+        regions.sort_by_key(|region| region.place.user);
+        let overlap = |pair: &[Region]| pair[0].place.user + pair[0].place.bytes > pair[1].place.user;
+        if regions.windows(2).any(overlap) {
+            return Err("it shares memory twice under the same of its addresses".into());
+        }
+        regions.sort_by_key(|region| region.place.guest);
+        let mapped = match regions.is_empty() {
+            true => None,
+            false => {
+                let all = regions.iter().map(|region| Arc::clone(&region.mapped)).collect();
+                let memory = GuestMemoryMmap::from_arc_regions(all)
+                    .map_err(|error| format!("its memory is not taken: {error}"))?;
+                let guards = regions.iter().map(|region| Rc::clone(&region.guard)).collect();
+                Some(Rc::new(Mapped { memory, guards }))
+            }
+        };
+        (self.regions, self.mapped) = (regions, mapped);
+        Ok(())
+    }
+}
+
+impl Region {
+    fn new(place: Place, file: File) -> Result<Region, Reason> {
+        let ends = place.user.checked_add(place.bytes).and(place.guest.checked_add(place.bytes));
+        let bytes = usize::try_from(place.bytes).ok().filter(|bytes| *bytes > 0).zip(ends);
+        let (bytes, _) = bytes.ok_or("it shares memory of no length, or beyond all addresses")?;
+        // Also seen: whether the file is as long as that.
+        let mapped = MmapRegion::from_file(FileOffset::new(file, place.offset), bytes)
+            .map_err(|error| format!("memory that it shares cannot be mapped: {error}"))?;
+        let guard = Guard::new(mapped.as_ptr(), bytes).map_err(|error| error.to_string())?;
+        let mapped = GuestRegionMmap::new(mapped, GuestAddress(place.guest));
+        let mapped = mapped.ok_or("it shares memory beyond all addresses")?;
+        Ok(Region { place, mapped: Arc::new(mapped), guard: Rc::new(guard) })
+    }
+}

@@ -1,0 +1,229 @@
+//! One queue of a front-end: taken from, answered into, and its two bells.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use virtio_queue::{Queue as Ring, QueueT};
+
+use super::inflight::{Again, InFlight};
+use super::memory::{Mapped, Memory, Reason};
+
+/// The most descriptors of a queue: QEMU's limit too.
+pub(super) const MOST_DESCRIPTORS: u16 = 1024;
+
+/// Where a queue is, as messages say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    pub(super) descriptors: u64,
+    pub(super) available: u64,
+    pub(super) used: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) ring: Ring,
+    places: Option<Places>,
+    /// By it the front-end says that there is something.
+    kick: Option<OwnedFd>,
+    /// The kernel watches it.
+    pub(super) watched: bool,
+    /// By it the front-end is told that something was answered.
+    call: Option<File>,
+    pub(super) enabled: bool,
+    /// Its place was looked at, so that it may be used.
+    pub(super) running: bool,
+    /// What was begun in a former life.
+    pub(super) again: VecDeque<Again>,
+    /// Requests that are not answered.
+    pub(super) in_flight: usize,
+    /// Requests so far, those of former lives counted in.
+    pub(super) order: u64,
+    /// Something was answered since it was told.
+    pub(super) rings: bool,
+}
+
+impl Queue {
+    pub(super) fn new() -> Queue {
+        let ring = Ring::new(MOST_DESCRIPTORS).expect("a power of two");
+        Queue {
+            ring,
+            places: None,
+            kick: None,
+            watched: false,
+            call: None,
+            enabled: false,
+            running: false,
+            again: VecDeque::new(),
+            in_flight: 0,
+            order: 0,
+            rings: false,
+        }
+    }
+
+    pub(super) fn set_size(&mut self, size: u32) -> Result<(), Reason> {
+        let size = u16::try_from(size).ok().filter(|size| self.ring.try_set_size(*size).is_ok());
+        size.map(|_| ())
+            .ok_or_else(|| format!("a queue's size is a power of two, and at most {MOST_DESCRIPTORS}"))
+    }
+
+    /// It goes on from here. (The other index is in memory.)
+    pub(super) fn set_base(&mut self, base: u16) {
+        self.ring.set_next_avail(base);
+    }
+
+    pub(super) fn set_places(&mut self, places: Places, memory: &Memory) -> Result<(), Reason> {
+        let find =
+            |user| memory.guest_address(user).ok_or("a queue lies outside of the memory that is shared");
+        let (descriptors, available, used) =
+            (find(places.descriptors)?, find(places.available)?, find(places.used)?);
+        let set = self.ring.try_set_desc_table_address(descriptors);
+        let set = set.and_then(|()| self.ring.try_set_avail_ring_address(available));
+        let set = set.and_then(|()| self.ring.try_set_used_ring_address(used));
+        set.map_err(|error| format!("a queue's place is not taken: {error}"))?;
+        self.places = Some(places);
+        Ok(())
+    }
+
+    /// By this descriptor there will be news; which begins it.
+    pub(super) fn set_kick(&mut self, kick: Option<File>) -> Result<(), Reason> {
+        let kick = kick
+            .ok_or("it would have its queue looked at all the time, and never say that there is something")?;
+        self.silence();
+        self.kick = Some(bell(kick)?.into());
+        Ok(())
+    }
+
+    pub(super) fn set_call(&mut self, call: Option<File>) -> Result<(), Reason> {
+        self.call = call.map(bell).transpose()?;
+        // What was answered before would not be told of else.
+        self.rings = true;
+        Ok(())
+    }
+
+    /// The descriptor to watch for news, if it is not watched.
+    pub(super) fn to_watch(&mut self) -> Option<i32> {
+        let kick = self.kick.as_ref().filter(|_| !self.watched)?;
+        self.watched = true;
+        Some(kick.as_raw_fd())
+    }
+
+    /// The kernel has said that there is news.
+    pub(super) fn kicked(&mut self) {
+        self.watched = false;
+        if let Some(kick) = &self.kick {
+            let mut count = [0; 8];
+            // Nothing there, it was another one's news: that is as well.
+            let _ = nix::unistd::read(kick, &mut count);
+        }
+    }
+
+    /// It may be used, if all was said that it needs.
+    pub(super) fn begin(
+        &mut self,
+        number: u16,
+        event_index: bool,
+        mapped: &Mapped,
+        kept: Option<&InFlight>,
+    ) -> Result<(), Reason> {
+        if self.running || self.kick.is_none() || self.places.is_none() {
+            return Ok(());
+        }
+        self.ring.set_event_idx(event_index);
+        self.ring.set_ready(true);
+        if !self.ring.is_valid(&mapped.memory) {
+            return Err("a queue is not all within the memory that is shared".into());
+        }
+        let used = self.ring.used_idx(&mapped.memory, Ordering::Acquire);
+        let used = used.map_err(|error| format!("a queue cannot be looked at: {error}"))?.0;
+        self.ring.set_next_used(used);
+        if let Some(kept) = kept {
+            if !kept.fits(number, self.ring.size()) {
+                return Err("what it keeps of requests in flight has no room for its queues".into());
+            }
+            self.again = kept.recover(number, self.ring.size(), used).into();
+            self.order = self.again.back().map_or(0, |again| again.order.wrapping_add(1));
+            // They were taken, and more was not. (The base says so too, unless the process that knew it was killed.)
+            self.ring.set_next_avail(used.wrapping_add(self.again.len() as u16));
+        }
+        self.running = true;
+        self.rings = true;
+        Ok(())
+    }
+
+    /// It is not used any more. Where it would go on.
+    pub(super) fn end(&mut self) -> u16 {
+        self.silence();
+        self.kick = None;
+        self.running = false;
+        self.again.clear();
+        self.ring.set_ready(false);
+        self.ring.next_avail()
+    }
+
+    /// Whether there is something that was not taken.
+    pub(super) fn has_more(&self, mapped: &Mapped) -> bool {
+        let is_used = self.running && self.enabled;
+        is_used
+            && (!self.again.is_empty()
+                || self
+                    .ring
+                    .avail_idx(&mapped.memory, Ordering::Acquire)
+                    .is_ok_and(|there| there.0 != self.ring.next_avail()))
+    }
+
+    /// It is to say when there is more. Whether there is some already.
+    pub(super) fn wants_kicks(&mut self, mapped: &Mapped) -> bool {
+        let is_used = self.running && self.enabled;
+        is_used && self.ring.enable_notification(&mapped.memory).unwrap_or(false)
+    }
+
+    /// It need not say so for now: it is looked at.
+    pub(super) fn wants_no_kicks(&mut self, mapped: &Mapped) {
+        if self.running && self.enabled {
+            let _ = self.ring.disable_notification(&mapped.memory);
+        }
+    }
+
+    /// Tells the front-end that something was answered, if it wants to know.
+    pub(super) fn ring(&mut self, mapped: &Mapped) {
+        if std::mem::take(&mut self.rings)
+            && let Some(call) = &mut self.call
+            && self.ring.needs_notification(&mapped.memory).unwrap_or(true)
+        {
+            // If its counter is full it has been told.
+            let _ = call.write(&1_u64.to_ne_bytes());
+        }
+    }
+
+    /// What the kernel watches ends: it keeps a descriptor until there is news.
+    fn silence(&mut self) {
+        if let Some(kick) = self.kick.as_ref().filter(|_| self.watched) {
+            let _ = nix::unistd::write(kick, &1_u64.to_ne_bytes());
+        }
+        self.watched = false;
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.silence();
+    }
+}
+
+/// A descriptor that is one of those by which each tells the other, and that never makes us wait.
+fn bell(file: File) -> Result<File, Reason> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if !link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]") {
+        return Err("what it gives to tell of requests is no eventfd".into());
+    }
+    let set = fcntl(&file, FcntlArg::F_GETFL).and_then(|flags| {
+        fcntl(&file, FcntlArg::F_SETFL(OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK))
+    });
+    set.map_err(|error| format!("what it gives to tell of requests cannot be set up: {error}"))?;
+    Ok(file)
+}

@@ -1,0 +1,599 @@
+//! A front-end's connection: its messages are carried out, requests are taken from its queues, and answered there.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::Content;
+use loadline_san_core::volume::Failure;
+use loadline_san_device::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
+use loadline_san_device::straight::Straight;
+use nix::errno::Errno;
+use nix::libc;
+use thiserror::Error;
+use vhost::vhost_user::BackendReqHandler;
+use vhost::vhost_user::message::FrontendReq;
+use virtio_queue::QueueT;
+use vm_memory::GuestAddress;
+
+use super::backend::{Backend, State};
+pub use super::inflight::Attachment;
+use super::memory::Mapped;
+use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Span, Verb, status};
+use crate::asked::{Asked, What};
+
+/// The most requests of a front-end that are not answered. More wait in its queues.
+pub const MOST_REQUESTS: usize = 1024;
+/// The most bytes that these write and read; one request of any length is always taken.
+const MOST_BYTES: usize = 2 * MOST_DATA;
+/// Bytes of a message's header, and of the longest message.
+const HEADER: usize = 12;
+const MOST_MESSAGE: usize = 4096;
+/// How long the rest of a message may take to come, nanoseconds.
+const REST_NS: u64 = 1_000_000_000;
+/// How long a front-end that ends a queue waits for what is in flight, nanoseconds.
+const DRAIN_NS: u64 = 30_000_000_000;
+
+/// Why a front-end is hung up on.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// Something that it said.
+    #[error("what it says is not taken: {0}")]
+    Message(String),
+    /// Something in its queues.
+    #[error("{0}")]
+    Queue(&'static str),
+    /// Its memory is gone.
+    #[error("memory that it shared has gone: the file behind it was made shorter")]
+    Lost,
+    /// It has not said the rest of a message.
+    #[error("it began to say something, and did not end")]
+    Rest,
+    /// What is in flight takes too long.
+    #[error(
+        "it ends a queue, and requests in flight are not done after 30 s: it finds them again when it comes again"
+    )]
+    Drain,
+    /// The system has no memory.
+    #[error("there is no memory for {0} bytes that it writes")]
+    Memory(usize),
+    /// The socket.
+    #[error("its socket: {0}")]
+    Socket(#[from] io::Error),
+}
+
+/// What has come of listening to a front-end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listened {
+    /// All is carried out that was there: its socket is to be watched.
+    Watch,
+    /// Something is to be carried out later: it is to be listened to again soon.
+    Again,
+    /// It has gone.
+    End,
+}
+
+/// What a request is, and where its answer goes.
+#[derive(Debug)]
+struct Slot {
+    queue: u16,
+    head: u16,
+    parsed: Parsed,
+    place: Place,
+    /// What the place refers to, as long as the request is not answered.
+    mapped: Option<Rc<Mapped>>,
+}
+
+/// See the module.
+pub struct Session {
+    socket: OwnedFd,
+    handler: BackendReqHandler<Backend>,
+    backend: Arc<Backend>,
+    /// What the disk is called.
+    id: [u8; ID],
+    sectors: u64,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Bytes of requests that are not answered.
+    taken: usize,
+    /// Nothing is taken from its queues: they are to end.
+    drains: bool,
+    /// Since when something that it said is not carried out.
+    late: Option<Moment>,
+    /// The queue to begin with.
+    turn: usize,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("vhost::Session").field("in_flight", &self.in_flight()).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Of a front-end that has connected, for a disk of so many bytes, which is called so.
+    pub fn new(socket: OwnedFd, bytes: u64, name: &str, attachment: Attachment) -> io::Result<Session> {
+        let stream = UnixStream::from(socket.try_clone()?);
+        // A message is read only when all of it is there, and what it is answered always has room.
+        stream.set_nonblocking(false)?;
+        #[allow(
+            clippy::arc_with_non_send_sync,
+            reason = "the vhost crate wants one; it stays in this thread"
+        )]
+        let backend = Arc::new(Backend::new(bytes, attachment));
+        let handler = BackendReqHandler::from_stream(stream, Arc::clone(&backend));
+        let mut id = [0; ID];
+        let length = name.len().min(ID);
+        id[..length].copy_from_slice(&name.as_bytes()[..length]);
+        Ok(Session {
+            socket,
+            handler,
+            backend,
+            id,
+            sectors: bytes / SECTOR,
+            slots: Vec::new(),
+            free: Vec::new(),
+            taken: 0,
+            drains: false,
+            late: None,
+            turn: 0,
+        })
+    }
+
+    /// The socket, to be watched.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// The volume was attached anew, and no other node has owned it meanwhile.
+    pub fn attached(&mut self, attachment: Attachment) {
+        self.backend.0.borrow_mut().attached(attachment);
+    }
+
+    /// Requests that are not answered.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Bytes that these write and read.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Whether more may be asked now.
+    pub fn wants_requests(&self) -> bool {
+        !self.drains && self.in_flight() < MOST_REQUESTS && self.taken < MOST_BYTES
+    }
+
+    // ---- what it says ----------------------------------------------------------------------------------
+
+    /// Carries out what it has said.
+    pub fn listen(&mut self, now: Moment) -> Result<Listened, SessionError> {
+        loop {
+            let mut head = [0; HEADER];
+            let there = match peek(&self.socket, &mut head)? {
+                Some(0) => return Ok(Listened::End),
+                Some(there) => there,
+                None => return Ok(Listened::Watch),
+            };
+            let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+            let length = if there < HEADER { 0 } else { number(8) as usize };
+            if length > MOST_MESSAGE {
+                return Err(SessionError::Message("a message is too long".into()));
+            }
+            let whole = there >= HEADER && waiting(&self.socket)? >= HEADER + length;
+            let ends_queues = whole
+                && [
+                    FrontendReq::GET_VRING_BASE as u32,
+                    FrontendReq::RESET_DEVICE as u32,
+                    FrontendReq::RESET_OWNER as u32,
+                ]
+                .contains(&number(0));
+            self.drains = ends_queues;
+            let drained = !ends_queues || self.in_flight() == 0;
+            if !whole || !drained || !has_room(&self.socket)? {
+                let since = *self.late.get_or_insert(now);
+                let limit = if drained { REST_NS } else { DRAIN_NS };
+                if now.since(since) > limit {
+                    return Err(if drained { SessionError::Rest } else { SessionError::Drain });
+                }
+                return Ok(Listened::Again);
+            }
+            (self.late, self.drains) = (None, false);
+            let handled = self.handler.handle_request();
+            if let Some(reason) = self.backend.0.borrow_mut().refused.take() {
+                return Err(SessionError::Message(reason));
+            }
+            handled.map_err(|error| SessionError::Message(error.to_string()))?;
+            self.check()?;
+        }
+    }
+
+    /// Queues that run must still be where they were said to be.
+    fn check(&self) -> Result<(), SessionError> {
+        let state = self.backend.0.borrow();
+        let all_there = state
+            .queues
+            .iter()
+            .filter(|queue| queue.running)
+            .all(|queue| state.memory.mapped().is_some_and(|mapped| queue.ring.is_valid(&mapped.memory)));
+        match all_there {
+            true => Ok(()),
+            false => Err(SessionError::Message("it takes back memory in which there are queues".into())),
+        }
+    }
+
+    /// A descriptor that is to be watched, by the number of its queue, until there is news. Each is told once.
+    pub fn to_watch(&mut self) -> Option<(u16, i32)> {
+        let mut state = self.backend.0.borrow_mut();
+        (0..).zip(&mut state.queues).find_map(|(number, queue)| Some((number, queue.to_watch()?)))
+    }
+
+    /// There is news of a queue.
+    pub fn kicked(&mut self, queue: u16) {
+        if let Some(queue) = self.backend.0.borrow_mut().queues.get_mut(queue as usize) {
+            queue.kicked();
+        }
+    }
+
+    // ---- what it asks ----------------------------------------------------------------------------------
+
+    /// Whether there is something in its queues that may be taken.
+    pub fn has_more(&self) -> bool {
+        let state = self.backend.0.borrow();
+        let Some(mapped) = state.memory.mapped().filter(|_| self.wants_requests()) else { return false };
+        state.queues.iter().any(|queue| queue.has_more(mapped))
+    }
+
+    /// It is to kick when there is more. Whether there is some already.
+    pub fn wants_kicks(&mut self) -> bool {
+        if !self.wants_requests() {
+            return false;
+        }
+        let mut state = self.backend.0.borrow_mut();
+        let Some(mapped) = state.memory.mapped().cloned() else { return false };
+        state.queues.iter_mut().fold(false, |some, queue| queue.wants_kicks(&mapped) | some)
+    }
+
+    /// Takes what is in its queues, as much as it may. What is wrong is answered. One that does not follow the rules is to be
+    /// hung up on.
+    pub fn take(&mut self, pool: &Pool, asked: &mut Vec<Asked>) -> Result<(), SessionError> {
+        let backend = Arc::clone(&self.backend);
+        let mut state = backend.0.borrow_mut();
+        let Some(mapped) = state.memory.mapped().cloned() else { return Ok(()) };
+        if mapped.is_lost() || state.kept.as_ref().is_some_and(super::inflight::InFlight::is_lost) {
+            return Err(SessionError::Lost);
+        }
+        let count = state.queues.len();
+        for turn in 0..count {
+            let number = (self.turn + turn) % count;
+            self.take_from(&mut state, number as u16, &mapped, pool, asked)?;
+        }
+        self.turn = (self.turn + 1) % count;
+        Ok(())
+    }
+
+    fn take_from(
+        &mut self,
+        state: &mut State,
+        number: u16,
+        mapped: &Rc<Mapped>,
+        pool: &Pool,
+        asked: &mut Vec<Asked>,
+    ) -> Result<(), SessionError> {
+        let State { queues, kept, .. } = state;
+        let queue = &mut queues[number as usize];
+        if !queue.has_more(mapped) {
+            return Ok(());
+        }
+        let (table, size) = (GuestAddress(queue.ring.desc_table()), queue.ring.size());
+        queue.wants_no_kicks(mapped);
+        while self.wants_requests() {
+            let again = queue.again.pop_front();
+            let head = match again {
+                Some(again) => again.head,
+                None => match next_head(&mut queue.ring, mapped)? {
+                    Some(head) => head,
+                    None => break,
+                },
+            };
+            if head >= size {
+                return Err(SessionError::Queue("a queue has a head that is not in its table"));
+            }
+            let slot = self.slot(number, head);
+            let chain = Chain::new(&mapped.memory, table, size, head);
+            let place = &mut self.slots[slot as usize].place;
+            let parsed = match place.read(chain, self.sectors) {
+                Ok(parsed) => parsed,
+                Err(no_chain) => {
+                    self.free.push(slot);
+                    return Err(SessionError::Queue(no_chain.0));
+                }
+            };
+            queue.in_flight += 1;
+            if let Some(kept) = kept
+                && again.is_none()
+            {
+                kept.begin(number, head, queue.order);
+                queue.order = queue.order.wrapping_add(1);
+            }
+            let kept = kept.as_ref();
+            let parsed = match parsed {
+                // Nobody knows whether it was carried out, and it is too late to do it now.
+                Ok(_) if again.is_some_and(|again| again.fails) => Err(status::IO),
+                parsed => parsed,
+            };
+            match parsed {
+                Err(status) => {
+                    let place = &self.slots[slot as usize].place;
+                    answer(queue, number, head, place, status, 0, mapped, kept)?;
+                    self.free.push(slot);
+                }
+                Ok(Parsed { verb: Verb::Id, .. }) => {
+                    let place = &self.slots[slot as usize].place;
+                    write(&place.data, 0, &self.id);
+                    answer(queue, number, head, place, status::OK, ID, mapped, kept)?;
+                    self.free.push(slot);
+                }
+                Ok(parsed) => {
+                    let this = &mut self.slots[slot as usize];
+                    this.parsed = parsed;
+                    this.mapped = Some(Rc::clone(mapped));
+                    asked.push(this.ask(slot, pool)?);
+                    self.taken += this.place.length;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&mut self, queue: u16, head: u16) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            let parsed = Parsed { verb: Verb::Flush, sector: 0, sectors: 0 };
+            self.slots.push(Slot { queue, head, parsed, place: Place::new(), mapped: None });
+            self.slots.len() as u32 - 1
+        });
+        let this = &mut self.slots[slot as usize];
+        (this.queue, this.head) = (queue, head);
+        slot
+    }
+
+    // ---- what it is answered ---------------------------------------------------------------------------
+
+    /// Where blocks of what is read may be put by whoever has them, counted from that with the request's first sector; if each
+    /// is in one place.
+    pub fn straight(&self, slot: u32, at: u64, blocks: u32) -> Option<Straight> {
+        let this = &self.slots[slot as usize];
+        let first = this.parsed.sector * SECTOR;
+        if this.parsed.verb != Verb::Read || !first.is_multiple_of(BLOCK_BYTES as u64) {
+            return None;
+        }
+        let keep: Rc<Mapped> = Rc::clone(this.mapped.as_ref()?);
+        let mut straight = Straight::new(keep);
+        let mut skip = at as usize * BLOCK_BYTES;
+        let mut left = blocks as usize * BLOCK_BYTES;
+        for span in &this.place.data {
+            if left == 0 {
+                break;
+            }
+            let from = skip.min(span.bytes);
+            skip -= from;
+            let bytes = (span.bytes - from).min(left);
+            if bytes == 0 {
+                continue;
+            }
+            if !bytes.is_multiple_of(BLOCK_BYTES) {
+                return None;
+            }
+            left -= bytes;
+            // SAFETY: `from` is less than the span's length, and the bytes lie within it. It is mapped as long as `keep` is there,
+            // and it is a front-end's memory, of which nobody here has a reference.
+            unsafe { straight.add(span.start.add(from), bytes / BLOCK_BYTES) };
+        }
+        (left == 0).then_some(straight)
+    }
+
+    /// A part of what is read: whole blocks, from this one on, counted from that with the request's first sector. It may come
+    /// again.
+    pub fn fill(&mut self, slot: u32, at: u64, blocks: u32, content: &Content<Blocks>) {
+        let this = &self.slots[slot as usize];
+        let skip = (this.parsed.sector * SECTOR) as usize % BLOCK_BYTES;
+        // Of the bytes that are read: where these blocks begin and end. The first may begin before.
+        let start = at as usize * BLOCK_BYTES;
+        let end = (start + blocks as usize * BLOCK_BYTES).saturating_sub(skip).min(this.place.length);
+        let begin = start.saturating_sub(skip);
+        let cut = skip.saturating_sub(start);
+        match content {
+            Content::Nothing => zero(&this.place.data, begin, end - begin),
+            Content::Data(payload) | Content::Sparse(payload, _) => {
+                if payload.data.are_elsewhere() {
+                    return;
+                }
+                let from = payload.first as usize * BLOCK_BYTES + cut;
+                write(&this.place.data, begin, &payload.data.bytes()[from..from + end - begin]);
+            }
+        }
+    }
+
+    /// A request is complete: it is answered.
+    pub fn complete(&mut self, slot: u32, result: Result<(), Failure>) -> Result<(), SessionError> {
+        let backend = Arc::clone(&self.backend);
+        let mut state = backend.0.borrow_mut();
+        let State { queues, kept, .. } = &mut *state;
+        let this = &mut self.slots[slot as usize];
+        let mapped = this.mapped.take().expect("a request that is not answered has its memory");
+        let queue = &mut queues[this.queue as usize];
+        let moved = if this.parsed.verb == Verb::Read && result.is_ok() { this.place.length } else { 0 };
+        let status = if result.is_ok() { status::OK } else { status::IO };
+        self.taken -= this.place.length;
+        let answered =
+            answer(queue, this.queue, this.head, &this.place, status, moved, &mapped, kept.as_ref());
+        self.free.push(slot);
+        answered
+    }
+
+    /// Tells the front-end what was answered, if it wants to know.
+    pub fn tell(&mut self) {
+        let mut state = self.backend.0.borrow_mut();
+        let Some(mapped) = state.memory.mapped().cloned() else { return };
+        state.queues.iter_mut().for_each(|queue| queue.ring(&mapped));
+    }
+
+    /// It waits for what is in flight, before something that it said is carried out.
+    pub fn is_late(&self) -> bool {
+        self.late.is_some()
+    }
+}
+
+impl Slot {
+    /// What is asked of the volume. What is written is copied, once: the guest may change it meanwhile, and copies must not
+    /// differ.
+    fn ask(&self, slot: u32, pool: &Pool) -> Result<Asked, SessionError> {
+        let Parsed { verb, sector, sectors } = self.parsed;
+        let whole = sector.is_multiple_of(8) && sectors.is_multiple_of(8);
+        let what = match verb {
+            Verb::Write => What::Write(self.copy(pool)?),
+            Verb::Flush => What::Flush,
+            Verb::Discard => What::Trim,
+            // What does not fill a block is left as it is by a trim.
+            Verb::WriteZeroes { unmap } if unmap && whole => What::Trim,
+            Verb::WriteZeroes { .. } => What::WriteZeroes,
+            Verb::Read | Verb::Id => What::Read,
+        };
+        Ok(Asked { slot, what, sector, sectors })
+    }
+
+    fn copy(&self, pool: &Pool) -> Result<BlocksMut, SessionError> {
+        let length = self.place.length;
+        let mut into =
+            pool.take(length.div_ceil(BLOCK_BYTES) as u32).map_err(|_| SessionError::Memory(length))?;
+        let mut at = 0;
+        for span in &self.place.data {
+            // SAFETY: the request keeps what is mapped.
+            unsafe { span.slice() }.copy_to(&mut into.bytes_mut()[at..at + span.bytes]);
+            at += span.bytes;
+        }
+        Ok(into)
+    }
+}
+
+/// The next head, if there is one.
+fn next_head(ring: &mut virtio_queue::Queue, mapped: &Mapped) -> Result<Option<u16>, SessionError> {
+    use virtio_queue::QueueOwnedT;
+    let mut there = ring
+        .iter(&mapped.memory)
+        .map_err(|_| SessionError::Queue("a queue says that it has more than it has room for"))?;
+    Ok(there.next().map(|chain| chain.head_index()))
+}
+
+/// Says what came of a request, where the front-end finds it.
+#[allow(clippy::too_many_arguments, reason = "all that an answer consists of")]
+fn answer(
+    queue: &mut super::queue::Queue,
+    number: u16,
+    head: u16,
+    place: &Place,
+    status: u8,
+    moved: usize,
+    mapped: &Mapped,
+    kept: Option<&super::inflight::InFlight>,
+) -> Result<(), SessionError> {
+    // SAFETY: the byte lies within what is mapped (`Place::read`), which the caller keeps.
+    unsafe { place.status.write_volatile(status) };
+    queue.in_flight -= 1;
+    if !queue.running {
+        return Ok(());
+    }
+    if let Some(kept) = kept {
+        kept.answers(number, head);
+    }
+    queue
+        .ring
+        .add_used(&mapped.memory, head, moved as u32 + 1)
+        .map_err(|_| SessionError::Queue("a queue is not within its memory any more"))?;
+    if let Some(kept) = kept {
+        kept.answered(number, head, queue.ring.next_used());
+    }
+    queue.rings = true;
+    Ok(())
+}
+
+/// Writes this, from a byte of all spans on, as far as there is room.
+fn write(spans: &[Span], at: usize, from: &[u8]) {
+    let mut done = 0;
+    each(spans, at, from.len(), |span| {
+        // SAFETY: the spans are of a request that keeps what is mapped.
+        unsafe { span.slice() }.copy_from(&from[done..done + span.bytes]);
+        done += span.bytes;
+    });
+}
+
+fn zero(spans: &[Span], at: usize, bytes: usize) {
+    static ZEROES: [u8; 4096] = [0; 4096];
+    each(spans, at, bytes, |span| {
+        let mut left = span;
+        while left.bytes > 0 {
+            let some = left.bytes.min(ZEROES.len());
+            // SAFETY: as above; `some` bytes of it are left.
+            unsafe {
+                left.slice().copy_from(&ZEROES[..some]);
+                left = Span { start: left.start.add(some), bytes: left.bytes - some };
+            }
+        }
+    });
+}
+
+/// The parts of spans that hold so many bytes, from this one on.
+fn each(spans: &[Span], at: usize, bytes: usize, mut part: impl FnMut(Span)) {
+    let (mut skip, mut left) = (at, bytes);
+    for span in spans {
+        if left == 0 {
+            return;
+        }
+        let from = skip.min(span.bytes);
+        skip -= from;
+        let some = (span.bytes - from).min(left);
+        left -= some;
+        if some > 0 {
+            // SAFETY: `from` is less than the span's length.
+            part(Span { start: unsafe { span.start.add(from) }, bytes: some });
+        }
+    }
+}
+
+/// Bytes that are there of a message's header; none if the other side has gone, `None` if there is nothing.
+fn peek(socket: &OwnedFd, head: &mut [u8; HEADER]) -> io::Result<Option<usize>> {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: the memory is borrowed for the call, and as long as said.
+    let got = unsafe { libc::recv(socket.as_raw_fd(), head.as_mut_ptr().cast(), HEADER, flags) };
+    match usize::try_from(got) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(_) => match Errno::last() {
+            Errno::EAGAIN | Errno::EINTR => Ok(None),
+            Errno::ECONNRESET => Ok(Some(0)),
+            error => Err(error.into()),
+        },
+    }
+}
+
+/// Bytes that can be read without waiting.
+fn waiting(socket: &OwnedFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: it writes an integer where it is told.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes.max(0) as usize) }
+}
+
+/// Whether an answer has room, which is shorter than what the kernel wants to have free before it says so.
+fn has_room(socket: &OwnedFd) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry, borrowed for the call, which does not wait.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    if ready < 0 && Errno::last() != Errno::EINTR {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(poll.revents != 0)
+}

@@ -1,0 +1,119 @@
+//! Virtual machines, and programs of this host, come to a volume that is attached here: each has a socket of its own.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use loadline_san_core::ids::VolumeId;
+use loadline_san_core::layout::BLOCK;
+use loadline_san_protocol::record;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+
+use super::Node;
+use super::doors::SERVED;
+use crate::event_loop::order::{NewClient, NewWay, Order};
+
+/// A volume's socket. It is closed, and removed, by dropping this.
+#[derive(Debug)]
+pub(super) struct GuestDoor {
+    path: PathBuf,
+    accepts: JoinHandle<()>,
+}
+
+impl Drop for GuestDoor {
+    fn drop(&mut self) {
+        self.accepts.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Node {
+    /// Volumes that are attached here have their sockets, and others none.
+    pub(super) fn doors_for_guests(&self) {
+        let wanted: BTreeSet<u64> = {
+            let mut state = self.state();
+            let here = state.catalog.volumes.iter().filter(|(_, (v, _))| v.attached == Some(self.id()));
+            let wanted = here.map(|(id, _)| *id).chain(state.attached.iter().copied()).collect();
+            state.guests.retain(|id, _| BTreeSet::contains(&wanted, id));
+            wanted
+        };
+        wanted.into_iter().for_each(|id| self.open_for_guests(id));
+    }
+
+    /// Opens the socket of a volume, unless it is open. If that cannot be, the volume is served without.
+    pub(super) fn open_for_guests(&self, id: u64) {
+        let name = {
+            let state = self.state();
+            if state.guests.contains_key(&id) {
+                return;
+            }
+            state.catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone())
+        };
+        let Some(name) = name else { return };
+        let path = self.0.settings.vhost_socket(&name);
+        let listener = match listen(&path) {
+            Ok(listener) => listener,
+            Err(error) => {
+                eprintln!(
+                    "loadline: virtual machines cannot come to volume {name}: {}: {error}",
+                    path.display()
+                );
+                return;
+            }
+        };
+        let this = self.clone();
+        let accepts = tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let (this, name) = (this.clone(), name.clone());
+                        tokio::spawn(async move { this.let_in_guest(stream, id, name).await });
+                    }
+                    Err(error) => {
+                        eprintln!("loadline: a virtual machine is not let in: {error}");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        });
+        self.state().guests.insert(id, GuestDoor { path, accepts });
+    }
+
+    /// One that has come waits until the volume is served here.
+    async fn let_in_guest(&self, stream: tokio::net::UnixStream, id: u64, name: String) {
+        let begun = Instant::now();
+        let mut asked = None;
+        while !self.state().attached.contains(&id) {
+            if begun.elapsed() > SERVED {
+                eprintln!(
+                    "loadline: a virtual machine does not get volume {name}: it is not served here now"
+                );
+                return;
+            }
+            self.want_attached(id, &mut asked);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // It may have grown.
+        let _ = self.refresh().await;
+        let bytes = {
+            let state = self.state();
+            let record = state.catalog.records.get(&id);
+            record.and_then(|stored| record::decode(&stored.value).ok()).map(|record| record.blocks * BLOCK)
+        };
+        if let (Some(bytes), Ok(socket)) = (bytes, stream.into_std()) {
+            let way = NewWay::Vhost(name);
+            let client = NewClient { socket: socket.into(), volume: VolumeId(id), bytes, way };
+            self.loop_of(id).give(Order::Client(Box::new(client)));
+        }
+    }
+}
+
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    // What a dead process has left.
+    let _ = std::fs::remove_file(path);
+    UnixListener::bind(path)
+}
