@@ -40,23 +40,28 @@ impl Direct {
 
     /// This will be carried out soon.
     pub fn prepare(&self, ask: &Ask<Blocks>) {
-        let mapping = |area| {
+        self.each(ask, Mapping::touch);
+    }
+
+    /// This will be carried out next but one.
+    pub fn prepare_next(&self, ask: &Ask<Blocks>) {
+        self.each(ask, Mapping::fetch);
+    }
+
+    /// What an ask reads or writes of what is mapped.
+    fn each(&self, ask: &Ask<Blocks>, prepare: impl Fn(&Mapping, u64, usize)) {
+        let each = |area, at, length| {
             let other = area == Area::Capacity && self.devices.capacity.is_some();
-            self.mappings[usize::from(other)].as_ref()
+            if let Some(mapping) = &self.mappings[usize::from(other)] {
+                prepare(mapping, at, length);
+            }
         };
         match ask {
-            Ask::Read(reading) => {
-                for piece in &reading.pieces {
-                    if let Some(mapping) = mapping(piece.area) {
-                        mapping.touch(piece.at, piece.blocks as usize * BLOCK_BYTES);
-                    }
-                }
-            }
-            Ask::Write(writing) => {
-                if let Some(mapping) = mapping(writing.area) {
-                    mapping.touch(writing.at, writing.length() as usize);
-                }
-            }
+            Ask::Read(reading) => reading
+                .pieces
+                .iter()
+                .for_each(|piece| each(piece.area, piece.at, piece.blocks as usize * BLOCK_BYTES)),
+            Ask::Write(writing) => each(writing.area, writing.at, writing.length() as usize),
             Ask::Sync(_) => {}
         }
     }

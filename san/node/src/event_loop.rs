@@ -85,6 +85,8 @@ const MOST_HELD: u64 = 32 << 20;
 const FEW: f32 = 1.25;
 /// Times that stores do what they can before sockets are looked at again.
 const RUNS: usize = 64;
+/// And so often between two looks at what costs next to nothing to look at.
+const GUESTS_EVERY: usize = 4;
 
 /// How a loop is made.
 #[derive(Debug, Clone, Copy)]
@@ -391,7 +393,7 @@ impl EventLoop {
 
     /// Carries out all that can be done now.
     fn work_off(&mut self) {
-        for _ in 0..RUNS {
+        for run in 0..RUNS {
             while let Some(local) = self.local.pop_front() {
                 match local {
                     Local::ToReplica(from, message) => {
@@ -423,6 +425,9 @@ impl EventLoop {
             // Clients and other nodes go on while the rest is done.
             if !self.answered.is_empty() {
                 self.answer();
+            }
+            if run % GUESTS_EVERY == GUESTS_EVERY - 1 {
+                self.read_guests();
             }
             if std::mem::take(&mut self.said) {
                 self.speak();

@@ -1,11 +1,17 @@
 //! A front-end's memory: regions that it shares by descriptors.
 
+use std::cell::Cell;
 use std::fs::File;
+use std::iter::FusedIterator;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use vm_memory::guest_memory::{GuestMemoryBackendSliceIterator, GuestMemorySliceIterator};
 use vm_memory::mmap::MmapRegion;
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryError, GuestMemoryMmap,
+    GuestRegionMmap, Permissions, VolatileSlice,
+};
 
 use super::guard::Guard;
 
@@ -13,10 +19,136 @@ use super::guard::Guard;
 pub(super) const MOST_REGIONS: usize = 64;
 
 /// Regions that are mapped together. Requests keep those that they began with.
+///
+/// It is looked up several times for each request, nearly always in the region of the time before: that is tried first.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    pub(super) memory: GuestMemoryMmap,
+    memory: GuestMemoryMmap,
+    flat: Vec<Flat>,
+    /// The one that was used last.
+    last: Cell<usize>,
     guards: Vec<Rc<Guard>>,
+}
+
+/// A region, as what is needed to find something in it.
+#[derive(Debug, Clone, Copy)]
+struct Flat {
+    guest: u64,
+    bytes: u64,
+    start: *mut u8,
+}
+
+impl Flat {
+    fn find(&self, address: u64, bytes: usize) -> Option<*mut u8> {
+        let within = address.wrapping_sub(self.guest);
+        let fits = within < self.bytes && bytes as u64 <= self.bytes - within;
+        // SAFETY: it is within the region, which is mapped as long as its owner is there.
+        fits.then(|| unsafe { self.start.add(within as usize) })
+    }
+}
+
+/// Bytes of a front-end's memory, one after the other: valid as long as what they were found in is mapped. They may change at
+/// any time, so they are only copied, byte by byte.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) start: *mut u8,
+    pub(super) bytes: usize,
+}
+
+impl Span {
+    /// As memory that may change at any time.
+    ///
+    /// # Safety
+    /// What it was found in is mapped, for as long as the slice is used.
+    pub(super) unsafe fn slice<'a>(&self) -> VolatileSlice<'a> {
+        // SAFETY: as the caller says.
+        unsafe { VolatileSlice::new(self.start, self.bytes) }
+    }
+}
+
+impl Mapped {
+    fn new(regions: &[Region]) -> Result<Mapped, Reason> {
+        let all = regions.iter().map(|region| Arc::clone(&region.mapped)).collect();
+        let memory = GuestMemoryMmap::from_arc_regions(all)
+            .map_err(|error| format!("its memory is not taken: {error}"))?;
+        let flat = regions.iter().map(|region| Flat {
+            guest: region.place.guest,
+            bytes: region.place.bytes,
+            start: region.mapped.as_ptr(),
+        });
+        let guards = regions.iter().map(|region| Rc::clone(&region.guard)).collect();
+        Ok(Mapped { memory, flat: flat.collect(), last: Cell::new(0), guards })
+    }
+
+    /// Bytes that lie in one region.
+    pub(super) fn find(&self, address: u64, bytes: usize) -> Option<Span> {
+        let of = |start| Span { start, bytes };
+        if let Some(start) = self.flat[self.last.get()].find(address, bytes) {
+            return Some(of(start));
+        }
+        let at = self.flat.iter().position(|flat| flat.find(address, bytes).is_some())?;
+        self.last.set(at);
+        self.flat[at].find(address, bytes).map(of)
+    }
+
+    /// Adds bytes, in as many regions as they lie in. False if they do not.
+    pub(super) fn find_all(&self, address: u64, bytes: usize, spans: &mut Vec<Span>) -> bool {
+        if let Some(span) = self.find(address, bytes) {
+            spans.push(span);
+            return true;
+        }
+        let before = spans.len();
+        for slice in GuestMemoryBackend::get_slices(&self.memory, GuestAddress(address), bytes) {
+            let Ok(slice) = slice else {
+                spans.truncate(before);
+                return false;
+            };
+            spans.push(Span { start: slice.ptr_guard_mut().as_ptr(), bytes: slice.len() });
+        }
+        true
+    }
+}
+
+/// Slices of what was looked up.
+pub(super) enum Slices<'a> {
+    One(Option<VolatileSlice<'a>>),
+    Several(GuestMemoryBackendSliceIterator<'a, GuestMemoryMmap>),
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = Result<VolatileSlice<'a>, GuestMemoryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Slices::One(one) => one.take().map(Ok),
+            Slices::Several(several) => several.next(),
+        }
+    }
+}
+
+impl FusedIterator for Slices<'_> {}
+impl<'a> GuestMemorySliceIterator<'a, ()> for Slices<'a> {}
+
+impl GuestMemory for Mapped {
+    type PhysicalMemory = GuestMemoryMmap;
+    type Bitmap = ();
+
+    fn check_range(&self, address: GuestAddress, bytes: usize, _: Permissions) -> bool {
+        GuestMemoryBackend::check_range(&self.memory, address, bytes)
+    }
+
+    fn get_slices<'a>(
+        &'a self,
+        address: GuestAddress,
+        bytes: usize,
+        _: Permissions,
+    ) -> Result<impl GuestMemorySliceIterator<'a, ()>, GuestMemoryError> {
+        Ok(match self.find(address.0, bytes) {
+            // SAFETY: it is mapped as long as this is.
+            Some(span) => Slices::One(Some(unsafe { span.slice() })),
+            None => Slices::Several(GuestMemoryBackend::get_slices(&self.memory, address, bytes)),
+        })
+    }
 }
 
 impl Mapped {
@@ -110,13 +242,7 @@ impl Memory {
         regions.sort_by_key(|region| region.place.guest);
         let mapped = match regions.is_empty() {
             true => None,
-            false => {
-                let all = regions.iter().map(|region| Arc::clone(&region.mapped)).collect();
-                let memory = GuestMemoryMmap::from_arc_regions(all)
-                    .map_err(|error| format!("its memory is not taken: {error}"))?;
-                let guards = regions.iter().map(|region| Rc::clone(&region.guard)).collect();
-                Some(Rc::new(Mapped { memory, guards }))
-            }
+            false => Some(Rc::new(Mapped::new(&regions)?)),
         };
         (self.regions, self.mapped) = (regions, mapped);
         Ok(())

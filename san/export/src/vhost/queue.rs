@@ -135,10 +135,10 @@ impl Queue {
         }
         self.ring.set_event_idx(event_index);
         self.ring.set_ready(true);
-        if !self.ring.is_valid(&mapped.memory) {
+        if !self.ring.is_valid(mapped) {
             return Err("a queue is not all within the memory that is shared".into());
         }
-        let used = self.ring.used_idx(&mapped.memory, Ordering::Acquire);
+        let used = self.ring.used_idx(mapped, Ordering::Acquire);
         let used = used.map_err(|error| format!("a queue cannot be looked at: {error}"))?.0;
         self.ring.set_next_used(used);
         if let Some(kept) = kept {
@@ -172,20 +172,20 @@ impl Queue {
             && (!self.again.is_empty()
                 || self
                     .ring
-                    .avail_idx(&mapped.memory, Ordering::Acquire)
+                    .avail_idx(mapped, Ordering::Acquire)
                     .is_ok_and(|there| there.0 != self.ring.next_avail()))
     }
 
     /// It is to say when there is more. Whether there is some already.
     pub(super) fn wants_kicks(&mut self, mapped: &Mapped) -> bool {
         let is_used = self.running && self.enabled;
-        is_used && self.ring.enable_notification(&mapped.memory).unwrap_or(false)
+        is_used && self.ring.enable_notification(mapped).unwrap_or(false)
     }
 
     /// It need not say so for now: it is looked at.
     pub(super) fn wants_no_kicks(&mut self, mapped: &Mapped) {
         if self.running && self.enabled {
-            let _ = self.ring.disable_notification(&mapped.memory);
+            let _ = self.ring.disable_notification(mapped);
         }
     }
 
@@ -193,7 +193,7 @@ impl Queue {
     pub(super) fn ring(&mut self, mapped: &Mapped) {
         if std::mem::take(&mut self.rings)
             && let Some(call) = &mut self.call
-            && self.ring.needs_notification(&mapped.memory).unwrap_or(true)
+            && self.ring.needs_notification(mapped).unwrap_or(true)
         {
             // If its counter is full it has been told.
             let _ = call.write(&1_u64.to_ne_bytes());

@@ -7,7 +7,9 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Address, Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions, VolatileSlice};
+use vm_memory::{Bytes, GuestAddress};
+
+use super::memory::{Mapped, Span};
 
 /// Bytes of a sector, the unit of the header.
 pub(super) const SECTOR: u64 = 512;
@@ -31,30 +33,11 @@ pub(super) mod status {
     pub(in crate::vhost) const UNSUPPORTED: u8 = super::VIRTIO_BLK_S_UNSUPP as u8;
 }
 
-/// Bytes of a front-end's memory, one after the other: valid as long as what they were found in is mapped. They may change at
-/// any time, so they are only copied, byte by byte.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Span {
-    pub(super) start: *mut u8,
-    pub(super) bytes: usize,
-}
-
-impl Span {
-    /// As memory that may change at any time.
-    ///
-    /// # Safety
-    /// What it was found in is mapped, for as long as the slice is used.
-    pub(super) unsafe fn slice(&self) -> VolatileSlice<'_> {
-        // SAFETY: as the caller says.
-        unsafe { VolatileSlice::new(self.start, self.bytes) }
-    }
-}
-
 /// A chain of descriptors, from its head on. (The one of the virtio-queue crate begins only with what the queue has next, which
 /// what was begun in a former life is not; and does not tell a chain that is broken from one that ends.)
 #[derive(Debug)]
 pub(super) struct Chain<'m> {
-    memory: &'m GuestMemoryMmap,
+    memory: &'m Mapped,
     table: GuestAddress,
     /// Descriptors of the table.
     size: u32,
@@ -66,7 +49,7 @@ pub(super) struct Chain<'m> {
 
 impl<'m> Chain<'m> {
     /// The chain with this head, in a table of so many descriptors.
-    pub(super) fn new(memory: &'m GuestMemoryMmap, table: GuestAddress, size: u16, head: u16) -> Chain<'m> {
+    pub(super) fn new(memory: &'m Mapped, table: GuestAddress, size: u16, head: u16) -> Chain<'m> {
         Chain { memory, table, size: size.into(), next: Some(head), left: size.into(), indirect: false }
     }
 
@@ -76,9 +59,12 @@ impl<'m> Chain<'m> {
             return Err(NoChain("a chain leaves its table of descriptors"));
         }
         self.left = self.left.checked_sub(1).ok_or(NoChain("a chain of descriptors goes in circles"))?;
-        let at = self.table.checked_add(u64::from(index) * DESCRIPTOR);
-        let read = at.and_then(|at| self.memory.read_obj::<Descriptor>(at).ok());
-        let descriptor = read.ok_or(NoChain("descriptors lie outside of the memory that is shared"))?;
+        let at = self.table.0.wrapping_add(u64::from(index) * DESCRIPTOR);
+        let span = self.memory.find(at, DESCRIPTOR as usize);
+        let span = span.ok_or(NoChain("descriptors lie outside of the memory that is shared"))?;
+        // SAFETY: what it was found in is borrowed.
+        let read = unsafe { span.slice() }.read_obj::<Descriptor>(0);
+        let descriptor = read.map_err(|_| NoChain("a descriptor cannot be read"))?;
         if !descriptor.refers_to_indirect_table() {
             self.next = descriptor.has_next().then(|| descriptor.next());
             return Ok(Some(descriptor));
@@ -124,6 +110,8 @@ pub(super) struct Place {
     pub(super) data: Vec<Span>,
     /// Bytes of it.
     pub(super) length: usize,
+    /// Used while a chain is taken apart.
+    found: Vec<Span>,
 }
 
 /// A chain that is none: there is no place to say so, and the connection ends.
@@ -132,7 +120,7 @@ pub(super) struct NoChain(pub(super) &'static str);
 
 impl Place {
     pub(super) fn new() -> Place {
-        Place { status: std::ptr::null_mut(), data: Vec::new(), length: 0 }
+        Place { status: std::ptr::null_mut(), data: Vec::new(), length: 0, found: Vec::new() }
     }
 
     /// Takes a chain apart; on a disk of so many sectors. What is asked, or the status with which it fails.
@@ -156,26 +144,23 @@ impl Place {
                 continue;
             }
             last_reached = false;
-            let access = if descriptor.is_write_only() { Permissions::Write } else { Permissions::Read };
-            let Ok(slices) = chain.memory.get_slices(descriptor.addr(), length, access) else {
+            let before = self.data.len();
+            if !chain.memory.find_all(descriptor.addr().0, length, &mut self.data) {
                 reached = false;
                 continue;
-            };
+            }
             last_reached = true;
-            for slice in slices {
-                let Ok(slice) = slice else {
-                    (reached, last_reached) = (false, false);
-                    break;
-                };
-                let span = Span { start: slice.ptr_guard_mut().as_ptr(), bytes: slice.len() };
-                if writable {
-                    self.data.push(span);
-                    self.length += span.bytes;
-                    continue;
-                }
+            if writable {
+                self.length += length;
+                continue;
+            }
+            self.found.clear();
+            self.found.extend(self.data.drain(before..));
+            for span in &self.found {
                 // Only of requests without data of their own is more of it looked at than the header.
                 let wanted = (head.len() - headed).min(span.bytes);
-                slice.copy_to(&mut head[headed..headed + wanted]);
+                // SAFETY: what it was found in is borrowed by the chain.
+                unsafe { span.slice() }.copy_to(&mut head[headed..headed + wanted]);
                 headed += wanted;
                 let of_header = HEADER.saturating_sub(readable).min(span.bytes);
                 readable += span.bytes;

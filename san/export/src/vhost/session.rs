@@ -21,8 +21,8 @@ use vm_memory::GuestAddress;
 
 use super::backend::{Backend, State};
 pub use super::inflight::Attachment;
-use super::memory::Mapped;
-use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Span, Verb, status};
+use super::memory::{Mapped, Span};
+use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Verb, status};
 use crate::asked::{Asked, What};
 
 /// The most requests of a front-end that are not answered. More wait in its queues.
@@ -219,7 +219,7 @@ impl Session {
             .queues
             .iter()
             .filter(|queue| queue.running)
-            .all(|queue| state.memory.mapped().is_some_and(|mapped| queue.ring.is_valid(&mapped.memory)));
+            .all(|queue| state.memory.mapped().is_some_and(|mapped| queue.ring.is_valid(&**mapped)));
         match all_there {
             true => Ok(()),
             false => Err(SessionError::Message("it takes back memory in which there are queues".into())),
@@ -304,7 +304,7 @@ impl Session {
                 return Err(SessionError::Queue("a queue has a head that is not in its table"));
             }
             let slot = self.slot(number, head);
-            let chain = Chain::new(&mapped.memory, table, size, head);
+            let chain = Chain::new(mapped, table, size, head);
             let place = &mut self.slots[slot as usize].place;
             let parsed = match place.read(chain, self.sectors) {
                 Ok(parsed) => parsed,
@@ -484,7 +484,7 @@ impl Slot {
 fn next_head(ring: &mut virtio_queue::Queue, mapped: &Mapped) -> Result<Option<u16>, SessionError> {
     use virtio_queue::QueueOwnedT;
     let mut there = ring
-        .iter(&mapped.memory)
+        .iter(mapped)
         .map_err(|_| SessionError::Queue("a queue says that it has more than it has room for"))?;
     Ok(there.next().map(|chain| chain.head_index()))
 }
@@ -512,7 +512,7 @@ fn answer(
     }
     queue
         .ring
-        .add_used(&mapped.memory, head, moved as u32 + 1)
+        .add_used(mapped, head, moved as u32 + 1)
         .map_err(|_| SessionError::Queue("a queue is not within its memory any more"))?;
     if let Some(kept) = kept {
         kept.answered(number, head, queue.ring.next_used());

@@ -19,6 +19,7 @@ use loadline_san_store::store::Identity;
 use super::EventLoop;
 use super::client::{Client, Way};
 use super::served::Served;
+use super::sockets::MOST_TAKEN;
 
 /// Where what is read is wanted.
 pub(super) struct Guests<'a> {
@@ -163,6 +164,19 @@ impl EventLoop {
             });
             found
         })
+    }
+
+    /// Takes what they ask, while other things are done: it costs next to nothing to see whether there is something.
+    pub(super) fn read_guests(&mut self) {
+        for index in 0..self.guests.len() {
+            let Some(key) = self.guests.get(index).copied() else { return };
+            if let Some(Client { way: Way::Vhost(session), taken, .. }) = self.clients.get(&key)
+                && session.has_more()
+            {
+                let fits = self.taken < MOST_TAKEN || *taken == 0;
+                self.read_guest(key, fits);
+            }
+        }
     }
 
     /// Those that have something are to be read.

@@ -198,6 +198,9 @@ impl Kept {
                 && let Some((token, ask)) = self.asks.pop_front()
             {
                 blocks += size(&ask);
+                if let Some((_, next)) = self.asks.front() {
+                    direct.prepare_next(next);
+                }
                 let done = match ask {
                     Ask::Read(reading) => match straight(&self.store, guests, token, &reading) {
                         Some((into, of)) => direct

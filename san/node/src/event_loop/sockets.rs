@@ -17,7 +17,7 @@ use super::{EventLoop, Local};
 /// Connections of clients at most.
 const MOST_CLIENTS: usize = 4096;
 /// Bytes that the requests and answers of all clients may take. Beyond that only who takes none is listened to.
-const MOST_TAKEN: usize = 512 << 20;
+pub(super) const MOST_TAKEN: usize = 512 << 20;
 
 impl EventLoop {
     /// A client has come. It may ask when the record of the volume says that it has: who came to another node before may
