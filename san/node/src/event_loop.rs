@@ -85,8 +85,6 @@ const MOST_HELD: u64 = 32 << 20;
 const FEW: f32 = 1.25;
 /// Times that stores do what they can before sockets are looked at again.
 const RUNS: usize = 64;
-/// And so often between two looks at what costs next to nothing to look at.
-const GUESTS_EVERY: usize = 4;
 
 /// How a loop is made.
 #[derive(Debug, Clone, Copy)]
@@ -393,7 +391,7 @@ impl EventLoop {
 
     /// Carries out all that can be done now.
     fn work_off(&mut self) {
-        for run in 0..RUNS {
+        for _ in 0..RUNS {
             while let Some(local) = self.local.pop_front() {
                 match local {
                     Local::ToReplica(from, message) => {
@@ -426,9 +424,7 @@ impl EventLoop {
             if !self.answered.is_empty() {
                 self.answer();
             }
-            if run % GUESTS_EVERY == GUESTS_EVERY - 1 {
-                self.read_guests();
-            }
+            self.read_guests();
             if std::mem::take(&mut self.said) {
                 self.speak();
             }

@@ -29,7 +29,7 @@ const LARGEST_REGION: usize = 1 << 30;
 /// How long to look for a completion before sleeping.
 pub(super) const SPIN: Duration = Duration::from_micros(60);
 /// How long, if several are waited for at once: the sleep is shared by them, so looking longer costs more than it saves.
-pub(super) const SPIN_FOR_SEVERAL: Duration = Duration::from_micros(12);
+const SPIN_FOR_SEVERAL: Duration = Duration::from_micros(12);
 /// How long a request that does nothing may take.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
 /// How long dropping an engine waits for I/Os in flight, before their memory is given up to them for good.

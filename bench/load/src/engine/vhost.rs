@@ -11,7 +11,7 @@ use loadline_base::spin::Spins;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::uring::{SPIN, SPIN_FOR_SEVERAL, Waiting};
+use super::uring::{SPIN, Waiting};
 use super::{Engine, Io, Kind, Memory};
 use crate::vhost::{Queue, VhostDisk};
 
@@ -144,9 +144,8 @@ impl Engine for VhostEngine {
         let want = want.min(self.done.len() + self.in_flight);
         let begin = Instant::now();
         if self.done.len() < want && self.spins.worth_it() {
-            let longest = if want > 1 { SPIN_FOR_SEVERAL } else { SPIN };
             let mut spins = std::mem::take(&mut self.spins);
-            let found = spins.look(longest, limit, || {
+            let found = spins.look(SPIN, limit, || {
                 self.collect();
                 Ok(self.done.len() >= want)
             });

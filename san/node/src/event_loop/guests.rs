@@ -166,11 +166,13 @@ impl EventLoop {
         })
     }
 
-    /// Takes what they ask, while other things are done: it costs next to nothing to see whether there is something.
+    /// Takes what they ask while other things are done for long, such as destaging: if nothing of what they asked before is
+    /// being done. (Else more comes together, which costs less.)
     pub(super) fn read_guests(&mut self) {
         for index in 0..self.guests.len() {
             let Some(key) = self.guests.get(index).copied() else { return };
-            if let Some(Client { way: Way::Vhost(session), taken, .. }) = self.clients.get(&key)
+            if let Some(Client { way: Way::Vhost(session), taken, volume, .. }) = self.clients.get(&key)
+                && self.volumes.get(volume).is_some_and(|served| served.at_work.is_empty())
                 && session.has_more()
             {
                 let fits = self.taken < MOST_TAKEN || *taken == 0;
