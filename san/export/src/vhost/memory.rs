@@ -6,6 +6,8 @@ use std::iter::FusedIterator;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use nix::libc;
+use nix::sys::stat::fstat;
 use vm_memory::guest_memory::{GuestMemoryBackendSliceIterator, GuestMemorySliceIterator};
 use vm_memory::mmap::MmapRegion;
 use vm_memory::{
@@ -254,7 +256,12 @@ impl Region {
         let ends = place.user.checked_add(place.bytes).and(place.guest.checked_add(place.bytes));
         let bytes = usize::try_from(place.bytes).ok().filter(|bytes| *bytes > 0).zip(ends);
         let (bytes, _) = bytes.ok_or("it shares memory of no length, or beyond all addresses")?;
-        // Also seen: whether the file is as long as that.
+        let stat = fstat(&file).map_err(|error| format!("memory that it shares cannot be looked at: {error}"))?;
+        let is_file = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let end = place.offset.checked_add(place.bytes);
+        if is_file && end.is_none_or(|end| end > stat.st_size as u64) {
+            return Err("it shares memory that is longer than the file behind it".into());
+        }
         let mapped = MmapRegion::from_file(FileOffset::new(file, place.offset), bytes)
             .map_err(|error| format!("memory that it shares cannot be mapped: {error}"))?;
         let guard = Guard::new(mapped.as_ptr(), bytes).map_err(|error| error.to_string())?;

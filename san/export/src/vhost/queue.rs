@@ -106,7 +106,7 @@ impl Queue {
     }
 
     /// The descriptor to watch for news, if it is not watched.
-    pub(super) fn to_watch(&mut self) -> Option<i32> {
+    pub(super) fn unwatched(&mut self) -> Option<i32> {
         let kick = self.kick.as_ref().filter(|_| !self.watched)?;
         self.watched = true;
         Some(kick.as_raw_fd())

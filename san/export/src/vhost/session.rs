@@ -227,9 +227,9 @@ impl Session {
     }
 
     /// A descriptor that is to be watched, by the number of its queue, until there is news. Each is told once.
-    pub fn to_watch(&mut self) -> Option<(u16, i32)> {
+    pub fn unwatched(&mut self) -> Option<(u16, i32)> {
         let mut state = self.backend.0.borrow_mut();
-        (0..).zip(&mut state.queues).find_map(|(number, queue)| Some((number, queue.to_watch()?)))
+        (0..).zip(&mut state.queues).find_map(|(number, queue)| Some((number, queue.unwatched()?)))
     }
 
     /// There is news of a queue.

@@ -128,7 +128,7 @@ impl EventLoop {
     fn watch_kicks(&mut self, key: u32) {
         while let Some(client) = self.clients.get_mut(&key)
             && let Way::Vhost(session) = &mut client.way
-            && let Some((queue, fd)) = session.to_watch()
+            && let Some((queue, fd)) = session.unwatched()
         {
             let kick = self.key();
             self.kicks.insert(kick, (key, queue));
