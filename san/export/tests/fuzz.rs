@@ -16,8 +16,9 @@ use loadline_base::nbd::{
 use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{BLOCK_BYTES, Class, Pool};
+use loadline_san_export::asked::{Asked, What};
 use loadline_san_export::nbd::handshake::{Choice, Export, Handshake, Next, Refusal};
-use loadline_san_export::nbd::session::{Asked, Session, What};
+use loadline_san_export::nbd::session::Session;
 
 const BYTES: u64 = 40 * BLOCK_BYTES as u64;
 /// As many inputs at least, however slow the machine is.

@@ -10,8 +10,9 @@ use loadline_base::nbd::{
 use loadline_san_core::message::{Content, Payload};
 use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{BLOCK_BYTES, Class, Pool};
+use loadline_san_export::asked::{Asked, What};
 use loadline_san_export::nbd::handshake::Choice;
-use loadline_san_export::nbd::session::{Asked, Session, SessionError, What};
+use loadline_san_export::nbd::session::{Session, SessionError};
 use proptest::prelude::*;
 
 const BLOCKS: usize = 40;

@@ -243,7 +243,11 @@ fn a_chain_that_is_wrong_fails_itself_or_its_connection() {
         ("in circles", |memory| {
             for index in 0..3 {
                 let at = GUEST + DATA as u64;
-                memory.describe(TABLE, index, Descriptor { at, bytes: 512, flags: NEXT | WRITE, next: (index + 1) % 3 });
+                memory.describe(
+                    TABLE,
+                    index,
+                    Descriptor { at, bytes: 512, flags: NEXT | WRITE, next: (index + 1) % 3 },
+                );
             }
             memory.offer(0);
         }),
@@ -297,7 +301,12 @@ fn messages_that_are_wrong_end_the_connection() {
         ("memory that overlaps", say::ADD_MEM_REG, one_region(GUEST + all / 2, all, USER + 2 * all, 0), true),
         ("the same of its own addresses", say::ADD_MEM_REG, one_region(GUEST + all, all, USER + 1, 0), true),
         ("longer than its file", say::ADD_MEM_REG, one_region(GUEST + all, all + 4096, USER + all, 0), true),
-        ("at an odd place of its file", say::ADD_MEM_REG, one_region(GUEST + all, 4096, USER + all, 77), true),
+        (
+            "at an odd place of its file",
+            say::ADD_MEM_REG,
+            one_region(GUEST + all, 4096, USER + all, 77),
+            true,
+        ),
         ("of no length", say::ADD_MEM_REG, one_region(GUEST + all, 0, USER + all, 0), true),
         ("beyond all addresses", say::ADD_MEM_REG, one_region(u64::MAX - 8, 4096, USER + all, 0), true),
         ("that was not shared", say::REM_MEM_REG, one_region(GUEST + all, all, USER, 0), false),
@@ -318,9 +327,15 @@ fn messages_that_are_wrong_end_the_connection() {
     // What breaks the vhost crate's own rules.
     for (what, bytes) in [
         ("an unknown message", message(999, &[])),
-        ("a message that is too long", [message(2, &[])[..8].to_vec(), u32::MAX.to_le_bytes().to_vec()].concat()),
+        (
+            "a message that is too long",
+            [message(2, &[])[..8].to_vec(), u32::MAX.to_le_bytes().to_vec()].concat(),
+        ),
         ("a body of another length", message(say::SET_VRING_NUM, &[0; 4])),
-        ("another version", [2_u32.to_le_bytes(), 3_u32.to_le_bytes(), 8_u32.to_le_bytes(), [0; 4], [0; 4]].concat()),
+        (
+            "another version",
+            [2_u32.to_le_bytes(), 3_u32.to_le_bytes(), 8_u32.to_le_bytes(), [0; 4], [0; 4]].concat(),
+        ),
     ] {
         let mut guest = set_up(0);
         guest.send(&bytes, &[]);
@@ -416,7 +431,10 @@ fn a_queue_ends_when_what_is_in_flight_is_done() {
     let kick = std::os::fd::AsFd::as_fd(&guest.kick).as_raw_fd();
     guest.tell(say::SET_VRING_KICK, &0_u64.to_le_bytes(), &[kick]);
     assert_eq!(guest.serve().unwrap(), 1);
-    assert_eq!(guest.memory.answered(), [(0, 1), (3, 1), (6, 4097)].map(|(h, n)| (h, if h == 6 { n } else { 4097 })));
+    assert_eq!(
+        guest.memory.answered(),
+        [(0, 1), (3, 1), (6, 4097)].map(|(h, n)| (h, if h == 6 { n } else { 4097 }))
+    );
     // One that is never done.
     request(&mut guest, 0, IN, 0, 4096);
     let _ = guest.take().unwrap();
@@ -477,13 +495,17 @@ fn blocks_are_put_straight_where_they_are_wanted_if_each_has_one_place() {
         guest.memory.chain(TABLE, 0, &all);
         guest.memory.offer(0);
         let slot = guest.take().unwrap()[0].slot;
-        let straight = [(0, 2), (1, 1), (0, 1)].map(|(at, blocks)| guest.session.straight(slot, at, blocks).is_some());
+        let straight =
+            [(0, 2), (1, 1), (0, 1)].map(|(at, blocks)| guest.session.straight(slot, at, blocks).is_some());
         guest.session.complete(slot, Ok(())).unwrap();
         straight
     };
     assert_eq!(of(&[(DATA, 8192, true)], &mut guest), [true, true, true]);
     assert_eq!(of(&[(DATA, 4096, true), (DATA + 9000, 4096, true)], &mut guest), [true, true, true]);
-    assert_eq!(of(&[(DATA, 4096, true), (DATA + 9000, 512, true), (DATA, 3584, true)], &mut guest), [false, false, true]);
+    assert_eq!(
+        of(&[(DATA, 4096, true), (DATA + 9000, 512, true), (DATA, 3584, true)], &mut guest),
+        [false, false, true]
+    );
     guest.memory.header(HEADERS, IN, 9);
     assert_eq!(of(&[(DATA, 8192, true)], &mut guest), [false, false, false], "it begins within a block");
 }
@@ -493,7 +515,8 @@ fn the_configuration_says_what_the_disk_is() {
     let mut guest = Guest::silent(Memory::new(), attachment(1, 1));
     guest.set_up(0);
     let ask = |offset: u32, bytes: u32| {
-        [offset.to_le_bytes().to_vec(), bytes.to_le_bytes().to_vec(), vec![0; 4], vec![0; bytes as usize]].concat()
+        [offset.to_le_bytes().to_vec(), bytes.to_le_bytes().to_vec(), vec![0; 4], vec![0; bytes as usize]]
+            .concat()
     };
     let config = guest.ask(say::GET_CONFIG, &ask(0, 60))[12..].to_vec();
     assert_eq!(config.len(), 60);

@@ -256,7 +256,8 @@ impl Region {
         let ends = place.user.checked_add(place.bytes).and(place.guest.checked_add(place.bytes));
         let bytes = usize::try_from(place.bytes).ok().filter(|bytes| *bytes > 0).zip(ends);
         let (bytes, _) = bytes.ok_or("it shares memory of no length, or beyond all addresses")?;
-        let stat = fstat(&file).map_err(|error| format!("memory that it shares cannot be looked at: {error}"))?;
+        let stat =
+            fstat(&file).map_err(|error| format!("memory that it shares cannot be looked at: {error}"))?;
         let is_file = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
         let end = place.offset.checked_add(place.bytes);
         if is_file && end.is_none_or(|end| end > stat.st_size as u64) {

@@ -213,7 +213,12 @@ impl Guest {
     }
 
     /// Says something, which is listened to.
-    pub(crate) fn try_tell(&mut self, what: u32, body: &[u8], files: &[RawFd]) -> Result<Listened, SessionError> {
+    pub(crate) fn try_tell(
+        &mut self,
+        what: u32,
+        body: &[u8],
+        files: &[RawFd],
+    ) -> Result<Listened, SessionError> {
         self.send(&message(what, body), files);
         self.listen()
     }
@@ -318,14 +323,15 @@ pub(crate) fn inflight(guest: &mut Guest, queues: u16, size: u16) -> (Vec<u8>, F
     let mut bytes = [0; 64];
     let mut space = nix::cmsg_space!([RawFd; 1]);
     let mut slices = [std::io::IoSliceMut::new(&mut bytes)];
-    let got =
-        recvmsg::<()>(guest.socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_DONTWAIT).unwrap();
+    let got = recvmsg::<()>(guest.socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_DONTWAIT)
+        .unwrap();
     let fd = got.cmsgs().unwrap().find_map(|part| match part {
         ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
         _ => None,
     });
     let length = got.bytes;
     // SAFETY: the kernel has just given it, to this message.
-    let file = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd.expect("a descriptor comes with it")) };
+    let file =
+        unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd.expect("a descriptor comes with it")) };
     (bytes[12..length].to_vec(), file)
 }
