@@ -130,19 +130,19 @@ fn fill(random: &mut Random, memory: &mut Memory) {
             memory.describe(TABLE, first, Descriptor { at, bytes: 48, flags: INDIRECT, next: 0 });
         }
         // A few places are changed.
-        if random.one_in(3) {
+        if random.one_in(15) {
             let is = descriptor(random);
             memory.describe(TABLE, first + random.below(3) as u16, is);
         }
         memory.offer(first);
     }
-    if random.one_in(3) {
+    if random.one_in(15) {
         memory.offer(random.below(u64::from(SIZE) + 2) as u16);
     }
-    if random.one_in(12) {
+    if random.one_in(40) {
         memory.put(AVAILABLE + 2, &(random.next() as u16).to_le_bytes());
     }
-    if random.one_in(12) {
+    if random.one_in(40) {
         memory.put(USED + 2, &(random.next() as u16).to_le_bytes());
     }
 }
@@ -180,8 +180,8 @@ fn any_memory_is_borne() {
                 if guest.session.complete(slot, result).is_err() {
                     return;
                 }
-                answered += 1;
             }
+            answered += guest.memory.answered().len().min(SIZE.into());
             guest.session.tell();
             let _ = (guest.session.has_more(), guest.session.wants_kicks());
         }
@@ -191,7 +191,7 @@ fn any_memory_is_borne() {
 
 /// A message, more or less as front-ends say it.
 fn said(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
-    let what = match random.below(10) {
+    let what = match random.below(60) {
         0 => random.below(50) as u32,
         _ => random.one_of(&[
             say::SET_FEATURES,
@@ -211,15 +211,17 @@ fn said(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
             say::GET_CONFIG,
         ]),
     };
-    let address = |random: &mut Random| match random.below(3) {
+    let address = |random: &mut Random| match random.below(20) {
         0 => odd(random),
         _ => USER + random.one_of(&[TABLE, AVAILABLE, USED]) as u64,
     };
-    let place = |random: &mut Random| match random.below(4) {
+    let place = |random: &mut Random| match random.below(20) {
         0 => [odd(random), odd(random), odd(random), odd(random)],
-        1 => [GUEST + BYTES as u64, 4096, USER + BYTES as u64, 4096 * random.below(3)],
+        1..10 => [GUEST + BYTES as u64, 4096, USER + BYTES as u64, 4096 * random.below(3)],
         _ => [GUEST, BYTES as u64, USER, 0],
     };
+    // The first one runs, mostly.
+    let index = |random: &mut Random| if random.one_in(20) { 0 } else { 1 + random.below(16) as u32 };
     let mut body = match what {
         say::SET_MEM_TABLE => {
             let count = random.below(3);
@@ -235,14 +237,17 @@ fn said(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
             one_region(a, b, c, d)
         }
         say::SET_VRING_NUM | say::SET_VRING_BASE | say::GET_VRING_BASE | say::SET_VRING_ENABLE => {
-            state(random.below(18) as u32, random.one_of(&[0, 1, 64, 65, 1024, 70_000]))
+            let number =
+                if random.one_in(20) { random.one_of(&[0, 65, 70_000]) } else { random.one_of(&[1, 1, 64]) };
+            let number = if what == say::SET_VRING_ENABLE { number % 2 } else { number };
+            state(index(random), number)
         }
         say::SET_VRING_ADDR => {
             let (a, b, c) = (address(random), address(random), address(random));
-            places(random.below(17) as u32, a, b, c)
+            places(index(random), a, b, c)
         }
         say::SET_VRING_KICK | say::SET_VRING_CALL => {
-            (random.below(17) | if random.one_in(8) { 0x100 } else { 0 }).to_le_bytes().to_vec()
+            (u64::from(index(random)) | if random.one_in(30) { 0x100 } else { 0 }).to_le_bytes().to_vec()
         }
         say::GET_CONFIG => {
             let bytes = random.below(300) as u32;
@@ -256,18 +261,19 @@ fn said(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
         say::GET_INFLIGHT_FD | say::SET_INFLIGHT_FD => {
             let mut body = odd(random).to_le_bytes().to_vec();
             body.extend((if random.one_in(3) { odd(random) } else { 0 }).to_le_bytes());
-            body.extend((random.below(18) as u16).to_le_bytes());
-            body.extend(random.one_of(&[0, 1, 64, 1024, u16::MAX]).to_le_bytes());
+            body.extend((1 + random.below(16) as u16).to_le_bytes());
+            body.extend(random.one_of(&[1_u16, 64, 64, 1024, 2048]).to_le_bytes());
             body.extend([0; 4]);
             body
         }
-        _ => random.next().to_le_bytes().to_vec(),
+        say::RESET_DEVICE => Vec::new(),
+        _ => random.one_of(&[guest::FEATURES, guest::FEATURES, u64::MAX]).to_le_bytes().to_vec(),
     };
-    if random.one_in(10) && !body.is_empty() {
+    if random.one_in(40) && !body.is_empty() {
         let at = random.below(body.len() as u64) as usize;
         body[at] = random.next() as u8;
     }
-    if random.one_in(20) {
+    if random.one_in(80) {
         body.truncate(random.below(body.len() as u64 + 1) as usize);
     }
     let memory = guest.memory.file.as_raw_fd();
@@ -279,13 +285,13 @@ fn said(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
         say::SET_VRING_CALL => vec![call],
         _ => Vec::new(),
     };
-    let files = if random.one_in(10) {
+    let files = if random.one_in(60) {
         vec![random.one_of(&[memory, kick, call]); random.below(4) as usize]
     } else {
         wanted
     };
     let mut bytes = message(what, &body);
-    if random.one_in(40) {
+    if random.one_in(80) {
         bytes[random.one_of(&[4, 5, 8, 9, 11])] ^= 1 << random.below(8);
     }
     (bytes, files)
