@@ -333,5 +333,5 @@ fn any_messages_are_borne() {
             }
         }
     });
-    assert!(taken > inputs, "most inputs come far: {taken} messages of {inputs}");
+    assert!(taken > inputs / 2, "many messages are taken: {taken} of {inputs} inputs");
 }

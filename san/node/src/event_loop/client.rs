@@ -20,7 +20,7 @@ const SLICES: usize = 128;
 #[derive(Debug)]
 pub(super) enum Way {
     /// By NBD, at a socket.
-    Nbd(OwnedFd, Session),
+    Nbd(OwnedFd, Box<Session>),
     /// By memory that it shares.
     Vhost(Box<vhost::Session>),
 }

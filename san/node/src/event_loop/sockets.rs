@@ -48,7 +48,7 @@ impl EventLoop {
             let key = self.key();
             let NewClient { socket, volume, bytes, way } = new;
             let way = match way {
-                NewWay::Nbd(choice, rest) => Way::Nbd(socket, Session::new(choice, bytes, &rest)),
+                NewWay::Nbd(choice, rest) => Way::Nbd(socket, Box::new(Session::new(choice, bytes, &rest))),
                 NewWay::Vhost(name) => match self.guest(socket, volume, bytes, &name) {
                     Ok(session) => Way::Vhost(Box::new(session)),
                     Err(why) => {
