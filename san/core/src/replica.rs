@@ -191,6 +191,12 @@ impl Replica {
         }
     }
 
+    /// Who asked what this is for, and in which of its sessions; if that still goes on.
+    pub fn asked_by(&self, tag: Tag) -> Option<(Owner, u64)> {
+        let session = self.session.as_ref().filter(|session| session.key == tag.session)?;
+        Some((session.owner, session.number))
+    }
+
     /// When it wants to be woken.
     pub fn wake_at(&self) -> Option<Moment> {
         match self.work {

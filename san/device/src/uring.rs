@@ -325,7 +325,7 @@ impl Uring {
     fn collect(&mut self) -> io::Result<()> {
         self.reaped.extend(self.ring.completions());
         while let Some((data, result)) = self.reaped.pop_front() {
-            if self.is_watched(data) {
+            if self.is_watched(data, result) {
                 continue;
             }
             let (index, entry) = ((data >> 32) as u32, data as u32);

@@ -368,7 +368,7 @@ impl EventLoop {
             }
         } else if self.hearings.contains_key(&key) {
             self.readable.push_back(key);
-        } else if let Some((client, queue)) = self.kicks.remove(&key) {
+        } else if let Some((client, queue)) = self.kicks.get(&key).copied() {
             self.kicked(client, queue);
         } else if let Some(node) = self.to_peers.get(&key)
             && let Some(peer) = self.peers.get_mut(node)
@@ -432,7 +432,7 @@ impl EventLoop {
             kept.listed = false;
             let mut told = std::mem::take(&mut self.told);
             kept.store.hold(if self.pool.is_short() { 0 } else { MOST_HELD });
-            let guests = Guests { volumes: &self.volumes, clients: &self.clients };
+            let guests = Guests { volumes: &self.volumes, clients: &self.clients, me: self.options.me };
             let more = kept.run(&mut self.uring, &guests, &mut told);
             self.now = crate::clock::now();
             if told.iter().any(|told| matches!(told, Completion::Failed)) {
@@ -610,7 +610,7 @@ impl EventLoop {
                 self.share_out_scrub();
             }
             self.close_replicas();
-            self.readable.extend(self.late.drain(..));
+            self.take_late();
         }
         self.work_off();
     }

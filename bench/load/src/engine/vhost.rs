@@ -17,6 +17,8 @@ use crate::vhost::{Queue, VhostDisk};
 
 /// How long dropping an engine waits for the server to be done with its memory.
 const DROP_LIMIT: Duration = Duration::from_millis(100);
+/// After so many looks that found nothing, it is seen whether the server is there.
+const QUIET: u32 = 1 << 14;
 /// So many requests are made known before others follow.
 const MANY: usize = 8;
 
@@ -33,6 +35,8 @@ pub(crate) struct VhostEngine {
     pushed: usize,
     done: VecDeque<(u32, i32)>,
     poll: bool,
+    /// Looks in a row that found nothing.
+    quiet: u32,
     spins: Spins,
 }
 
@@ -54,6 +58,7 @@ impl VhostEngine {
             pushed: 0,
             done: VecDeque::with_capacity(slots),
             poll: waiting == Waiting::Spins,
+            quiet: 0,
             spins: Spins::new(waiting == Waiting::SpinsFirst),
         };
         // What was mapped is unmapped by dropping the engine.
@@ -71,11 +76,17 @@ impl VhostEngine {
         self.in_flight -= self.done.len() - before;
     }
 
+    fn look_at_server(&self) -> io::Result<()> {
+        let mut socket = [PollFd::new(self.disk.socket(), PollFlags::empty())];
+        let looked = poll(&mut socket, PollTimeout::ZERO);
+        let is_gone = looked.is_ok() && socket[0].revents().is_some_and(is_gone);
+        if is_gone { Err(gone()) } else { Ok(()) }
+    }
+
     /// Sleeps until the server says that something is done, or has gone.
     fn sleep(&mut self, limit: Duration) -> io::Result<()> {
         self.queue.blk.set_used_notif_enabled(true);
         if !self.queue.blk.completions().has_next() {
-            let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
             let mut both = [
                 PollFd::new(self.queue.completed.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.disk.socket(), PollFlags::empty()),
@@ -89,17 +100,23 @@ impl VhostEngine {
             let (told, state) = (both[0].revents(), both[1].revents());
             if told.is_some_and(|told| told.contains(PollFlags::POLLIN)) {
                 self.queue.completed.read()?;
-            } else if state.is_some_and(|state| state.intersects(gone)) {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the vhost-user server hung up: see what it says about why",
-                ));
+            } else if state.is_some_and(is_gone) {
+                return Err(gone());
             }
         }
         // What has come since is looked for; nobody need tell of it.
         self.queue.blk.set_used_notif_enabled(false);
         Ok(())
     }
+}
+
+fn is_gone(state: PollFlags) -> bool {
+    state.intersects(PollFlags::POLLHUP | PollFlags::POLLERR)
+}
+
+fn gone() -> io::Error {
+    let why = "the vhost-user server hung up: see what it says about why";
+    io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }
 
 impl Engine for VhostEngine {
@@ -139,7 +156,9 @@ impl Engine for VhostEngine {
         self.notify()?;
         self.collect();
         if self.poll {
-            return Ok(());
+            self.quiet = if self.done.is_empty() { self.quiet + 1 } else { 0 };
+            // The server may have gone.
+            return if self.quiet % QUIET == QUIET - 1 { self.look_at_server() } else { Ok(()) };
         }
         let want = want.min(self.done.len() + self.in_flight);
         let begin = Instant::now();

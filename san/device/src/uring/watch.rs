@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use loadline_base::ring::{opcode, types};
+use loadline_base::ring::{opcode, squeue, types};
 use nix::libc;
 
 use super::{MOST_TRIES, Uring};
@@ -12,6 +12,11 @@ use super::{MOST_TRIES, Uring};
 pub(super) const WATCHED: u64 = 1 << 63;
 /// And it is room that is waited for.
 const ROOM: u64 = 1 << 62;
+/// It tells nobody anything: that something is not watched any more, or that a bell was rung.
+const QUIET: u64 = 1 << 61;
+
+/// What rings an eventfd. Static: the kernel may look at it at any time.
+static ONE: u64 = 1;
 
 /// What a descriptor is watched for. An error or the other end's end is told to both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +37,25 @@ impl Uring {
             For::Room => (libc::POLLOUT, ROOM),
         };
         let entry = opcode::PollAdd::new(types::Fd(fd), events as u32).build();
-        let entry = entry.user_data(WATCHED | room | u64::from(key));
+        self.push_watched(entry.user_data(WATCHED | room | u64::from(key)))
+    }
+
+    /// What is watched by this key for something to be read is not any more.
+    pub fn unwatch(&mut self, key: u32) -> io::Result<()> {
+        let which = types::CancelBuilder::user_data(WATCHED | u64::from(key)).all();
+        self.push_watched(opcode::AsyncCancel2::new(which).build().user_data(WATCHED | QUIET))
+    }
+
+    /// Adds one to an eventfd. It never waits, whatever the descriptor's owner does to it: the kernel does that. The descriptor
+    /// is to be open until the next [`submit`](Self::submit).
+    pub fn ring_bell(&mut self, fd: RawFd) -> io::Result<()> {
+        let entry = opcode::Write::new(types::Fd(fd), (&raw const ONE).cast(), 8).build();
+        self.push_watched(entry.user_data(WATCHED | QUIET))
+    }
+
+    fn push_watched(&mut self, entry: squeue::Entry) -> io::Result<()> {
         for _ in 0..MOST_TRIES {
-            // SAFETY: the entry refers to no memory, and the kernel takes a reference of the file.
+            // SAFETY: the entry refers to no memory, or to a static, and the kernel takes a reference of the file.
             if unsafe { self.ring.push(&entry) } {
                 self.watching += 1;
                 self.queued += 1;
@@ -53,10 +74,12 @@ impl Uring {
     }
 
     /// A watched descriptor has something, if this completion is one's.
-    pub(super) fn is_watched(&mut self, data: u64) -> bool {
+    pub(super) fn is_watched(&mut self, data: u64, result: i32) -> bool {
         let watched = data & WATCHED != 0;
         if watched {
             self.watching -= 1;
+        }
+        if watched && data & QUIET == 0 && result != -libc::ECANCELED {
             self.ready.push_back((data as u32, if data & ROOM == 0 { For::Input } else { For::Room }));
         }
         watched

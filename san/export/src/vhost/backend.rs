@@ -93,7 +93,9 @@ impl State {
 
     /// As if it had just come; but what it keeps of requests in flight stays as it is.
     fn reset(&mut self) {
-        self.queues = (0..MOST_QUEUES).map(|_| Queue::new()).collect();
+        for queue in &mut self.queues {
+            queue.reset();
+        }
         self.features = 0;
     }
 
@@ -126,16 +128,15 @@ impl State {
 
 impl Backend {
     pub(super) fn new(bytes: u64, attachment: Attachment) -> Backend {
-        let mut state = State {
+        let state = State {
             bytes,
             attachment,
             features: 0,
             memory: Memory::default(),
-            queues: Vec::new(),
+            queues: (0..MOST_QUEUES).map(|_| Queue::new()).collect(),
             kept: None,
             refused: None,
         };
-        state.reset();
         Backend(RefCell::new(state))
     }
 

@@ -67,7 +67,6 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let entry = &ENTRIES[self.0];
         entry.end.store(0, Ordering::Release);
-        entry.start.store(0, Ordering::Relaxed);
         entry.taken.store(false, Ordering::Release);
     }
 }
@@ -95,7 +94,11 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     let errno = unsafe { *libc::__errno_location() };
     for entry in &ENTRIES {
         let end = entry.end.load(Ordering::Acquire);
-        let start = entry.start.load(Ordering::Relaxed);
+        let start = entry.start.load(Ordering::Acquire);
+        // It may have become another one's between the two.
+        if end != entry.end.load(Ordering::Acquire) {
+            continue;
+        }
         if (start..end).contains(&address) {
             // SAFETY: the stretch is one that a Guard's owner has mapped, so no other memory is replaced. Who uses it knows
             // that its content may change at any time.

@@ -20,7 +20,6 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 
 use super::guard::Guard;
@@ -57,9 +56,7 @@ pub(super) struct InFlight {
     bytes: usize,
     queues: u16,
     descriptors: u16,
-    guard: Guard,
-    /// The kernel keeps it as long as anybody has it.
-    _file: File,
+    guard: Option<Guard>,
 }
 
 /// Bytes of one queue.
@@ -92,11 +89,11 @@ impl InFlight {
         attachment: &Attachment,
     ) -> io::Result<InFlight> {
         let bytes = InFlight::bytes(queues, descriptors);
-        let there = fstat(&file)?.st_size as u64;
-        if queues == 0 || descriptors == 0 || offset.checked_add(bytes as u64).is_none_or(|end| end > there) {
-            let what = "what it has kept of requests in flight is shorter than it says";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        if queues == 0 || descriptors == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "there are no requests to keep"));
         }
+        super::memory::check(&file, offset, bytes as u64)
+            .map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, reason))?;
         // SAFETY: a new mapping of an open file at an address of the kernel's choice aliases nothing here.
         let start = unsafe {
             libc::mmap(
@@ -116,7 +113,7 @@ impl InFlight {
             // SAFETY: it was just mapped, and nobody refers to it.
             unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
         })?;
-        let this = InFlight { start, bytes, queues, descriptors, guard, _file: file };
+        let this = InFlight { start, bytes, queues, descriptors, guard: Some(guard) };
         if !this.may_go_on(attachment) {
             for queue in 0..queues {
                 for head in 0..descriptors {
@@ -153,7 +150,7 @@ impl InFlight {
 
     /// It has gone away.
     pub(super) fn is_lost(&self) -> bool {
-        self.guard.is_lost()
+        self.guard.as_ref().is_some_and(Guard::is_lost)
     }
 
     /// Whether it has room for this queue.
@@ -262,6 +259,8 @@ pub(super) struct Again {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        // First: what is not mapped any more must not be guarded.
+        self.guard = None;
         // SAFETY: the mapping is this one's, and nobody refers to it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }

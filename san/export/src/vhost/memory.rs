@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::iter::FusedIterator;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use nix::libc;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use vm_memory::guest_memory::{GuestMemoryBackendSliceIterator, GuestMemorySliceIterator};
 use vm_memory::mmap::MmapRegion;
 use vm_memory::{
@@ -20,16 +21,20 @@ use super::guard::Guard;
 /// The most regions of one front-end.
 pub(super) const MOST_REGIONS: usize = 64;
 
+/// What was mapped before, and requests still refer to, at most so often.
+const MOST_FORMER: usize = 16;
+
 /// Regions that are mapped together. Requests keep those that they began with.
 ///
 /// It is looked up several times for each request, nearly always in the region of the time before: that is tried first.
 #[derive(Debug)]
 pub(super) struct Mapped {
+    // Dropped in this order: what is not mapped any more must not be guarded.
+    guards: Vec<Rc<Guard>>,
     memory: GuestMemoryMmap,
     flat: Vec<Flat>,
     /// The one that was used last.
     last: Cell<usize>,
-    guards: Vec<Rc<Guard>>,
 }
 
 /// A region, as what is needed to find something in it.
@@ -100,6 +105,7 @@ impl Mapped {
             return true;
         }
         let before = spans.len();
+        // Regions have a page at least, so that these are not many more than pages.
         for slice in GuestMemoryBackend::get_slices(&self.memory, GuestAddress(address), bytes) {
             let Ok(slice) = slice else {
                 spans.truncate(before);
@@ -175,8 +181,9 @@ pub(super) struct Place {
 #[derive(Debug, Clone)]
 struct Region {
     place: Place,
-    mapped: Arc<GuestRegionMmap>,
+    // Dropped in this order: what is not mapped any more must not be guarded.
     guard: Rc<Guard>,
+    mapped: Arc<GuestRegionMmap>,
 }
 
 /// All that a front-end shares.
@@ -184,6 +191,8 @@ struct Region {
 pub(super) struct Memory {
     regions: Vec<Region>,
     mapped: Option<Rc<Mapped>>,
+    /// What was mapped before, as long as requests refer to it.
+    former: Vec<Weak<Mapped>>,
 }
 
 /// Why memory is not taken.
@@ -246,9 +255,33 @@ impl Memory {
             true => None,
             false => Some(Rc::new(Mapped::new(&regions)?)),
         };
+        self.former.retain(|former| former.strong_count() > 0);
+        if self.former.len() >= MOST_FORMER {
+            return Err("it changes its memory again and again while requests refer to it".into());
+        }
+        self.former.extend(self.mapped.iter().map(Rc::downgrade));
         (self.regions, self.mapped) = (regions, mapped);
         Ok(())
     }
+}
+
+/// Whether a file may be mapped: it is memory (nobody else's program is asked for its pages), as long as it is to be, and of whole
+/// pages if these are huge. (What else is mapped of it could not be replaced when it goes away.)
+pub(super) fn check(file: &File, offset: u64, bytes: u64) -> Result<(), Reason> {
+    // Asked first: only memory can answer that, and nothing waits for it.
+    if fcntl(file, FcntlArg::F_GET_SEALS).is_err() {
+        return Err("what it shares is no memory: only memfd, /dev/shm and hugetlbfs are taken".into());
+    }
+    let stat = fstat(file).map_err(|error| format!("memory that it shares cannot be looked at: {error}"))?;
+    if offset.checked_add(bytes).is_none_or(|end| end > stat.st_size as u64) {
+        return Err("it shares memory that is longer than the file behind it".into());
+    }
+    let huge = fstatfs(file).is_ok_and(|fs| fs.filesystem_type() == HUGETLBFS_MAGIC);
+    let page = stat.st_blksize as u64;
+    if huge && !(offset.is_multiple_of(page) && bytes.is_multiple_of(page)) {
+        return Err(format!("it shares memory that is not of whole huge pages, which have {page} bytes"));
+    }
+    Ok(())
 }
 
 impl Region {
@@ -256,13 +289,7 @@ impl Region {
         let ends = place.user.checked_add(place.bytes).and(place.guest.checked_add(place.bytes));
         let bytes = usize::try_from(place.bytes).ok().filter(|bytes| *bytes > 0).zip(ends);
         let (bytes, _) = bytes.ok_or("it shares memory of no length, or beyond all addresses")?;
-        let stat =
-            fstat(&file).map_err(|error| format!("memory that it shares cannot be looked at: {error}"))?;
-        let is_file = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let end = place.offset.checked_add(place.bytes);
-        if is_file && end.is_none_or(|end| end > stat.st_size as u64) {
-            return Err("it shares memory that is longer than the file behind it".into());
-        }
+        check(&file, place.offset, place.bytes)?;
         let mapped = MmapRegion::from_file(FileOffset::new(file, place.offset), bytes)
             .map_err(|error| format!("memory that it shares cannot be mapped: {error}"))?;
         let guard = Guard::new(mapped.as_ptr(), bytes).map_err(|error| error.to_string())?;

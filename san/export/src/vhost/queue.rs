@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc;
 use virtio_queue::{Queue as Ring, QueueT};
 
 use super::inflight::{Again, InFlight};
@@ -23,13 +23,22 @@ pub(super) struct Places {
     pub(super) used: u64,
 }
 
+/// How a queue is to be watched for news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// By this descriptor, once.
+    These(RawFd),
+    /// By what it was watched by before no more.
+    NoMore,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) ring: Ring,
     places: Option<Places>,
     /// By it the front-end says that there is something.
-    kick: Option<OwnedFd>,
+    kick: Option<File>,
     /// The kernel watches it.
     pub(super) watched: bool,
     /// By it the front-end is told that something was answered.
@@ -45,6 +54,10 @@ pub(super) struct Queue {
     pub(super) order: u64,
     /// Something was answered since it was told.
     pub(super) rings: bool,
+    /// It is to be told whether it wants to know or not: what a former life answered it may not have been told of.
+    must_ring: bool,
+    /// What the kernel watches is another one's by now.
+    stale: bool,
 }
 
 impl Queue {
@@ -62,7 +75,16 @@ impl Queue {
             in_flight: 0,
             order: 0,
             rings: false,
+            must_ring: false,
+            stale: false,
         }
+    }
+
+    /// As if it were new; but what the kernel watches is known.
+    pub(super) fn reset(&mut self) {
+        self.silence();
+        let stale = self.stale;
+        *self = Queue { stale, ..Queue::new() };
     }
 
     pub(super) fn set_size(&mut self, size: u32) -> Result<(), Reason> {
@@ -94,31 +116,37 @@ impl Queue {
         let kick = kick
             .ok_or("it would have its queue looked at all the time, and never say that there is something")?;
         self.silence();
-        self.kick = Some(bell(kick)?.into());
+        self.kick = Some(bell(kick)?);
         Ok(())
     }
 
     pub(super) fn set_call(&mut self, call: Option<File>) -> Result<(), Reason> {
         self.call = call.map(bell).transpose()?;
         // What was answered before would not be told of else.
-        self.rings = true;
+        (self.rings, self.must_ring) = (true, true);
         Ok(())
     }
 
-    /// The descriptor to watch for news, if it is not watched.
-    pub(super) fn unwatched(&mut self) -> Option<i32> {
+    /// What is to be done about watching for news, if something is.
+    pub(super) fn unwatched(&mut self) -> Option<Watch> {
+        if std::mem::take(&mut self.stale) {
+            return Some(Watch::NoMore);
+        }
         let kick = self.kick.as_ref().filter(|_| !self.watched)?;
         self.watched = true;
-        Some(kick.as_raw_fd())
+        Some(Watch::These(kick.as_raw_fd()))
     }
 
     /// The kernel has said that there is news.
     pub(super) fn kicked(&mut self) {
         self.watched = false;
         if let Some(kick) = &self.kick {
-            let mut count = [0; 8];
-            // Nothing there, it was another one's news: that is as well.
-            let _ = nix::unistd::read(kick, &mut count);
+            let mut count = [0_u8; 8];
+            let into = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: 8 };
+            // Nothing there, it was another one's news: that is as well. It does not wait for some, whatever the other side has
+            // done to the descriptor, which it has too.
+            // SAFETY: eight bytes, borrowed for the call.
+            let _ = unsafe { libc::preadv2(kick.as_raw_fd(), &raw const into, 1, -1, libc::RWF_NOWAIT) };
         }
     }
 
@@ -151,7 +179,7 @@ impl Queue {
             self.ring.set_next_avail(used.wrapping_add(self.again.len() as u16));
         }
         self.running = true;
-        self.rings = true;
+        (self.rings, self.must_ring) = (true, true);
         Ok(())
     }
 
@@ -190,28 +218,19 @@ impl Queue {
     }
 
     /// Tells the front-end that something was answered, if it wants to know.
-    pub(super) fn ring(&mut self, mapped: &Mapped) {
-        if std::mem::take(&mut self.rings)
-            && let Some(call) = &mut self.call
-            && self.ring.needs_notification(mapped).unwrap_or(true)
-        {
-            // If its counter is full it has been told.
-            let _ = call.write(&1_u64.to_ne_bytes());
+    pub(super) fn ring(&mut self, mapped: &Mapped, mut ring: impl FnMut(RawFd)) {
+        if std::mem::take(&mut self.rings) {
+            let wants = self.ring.needs_notification(mapped).unwrap_or(true);
+            if let Some(call) = self.call.as_ref().filter(|_| wants || self.must_ring) {
+                self.must_ring = false;
+                ring(call.as_raw_fd());
+            }
         }
     }
 
     /// What the kernel watches ends: it keeps a descriptor until there is news.
     fn silence(&mut self) {
-        if let Some(kick) = self.kick.as_ref().filter(|_| self.watched) {
-            let _ = nix::unistd::write(kick, &1_u64.to_ne_bytes());
-        }
-        self.watched = false;
-    }
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        self.silence();
+        self.stale |= std::mem::take(&mut self.watched);
     }
 }
 

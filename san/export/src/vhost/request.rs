@@ -19,6 +19,8 @@ pub(super) const MOST_DATA: usize = 32 << 20;
 pub(super) const MOST_ZEROED: u32 = 1 << 22;
 const HEADER: usize = 16;
 const SEGMENT: usize = 16;
+/// Room for so many pieces is kept for the next request.
+const KEPT: usize = 64;
 /// Bytes of a descriptor.
 const DESCRIPTOR: u64 = 16;
 /// More descriptors than that no request needs.
@@ -112,21 +114,41 @@ pub(super) struct Place {
     pub(super) length: usize,
     /// Used while a chain is taken apart.
     found: Vec<Span>,
+    pieces: usize,
 }
 
 /// A chain that is none: there is no place to say so, and the connection ends.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoChain(pub(super) &'static str);
 
+impl Verb {
+    /// It changes what is on the disk.
+    pub(super) fn changes(self) -> bool {
+        matches!(self, Verb::Write | Verb::Discard | Verb::WriteZeroes { .. })
+    }
+}
+
 impl Place {
+    /// Pieces of memory, and descriptors, that it took to find it.
+    pub(super) fn pieces(&self) -> usize {
+        self.pieces
+    }
+
+    /// It is not used for now: what was needed for a long request is given back.
+    pub(super) fn done(&mut self) {
+        self.data.clear();
+        self.data.shrink_to(KEPT);
+        self.found.shrink_to(KEPT);
+    }
+
     pub(super) fn new() -> Place {
-        Place { status: std::ptr::null_mut(), data: Vec::new(), length: 0, found: Vec::new() }
+        Place { status: std::ptr::null_mut(), data: Vec::new(), length: 0, found: Vec::new(), pieces: 0 }
     }
 
     /// Takes a chain apart; on a disk of so many sectors. What is asked, or the status with which it fails.
     pub(super) fn read(&mut self, mut chain: Chain, sectors: u64) -> Result<Result<Parsed, u8>, NoChain> {
         self.data.clear();
-        (self.status, self.length) = (std::ptr::null_mut(), 0);
+        (self.status, self.length, self.pieces) = (std::ptr::null_mut(), 0, 0);
         let mut head = [0; HEADER + SEGMENT];
         // Bytes that were read into it; readable ones in all, and those behind the header.
         let (mut headed, mut readable) = (0, 0);
@@ -144,12 +166,17 @@ impl Place {
                 continue;
             }
             last_reached = false;
+            self.pieces += 1;
+            if self.data.len() as u64 > MOST_OF_CHAIN {
+                return Err(NoChain("a chain refers to more pieces of memory than any request needs"));
+            }
             let before = self.data.len();
             if !chain.memory.find_all(descriptor.addr().0, length, &mut self.data) {
                 reached = false;
                 continue;
             }
             last_reached = true;
+            self.pieces += self.data.len() - before;
             if writable {
                 self.length += length;
                 continue;
@@ -193,7 +220,13 @@ impl Place {
         if !reached || headed < HEADER {
             return Ok(Err(status::IO));
         }
-        Ok(self.parse(&head[..headed], read, sectors))
+        let parsed = self.parse(&head[..headed], read, sectors);
+        if !matches!(parsed, Ok(Parsed { verb: Verb::Read | Verb::Write | Verb::Id, .. })) {
+            // What else comes with it takes nothing.
+            self.data.clear();
+            self.length = 0;
+        }
+        Ok(parsed)
     }
 
     /// `read`: bytes of data that are to be written to the disk; the others are to be read.

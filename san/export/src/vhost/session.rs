@@ -1,10 +1,11 @@
 //! A front-end's connection: its messages are carried out, requests are taken from its queues, and answered there.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::Content;
@@ -22,6 +23,7 @@ use vm_memory::GuestAddress;
 use super::backend::{Backend, State};
 pub use super::inflight::Attachment;
 use super::memory::{Mapped, Span};
+pub use super::queue::Watch;
 use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Verb, status};
 use crate::asked::{Asked, What};
 
@@ -29,6 +31,9 @@ use crate::asked::{Asked, What};
 pub const MOST_REQUESTS: usize = 1024;
 /// The most bytes that these write and read; one request of any length is always taken.
 const MOST_BYTES: usize = 2 * MOST_DATA;
+/// Messages that are carried out before others have their turn; and pieces of memory that requests may refer to.
+const MESSAGES: usize = 32;
+const BUDGET: usize = 8192;
 /// Bytes of a message's header, and of the longest message.
 const HEADER: usize = 12;
 const MOST_MESSAGE: usize = 4096;
@@ -70,6 +75,8 @@ pub enum SessionError {
 pub enum Listened {
     /// All is carried out that was there: its socket is to be watched.
     Watch,
+    /// There may be more: it is to be listened to again at once.
+    More,
     /// Something is to be carried out later: it is to be listened to again soon.
     Again,
     /// It has gone.
@@ -170,9 +177,9 @@ impl Session {
 
     // ---- what it says ----------------------------------------------------------------------------------
 
-    /// Carries out what it has said.
+    /// Carries out what it has said, or a part of it.
     pub fn listen(&mut self, now: Moment) -> Result<Listened, SessionError> {
-        loop {
+        for _ in 0..MESSAGES {
             let mut head = [0; HEADER];
             let there = match peek(&self.socket, &mut head)? {
                 Some(0) => return Ok(Listened::End),
@@ -210,6 +217,8 @@ impl Session {
             handled.map_err(|error| SessionError::Message(error.to_string()))?;
             self.check()?;
         }
+        // Others have their turn.
+        Ok(Listened::More)
     }
 
     /// Queues that run must still be where they were said to be.
@@ -226,8 +235,8 @@ impl Session {
         }
     }
 
-    /// A descriptor that is to be watched, by the number of its queue, until there is news. Each is told once.
-    pub fn unwatched(&mut self) -> Option<(u16, i32)> {
+    /// How a queue, by its number, is to be watched for news from now on. Each is told once, until there [was](Self::kicked) some.
+    pub fn unwatched(&mut self) -> Option<(u16, Watch)> {
         let mut state = self.backend.0.borrow_mut();
         (0..).zip(&mut state.queues).find_map(|(number, queue)| Some((number, queue.unwatched()?)))
     }
@@ -268,9 +277,10 @@ impl Session {
             return Err(SessionError::Lost);
         }
         let count = state.queues.len();
+        let mut budget = BUDGET;
         for turn in 0..count {
             let number = (self.turn + turn) % count;
-            self.take_from(&mut state, number as u16, &mapped, pool, asked)?;
+            self.take_from(&mut state, number as u16, (&mapped, pool), &mut budget, asked)?;
         }
         self.turn = (self.turn + 1) % count;
         Ok(())
@@ -280,8 +290,8 @@ impl Session {
         &mut self,
         state: &mut State,
         number: u16,
-        mapped: &Rc<Mapped>,
-        pool: &Pool,
+        (mapped, pool): (&Rc<Mapped>, &Pool),
+        budget: &mut usize,
         asked: &mut Vec<Asked>,
     ) -> Result<(), SessionError> {
         let State { queues, kept, .. } = state;
@@ -291,7 +301,7 @@ impl Session {
         }
         let (table, size) = (GuestAddress(queue.ring.desc_table()), queue.ring.size());
         queue.wants_no_kicks(mapped);
-        while self.wants_requests() {
+        while self.wants_requests() && *budget > 0 {
             let again = queue.again.pop_front();
             let head = match again {
                 Some(again) => again.head,
@@ -313,6 +323,7 @@ impl Session {
                     return Err(SessionError::Queue(no_chain.0));
                 }
             };
+            *budget = budget.saturating_sub(place.pieces());
             queue.in_flight += 1;
             if let Some(kept) = kept
                 && again.is_none()
@@ -323,7 +334,9 @@ impl Session {
             let kept = kept.as_ref();
             let parsed = match parsed {
                 // Nobody knows whether it was carried out, and it is too late to do it now.
-                Ok(_) if again.is_some_and(|again| again.fails) => Err(status::IO),
+                Ok(Parsed { verb, .. }) if verb.changes() && again.is_some_and(|again| again.fails) => {
+                    Err(status::IO)
+                }
                 parsed => parsed,
             };
             match parsed {
@@ -431,20 +444,21 @@ impl Session {
         self.taken -= this.place.length;
         let answered =
             answer(queue, this.queue, this.head, &this.place, status, moved, &mapped, kept.as_ref());
+        this.place.done();
         self.free.push(slot);
         answered
     }
 
-    /// Tells the front-end what was answered, if it wants to know.
-    pub fn tell(&mut self) {
+    /// Tells the front-end what was answered, if it wants to know: by eventfds, to each of which one is to be added.
+    pub fn tell(&mut self, mut ring: impl FnMut(RawFd)) {
         let mut state = self.backend.0.borrow_mut();
         let Some(mapped) = state.memory.mapped().cloned() else { return };
-        state.queues.iter_mut().for_each(|queue| queue.ring(&mapped));
+        state.queues.iter_mut().for_each(|queue| queue.ring(&mapped, &mut ring));
     }
 
-    /// It waits for what is in flight, before something that it said is carried out.
-    pub fn is_late(&self) -> bool {
-        self.late.is_some()
+    /// It waits for what is in flight: a queue is to end.
+    pub fn ends_queues(&self) -> bool {
+        self.drains
     }
 }
 
@@ -483,10 +497,16 @@ impl Slot {
 /// The next head, if there is one.
 fn next_head(ring: &mut virtio_queue::Queue, mapped: &Mapped) -> Result<Option<u16>, SessionError> {
     use virtio_queue::QueueOwnedT;
-    let mut there = ring
+    let before = ring.next_avail();
+    let there = ring.avail_idx(mapped, Ordering::Acquire);
+    let mut heads = ring
         .iter(mapped)
         .map_err(|_| SessionError::Queue("a queue says that it has more than it has room for"))?;
-    Ok(there.next().map(|chain| chain.head_index()))
+    let head = heads.next().map(|chain| chain.head_index());
+    if head.is_none() && there.is_ok_and(|there| there.0 != before) {
+        return Err(SessionError::Queue("a queue's entry cannot be read"));
+    }
+    Ok(head)
 }
 
 /// Says what came of a request, where the front-end finds it.

@@ -251,8 +251,20 @@ impl Guest {
             self.carry_out(&asked);
             self.session.complete(asked.slot, Ok(()))?;
         }
-        self.session.tell();
+        self.tell_all();
         Ok(count)
+    }
+
+    /// Rings the bells that are to be rung.
+    pub(crate) fn tell_all(&mut self) {
+        let mut bells = Vec::new();
+        self.session.tell(|fd| bells.push(fd));
+        for fd in bells {
+            // SAFETY: it is open, as the session says, and is given back at once.
+            let bell =
+                std::mem::ManuallyDrop::new(unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+            std::io::Write::write_all(&mut &*bell, &1_u64.to_ne_bytes()).unwrap();
+        }
     }
 
     pub(crate) fn fail(&mut self, asked: &Asked, why: Failure) {

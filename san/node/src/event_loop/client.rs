@@ -44,6 +44,10 @@ pub(super) struct Client {
     pub(super) looked_at: bool,
     /// There is something in them, and it is in the list of those that are to be read.
     pub(super) listed: bool,
+    /// It is to be listened to again a little later.
+    pub(super) late: bool,
+    /// The keys of its queues.
+    pub(super) kicks: Vec<Option<u32>>,
 }
 
 impl Client {
@@ -59,6 +63,8 @@ impl Client {
             taken,
             looked_at: false,
             listed: false,
+            late: false,
+            kicks: Vec::new(),
         }
     }
 

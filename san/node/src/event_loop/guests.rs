@@ -9,11 +9,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use loadline_san_core::ids::VolumeId;
-use loadline_san_core::store::Tag;
+use loadline_san_core::ids::{Owner, VolumeId};
+use loadline_san_core::message::Job;
 use loadline_san_device::straight::Straight;
 use loadline_san_device::uring::For;
-use loadline_san_export::vhost::session::{Attachment, Listened, Session};
+use loadline_san_export::vhost::session::{Attachment, Listened, Session, Watch};
 use loadline_san_store::store::Identity;
 
 use super::EventLoop;
@@ -25,13 +25,21 @@ use super::sockets::MOST_TAKEN;
 pub(super) struct Guests<'a> {
     pub(super) volumes: &'a HashMap<VolumeId, Served, RandomState>,
     pub(super) clients: &'a HashMap<u32, Client, RandomState>,
+    pub(super) me: Owner,
 }
 
 impl Guests<'_> {
     /// Where a client waits for blocks that a replica was asked for, if it can have them put there.
-    pub(super) fn straight(&self, replica: Identity, tag: Tag, block: u64, blocks: u32) -> Option<Straight> {
-        let served = self.volumes.get(&replica.volume)?;
-        let (request, at) = served.volume.awaited(replica.replica, tag.session, tag.job, block)?;
+    pub(super) fn straight(
+        &self,
+        replica: Identity,
+        (owner, session): (Owner, u64),
+        job: Job,
+        block: u64,
+        blocks: u32,
+    ) -> Option<Straight> {
+        let served = self.volumes.get(&replica.volume).filter(|_| owner == self.me)?;
+        let (request, at) = served.volume.awaited(replica.replica, session, job, block)?;
         let at_work = served.at_work.get(&request)?;
         match &self.clients.get(&at_work.client)?.way {
             Way::Vhost(session) => session.straight(at_work.slot, at, blocks),
@@ -77,7 +85,7 @@ impl EventLoop {
     pub(super) fn read_guest(&mut self, key: u32, fits: bool) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let volume = client.volume;
-        client.listed = false;
+        (client.listed, client.paused) = (false, !fits);
         let Way::Vhost(session) = &mut client.way else { return };
         let mut asked = std::mem::take(&mut self.asked);
         let mut listens = Ok(Listened::Watch);
@@ -104,7 +112,9 @@ impl EventLoop {
                 self.hang_up(key);
                 return;
             }
-            Ok(Listened::Again) => self.late.push(key),
+            Ok(Listened::Again) if !std::mem::replace(&mut client.late, true) => self.late.push(key),
+            Ok(Listened::Again) => {}
+            Ok(Listened::More) => self.readable.push_back(key),
             Ok(Listened::Watch) if !client.watched => {
                 client.watched = true;
                 let fd = session.socket().as_raw_fd();
@@ -125,15 +135,64 @@ impl EventLoop {
         self.begin(volume);
     }
 
+    /// Watches by what its queues say that there is something, each by a key that stays its own.
     fn watch_kicks(&mut self, key: u32) {
         while let Some(client) = self.clients.get_mut(&key)
             && let Way::Vhost(session) = &mut client.way
-            && let Some((queue, fd)) = session.unwatched()
+            && let Some((queue, watch)) = session.unwatched()
         {
-            let kick = self.key();
-            self.kicks.insert(kick, (key, queue));
-            if self.uring.watch(fd, kick, For::Input).is_err() {
+            let kick = match client.kicks.get(queue as usize).copied().flatten() {
+                Some(kick) => kick,
+                None => {
+                    let kick = self.next_key;
+                    self.next_key += 1;
+                    client.kicks.resize(client.kicks.len().max(queue as usize + 1), None);
+                    client.kicks[queue as usize] = Some(kick);
+                    self.kicks.insert(kick, (key, queue));
+                    kick
+                }
+            };
+            let watched = match watch {
+                Watch::These(fd) => self.uring.watch(fd, kick, For::Input),
+                Watch::NoMore => self.uring.unwatch(kick),
+            };
+            if watched.is_err() {
                 self.hang_up(key);
+            }
+        }
+    }
+
+    /// It has gone: nothing of it is watched any more.
+    pub(super) fn forget_kicks(&mut self, client: &Client) {
+        for kick in client.kicks.iter().flatten() {
+            self.kicks.remove(kick);
+            // If the queue is full for good, so is everything else.
+            let _ = self.uring.unwatch(*kick);
+        }
+    }
+
+    /// Tells one what was answered, if it wants to know.
+    pub(super) fn tell_guest(&mut self, key: u32) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let Way::Vhost(session) = &mut client.way else { return };
+        let (uring, mut failed) = (&mut self.uring, false);
+        let mut some = false;
+        session.tell(|fd| {
+            failed |= uring.ring_bell(fd).is_err();
+            some = true;
+        });
+        // At once: the descriptor may be closed soon.
+        if failed || some && uring.submit().is_err() {
+            self.hang_up(key);
+        }
+    }
+
+    /// One that had said only a part of something, or waited for what was in flight.
+    pub(super) fn take_late(&mut self) {
+        for key in self.late.drain(..) {
+            if let Some(client) = self.clients.get_mut(&key) {
+                client.late = false;
+                self.readable.push_back(key);
             }
         }
     }
@@ -150,12 +209,16 @@ impl EventLoop {
 
     /// Waits; but no longer than until one of them has something.
     pub(super) fn wait(&mut self, limit: Duration) -> io::Result<()> {
-        let EventLoop { uring, guests, clients, .. } = self;
+        let EventLoop { uring, guests, clients, taken, .. } = self;
         uring.wait_also(limit, |sleeps| {
             let mut found = false;
             guests.retain(|key| {
                 let Some(client) = clients.get_mut(key) else { return false };
                 let Way::Vhost(session) = &mut client.way else { return false };
+                // Who waits for memory is looked at again when something was done.
+                if *taken >= MOST_TAKEN && client.taken > 0 {
+                    return true;
+                }
                 let some = if sleeps { session.wants_kicks() } else { session.has_more() };
                 found |= some;
                 // It will say so.
@@ -173,10 +236,10 @@ impl EventLoop {
             let Some(key) = self.guests.get(index).copied() else { return };
             if let Some(Client { way: Way::Vhost(session), taken, volume, .. }) = self.clients.get(&key)
                 && self.volumes.get(volume).is_some_and(|served| served.at_work.is_empty())
+                && (self.taken < MOST_TAKEN || *taken == 0)
                 && session.has_more()
             {
-                let fits = self.taken < MOST_TAKEN || *taken == 0;
-                self.read_guest(key, fits);
+                self.read_guest(key, true);
             }
         }
     }
@@ -189,6 +252,7 @@ impl EventLoop {
         for key in &self.guests {
             if let Some(client) = self.clients.get_mut(key)
                 && let Way::Vhost(session) = &client.way
+                && (self.taken < MOST_TAKEN || client.taken == 0)
                 && session.has_more()
                 && !std::mem::replace(&mut client.listed, true)
             {

@@ -202,7 +202,8 @@ impl Kept {
                     direct.prepare_next(next);
                 }
                 let done = match ask {
-                    Ask::Read(reading) => match straight(&self.store, guests, token, &reading) {
+                    Ask::Read(reading) => match straight(&self.replica, &self.store, guests, token, &reading)
+                    {
                         Some((into, of)) => direct
                             .read_straight(reading, &into, of)
                             .unwrap_or_else(|reading| direct.carry_out(Ask::Read(reading))),
@@ -253,13 +254,15 @@ impl Kept {
 
 /// Where a client waits for what is read, if it can be put there; and what the first of its checksums is of.
 fn straight(
+    asked: &Replica,
     store: &Store<Blocks>,
     guests: &Guests,
     token: Token,
     reading: &Reading,
 ) -> Option<(Straight, Address)> {
     let (tag, of) = store.reads_for(token)?;
-    let into = guests.straight(store.identity(), tag, of.block, reading.blocks)?;
+    let (owner, session) = asked.asked_by(tag)?;
+    let into = guests.straight(store.identity(), (owner, session), tag.job, of.block, reading.blocks)?;
     Some((into, of))
 }
 

@@ -128,6 +128,7 @@ impl EventLoop {
     pub(super) fn hang_up(&mut self, key: u32) {
         let Some(client) = self.clients.remove(&key) else { return };
         client::shut_down(client.socket());
+        self.forget_kicks(&client);
         self.taken -= client.taken;
         if let Some(served) = self.volumes.get_mut(&client.volume) {
             served.leave(key);
@@ -138,6 +139,7 @@ impl EventLoop {
     pub(super) fn answer(&mut self) {
         let mut answered = std::mem::take(&mut self.answered);
         for key in answered.drain(..) {
+            self.tell_guest(key);
             let Some(client) = self.clients.get_mut(&key) else { continue };
             let is_over = match &mut client.way {
                 Way::Nbd(socket, session) => {
@@ -148,10 +150,13 @@ impl EventLoop {
                     sent.is_err() || session.is_over()
                 }
                 Way::Vhost(session) => {
-                    session.tell();
-                    // It may have waited for what was in flight.
-                    if session.is_late() && session.in_flight() == 0 {
+                    // It may have waited for what was in flight; or had no room for more.
+                    if session.ends_queues() && session.in_flight() == 0 && !client.listed {
+                        client.listed = true;
                         self.readable.push_back(key);
+                    }
+                    if !std::mem::replace(&mut client.looked_at, true) {
+                        self.guests.push(key);
                     }
                     false
                 }

@@ -1,6 +1,7 @@
 //! Virtual machines, and programs of this host, come to a volume that is attached here: each has a socket of its own.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,23 @@ use crate::event_loop::order::{NewClient, NewWay, Order};
 #[derive(Debug)]
 pub(super) struct GuestDoor {
     path: PathBuf,
+    /// Which one there is this.
+    inode: Option<u64>,
     accepts: JoinHandle<()>,
 }
 
 impl Drop for GuestDoor {
     fn drop(&mut self) {
         self.accepts.abort();
-        let _ = std::fs::remove_file(&self.path);
+        // Another volume of the same name may have one there by now.
+        if inode(&self.path) == self.inode {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::symlink_metadata(path).ok().map(|metadata| metadata.ino())
 }
 
 impl Node {
@@ -77,7 +87,7 @@ impl Node {
                 }
             }
         });
-        self.state().guests.insert(id, GuestDoor { path, accepts });
+        self.state().guests.insert(id, GuestDoor { inode: inode(&path), path, accepts });
     }
 
     /// One that has come waits until the volume is served here.

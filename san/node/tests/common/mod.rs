@@ -14,7 +14,7 @@ use loadline_san_core::record::{Group, Record, State};
 use loadline_san_core::swap::Answer;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_export::nbd::handshake::{Export, Handshake, Next, Refusal};
-use loadline_san_node::event_loop::order::{NewClient, OpenReplica, OpenVolume, Order, Report};
+use loadline_san_node::event_loop::order::{NewClient, NewWay, OpenReplica, OpenVolume, Order, Report};
 use loadline_san_node::event_loop::{EventLoop, LoopOptions, MOST_BLOCKS_IN_FLIGHT, Orders};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};
@@ -147,7 +147,8 @@ fn greet(mut stream: UnixStream, orders: &Orders, bytes: u64) {
                 stream.write_all(&std::mem::take(&mut handshake.out)).expect("it listens");
                 stream.set_nonblocking(true).expect("it can be");
                 let rest = handshake.rest();
-                let new = NewClient { socket: stream.into(), volume: VOLUME, bytes, choice, rest };
+                let way = NewWay::Nbd(choice, rest);
+                let new = NewClient { socket: stream.into(), volume: VOLUME, bytes, way };
                 orders.give(Order::Client(Box::new(new)));
                 return;
             }
