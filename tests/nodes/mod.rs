@@ -1,6 +1,9 @@
 //! A cluster of real processes, in a folder of its own, at addresses of its own.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 pub(crate) mod client;
+pub(crate) mod machine;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -84,6 +87,11 @@ impl Cluster {
 
     fn node_folder(&self, node: u8) -> PathBuf {
         self.folder.path().join(format!("node-{node}"))
+    }
+
+    /// Where a virtual machine comes for a volume.
+    pub(crate) fn vhost_socket(&self, node: u8, volume: &str) -> PathBuf {
+        self.node_folder(node).join("vhost").join(format!("{volume}.sock"))
     }
 
     fn address(&self, node: u8) -> Ipv4Addr {

@@ -1,0 +1,198 @@
+//! A virtual machine: QEMU, with a kernel of the distribution and a program of a few lines.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long it may take to boot.
+const BOOTS: Duration = Duration::from_secs(120);
+
+/// What the machine runs: a kernel, and its first file system, packed.
+pub(crate) struct Image {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+}
+
+/// A running one. It is killed by dropping it.
+pub(crate) struct Machine {
+    child: Child,
+    lines: Receiver<String>,
+    /// All that it has said.
+    pub(crate) said: String,
+}
+
+/// Where `./dev setup --tests` has put the kernel.
+fn guest() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder").join("guest")
+}
+
+/// The modules that this one needs, and it, in the order in which they are to be loaded.
+fn modules(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let of = fs::read_to_string(folder.join("modules.dep")).expect("./dev setup --tests makes it");
+    let stem = |path: &str| {
+        let file = path.rsplit('/').next().expect("a path has a name").to_owned();
+        file.split(".ko").next().expect("there is a part").replace('-', "_")
+    };
+    let line = of.lines().find(|line| line.split_once(':').is_some_and(|(path, _)| stem(path) == name));
+    // What is part of the kernel itself needs no module.
+    let Some((path, needed)) = line.and_then(|line| line.split_once(':')) else { return Vec::new() };
+    needed.split_whitespace().rev().chain([path]).map(|path| folder.join(path)).collect()
+}
+
+/// A file, as it is without compression.
+fn plain(path: &Path) -> Vec<u8> {
+    let program = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        Some("gz") => "gzip",
+        _ => return fs::read(path).expect("it is there"),
+    };
+    Command::new(program).arg("-dc").arg(path).output().expect("it is there").stdout
+}
+
+impl Image {
+    /// A machine that runs this script of busybox's shell, with these programs of the host in /host.
+    pub(crate) fn new(folder: &Path, script: &str, programs: &[&str]) -> Image {
+        let root = folder.join("root");
+        for name in ["bin", "host", "dev", "proc", "sys", "mnt", "modules"] {
+            fs::create_dir_all(root.join(name)).expect("there is room");
+        }
+        let which = |name: &str| {
+            let found = ["/bin", "/usr/bin", "/sbin", "/usr/sbin"].map(|folder| Path::new(folder).join(name));
+            found.into_iter().find(|path| path.exists()).unwrap_or_else(|| panic!("{name} is installed"))
+        };
+        fs::copy(which("busybox"), root.join("bin/busybox")).expect("there is room");
+        for name in programs {
+            let program = which(name);
+            fs::copy(&program, root.join("host").join(name)).expect("there is room");
+            let needs = Command::new("ldd").arg(&program).output().expect("it is part of the C library");
+            let needs = String::from_utf8(needs.stdout).expect("it is text");
+            for library in needs.split_whitespace().filter(|word| word.starts_with('/')) {
+                let to = root.join(&library[1..]);
+                fs::create_dir_all(to.parent().expect("it is in a folder")).expect("there is room");
+                fs::copy(library, to).expect("there is room");
+            }
+        }
+        let versions = fs::read_dir(guest().join("lib/modules")).expect("./dev setup --tests makes it");
+        let version = versions.flatten().next().expect("it has modules").path();
+        let mut loaded = Vec::new();
+        for name in ["virtio_pci", "virtio_blk", "ext4", "crc32c_generic"] {
+            for module in modules(&version, name) {
+                if !loaded.contains(&module) {
+                    loaded.push(module);
+                }
+            }
+        }
+        for (number, module) in loaded.iter().enumerate() {
+            fs::write(root.join(format!("modules/{number:02}.ko")), plain(module)).expect("there is room");
+        }
+        let begin = "#!/bin/busybox sh\n/bin/busybox --install -s /bin\nexport PATH=/bin\n\
+                     mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev\n\
+                     for module in /modules/*; do insmod $module; done\n\
+                     for n in 1 2 3 4 5 6 7 8 9; do [ -e /dev/vda ] || sleep 1; done\n\
+                     STEP=$(sed -n 's/.*step=\\([a-z]*\\).*/\\1/p' /proc/cmdline)\n";
+        let end = "\nsync\npoweroff -f\nsleep 100\n";
+        let init = root.join("init");
+        fs::write(&init, format!("{begin}{script}{end}")).expect("there is room");
+        let mut permissions = fs::metadata(&init).expect("it is there").permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+        fs::set_permissions(&init, permissions).expect("it can be");
+        let initramfs = folder.join("initramfs");
+        let pack = "find . | busybox cpio -o -H newc";
+        let packed = File::create(&initramfs).expect("there is room");
+        let mut packs = Command::new("sh");
+        packs.args(["-c", pack]).current_dir(&root).stdout(packed).stderr(Stdio::null());
+        assert!(packs.status().expect("it runs").success(), "it is packed");
+        Image { kernel: guest().join("vmlinuz"), initramfs }
+    }
+
+    /// Boots one with this disk, for a step of the script.
+    pub(crate) fn boot(&self, socket: &Path, step: &str) -> Machine {
+        // With the host's help where it gives some: known only by trying.
+        for accelerator in ["kvm", "tcg"] {
+            let mut machine = self.start(socket, step, accelerator);
+            if machine.try_wait_for("BOOTED", BOOTS) {
+                return machine;
+            }
+            assert_eq!(accelerator, "kvm", "it boots: {}", machine.said);
+        }
+        unreachable!("the last one is asserted")
+    }
+
+    fn start(&self, socket: &Path, step: &str, accelerator: &str) -> Machine {
+        let mut command = Command::new("qemu-system-x86_64");
+        command
+            .args(["-M", "q35,memory-backend=memory", "-accel", accelerator, "-cpu", "max", "-m", "256M"])
+            .args(["-object", "memory-backend-memfd,id=memory,size=256M,share=on"])
+            .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nodefaults"])
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&self.initramfs)
+            .arg("-append")
+            .arg(format!("console=ttyS0 quiet panic=-1 step={step}"))
+            .arg("-chardev")
+            .arg(format!("socket,id=volume,path={},reconnect=1", socket.display()))
+            .args(["-device", "vhost-user-blk-pci,chardev=volume,num-queues=2"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("./dev setup --tests installs it");
+        let (send, lines) = channel();
+        let streams: [Box<dyn std::io::Read + Send>; 2] = [
+            Box::new(child.stdout.take().expect("it is a pipe")),
+            Box::new(child.stderr.take().expect("it is a pipe")),
+        ];
+        for stream in streams {
+            let send = send.clone();
+            std::thread::spawn(move || {
+                let mut stream = BufReader::new(stream);
+                let mut line = Vec::new();
+                while stream.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                    if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                        return;
+                    }
+                    line.clear();
+                }
+            });
+        }
+        Machine { child, lines, said: String::new() }
+    }
+}
+
+impl Machine {
+    /// Waits until it says this.
+    pub(crate) fn wait_for(&mut self, what: &str) {
+        assert!(self.try_wait_for(what, BOOTS), "it is to say {what}: {}", self.said);
+    }
+
+    fn try_wait_for(&mut self, what: &str, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        loop {
+            if self.said.contains(what) {
+                return true;
+            }
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.said.push_str(&line),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// As if its power had failed.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("it is ours");
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::io::stdout().flush();
+    }
+}
