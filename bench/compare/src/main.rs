@@ -20,7 +20,7 @@ use clap::Parser;
 #[command(max_term_width = 100)]
 struct Args {
     /// Only what contains one of these words: memory, disk, latency, null, fleet. [default: all] If the first is `san`, the
-    /// virtual SAN is measured instead: nbd, kill, idle; and ceph, if that is named.
+    /// virtual SAN is measured instead: nbd, vhost, kill, idle; and ceph, if that is named. `vhost` alone is `san vhost`.
     names: Vec<String>,
     /// How many pairs of each.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -65,9 +65,13 @@ fn run(args: &Args) -> Result<(), String> {
         return Err(format!("{} does not exist: build it first (./dev build --release)", program.display()));
     }
     let context = pair::Context { program, pairs: args.pairs, seconds: args.seconds };
-    if let Some((first, names)) = args.names.split_first()
-        && first == "san"
-    {
+    let vhost = ["vhost".to_owned()];
+    let of_san = match args.names.split_first() {
+        Some((first, names)) if first == "san" => Some(names),
+        Some((first, [])) if first == "vhost" => Some(&vhost[..]),
+        _ => None,
+    };
+    if let Some(names) = of_san {
         println!("{} pairs of {} s each; medians (ranges)\n", args.pairs, args.seconds);
         let (memory, disk) = (&args.memory, &args.disk);
         let setting = san::Setting { context: &context, memory, disk, mib: args.size, kills: args.kills };

@@ -5,6 +5,7 @@ mod cluster;
 mod idle;
 mod kill;
 mod nbd;
+mod vhost;
 
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,9 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
     let wanted = |name: &str| names.is_empty() || named(name);
     if wanted("nbd") {
         nbd::measure(setting)?;
+    }
+    if wanted("vhost") {
+        vhost::measure(setting)?;
     }
     if named("ceph") {
         ceph::measure(setting)?;

@@ -117,9 +117,9 @@ impl Scan {
     }
 }
 
-/// The name of the io_uring engine where its threads look for completions for a while before they sleep (closed loop,
-/// a file in memory, CPUs to spare). It may use all of a CPU, and finds completions sooner than one that sleeps.
-pub const LOOKING: &str = "io_uring, looking before sleeping";
+/// What is added to the name of an engine whose threads look for completions for a while before they sleep (closed loop,
+/// a file or a queue in memory, CPUs to spare). It may use all of a CPU, and finds completions sooner than one that sleeps.
+pub const LOOKING: &str = ", looking before sleeping";
 
 /// What a job came to.
 #[derive(Debug, Clone)]
@@ -130,7 +130,7 @@ pub struct Outcome {
     pub cpu: CpuTime,
     /// What a reader should know, the audit's findings not included.
     pub findings: Vec<Finding>,
-    /// Which engine ran, in words: `io_uring`, [`LOOKING`], `threads`, `null`.
+    /// Which engine ran, in words: `io_uring`, `vhost-user`, `threads`, `null`; and [`LOOKING`].
     pub engine: String,
     /// What the checks of blocks found, if verifying.
     pub verify: Option<VerifyReport>,

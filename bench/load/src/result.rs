@@ -31,7 +31,7 @@ pub struct BenchResult {
     pub profile: Profile,
     /// Where the random numbers began.
     pub seed: u64,
-    /// Who handed the I/Os to the kernel: `io_uring`, `threads` or `null`.
+    /// Who handed the I/Os to the kernel: `io_uring`, `vhost-user`, `threads` or `null`; and whether it looked for completions before sleeping.
     pub engine: String,
     /// The figures of the window.
     #[serde(flatten)]
@@ -81,7 +81,7 @@ impl BenchResult {
             // Nothing is outstanding where everything completes at once.
             asked.outstanding = None;
         }
-        if outcome.engine == LOOKING {
+        if outcome.engine.ends_with(LOOKING) {
             asked.generator_cpu = None;
         }
         if let Some((used, _)) = &mut asked.generator_cpu {

@@ -132,13 +132,16 @@ impl Prepared {
             ));
             why
         });
-        let engine = match (self.disks.iter().all(|d| matches!(d.open.way, Way::Null)), self.engine) {
-            (true, _) => "null",
-            (false, Chosen::Uring) if looks => LOOKING,
-            (false, Chosen::Uring) => "io_uring",
-            (false, Chosen::Threads) => "threads",
+        let all = |is: fn(&Way) -> bool| self.disks.iter().all(|disk| is(&disk.open.way));
+        let engine = match self.engine {
+            _ if all(|way| matches!(way, Way::Null)) => "null",
+            _ if all(|way| matches!(way, Way::Vhost(_))) => "vhost-user",
+            Chosen::Uring => "io_uring",
+            Chosen::Threads => "threads",
         };
-        Ok(Outcome { window, cpu, findings, engine: engine.into(), verify, braked })
+        let looks = looks && matches!(engine, "io_uring" | "vhost-user");
+        let engine = format!("{engine}{}", if looks { LOOKING } else { "" });
+        Ok(Outcome { window, cpu, findings, engine, verify, braked })
     }
 
     fn note_unwritten(&mut self) {

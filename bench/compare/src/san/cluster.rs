@@ -123,6 +123,11 @@ impl Cluster {
         Ok(socket)
     }
 
+    /// How a volume that is attached at a node is reached there by memory that both sides see.
+    pub(super) fn vhost(&self, name: &str, at: u8) -> String {
+        format!("vhost-user:{}", self.path(&format!("node-{at}/vhost/{name}.sock")))
+    }
+
     /// Waits until a volume has all its copies.
     pub(super) fn wait_until_healthy(&self, name: &str) -> Result<Value, String> {
         let begun = Instant::now();
