@@ -68,7 +68,10 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
     // them is a finding already.
     let whole = result.lost() == 0;
     let on_nothing = result.workers.iter().any(|worker| worker.engine.as_deref() == Some("null"));
-    let looks = result.workers.iter().any(|worker| worker.engine.as_deref().is_some_and(|engine| engine.ends_with(LOOKING)));
+    let looks = result
+        .workers
+        .iter()
+        .any(|worker| worker.engine.as_deref().is_some_and(|engine| engine.ends_with(LOOKING)));
     Asked {
         poisson: job.profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson),
         // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes; and
