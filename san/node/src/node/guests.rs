@@ -43,8 +43,11 @@ impl Node {
     pub(super) fn doors_for_guests(&self) {
         let wanted: BTreeSet<u64> = {
             let mut state = self.state();
-            let here = state.catalog.volumes.iter().filter(|(_, (v, _))| v.attached == Some(self.id()));
-            let wanted = here.map(|(id, _)| *id).chain(state.attached.iter().copied()).collect();
+            // Here, or at a node that is done without.
+            let wanted = state.catalog.volumes.iter().filter(|(id, (volume, _))| {
+                volume.attached.is_some_and(|node| node == self.id() || state.attached.contains(id))
+            });
+            let wanted = wanted.map(|(id, _)| *id).collect();
             state.guests.retain(|id, _| BTreeSet::contains(&wanted, id));
             wanted
         };
@@ -94,8 +97,20 @@ impl Node {
     async fn let_in_guest(&self, stream: tokio::net::UnixStream, id: u64, name: String) {
         let begun = Instant::now();
         let mut asked = None;
-        while !self.state().attached.contains(&id) {
-            if begun.elapsed() > SERVED {
+        loop {
+            // It may have been detached, or have grown.
+            let _ = self.refresh().await;
+            let (wanted, served) = {
+                let state = self.state();
+                let volume = state.catalog.volumes.get(&id);
+                let attached = volume.and_then(|(volume, _)| volume.attached);
+                let served = state.attached.contains(&id);
+                (attached.is_some_and(|node| node == self.id() || served), served)
+            };
+            if wanted && served {
+                break;
+            }
+            if !wanted || begun.elapsed() > SERVED {
                 eprintln!(
                     "loadline: a virtual machine does not get volume {name}: it is not served here now"
                 );
@@ -104,8 +119,6 @@ impl Node {
             self.want_attached(id, &mut asked);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        // It may have grown.
-        let _ = self.refresh().await;
         let bytes = {
             let state = self.state();
             let record = state.catalog.records.get(&id);
