@@ -18,12 +18,14 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`session`] | a front-end's connection, from which requests are taken, and to which they are answered |
+//! | `socket` | whether all of a message is there |
 //! | `backend` | what its messages have set: features, memory, queues |
 //! | `memory` | its memory |
 //! | `guard` | memory that goes away under us costs the front-end its connection, not us our life |
 //! | `queue` | one of its queues |
 //! | [`inflight`] | what was begun and not answered, in memory that outlives us |
 //! | `request` | what a chain of descriptors asks for |
+//! | `spans` | where what is read is put |
 
 mod backend;
 mod guard;
@@ -32,3 +34,5 @@ mod memory;
 mod queue;
 mod request;
 pub mod session;
+mod socket;
+mod spans;

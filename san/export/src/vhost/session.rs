@@ -1,7 +1,7 @@
 //! A front-end's connection: its messages are carried out, requests are taken from its queues, and answered there.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,8 +12,6 @@ use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
 use loadline_san_device::straight::Straight;
-use nix::errno::Errno;
-use nix::libc;
 use thiserror::Error;
 use vhost::vhost_user::BackendReqHandler;
 use vhost::vhost_user::message::FrontendReq;
@@ -22,9 +20,11 @@ use vm_memory::GuestAddress;
 
 use super::backend::{Backend, State};
 pub use super::inflight::Attachment;
-use super::memory::{Mapped, Span};
+use super::memory::Mapped;
 pub use super::queue::Watch;
 use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Verb, status};
+use super::socket::{HEADER, has_room, peek, waiting};
+use super::spans::{write, zero};
 use crate::asked::{Asked, What};
 
 /// The most requests of a front-end that are not answered. More wait in its queues.
@@ -34,8 +34,7 @@ const MOST_BYTES: usize = 2 * MOST_DATA;
 /// Messages that are carried out before others have their turn; and pieces of memory that requests may refer to.
 const MESSAGES: usize = 32;
 const BUDGET: usize = 8192;
-/// Bytes of a message's header, and of the longest message.
-const HEADER: usize = 12;
+/// Bytes of the longest message.
 const MOST_MESSAGE: usize = 4096;
 /// How long the rest of a message may take to come, nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
@@ -539,81 +538,4 @@ fn answer(
     }
     queue.rings = true;
     Ok(())
-}
-
-/// Writes this, from a byte of all spans on, as far as there is room.
-fn write(spans: &[Span], at: usize, from: &[u8]) {
-    let mut done = 0;
-    each(spans, at, from.len(), |span| {
-        // SAFETY: the spans are of a request that keeps what is mapped.
-        unsafe { span.slice() }.copy_from(&from[done..done + span.bytes]);
-        done += span.bytes;
-    });
-}
-
-fn zero(spans: &[Span], at: usize, bytes: usize) {
-    static ZEROES: [u8; 4096] = [0; 4096];
-    each(spans, at, bytes, |span| {
-        let mut left = span;
-        while left.bytes > 0 {
-            let some = left.bytes.min(ZEROES.len());
-            // SAFETY: as above; `some` bytes of it are left.
-            unsafe {
-                left.slice().copy_from(&ZEROES[..some]);
-                left = Span { start: left.start.add(some), bytes: left.bytes - some };
-            }
-        }
-    });
-}
-
-/// The parts of spans that hold so many bytes, from this one on.
-fn each(spans: &[Span], at: usize, bytes: usize, mut part: impl FnMut(Span)) {
-    let (mut skip, mut left) = (at, bytes);
-    for span in spans {
-        if left == 0 {
-            return;
-        }
-        let from = skip.min(span.bytes);
-        skip -= from;
-        let some = (span.bytes - from).min(left);
-        left -= some;
-        if some > 0 {
-            // SAFETY: `from` is less than the span's length.
-            part(Span { start: unsafe { span.start.add(from) }, bytes: some });
-        }
-    }
-}
-
-/// Bytes that are there of a message's header; none if the other side has gone, `None` if there is nothing.
-fn peek(socket: &OwnedFd, head: &mut [u8; HEADER]) -> io::Result<Option<usize>> {
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: the memory is borrowed for the call, and as long as said.
-    let got = unsafe { libc::recv(socket.as_raw_fd(), head.as_mut_ptr().cast(), HEADER, flags) };
-    match usize::try_from(got) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(_) => match Errno::last() {
-            Errno::EAGAIN | Errno::EINTR => Ok(None),
-            Errno::ECONNRESET => Ok(Some(0)),
-            error => Err(error.into()),
-        },
-    }
-}
-
-/// Bytes that can be read without waiting.
-fn waiting(socket: &OwnedFd) -> io::Result<usize> {
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: it writes an integer where it is told.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes.max(0) as usize) }
-}
-
-/// Whether an answer has room, which is shorter than what the kernel wants to have free before it says so.
-fn has_room(socket: &OwnedFd) -> io::Result<bool> {
-    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry, borrowed for the call, which does not wait.
-    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    if ready < 0 && Errno::last() != Errno::EINTR {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(poll.revents != 0)
 }
