@@ -48,8 +48,6 @@ pub(super) struct Queue {
     pub(super) running: bool,
     /// What was begun in a former life.
     pub(super) again: VecDeque<Again>,
-    /// Requests that are not answered.
-    pub(super) in_flight: usize,
     /// Requests so far, those of former lives counted in.
     pub(super) order: u64,
     /// Something was answered since it was told.
@@ -72,7 +70,6 @@ impl Queue {
             enabled: false,
             running: false,
             again: VecDeque::new(),
-            in_flight: 0,
             order: 0,
             rings: false,
             must_ring: false,

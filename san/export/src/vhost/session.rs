@@ -323,7 +323,6 @@ impl Session {
                 }
             };
             *budget = budget.saturating_sub(place.pieces());
-            queue.in_flight += 1;
             if let Some(kept) = kept
                 && again.is_none()
             {
@@ -522,7 +521,6 @@ fn answer(
 ) -> Result<(), SessionError> {
     // SAFETY: the byte lies within what is mapped (`Place::read`), which the caller keeps.
     unsafe { place.status.write_volatile(status) };
-    queue.in_flight -= 1;
     if !queue.running {
         return Ok(());
     }

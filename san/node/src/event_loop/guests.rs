@@ -57,8 +57,8 @@ impl EventLoop {
         bytes: u64,
         name: &str,
     ) -> io::Result<Session> {
-        let is_another = |client: &&Client| client.volume == volume && matches!(client.way, Way::Vhost(_));
-        if self.clients.values().any(|client| is_another(&client)) {
+        let has_it = |client: &Client| client.volume == volume && matches!(client.way, Way::Vhost(_));
+        if self.clients.values().any(has_it) {
             return Err(io::Error::other("another one has it; a volume is one virtual machine's disk"));
         }
         let attachment = self.attachment(volume).ok_or_else(|| io::Error::other("it is not owned here"))?;
