@@ -10,7 +10,7 @@ mod watch;
 
 pub use watch::For;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -72,6 +72,8 @@ pub struct Uring {
     ready: VecDeque<(u32, For)>,
     /// Descriptors that are watched.
     watching: u32,
+    /// Bells that are not rung yet, by their keys.
+    bells: BTreeMap<u32, u32>,
     /// Entries that the kernel has, or will have at the next submission.
     flying: u32,
     /// Entries since the last submission.
@@ -121,6 +123,7 @@ impl Uring {
             done: VecDeque::with_capacity(2 * room),
             ready: VecDeque::with_capacity(room),
             watching: 0,
+            bells: BTreeMap::new(),
             flying: 0,
             queued: 0,
             registered,

@@ -15,6 +15,11 @@ const ROOM: u64 = 1 << 62;
 /// It tells nobody anything: that something is not watched any more, or that a bell was rung.
 const QUIET: u64 = 1 << 61;
 
+/// A bell was rung, for who has the key.
+const BELL: u64 = 1 << 60;
+/// Bells of a key that are not rung yet, at most: an eventfd takes them at once, unless the other side has filled it.
+const MOST_BELLS: u32 = 64;
+
 /// What rings an eventfd. Static: the kernel may look at it at any time.
 static ONE: u64 = 1;
 
@@ -46,11 +51,26 @@ impl Uring {
         self.push_watched(opcode::AsyncCancel2::new(which).build().user_data(WATCHED | QUIET))
     }
 
-    /// Adds one to an eventfd. It never waits, whatever the descriptor's owner does to it: the kernel does that. The descriptor
-    /// is to be open until the next [`submit`](Self::submit).
-    pub fn ring_bell(&mut self, fd: RawFd) -> io::Result<()> {
+    /// Adds one to an eventfd, for who has this key. It never waits, whatever the descriptor's owner does to it: the kernel does
+    /// that, and if it has waited for too many, this fails. The descriptor is to be open until the next
+    /// [`submit`](Self::submit).
+    pub fn ring_bell(&mut self, fd: RawFd, key: u32) -> io::Result<()> {
+        let waiting = self.bells.entry(key).or_insert(0);
+        if *waiting >= MOST_BELLS {
+            return Err(io::Error::other("what it is told by takes nothing more"));
+        }
+        *waiting += 1;
         let entry = opcode::Write::new(types::Fd(fd), (&raw const ONE).cast(), 8).build();
-        self.push_watched(entry.user_data(WATCHED | QUIET))
+        self.push_watched(entry.user_data(WATCHED | QUIET | BELL | u64::from(key)))
+    }
+
+    /// Bells of this key that are not rung yet need not be.
+    pub fn forget_bells(&mut self, key: u32) -> io::Result<()> {
+        if !self.bells.contains_key(&key) {
+            return Ok(());
+        }
+        let which = types::CancelBuilder::user_data(WATCHED | QUIET | BELL | u64::from(key)).all();
+        self.push_watched(opcode::AsyncCancel2::new(which).build().user_data(WATCHED | QUIET))
     }
 
     fn push_watched(&mut self, entry: squeue::Entry) -> io::Result<()> {
@@ -79,9 +99,55 @@ impl Uring {
         if watched {
             self.watching -= 1;
         }
+        if watched
+            && data & BELL != 0
+            && let Some(waiting) = self.bells.get_mut(&(data as u32))
+        {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.bells.remove(&(data as u32));
+            }
+        }
         if watched && data & QUIET == 0 && result != -libc::ECANCELED {
             self.ready.push_back((data as u32, if data & ROOM == 0 { For::Input } else { For::Room }));
         }
         watched
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::{Class, Pool};
+    use crate::uring::UringOptions;
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::time::Duration;
+
+    #[test]
+    fn a_bell_that_takes_nothing_is_not_waited_for_nor_kept() {
+        let pool = Pool::new(&[Class { blocks: 1, buffers: 1 }]).unwrap();
+        let mut uring = Uring::new(UringOptions::default(), pool).unwrap();
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+        let fd = bell.as_fd().as_raw_fd();
+        uring.ring_bell(fd, 7).unwrap();
+        uring.submit().unwrap();
+        assert_eq!(bell.read().unwrap(), 1, "it is rung");
+        // Full, and one that waits: as a front-end may make it.
+        bell.write(u64::MAX - 1).unwrap();
+        fcntl(&bell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        let rung = (0..200).take_while(|_| uring.ring_bell(fd, 7).and_then(|()| uring.submit()).is_ok());
+        assert!((60..=64).contains(&rung.count()));
+        uring.ring_bell(fd, 8).unwrap();
+        uring.forget_bells(7).unwrap();
+        uring.forget_bells(8).unwrap();
+        for _ in 0..100 {
+            uring.wait(Duration::from_millis(10)).unwrap();
+            if uring.bells.is_empty() {
+                return;
+            }
+        }
+        panic!("{:?} are still to be rung", uring.bells);
     }
 }

@@ -163,7 +163,8 @@ impl EventLoop {
     }
 
     /// It has gone: nothing of it is watched any more.
-    pub(super) fn forget_kicks(&mut self, client: &Client) {
+    pub(super) fn forget_bells(&mut self, key: u32, client: &Client) {
+        let _ = self.uring.forget_bells(key);
         for kick in client.kicks.iter().flatten() {
             self.kicks.remove(kick);
             // If the queue is full for good, so is everything else.
@@ -178,11 +179,12 @@ impl EventLoop {
         let (uring, mut failed) = (&mut self.uring, false);
         let mut some = false;
         session.tell(|fd| {
-            failed |= uring.ring_bell(fd).is_err();
+            failed |= uring.ring_bell(fd, key).is_err();
             some = true;
         });
         // At once: the descriptor may be closed soon.
         if failed || some && uring.submit().is_err() {
+            eprintln!("loadline: a virtual machine is hung up on: it does not take what it is told");
             self.hang_up(key);
         }
     }

@@ -128,7 +128,7 @@ impl EventLoop {
     pub(super) fn hang_up(&mut self, key: u32) {
         let Some(client) = self.clients.remove(&key) else { return };
         client::shut_down(client.socket());
-        self.forget_kicks(&client);
+        self.forget_bells(key, &client);
         self.taken -= client.taken;
         if let Some(served) = self.volumes.get_mut(&client.volume) {
             served.leave(key);
