@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`units`] | bytes, spans of time and rates, as people write them |
 //! | [`clock`] | the monotonic clock, as a type |
+//! | [`figures`] | figures as people read them |
 //! | [`histogram`] | the one latency histogram |
 //! | [`buffer`] | page-aligned memory for direct I/O |
 //! | [`crc`] | the one checksum of data |
@@ -14,6 +15,7 @@
 pub mod buffer;
 pub mod clock;
 pub mod crc;
+pub mod figures;
 pub mod histogram;
 pub mod nbd;
 pub mod ring;

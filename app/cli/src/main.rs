@@ -1,7 +1,9 @@
 //! The `loadline` command.
 
+mod analyze;
 mod bench;
 mod client;
+mod compare;
 mod device;
 mod exit;
 mod inspect;
@@ -45,6 +47,8 @@ enum Command {
     Verify(verify::Args),
     Run(run::Args),
     Report(report::Args),
+    Analyze(analyze::Args),
+    Compare(compare::Args),
     Schema(schema::Args),
     Worker(worker::Args),
     Profile(profile::Args),
@@ -61,6 +65,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(args),
         Command::Run(args) => run::run(args),
         Command::Report(args) => report::run(args),
+        Command::Analyze(args) => analyze::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
         Command::Profile(args) => profile::run(args),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use loadline_report::{Report, findings, json, table, write};
+use loadline_report::{Report, findings, goals, json, table, write};
 use loadline_study::RunFolder;
 
 use crate::exit::Exit;
@@ -55,6 +55,10 @@ pub(crate) fn print(report: &Report) {
     let loads = table::loads(report);
     if !loads.is_empty() {
         out::write(format!("\n{loads}").as_bytes());
+    }
+    let goals = goals::text(report);
+    if !goals.is_empty() {
+        out::write(format!("\n{goals}").as_bytes());
     }
     let verified = table::verified(report);
     if !verified.is_empty() {

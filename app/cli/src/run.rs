@@ -237,7 +237,9 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
         say!("\nresults: {}", folder.path().display());
         say!("again:   loadline report {}", quoted(folder.path()));
     }
-    let exit = exit_of_run(&verdict);
+    // What is only seen of all steps together, such as more than the ceiling.
+    let doubts = report.steps.iter().filter(|step| step.is_doubtful()).count();
+    let exit = exit_of_run(&Verdict { doubts: verdict.doubts.max(doubts), ..verdict });
     let is_left = folder.manifest.state != State::Finished;
     if is_left && matches!(exit, Exit::Done | Exit::Findings) {
         let files =

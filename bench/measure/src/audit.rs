@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::summary::LatencySummary;
 use crate::window::Figures;
 
+pub mod points;
+
 /// How far a finding reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -54,6 +56,16 @@ pub enum FindingKind {
     Stopped,
     /// Seconds are missing from the series.
     MissingIntervals,
+    /// IOPS × block size is not the throughput.
+    Throughput,
+    /// More than the storage can do.
+    Ceiling,
+    /// Conditions that are compared differ in more than one thing.
+    TwoVariables,
+    /// The load was measured before it was steady.
+    NotSteady,
+    /// The level changed in the middle of the window.
+    LevelChange,
 }
 
 /// One thing that a reader of the figures should know.
@@ -125,7 +137,7 @@ pub struct Asked {
 }
 
 /// Little's law is checked to this share.
-const LITTLE_TOLERANCE: f64 = 0.05;
+pub(crate) const LITTLE_TOLERANCE: f64 = 0.05;
 /// A rate is carried if what completed is within this share of it, beyond the noise of counting.
 const RATE_TOLERANCE: f64 = 0.01;
 /// The generator counts as saturated above this share of the CPU it could use.

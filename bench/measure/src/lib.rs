@@ -6,10 +6,33 @@
 //! | [`window`] | the measured window: intervals of many disks, workers and seconds, merged |
 //! | [`stall`] | when I/Os completed, to the millisecond, and the longest time that none did |
 //! | [`summary`] | the figures that are printed of a histogram, and the depth gate |
+//! | [`point`] | one measured point as any tool states it |
+//! | [`analysis`] | what measured points come to: saturation, knee, load line, cliffs, findings |
 //! | [`audit`] | does a result hold together: findings |
+//! | [`steady`] | steady state |
+//! | [`spread`] | what the repeats of one load say: median, range or confidence interval |
+//! | [`difference`] | two runs of one load: the ratio and its interval |
+//! | [`bootstrap`] | intervals of what is computed from several loads' repeats |
+//! | [`search`] | the most load within a limit: what to measure next |
+//! | [`curve`] | the load line and the knee of a sweep that was measured |
+//! | [`saturation`] | a series that grows by adding workers: where it saturates, and what comes after |
+//! | [`change`] | levels of a series and the cliffs between them |
+//! | [`stats`] | the estimators that these share |
 
+pub mod analysis;
 pub mod audit;
+pub mod bootstrap;
+pub mod change;
+pub mod curve;
+pub mod difference;
 pub mod interval;
+pub mod knee;
+pub mod point;
+pub mod saturation;
+pub mod search;
+pub mod spread;
 pub mod stall;
+pub mod stats;
+pub mod steady;
 pub mod summary;
 pub mod window;

@@ -9,6 +9,9 @@ use crate::interval::{Interval, Operations, Phase};
 use crate::stall::Completions;
 use crate::summary::LatencySummary;
 
+/// The seconds of a window are kept one by one up to so many, a day; what is longer has its series beside it.
+const MOST_SECONDS: u64 = 86_400;
+
 /// I/Os that completed inside the window, whenever they were intended: the throughput.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Throughput {
@@ -16,6 +19,29 @@ pub struct Throughput {
     pub operations: u64,
     /// Bytes that they moved.
     pub bytes: u64,
+}
+
+/// What completed in one second of a window, of all operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct SecondTotals {
+    reads: u64,
+    writes: u64,
+    bytes: u64,
+    errors: u64,
+    /// Sum of the response times, nanoseconds, and of how many.
+    response_ns: u128,
+    responses: u64,
+}
+
+impl SecondTotals {
+    fn merge(&mut self, other: &SecondTotals) {
+        self.reads = self.reads.saturating_add(other.reads);
+        self.writes = self.writes.saturating_add(other.writes);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.errors = self.errors.saturating_add(other.errors);
+        self.response_ns = self.response_ns.saturating_add(other.response_ns);
+        self.responses = self.responses.saturating_add(other.responses);
+    }
 }
 
 /// What was measured in a window of a known length, by any number of disks and workers.
@@ -33,6 +59,7 @@ pub struct Window {
     read_done: Throughput,
     write_done: Throughput,
     completions: Completions,
+    seconds: Vec<SecondTotals>,
 }
 
 impl Window {
@@ -48,6 +75,7 @@ impl Window {
             read_done: Throughput::default(),
             write_done: Throughput::default(),
             completions: Completions::default(),
+            seconds: vec![SecondTotals::default(); (length.0 / Nanos::SECOND.0).min(MOST_SECONDS) as usize],
         }
     }
 
@@ -72,6 +100,19 @@ impl Window {
                 done.bytes = done.bytes.saturating_add(ops.bytes);
             }
             self.completions.add(interval.second, &interval.completions);
+            let mut totals = SecondTotals {
+                reads: interval.read.completed(),
+                writes: interval.write.completed(),
+                ..SecondTotals::default()
+            };
+            for ops in [&interval.read, &interval.write] {
+                totals.bytes = totals.bytes.saturating_add(ops.bytes);
+                totals.errors = totals.errors.saturating_add(ops.errors);
+                totals.response_ns = totals.response_ns.saturating_add(ops.response.sum_ns());
+                totals.responses = totals.responses.saturating_add(ops.response.count());
+            }
+            let second = usize::try_from(interval.second).ok().and_then(|n| self.seconds.get_mut(n));
+            second.into_iter().for_each(|second| second.merge(&totals));
         }
     }
 
@@ -79,6 +120,7 @@ impl Window {
     pub fn cut(&mut self, length: Nanos) {
         assert!(length <= self.length && length.0 > 0 && length.0.is_multiple_of(Nanos::SECOND.0));
         self.length = length;
+        self.seconds.truncate((length.0 / Nanos::SECOND.0).min(MOST_SECONDS) as usize);
     }
 
     /// Adds what another measured in the same window.
@@ -95,6 +137,20 @@ impl Window {
             mine.bytes = mine.bytes.saturating_add(theirs.bytes);
         }
         self.completions.merge(&other.completions);
+        self.seconds.iter_mut().zip(&other.seconds).for_each(|(mine, theirs)| mine.merge(theirs));
+    }
+
+    /// What completed in each of its seconds, in order; of a window longer than a day, in those of its first day.
+    pub fn seconds(&self) -> Vec<WindowSecond> {
+        let second = |totals: &SecondTotals| WindowSecond {
+            reads: totals.reads,
+            writes: totals.writes,
+            bytes: totals.bytes,
+            errors: totals.errors,
+            mean_us: (totals.responses > 0)
+                .then(|| totals.response_ns as f64 / totals.responses as f64 / 1e3),
+        };
+        self.seconds.iter().map(second).collect()
     }
 
     /// The longest time inside the window without any completion, in whole milliseconds.
@@ -154,6 +210,29 @@ impl Window {
             service: some(&self.service),
             lateness: some(&self.lateness),
         }
+    }
+}
+
+/// What completed in one second of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WindowSecond {
+    /// Reads that succeeded.
+    pub reads: u64,
+    /// Writes that succeeded.
+    pub writes: u64,
+    /// Bytes that both moved.
+    pub bytes: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// Mean response time of those that completed in it, microseconds; `null` if none did.
+    pub mean_us: Option<f64>,
+}
+
+impl WindowSecond {
+    /// I/Os that succeeded: in one second, so I/Os a second.
+    pub fn iops(&self) -> f64 {
+        self.reads.saturating_add(self.writes) as f64
     }
 }
 
@@ -234,6 +313,9 @@ mod tests {
         assert_eq!(figures.total.iops, 15.0, "10 that came late out of warm-up, and 20, in 2 s");
         assert_eq!(window.read.response.count(), 21, "the stalled one belongs to the window");
         assert_eq!(figures.total.latency_us.max, Some(5e6));
+        let seconds: Vec<(u64, u64)> = window.seconds().iter().map(|s| (s.reads, s.bytes)).collect();
+        assert_eq!(seconds, [(10, 40_960), (20, 81_920)], "by the second of completion");
+        assert_eq!(window.seconds()[0].mean_us, Some(0.2));
     }
 
     #[test]

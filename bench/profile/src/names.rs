@@ -157,6 +157,15 @@ impl Profile {
         parts.join("-")
     }
 
+    /// What the loads of one sweep have in common: the label without threads, outstanding I/Os and rate.
+    pub fn family(&self) -> String {
+        let label = Profile { rate: None, ..self.clone() }.label();
+        let beyond = label.strip_prefix(&self.core()).unwrap_or_default();
+        let core = self.core();
+        let kept: Vec<&str> = core.split('-').filter(|part| !part.starts_with(['T', 'O'])).collect();
+        format!("{}{beyond}", kept.join("-"))
+    }
+
     fn core(&self) -> String {
         let pattern = match self.pattern {
             Pattern::Random => "R".to_string(),

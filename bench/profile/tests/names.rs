@@ -118,3 +118,14 @@ proptest! {
         let _ = nearly.parse::<Profile>();
     }
 }
+
+#[test]
+fn loads_of_one_sweep_share_a_family() {
+    let of = |name: &str| name.parse::<Profile>().unwrap();
+    assert_eq!(of("B4-T2-O32-W0-PR").family(), "B4-W0-PR");
+    assert_eq!(of("B4-T1-O1-W0-PR").family(), of("B4-T8-O64-W0-PR").family());
+    let mut paced = of("B8-T1-O1-W30-PSI");
+    paced.rate = Some("500iops".parse().unwrap());
+    paced.direct = false;
+    assert_eq!(paced.family(), "B8-W30-PSI-buffered");
+}

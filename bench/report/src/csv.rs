@@ -4,6 +4,8 @@ use loadline_load::VerifyReport;
 use loadline_measure::audit::Severity;
 use loadline_measure::summary::PERCENTILES;
 
+use loadline_study::plan::Purpose;
+
 use crate::report::Report;
 
 /// The complete steps. An empty field is a figure that there honestly is not.
@@ -39,6 +41,10 @@ pub fn steps(report: &Report) -> String {
             "blocks_foreign",
             "blocks_unreadable",
             "blocks_unjudged",
+            "purpose",
+            "policy",
+            "fill_level_percent",
+            "of_ceiling",
         ]
         .map(String::from),
     );
@@ -80,6 +86,17 @@ pub fn steps(report: &Report) -> String {
             blocks(|v| v.foreign),
             blocks(|v| v.unreadable),
             blocks(|v| v.unjudged),
+        ]);
+        let purpose = match step.purpose {
+            Purpose::Load => "load",
+            Purpose::Ceiling => "ceiling",
+            Purpose::Search { .. } => "search",
+        };
+        fields.extend([
+            purpose.to_string(),
+            step.policy.as_ref().map(ToString::to_string).unwrap_or_default(),
+            figure(step.fill_level),
+            figure(step.of_ceiling),
         ]);
         text.push_str(&line(&fields));
     }

@@ -1,5 +1,6 @@
 //! What a reader should know, in sentences: findings, missed limits, what is missing.
 
+use loadline_base::figures::listed;
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 
 use crate::report::Report;
@@ -16,7 +17,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
             "unfinished: {} of {} steps are complete; missing: {}",
             report.complete,
             report.planned,
-            listed(&report.missing)
+            listed(&report.missing, MOST_NAMED)
         ));
     }
     for step in &report.steps {
@@ -49,7 +50,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
         };
         let (which, first) = match steps.as_slice() {
             [one] => (format!("step {one}"), ""),
-            many => (format!("steps {}", listed(many)), " (in the first of them)"),
+            many => (format!("steps {}", listed(many, MOST_NAMED)), " (in the first of them)"),
         };
         sentences.push(format!(
             "{severity}: {which}: expected {}; found {}{first}. {}",
@@ -58,13 +59,4 @@ pub fn sentences(report: &Report) -> Vec<String> {
     }
     sentences.extend(report.notices.iter().map(|notice| format!("note: {notice}. No figure comes from it.")));
     sentences
-}
-
-/// The first of them, and how many more there are.
-fn listed<T: ToString>(all: &[T]) -> String {
-    let named: Vec<String> = all.iter().take(MOST_NAMED).map(T::to_string).collect();
-    match all.len().saturating_sub(MOST_NAMED) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
-    }
 }

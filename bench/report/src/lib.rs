@@ -3,18 +3,24 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`report`] | what a run's folder says, as one value: a row for each step, one for each load |
-//! | [`spread`] | what the repeats of one load say: median, range or confidence interval |
 //! | [`table`] | as aligned text |
 //! | [`findings`] | what a reader should know, in sentences |
+//! | [`goals`] | what a study was to find out, and what it found |
+//! | [`analysis`] | what measured points came to, as text |
+//! | [`points`] | its steps as measured points, to be analysed |
 //! | [`csv`], [`markdown`], [`json`] | as files |
 //! | [`mod@write`] | all of them, into the run's folder |
+//! | [`compare`] | two runs: which loads became faster or slower |
 
+pub mod analysis;
+pub mod compare;
 pub mod csv;
 pub mod findings;
+pub mod goals;
 pub mod json;
 pub mod markdown;
+pub mod points;
 pub mod report;
-pub mod spread;
 pub mod table;
 pub mod write;
 

@@ -1,6 +1,7 @@
 //! `report.md`: the tables and the findings, to paste into a page or a ticket.
 
 use crate::findings::sentences;
+use crate::goals;
 use crate::report::Report;
 use crate::table::{Unit, level, load_cells, load_titles, step_cells, verified};
 
@@ -41,6 +42,11 @@ pub fn page(report: &Report) -> String {
     if report.has_repeats() {
         let rows: Vec<Vec<String>> = report.loads.iter().map(|load| load_cells(load, unit)).collect();
         page.push_str(&format!("\n## Loads\n\n{}\n\n{}", level(report), table(&load_titles(unit), &rows, 0)));
+    }
+    let goals = goals::sentences(report);
+    if !goals.is_empty() {
+        page.push_str("\n## Found out\n\n");
+        goals.iter().for_each(|sentence| page.push_str(&format!("- {}\n", escaped(sentence))));
     }
     let verified = verified(report);
     if !verified.is_empty() {

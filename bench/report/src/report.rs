@@ -3,17 +3,24 @@
 use std::collections::BTreeMap;
 
 use loadline_load::VerifyReport;
-use loadline_measure::audit::{Finding, Severity};
+use loadline_measure::audit::{Finding, FindingKind, Severity};
+use loadline_measure::steady::Steadiness;
 use loadline_measure::summary::LatencySummary;
 use loadline_profile::Profile;
-use loadline_study::folder::result::StepResult;
+use loadline_study::ceilings::{is_of, share};
+use loadline_study::folder::result::{NodeFigures, StepResult};
 use loadline_study::limit::Verdict;
+use loadline_study::name::Name;
+use loadline_study::plan::Purpose;
+use loadline_study::searches::{Measured, SearchResult};
+use loadline_study::settle::WarmUp;
+use loadline_study::success::Candidates;
 use loadline_study::when::When;
 use loadline_study::{RunFolder, StudyError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spread::Spread;
+use loadline_measure::spread::Spread;
 
 /// What a run came to. Every key is always there; `null` where there is no honest figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,8 +48,12 @@ pub struct Report {
     pub planned: usize,
     /// Every complete step, in the order in which they were measured.
     pub steps: Vec<StepRow>,
-    /// Every load, over its complete repeats.
+    /// Every load, over its complete repeats; ceilings among them, steps of searches not.
     pub loads: Vec<LoadRow>,
+    /// What the study's searches came to.
+    pub searches: Vec<SearchResult>,
+    /// How the study's criteria of success are met.
+    pub criteria: Vec<Verdict>,
     /// Steps that are not complete: their number, load and repeat, in words.
     pub missing: Vec<String>,
     /// What is wrong with files that no figure comes from.
@@ -61,8 +72,25 @@ pub struct StepRow {
     pub repeat: u32,
     /// The load on each disk.
     pub profile: Profile,
+    /// What the loads of one sweep have in common.
+    pub family: String,
+    /// What it was measured for.
+    pub purpose: Purpose,
+    /// The policy on whose disks it was measured, if the study compares policies.
+    pub policy: Option<Name>,
+    /// Percent of each disk that was written before, if the study varies it.
+    pub fill_level: Option<f64>,
     /// Workers that took part, the lost ones included.
     pub workers: usize,
+    /// What the workers of each node did.
+    pub nodes: BTreeMap<String, NodeFigures>,
+    /// What share of the ceiling that was measured before the fleet it reached (1 is all of it), each write counted as
+    /// often as it costs one below; `null` without such a ceiling.
+    pub of_ceiling: Option<f64>,
+    /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
+    pub steadiness: Option<Steadiness>,
+    /// The warm-up until the load was steady; `null` if the study asks for none.
+    pub warm_up: Option<WarmUp>,
     /// I/Os a second of the whole fleet.
     pub iops: f64,
     /// Bytes a second.
@@ -117,7 +145,7 @@ impl Report {
     /// Reads what there is to report.
     pub fn of(folder: &RunFolder) -> Result<Report, StudyError> {
         let manifest = &folder.manifest;
-        let results = folder.results()?;
+        let steps = &folder.plan.steps;
         let mut report = Report {
             format: FORMAT.into(),
             version: VERSION,
@@ -128,16 +156,25 @@ impl Report {
             begun: manifest.begun.clone(),
             finished: manifest.finished.clone(),
             complete: 0,
-            planned: results.len(),
+            planned: steps.len(),
             steps: Vec::new(),
             loads: Vec::new(),
+            searches: Vec::new(),
+            criteria: Vec::new(),
             missing: Vec::new(),
             notices: Vec::new(),
         };
-        for (step, result) in results {
-            match result {
+        let mut candidates = Candidates::default();
+        let mut measured = Vec::new();
+        // One step at a time: a result of many workers is large.
+        for step in steps {
+            match folder.result(step)? {
                 Some(result) => {
-                    report.notices.extend(folder.damaged_series(&step, &result));
+                    report.notices.extend(folder.damaged_series(step, &result));
+                    candidates.add(&result);
+                    if !folder.plan.searches.is_empty() {
+                        measured.push(Measured::of(&result));
+                    }
                     report.steps.push(StepRow::of(result));
                 }
                 None => {
@@ -146,7 +183,10 @@ impl Report {
             }
         }
         report.complete = report.steps.len();
+        report.hold_to_ceilings(manifest.study.ceilings.device_writes.unwrap_or(1.0));
         report.loads = loads(&report.steps);
+        report.searches = folder.plan.searches.iter().map(|search| search.result(&measured)).collect();
+        report.criteria = candidates.judge(&manifest.study.success);
         Ok(report)
     }
 
@@ -157,6 +197,28 @@ impl Report {
             all.merge(one);
             all
         })
+    }
+
+    /// States each load's share of the ceiling with its blocks, mix and pattern.
+    fn hold_to_ceilings(&mut self, device_writes: f64) {
+        let ceilings: Vec<(Profile, f64)> = (self.steps.iter())
+            .filter(|step| step.purpose == Purpose::Ceiling && !step.is_doubtful())
+            .map(|step| (step.profile.clone(), step.iops))
+            .collect();
+        for step in self.steps.iter_mut().filter(|step| step.purpose != Purpose::Ceiling) {
+            let ceiling = ceilings.iter().find(|(profile, _)| is_of(profile, &step.profile));
+            let Some((_, ceiling)) = ceiling else { continue };
+            step.of_ceiling = share(step.iops, *ceiling, &step.profile, device_writes);
+            if let Some(share) = step.of_ceiling.filter(|share| *share > 1.0) {
+                step.findings.push(Finding::doubt(
+                    FindingKind::Ceiling,
+                    "no more than the devices below can do",
+                    format!("{:.0} % of what was measured of them bare", 100.0 * share),
+                    "Something else answers: a cache in memory, blocks that were never written, data that compress; or the \
+                     devices were not full when they were measured ([ceilings] threads, outstanding).",
+                ));
+            }
+        }
     }
 
     /// Whether any load was measured more than once.
@@ -190,6 +252,14 @@ impl StepRow {
             latency_us: result.figures.total.latency_us,
             label: result.step.label,
             profile: result.step.profile,
+            family: result.step.family,
+            purpose: result.step.purpose,
+            policy: result.step.policy,
+            fill_level: result.step.fill_level,
+            nodes: result.nodes,
+            of_ceiling: None,
+            steadiness: result.steadiness,
+            warm_up: result.warm_up,
             findings: result.findings,
             verify: result.verify,
             verdicts: result.verdicts,
@@ -201,7 +271,7 @@ impl StepRow {
 pub fn loads(steps: &[StepRow]) -> Vec<LoadRow> {
     let mut order: Vec<&str> = Vec::new();
     let mut by_label: BTreeMap<&str, Vec<&StepRow>> = BTreeMap::new();
-    for step in steps {
+    for step in steps.iter().filter(|step| !matches!(step.purpose, Purpose::Search { .. })) {
         let repeats = by_label.entry(&step.label).or_default();
         if repeats.is_empty() {
             order.push(&step.label);

@@ -1,7 +1,9 @@
 //! As aligned text, for a terminal of 120 columns where labels allow it.
 
+use loadline_base::figures::thousands;
+
 use crate::report::{LoadRow, Report, StepRow};
-use crate::spread::Spread;
+use loadline_measure::spread::Spread;
 
 /// What latencies are printed in: one unit for a whole table, so that rows can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,23 +45,6 @@ impl Unit {
         let decimals = if figure > 0.0 { (2.0 - figure.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
         format!("{figure:.0$}", decimals as usize)
     }
-}
-
-/// `12,345`.
-pub fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let first = match digits.len() % 3 {
-        0 => 3,
-        n => n,
-    };
-    if digits.len() <= 3 {
-        // Rates below a thousand keep a decimal if they have one worth keeping.
-        return if number < 100.0 && number.fract() != 0.0 { format!("{number:.1}") } else { digits };
-    }
-    let (head, rest) = digits.split_at(first);
-    let groups: Vec<&str> =
-        rest.as_bytes().chunks(3).map(|c| std::str::from_utf8(c).unwrap_or_default()).collect();
-    format!("{head},{}", groups.join(","))
 }
 
 /// Megabytes a second: decimal, as networks and drives are labelled.
@@ -183,7 +168,7 @@ pub fn level(report: &Report) -> &'static str {
 }
 
 /// Columns as wide as their widest cell: the column `text` to the left, numbers to the right.
-fn align(rows: &[Vec<String>], text: usize) -> String {
+pub(crate) fn align(rows: &[Vec<String>], text: usize) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
@@ -211,10 +196,6 @@ mod tests {
 
     #[test]
     fn figures_are_short_and_exact_enough() {
-        assert_eq!(
-            [0.2, 7.0, 99.94, 523.7, 12_345.0, 1_234_567.0].map(thousands),
-            ["0.2", "7", "99.9", "524", "12,345", "1,234,567"]
-        );
         assert_eq!([512.0, 2.5e7, 1.5e9].map(megabytes), ["0.0", "25.0", "1,500"]);
         assert_eq!(
             [7.051, 83.25, 350.4, 7050.2].map(|us| Unit::Micro.show(Some(us))),

@@ -14,8 +14,7 @@ use loadline_load::{Examined, Target, examine};
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::folder::manifest::MadeFile;
-use crate::plan::{Plan, fits};
-use crate::points::Point;
+use crate::plan::{Plan, Step, fits};
 
 /// Space that is needed on one file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,23 +87,26 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
     let elsewhere = study.fleet.join.is_some();
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
     if plan.disk_size.is_some() && !elsewhere {
-        let folder = match &study.target.folder {
-            Some(folder) => place.study_folder.join(folder),
-            None => place.run.join("disks"),
-        };
-        if study.target.folder.is_some() && !folder.is_dir() {
-            found.problems.push(StudyError::usage(format!(
-                "[target] folder {} is not a folder: make it, or name another one",
-                folder.display()
-            )));
-        }
         let held: u64 = place
             .made
             .iter()
             .filter_map(|file| fs::metadata(&file.path).ok())
             .map(|m| m.blocks() * 512)
             .sum();
-        needs.push((folder, "the files", ByteSize(plan.file_space().0.saturating_sub(held))));
+        let mut left = held;
+        for target in study.targets() {
+            let folder = existing_folder(target.folder, "[target] folder", place, &mut found);
+            let needed = plan.file_space().0 / plan.policies;
+            needs.push((folder, "the files", ByteSize(needed.saturating_sub(left))));
+            left = left.saturating_sub(needed);
+        }
+    }
+    if !elsewhere {
+        for node in study.ceilings.node.iter().filter(|node| node.folder.is_some()) {
+            let what = format!("[[ceilings.node]] {} folder", node.name);
+            let folder = existing_folder(node.folder.as_ref(), &what, place, &mut found);
+            needs.push((folder, "the ceilings' scratch files", node.size.unwrap_or(ByteSize::GIB)));
+        }
     }
     if !elsewhere {
         devices(study, plan, place, &mut found);
@@ -139,6 +141,19 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
     found
 }
 
+/// The folder in which files are made, which must be there if the study names it.
+fn existing_folder(named: Option<&PathBuf>, what: &str, place: &Place<'_>, found: &mut Found) -> PathBuf {
+    let Some(named) = named else { return place.run.join("disks") };
+    let folder = place.study_folder.join(named);
+    if !folder.is_dir() {
+        found.problems.push(StudyError::usage(format!(
+            "{what} {} is not a folder: make it, or name another one",
+            folder.display()
+        )));
+    }
+    folder
+}
+
 /// Adds up what is needed on each file system.
 fn space(needs: &[(PathBuf, &str, ByteSize)]) -> Result<Vec<Space>, StudyError> {
     let mut systems: BTreeMap<u64, Space> = BTreeMap::new();
@@ -170,9 +185,16 @@ fn nearest_folder(path: &Path) -> PathBuf {
 /// Looks at every device that the study names.
 fn devices(study: &Study, plan: &Plan, place: &Place<'_>, found: &mut Found) {
     let mut seen: BTreeMap<(u64, u64), Target> = BTreeMap::new();
-    for target in &study.target.devices {
+    let loads: Vec<&Step> = plan.loads().collect();
+    let ceilings: Vec<&Step> = plan.ceilings().collect();
+    let measured =
+        study.targets().flat_map(|target| target.devices).map(|device| (device, &loads, plan.writes()));
+    let bare = study.ceilings.node.iter().flat_map(|node| &node.devices);
+    let writes = ceilings.iter().any(|step| step.profile.write_percent > 0);
+    let bare = bare.map(|device| (device, &ceilings, writes));
+    for (target, loads, writes) in measured.chain(bare) {
         let target = located(target, place.study_folder);
-        match device(&target, plan, place.destroy_data) {
+        match device(&target, loads, writes, place.destroy_data) {
             Ok((device, identity)) => {
                 let twice = identity.and_then(|identity| seen.insert(identity, target.clone()));
                 if let Some(other) = twice {
@@ -191,7 +213,8 @@ fn devices(study: &Study, plan: &Plan, place: &Place<'_>, found: &mut Found) {
 /// A device, and which one it is if it can be told.
 fn device(
     target: &Target,
-    plan: &Plan,
+    loads: &[&Step],
+    writes: bool,
     destroy_data: bool,
 ) -> Result<(Device, Option<(u64, u64)>), StudyError> {
     let usage = |what: String| StudyError::usage(format!("target {target}: {what}"));
@@ -209,7 +232,7 @@ fn device(
         }
     }
     let mut examined: BTreeMap<_, Examined> = BTreeMap::new();
-    for step in plan.loads() {
+    for step in loads {
         let (label, profile) = (&step.label, &step.profile);
         // What opening depends on: a matrix of thousands of loads has few of these.
         let way = (
@@ -222,16 +245,17 @@ fn device(
         let this = match examined.entry(way) {
             Entry::Occupied(known) => *known.get(),
             // Nothing was begun, whatever the trouble is.
-            Entry::Vacant(new) => *new
-                .insert(examine(target, profile, plan.writes()).map_err(|e| StudyError::usage(e.message))?),
+            Entry::Vacant(new) => {
+                *new.insert(examine(target, profile, writes).map_err(|e| StudyError::usage(e.message))?)
+            }
         };
-        fits(&Point { label: label.clone(), profile: profile.clone() }, this.size, &target.to_string())?;
+        fits(label, profile, this.size, &target.to_string())?;
     }
     let Some(Examined { size, identity }) = examined.into_values().next() else {
         return Err(StudyError::usage("there is nothing to measure: name a profile"));
     };
-    if plan.writes() && !destroy_data && !matches!(target, Target::Null(_)) {
-        let writer = plan.loads().find(|step| step.profile.write_percent > 0);
+    if writes && !destroy_data && !matches!(target, Target::Null(_)) {
+        let writer = loads.iter().find(|step| step.profile.write_percent > 0);
         return Err(usage(format!(
             "{} to it, and it is not a file that Loadline made. If everything on it may be lost, add --destroy-data",
             writer.map_or("filling writes".into(), |step| format!("profile {} writes", step.label))

@@ -10,9 +10,12 @@ use loadline_load::{Engine, StopIf, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::axes::Axes;
+use crate::goals::{CapacityGoal, Ceilings, LoadLineGoal, SteadyGoal};
 use crate::limit::Limit;
 use crate::name::{Name, ProfileName};
-use crate::profiles::{Matrix, ProfileEntry};
+use crate::profiles::ProfileEntry;
+use crate::success::Criterion;
 
 /// A study: loads on disks, measured by a fleet of workers. Write profiles as a list of names, as `[[profile]]`
 /// tables, or both; a `[matrix]` then measures each of them in every combination.
@@ -28,6 +31,16 @@ pub struct Study {
     /// each thread, percent of writes, pattern (R random, S sequential, SI sequential interleaved).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<ProfileName>,
+    /// The most IOPS within a latency limit, for each profile: `load_line = { percentile = 99, limit = "3ms" }`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_line: Option<LoadLineGoal>,
+    /// The most workers on each node within a latency limit: `capacity = { percentile = 99, limit = "3ms" }`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<CapacityGoal>,
+    /// What the study is to decide: `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`. A run that misses
+    /// one exits with 99.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub success: Vec<Criterion>,
     /// What is measured.
     #[serde(default)]
     pub target: TargetSection,
@@ -41,11 +54,45 @@ pub struct Study {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profile: Vec<ProfileEntry>,
     /// Values that each profile is measured with, in every combination.
-    #[serde(default, skip_serializing_if = "Matrix::is_empty")]
-    pub matrix: Matrix,
+    #[serde(default, skip_serializing_if = "Axes::is_empty")]
+    pub matrix: Axes,
+    /// Values that are varied one at a time: each profile as it is, and then with each of these values, all else as it
+    /// is.
+    #[serde(default, skip_serializing_if = "Axes::is_empty")]
+    pub vary: Axes,
+    /// Storage policies that are compared: every load is measured on the disks of each. Then `[target]` is left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policy: Vec<PolicySection>,
+    /// What the storage below the disks can do, measured before the fleet.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ceilings: Ceilings,
     /// How it is run.
     #[serde(default)]
     pub run: RunSection,
+}
+
+/// The disks of one policy, or of the study if it compares none.
+#[derive(Debug, Clone, Copy)]
+pub struct Disks<'a> {
+    /// The policy.
+    pub name: Option<&'a Name>,
+    /// Where files are created; `None` with no devices: in the run's own folder.
+    pub folder: Option<&'a PathBuf>,
+    /// Existing devices.
+    pub devices: &'a [Target],
+}
+
+impl Study {
+    /// The disks of each policy, or those of `[target]`.
+    pub fn targets(&self) -> impl Iterator<Item = Disks<'_>> {
+        let alone = Disks { name: None, folder: self.target.folder.as_ref(), devices: &self.target.devices };
+        let policies = self.policy.iter().map(|policy| Disks {
+            name: Some(&policy.name),
+            folder: policy.folder.as_ref(),
+            devices: &policy.devices,
+        });
+        self.policy.is_empty().then_some(alone).into_iter().chain(policies)
+    }
 }
 
 /// What is measured: files that are created for the run, or devices that exist.
@@ -62,6 +109,24 @@ pub struct TargetSection {
     /// `--destroy-data`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,
+}
+
+/// The disks of one storage policy, such as a number of stripes or of copies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicySection {
+    /// What the report calls it.
+    pub name: Name,
+    /// As `folder` of `[target]`: files of this policy are created here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+    /// As `devices` of `[target]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Target>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Who measures: worker processes on nodes of this machine, or workers that join from other machines.
@@ -148,6 +213,11 @@ pub struct Phases {
     pub fill: Option<bool>,
     /// Load before it is measured.
     pub warm_up: TimeSpan,
+    /// Before that, load until it is steady (SNIA PTS: over the last five rounds, IOPS within 20 %, and their trend
+    /// within 10 % of their mean). Loads that follow each other and differ only in how much is outstanding, offered or
+    /// by how many workers, share one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steady: Option<SteadyGoal>,
     /// The measured window of each step.
     pub measure: TimeSpan,
     /// Load after it was measured, so that workers which end a little later are measured under the whole load.
@@ -160,6 +230,7 @@ impl Default for Phases {
     fn default() -> Phases {
         Phases {
             fill: None,
+            steady: None,
             warm_up: TimeSpan::seconds(5),
             measure: TimeSpan::seconds(30),
             cool_down: TimeSpan::seconds(1),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use loadline_base::units::ByteSize;
+use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::{Disk, Job, Target, Verify, WritePermission};
 use loadline_profile::{Data, Extent, Profile};
@@ -11,7 +11,9 @@ use loadline_profile::{Data, Extent, Profile};
 use crate::check::located;
 use crate::error::StudyError;
 use crate::folder::manifest::{MadeFile, Manifest};
-use crate::plan::{Plan, Step, seed_of, used, verified_unit};
+use crate::goals::CeilingNode;
+use crate::name::Name;
+use crate::plan::{Plan, Purpose, Step, seed_of, used, verified_unit};
 
 /// Makes the jobs of one run.
 pub(crate) struct Jobs<'a> {
@@ -35,22 +37,62 @@ pub(crate) fn in_order(mut workers: Vec<WorkerInfo>) -> Vec<WorkerInfo> {
     workers
 }
 
+/// Workers in a circle over the nodes: the first of each node, then the second of each.
+pub(crate) fn in_circle(workers: &[WorkerInfo]) -> Vec<usize> {
+    let mut nodes: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (index, worker) in workers.iter().enumerate() {
+        match nodes.iter_mut().find(|(node, _)| *node == worker.node) {
+            Some((_, members)) => members.push(index),
+            None => nodes.push((&worker.node, vec![index])),
+        }
+    }
+    let most = nodes.iter().map(|(_, members)| members.len()).max().unwrap_or(0);
+    (0..most)
+        .flat_map(|rank| nodes.iter().filter_map(move |(_, members)| members.get(rank).copied()))
+        .collect()
+}
+
+/// Which disks of a worker.
+#[derive(Debug, Clone, Copy)]
+enum Set<'a> {
+    /// Those of a policy, or of the study if it compares none.
+    Measured(Option<&'a Name>),
+    /// Those whose ceiling is measured.
+    Ceiling,
+}
+
 impl Jobs<'_> {
     /// The files that the run makes, by worker; their names carry the run's id, so that nobody else's file has them.
     pub(crate) fn files(&self) -> Vec<MadeFile> {
-        let Some(size) = self.plan.disk_size else { return Vec::new() };
-        let folder = self.manifest.files_folder(self.run);
-        let of_worker = |worker: &WorkerInfo| {
-            let stem = format!("loadline-{}-{}", self.manifest.run_id, safe(&worker.id));
-            let file = |disk| MadeFile {
-                worker: worker.id.clone(),
-                path: folder.join(format!("{stem}-{disk}.img")),
-                size,
-                identity: None,
-            };
-            (0..self.plan.disks_per_worker).map(file).collect::<Vec<_>>()
+        let manifest = self.manifest;
+        let file = |worker: &WorkerInfo, folder: &Path, part: &str, size: ByteSize| MadeFile {
+            worker: worker.id.clone(),
+            path: folder.join(format!("loadline-{}-{}-{part}.img", manifest.run_id, safe(&worker.id))),
+            size,
+            policy: None,
+            ceiling: false,
+            identity: None,
         };
-        self.manifest.workers.iter().flat_map(of_worker).collect()
+        let mut files = Vec::new();
+        for target in manifest.study.targets() {
+            let Some(size) = self.plan.disk_size else { break };
+            let folder = manifest.files_folder(self.run, target.folder);
+            for worker in &manifest.workers {
+                files.extend((0..self.plan.disks_per_worker).map(|disk| {
+                    let part = target.name.map_or(disk.to_string(), |name| format!("{name}-{disk}"));
+                    MadeFile { policy: target.name.cloned(), ..file(worker, &folder, &part, size) }
+                }));
+            }
+        }
+        for node in &manifest.study.ceilings.node {
+            let first = manifest.workers.iter().find(|worker| worker.node == node.name);
+            if let (Some(worker), Some(_)) = (first, &node.folder) {
+                let folder = manifest.files_folder(self.run, node.folder.as_ref());
+                let size = node.size.unwrap_or(ByteSize::GIB);
+                files.push(MadeFile { ceiling: true, ..file(worker, &folder, "ceiling", size) });
+            }
+        }
+        files
     }
 
     /// Every disk of the run, in the workers' order.
@@ -58,85 +100,199 @@ impl Jobs<'_> {
         if self.plan.disk_size.is_some() {
             return self.manifest.files.iter().map(|file| Target::Path(file.path.clone())).collect();
         }
-        let devices = &self.manifest.study.target.devices;
-        devices.iter().map(|target| located(target, &self.manifest.study_folder)).collect()
+        let devices = self.manifest.study.targets().flat_map(|target| target.devices);
+        devices.map(|target| located(target, &self.manifest.study_folder)).collect()
     }
 
-    /// The disks of the worker at `index`.
-    fn disks(&self, index: usize) -> Result<Vec<Disk>, StudyError> {
-        let worker = &self.manifest.workers[index].id;
-        if self.plan.disk_size.is_some() {
-            let mine = self.manifest.files.iter().filter(|file| file.worker == *worker);
-            return mine
-                .map(|file| {
-                    let identity = file
-                        .identity
-                        .ok_or_else(|| StudyError::failed(format!("{} was not made", file.path.display())))?;
-                    Ok(Disk {
-                        target: Target::Path(file.path.clone()),
-                        writes: WritePermission::Made(identity),
-                    })
-                })
-                .collect();
-        }
-        let each = self.plan.disks_per_worker as usize;
-        let mine = self.manifest.study.target.devices.iter().skip(index * each).take(each);
+    /// Files that the run made, as disks.
+    fn made<'a>(&self, files: impl Iterator<Item = &'a MadeFile>) -> Result<Vec<Disk>, StudyError> {
+        files
+            .map(|file| {
+                let identity = file
+                    .identity
+                    .ok_or_else(|| StudyError::failed(format!("{} was not made", file.path.display())))?;
+                Ok(Disk { target: Target::Path(file.path.clone()), writes: WritePermission::Made(identity) })
+            })
+            .collect()
+    }
+
+    fn devices<'a>(&self, devices: impl Iterator<Item = &'a Target>) -> Vec<Disk> {
         let allowed = |target: &Target| match target {
             // There is nothing on it to lose.
             Target::Null(_) => WritePermission::Destroy,
             _ if self.manifest.destroy_data => WritePermission::Destroy,
             _ => WritePermission::Refused,
         };
-        Ok(mine
+        devices
             .map(|target| Disk {
                 writes: allowed(target),
                 target: located(target, &self.manifest.study_folder),
             })
-            .collect())
+            .collect()
+    }
+
+    /// The disks of the worker at `index`; none if it has no part in the ceilings.
+    fn disks(&self, index: usize, set: Set<'_>) -> Result<Vec<Disk>, StudyError> {
+        let worker = &self.manifest.workers[index];
+        let mine = self.manifest.files.iter().filter(|file| file.worker == worker.id);
+        let policy = match set {
+            Set::Measured(policy) => policy,
+            Set::Ceiling => {
+                let workers = &self.manifest.workers;
+                let first = workers.iter().position(|w| w.node == worker.node) == Some(index);
+                let node = self.manifest.study.ceilings.node.iter().find(|node| node.name == worker.node);
+                let Some(node) = node.filter(|_| first) else { return Ok(Vec::new()) };
+                let mut disks = self.devices(node.devices.iter());
+                disks.extend(self.made(mine.filter(|file| file.ceiling))?);
+                return Ok(disks);
+            }
+        };
+        if self.plan.disk_size.is_some() {
+            return self.made(mine.filter(|file| !file.ceiling && file.policy.as_ref() == policy));
+        }
+        let each = self.plan.disks_per_worker as usize;
+        let target = self.manifest.study.targets().find(|target| target.name == policy);
+        let all = target.map_or(&[] as &[Target], |target| target.devices);
+        Ok(self.devices(all.iter().skip(index * each).take(each)))
     }
 
     /// Where the journals of one worker's disks are.
-    fn journals(&self, worker: &WorkerId) -> Vec<PathBuf> {
-        let journal = |disk| self.run.join("verify").join(format!("{}-{disk}.journal", safe(worker)));
+    fn journals(&self, worker: &WorkerId, policy: Option<&Name>) -> Vec<PathBuf> {
+        let policy = policy.map_or(String::new(), |policy| format!("{policy}-"));
+        let journal = |disk| self.run.join("verify").join(format!("{}-{policy}{disk}.journal", safe(worker)));
         (0..self.plan.disks_per_worker).map(journal).collect()
     }
 
     /// The journal of a file that the run makes.
     pub(crate) fn journal_of(&self, file: &MadeFile) -> Option<PathBuf> {
-        let mine = self.manifest.files.iter().filter(|other| other.worker == file.worker);
-        let disk = mine.clone().position(|other| other.path == file.path)?;
-        self.journals(&file.worker).into_iter().nth(disk)
+        let alike = |other: &&MadeFile| {
+            (&other.worker, &other.policy, other.ceiling) == (&file.worker, &file.policy, file.ceiling)
+        };
+        let disk = self.manifest.files.iter().filter(alike).position(|other| other.path == file.path)?;
+        let journals = self.journals(&file.worker, file.policy.as_ref());
+        journals.into_iter().nth(disk).filter(|_| !file.ceiling)
     }
 
-    fn all(&self, profile: &Profile, step: u32) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
+    /// The jobs of these workers; who has no disk of the set has none.
+    fn all(
+        &self,
+        workers: &[usize],
+        set: Set<'_>,
+        profile: &Profile,
+        step: u32,
+    ) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
         let study = &self.manifest.study;
-        let workers = self.manifest.workers.iter().zip(0u32..);
-        workers
-            .map(|(worker, index)| {
-                let mut job = Job::new(self.disks(index as usize)?, profile.clone());
-                job.warm_up = study.phases.warm_up;
-                job.measure = study.phases.measure;
-                job.cool_down = study.phases.cool_down;
-                job.drain = study.phases.drain;
-                job.seed = seed_of(study.run.seed, step, index);
-                job.engine = study.run.engine;
-                job.poll = study.run.poll;
+        let mut jobs = BTreeMap::new();
+        for &index in workers {
+            let worker = &self.manifest.workers[index];
+            let disks = self.disks(index, set)?;
+            if disks.is_empty() {
+                continue;
+            }
+            let mut job = Job::new(disks, profile.clone());
+            job.warm_up = study.phases.warm_up;
+            job.measure = study.phases.measure;
+            job.cool_down = study.phases.cool_down;
+            job.drain = study.phases.drain;
+            job.seed = seed_of(study.run.seed, step, u32::try_from(index).unwrap_or(u32::MAX));
+            job.engine = study.run.engine;
+            job.poll = study.run.poll;
+            if let Set::Measured(policy) = set {
                 job.stop_if.clone_from(&study.run.stop_if);
-                job.verify = study.run.verify.then(|| Verify { journals: self.journals(&worker.id) });
-                Ok((worker.id.clone(), job))
-            })
-            .collect()
+                let journals = self.journals(&worker.id, policy);
+                job.verify = study.run.verify.then_some(Verify { journals });
+            }
+            jobs.insert(worker.id.clone(), job);
+        }
+        Ok(jobs)
     }
 
-    /// The jobs of one step.
+    fn everybody(&self) -> Vec<usize> {
+        (0..self.manifest.workers.len()).collect()
+    }
+
+    /// The jobs of one step: of the workers that take part in it.
     pub(crate) fn of_step(&self, step: &Step) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
-        self.all(&step.profile, step.number)
+        if step.purpose == Purpose::Ceiling {
+            let jobs = self.all(&self.everybody(), Set::Ceiling, &step.profile, step.number)?;
+            let measured: Vec<&str> = (self.manifest.workers.iter())
+                .filter(|worker| jobs.contains_key(&worker.id))
+                .map(|worker| worker.node.as_str())
+                .collect();
+            let lacks = |node: &&CeilingNode| !measured.contains(&node.name.as_str());
+            return match self.manifest.study.ceilings.node.iter().find(lacks) {
+                None => Ok(jobs),
+                Some(node) => Err(StudyError::usage(format!(
+                    "[[ceilings.node]] {}: no worker is on a node of that name; there are {}",
+                    node.name,
+                    self.nodes().join(", ")
+                ))),
+            };
+        }
+        let mut workers = self.everybody();
+        if let Some(count) = step.workers {
+            workers = in_circle(&self.manifest.workers).into_iter().take(count as usize).collect();
+        }
+        self.all(&workers, Set::Measured(step.policy.as_ref()), &step.profile, step.number)
     }
 
-    /// The jobs that write once what the steps use.
-    pub(crate) fn fill(&self) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
+    fn nodes(&self) -> Vec<&str> {
+        let mut nodes: Vec<&str> = self.manifest.workers.iter().map(|worker| worker.node.as_str()).collect();
+        nodes.dedup();
+        nodes
+    }
+
+    /// The jobs that put a step's load on until it is steady, at most so long.
+    pub(crate) fn settling(
+        &self,
+        step: &Step,
+        limit: TimeSpan,
+    ) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
+        let mut jobs = self.of_step(step)?;
+        for job in jobs.values_mut() {
+            (job.warm_up, job.measure, job.cool_down) = (TimeSpan::seconds(0), limit, TimeSpan::seconds(0));
+            // Other offsets than the step's own: it must not find what it reads in a cache.
+            job.seed ^= 1 << 63;
+        }
+        Ok(jobs)
+    }
+
+    /// The jobs that write once what the steps use, one after another: each policy's, and the ceilings' scratch files.
+    /// With a level, so many percent of each disk, from `from` percent on.
+    pub(crate) fn fill(&self, level: Option<(f64, f64)>) -> Result<Vec<BTreeMap<WorkerId, Job>>, StudyError> {
         let profiles: Vec<&Profile> = self.plan.loads().map(|step| &step.profile).collect();
-        self.all(&fill_profile(&profiles, self.plan.disk_size), 0)
+        let mut profile = fill_profile(&profiles, self.plan.disk_size);
+        if let Some((from, to)) = level {
+            match self.plan.disk_size {
+                // What is written already is not written again, but for what an edge shares a piece with.
+                Some(size) => {
+                    let at = |percent: f64| (size.0 as f64 * percent / 100.0) as u64;
+                    let begin = at(from) >> 20 << 20;
+                    profile.base_offset = ByteSize(begin);
+                    let length = at(to).max(begin + profile.block_size.0) - begin;
+                    profile.working_set = Some(Extent::Bytes(ByteSize(length)));
+                }
+                None => profile.working_set = Some(Extent::Percent(to)),
+            }
+        }
+        let everybody = self.everybody();
+        let mut fills = Vec::new();
+        for target in self.manifest.study.targets() {
+            fills.push(self.all(&everybody, Set::Measured(target.name), &profile, 0)?);
+        }
+        let scratch = self.manifest.files.iter().any(|file| file.ceiling);
+        if scratch && level.is_none_or(|(from, _)| from == 0.0) {
+            let whole = Profile { base_offset: ByteSize(0), working_set: None, ..profile.clone() };
+            let mut jobs = self.all(&everybody, Set::Ceiling, &whole, 0)?;
+            // Devices beside them are measured as they are.
+            for job in jobs.values_mut() {
+                job.disks.retain(|disk| matches!(disk.writes, WritePermission::Made(_)));
+            }
+            jobs.retain(|_, job| !job.disks.is_empty());
+            fills.push(jobs);
+        }
+        fills.retain(|jobs| !jobs.is_empty());
+        Ok(fills)
     }
 }
 

@@ -4,10 +4,14 @@
 //! | --- | --- |
 //! | [`mod@file`] | the study file, as it is written |
 //! | [`read`] | its text, read with messages that say line, column and what was probably meant |
-//! | [`profiles`] | its loads as they are written: tables, a matrix over them |
+//! | [`profiles`], [`axes`] | its loads as they are written: tables, and the values that they are measured with |
 //! | [`points`] | which loads it measures |
+//! | [`goals`], [`success`] | what it is to find out: load line, capacity, ceilings, decisions |
+//! | [`searches`] | which step a search measures next, and what it found |
+//! | [`settle`] | warming up until the load is steady |
 //! | [`limit`] | stated limits, and how a step did against them |
 //! | [`plan`] | every step in its order, its length, the space it needs. Pure |
+//! | [`ceilings`] | the loads that measure the storage below |
 //! | [`check`] | the plan against what is there: space, devices, folders |
 //! | [`folder`] | a run's folder: complete after every step, readable in ten years |
 //! | [`run`] | a study, run or resumed: files, fill, steps, scans |
@@ -15,10 +19,14 @@
 //! | [`schema`], [`json_schema`] | JSON Schemas of what is written and read |
 //! | [`name`], [`when`], [`error`] | names, wall-clock time, what can go wrong |
 
+pub mod axes;
+mod bounds;
+pub mod ceilings;
 pub mod check;
 pub mod error;
 pub mod file;
 pub mod folder;
+pub mod goals;
 mod jobs;
 pub mod json_schema;
 pub mod limit;
@@ -35,10 +43,13 @@ mod runner;
 #[cfg(test)]
 mod runner_tests;
 pub mod schema;
+pub mod searches;
+pub mod settle;
 #[cfg(test)]
 mod stand_in;
 mod step;
 mod stop;
+pub mod success;
 pub mod when;
 mod workers;
 

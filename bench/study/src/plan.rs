@@ -4,14 +4,18 @@ use std::time::Duration;
 
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::{FleetSpec, NodeSpec, Placement};
-use loadline_load::Target;
 use loadline_profile::{Extent, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{bounds, fill_levels, joined_devices};
+use crate::ceilings;
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::name::Name;
 use crate::points::{Point, points};
+use crate::searches::{self, SearchPlan};
+use crate::success::Criterion;
 
 /// More workers than this need more than one controller.
 pub const MOST_WORKERS: u32 = 1024;
@@ -21,8 +25,6 @@ pub const MOST_DISKS: u32 = 65_536;
 pub const MOST_REPEATS: u32 = 1000;
 /// More steps than this are a slip: at the shortest step they last longer than a day.
 pub const MOST_STEPS: u32 = 100_000;
-/// A phase beyond this is a slip.
-const LONGEST_PHASE: TimeSpan = TimeSpan::seconds(100 * 86_400);
 /// What one second of one disk takes in a run's folder, at the most seen with a rate, and rounded up.
 const SERIES_BYTES: u64 = 8 << 10;
 
@@ -30,6 +32,24 @@ const SERIES_BYTES: u64 = 8 << 10;
 const JOURNAL_ENTRY: u64 = 8;
 /// What it takes beside that.
 const JOURNAL_HEADER: u64 = 4096;
+
+/// What a step is measured for, beside the table of loads.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// For its own sake.
+    #[default]
+    Load,
+    /// To know what the storage below can do.
+    Ceiling,
+    /// A search asked for it.
+    Search {
+        /// Which of the study's searches, from 1.
+        search: u32,
+        /// The load that it asked for: I/Os a second of the fleet, I/Os outstanding of a thread, or workers of a node.
+        load: f64,
+    },
+}
 
 /// One measurement of one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -45,18 +65,66 @@ pub struct Step {
     pub folder: String,
     /// The load on each disk.
     pub profile: Profile,
+    /// What the loads of one sweep have in common; empty in runs of versions that did not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub family: String,
+    /// How many workers put it on, in a circle over the nodes; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// Percent of each disk that is written before; absent: what the loads use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fill_level: Option<f64>,
+    /// The policy on whose disks it is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Name>,
+    /// What it is measured for.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub purpose: Purpose,
+}
+
+fn is_default(purpose: &Purpose) -> bool {
+    *purpose == Purpose::Load
+}
+
+impl Step {
+    /// The measurement of a point.
+    pub(crate) fn of(point: &Point, number: u32, repeat: u32, purpose: Purpose) -> Step {
+        Step {
+            number,
+            label: point.label.clone(),
+            repeat,
+            folder: folder_name(number, &point.label, repeat),
+            profile: point.profile.clone(),
+            family: point.family.clone(),
+            workers: point.workers,
+            fill_level: point.fill_level,
+            policy: point.policy.clone(),
+            purpose,
+        }
+    }
+
+    /// What a warm-up is shared over: the same data under the same kind of load.
+    pub(crate) fn warm_up_key(&self) -> (&str, Option<&Name>, Option<f64>, bool) {
+        (&self.family, self.policy.as_ref(), self.fill_level, self.purpose == Purpose::Ceiling)
+    }
 }
 
 /// What a study comes to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The steps, in the order in which they are measured: every load once, then every load again, backwards, and so
-    /// on.
+    /// The steps, in the order in which they are measured: the ceilings; every load once, then every load again,
+    /// backwards, and so on; and what searches have asked for so far.
     pub steps: Vec<Step>,
+    /// How many of them are known from the study alone.
+    pub fixed: usize,
+    /// The searches, which follow the fixed steps one after another.
+    pub searches: Vec<SearchPlan>,
     /// How many workers.
     pub workers: u32,
     /// How many disks each of them has.
     pub disks_per_worker: u32,
+    /// How many policies there are: each has as many disks of its own.
+    pub policies: u64,
     /// The size of each file that is created; `None` if existing devices are measured.
     pub disk_size: Option<ByteSize>,
     /// Whether all that the profiles use is written once before the first step.
@@ -68,35 +136,52 @@ pub struct Plan {
 impl Plan {
     /// The plan of a study, or why it cannot be carried out as it is written.
     pub fn of(study: &Study) -> Result<Plan, StudyError> {
-        let points = points(study)?;
+        // First: what is counted below must not be absurd.
         bounds(study)?;
+        let points = points(study)?;
         let fleet = &study.fleet;
-        let files = study.target.devices.is_empty();
+        let files = makes_files(study);
         if files {
             for point in &points {
-                fits(point, fleet.file_size(), "disk_size")?;
+                fits(&point.label, &point.profile, fleet.file_size(), "disk_size")?;
             }
         }
-        let steps = interleave(&points, study.run.repeats)?;
+        let steps = interleave(study, &points)?;
+        let searches = searches::plan(study)?;
+        if let Some(unmet) = study.success.iter().find(|criterion| !is_measured(criterion, &points)) {
+            return Err(StudyError::usage(format!(
+                "success: no load of the study is one that \"{unmet}\" is about: name one of them, or add it to the profiles"
+            )));
+        }
         let phases = &study.phases;
         let fill = phases.fill.unwrap_or(files);
         joined_devices(study, &points, fill)?;
+        fill_levels(study, &points, fill)?;
         if study.run.verify {
             verifiable(&points, fill)?;
         }
         Ok(Plan {
+            fixed: steps.len(),
             steps,
+            searches,
             workers: fleet.workers(),
             disks_per_worker: fleet.disks_per_worker,
+            policies: study.policy.len().max(1) as u64,
             disk_size: files.then(|| fleet.file_size()),
             fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
         })
     }
 
-    /// How long all steps together last. Filling comes on top, at the speed of the storage.
+    /// How long all steps together last, those that searches may still ask for included. Filling comes on top, at the
+    /// speed of the storage, and warm-ups until the load is steady.
     pub fn length(&self) -> Duration {
-        self.step_length.saturating_mul(u32::try_from(self.steps.len()).unwrap_or(u32::MAX))
+        self.step_length.saturating_mul(u32::try_from(self.most_steps()).unwrap_or(u32::MAX))
+    }
+
+    /// The most steps that there can be: searches seldom need all of theirs.
+    pub fn most_steps(&self) -> usize {
+        self.steps.len().max(self.fixed + self.searches.iter().map(SearchPlan::most_steps).sum::<usize>())
     }
 
     /// How many disks there are in all.
@@ -106,12 +191,16 @@ impl Plan {
 
     /// The space that the files need once they are filled; nothing if existing devices are measured.
     pub fn file_space(&self) -> ByteSize {
-        ByteSize(self.disk_size.map_or(0, |size| size.0.saturating_mul(self.disks())))
+        ByteSize(
+            self.disk_size
+                .map_or(0, |size| size.0.saturating_mul(self.disks()))
+                .saturating_mul(self.policies),
+        )
     }
 
     /// The space that the run's folder needs at the most, without files that are created in it.
     pub fn folder_space(&self) -> ByteSize {
-        let seconds = self.length().as_secs().saturating_add(self.steps.len() as u64);
+        let seconds = self.length().as_secs().saturating_add(self.most_steps() as u64);
         ByteSize(seconds.saturating_mul(self.disks()).saturating_mul(SERIES_BYTES).saturating_add(1 << 20))
     }
 
@@ -127,86 +216,15 @@ impl Plan {
         self.fill || self.steps.iter().any(|step| step.profile.write_percent > 0)
     }
 
-    /// The steps of the first repeat: every load once.
+    /// The steps of the first repeat, without ceilings and searches: every load once.
     pub fn loads(&self) -> impl Iterator<Item = &Step> {
-        self.steps.iter().filter(|step| step.repeat == 1)
+        self.steps.iter().filter(|step| step.repeat == 1 && step.purpose == Purpose::Load)
     }
-}
 
-/// Checks everything that a file can say too much of, or two parts of it against each other.
-fn bounds(study: &Study) -> Result<(), StudyError> {
-    let usage = |message: String| Err(StudyError::usage(message));
-    let (fleet, target, phases) = (&study.fleet, &study.target, &study.phases);
-    if fleet.join.is_some() && (fleet.nodes.is_some() || !fleet.node.is_empty()) {
-        return usage("[fleet] says both nodes and join: workers are either started here, or join".into());
+    /// The loads of the ceilings.
+    pub fn ceilings(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| step.purpose == Purpose::Ceiling)
     }
-    if fleet.nodes.is_some() && !fleet.node.is_empty() {
-        return usage("[fleet] says nodes and has [[fleet.node]] tables: give one of the two".into());
-    }
-    if fleet.join.is_none() && (fleet.listen.is_some() || fleet.wait.is_some()) {
-        return usage("[fleet] says listen or wait without join: say how many workers join".into());
-    }
-    if target.folder.is_some() && !target.devices.is_empty() {
-        return usage(
-            "[target] says folder and devices: files are created, or devices exist, not both".into(),
-        );
-    }
-    for (what, number, most) in [
-        ("workers", fleet.workers(), MOST_WORKERS),
-        ("disks_per_worker", fleet.disks_per_worker, 256),
-        ("disks in all", fleet.disks(), MOST_DISKS),
-        ("repeats", study.run.repeats, MOST_REPEATS),
-    ] {
-        if number == 0 || number > most {
-            return usage(format!("{number} {what}: give at least 1 and at most {most}"));
-        }
-    }
-    fleet_spec(study).validate().map_err(|e| StudyError::usage(format!("[fleet]: {e}")))?;
-    if !target.devices.is_empty() && target.devices.len() as u64 != u64::from(fleet.disks()) {
-        return usage(format!(
-            "[target] names {} devices, and {} workers with {} disks each need {}: name as many",
-            target.devices.len(),
-            fleet.workers(),
-            fleet.disks_per_worker,
-            fleet.disks()
-        ));
-    }
-    if !target.devices.is_empty() && fleet.disk_size.is_some() {
-        return usage(
-            "[fleet] says disk_size, but existing devices have the size they have: remove it".into(),
-        );
-    }
-    for (name, span, least) in
-        [("warm_up", phases.warm_up, 0), ("measure", phases.measure, 1), ("cool_down", phases.cool_down, 0)]
-    {
-        if span.0.subsec_nanos() != 0 || span.0.as_secs() < least || span > LONGEST_PHASE {
-            return usage(format!(
-                "[phases] {name} = \"{span}\": series are kept by the second, so give whole seconds, at least \
-                 {least} and at most 100 days"
-            ));
-        }
-    }
-    if phases.drain > LONGEST_PHASE {
-        return usage(format!("[phases] drain = \"{}\": give at most 100 days", phases.drain));
-    }
-    Ok(())
-}
-
-/// Workers that join bring names of their own, and devices go to them in the order of these names: the study cannot
-/// say on whose host a device is written to, and the wrong host's disk would be lost.
-fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
-    let real = study.target.devices.iter().find(|target| !matches!(target, Target::Null(_)));
-    let (Some(_), Some(device)) = (study.fleet.join, real) else { return Ok(()) };
-    let what = match points.iter().find(|point| point.profile.write_percent > 0) {
-        _ if fill => "[phases] fill writes".to_string(),
-        Some(writer) => format!("profile {} writes", writer.label),
-        None => return Ok(()),
-    };
-    Err(StudyError::usage(format!(
-        "{what} to [target] devices ({device}), and the workers join: devices go to them in the order of the names that \
-         they bring, so another host's disk of that name could be overwritten. Say folder instead of devices, for files \
-         that are created on each worker's host; or only read"
-    )))
 }
 
 /// The fleet that a study asks for.
@@ -235,8 +253,7 @@ pub fn fleet_spec(study: &Study) -> FleetSpec {
 }
 
 /// Whether a load can be put on a disk of this size; `source` is where the size comes from.
-pub(crate) fn fits(point: &Point, disk: ByteSize, source: &str) -> Result<(), StudyError> {
-    let (profile, label) = (&point.profile, &point.label);
+pub(crate) fn fits(label: &str, profile: &Profile, disk: ByteSize, source: &str) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(format!("profile {label}: {message}")));
     let begin = profile.base_offset;
     let Some(room) = disk.0.checked_sub(begin.0).filter(|room| *room > 0) else {
@@ -296,33 +313,49 @@ pub(crate) fn used(profile: &Profile, disk: ByteSize) -> ByteSize {
     ByteSize(profile.base_offset.0.saturating_add(length).min(disk.0))
 }
 
-/// Every point once, then every point again: a drift of the storage reaches all of them alike. Every other round goes
-/// backwards, so that no load always comes right after the same other one and what that leaves behind.
-fn interleave(points: &[Point], repeats: u32) -> Result<Vec<Step>, StudyError> {
-    let count = points.len() as u64 * u64::from(repeats);
+fn is_measured(criterion: &Criterion, points: &[Point]) -> bool {
+    points.iter().any(|point| criterion.is_about(&[&point.label, &point.family], &point.profile))
+}
+
+/// Whether files are created, and not existing devices measured. Policies are all of one kind.
+pub(crate) fn makes_files(study: &Study) -> bool {
+    match study.policy.first() {
+        Some(policy) => policy.devices.is_empty(),
+        None => study.target.devices.is_empty(),
+    }
+}
+
+/// The ceilings; then, level of filling by level, every point once, then every point again: a drift of the storage
+/// reaches all of them alike. Every other round goes backwards, so that no load always comes right after the same
+/// other one and what that leaves behind.
+fn interleave(study: &Study, points: &[Point]) -> Result<Vec<Step>, StudyError> {
+    let repeats = study.run.repeats;
+    let ceilings = ceilings::points(study, points)?;
+    let count = points.len() as u64 * u64::from(repeats) + ceilings.len() as u64;
     if count > u64::from(MOST_STEPS) {
         return Err(StudyError::usage(format!(
             "{} loads × {repeats} repeats are {count} steps, more than the {MOST_STEPS} of one study",
             points.len()
         )));
     }
-    let round = |repeat: u32| {
-        let mut round: Vec<&Point> = points.iter().collect();
+    let mut levels: Vec<Option<f64>> = points.iter().map(|point| point.fill_level).collect();
+    levels.sort_by(|a, b| a.unwrap_or(0.0).total_cmp(&b.unwrap_or(0.0)));
+    levels.dedup();
+    let round = |level: Option<f64>, repeat: u32| {
+        let mut round: Vec<&Point> = points.iter().filter(|point| point.fill_level == level).collect();
         if repeat.is_multiple_of(2) {
             round.reverse();
         }
-        round.into_iter().map(move |point| (repeat, point))
+        round.into_iter().map(move |point| (repeat, point, Purpose::Load))
     };
-    Ok((1..=repeats)
-        .flat_map(round)
+    let loads =
+        levels.into_iter().flat_map(|level| (1..=repeats).flat_map(move |repeat| round(level, repeat)));
+    Ok(ceilings
+        .iter()
+        .map(|point| (1, point, Purpose::Ceiling))
+        .chain(loads)
         .zip(1..)
-        .map(|((repeat, point), number)| Step {
-            number,
-            label: point.label.clone(),
-            repeat,
-            folder: folder_name(number, &point.label, repeat),
-            profile: point.profile.clone(),
-        })
+        .map(|((repeat, point, purpose), number)| Step::of(point, number, repeat, purpose))
         .collect())
 }
 

@@ -14,17 +14,108 @@ pub const MOST_POINTS: usize = 10_000;
 pub struct Point {
     /// Different from every other point's label; letters, digits, dots, hyphens and underscores.
     pub label: String,
-    /// The load.
+    /// What the points of one sweep have in common: all but how much is outstanding or offered, and by how many workers.
+    pub family: String,
+    /// The load on each disk.
     pub profile: Profile,
+    /// How many workers put it on, in a circle over the nodes; `None`: all.
+    pub workers: Option<u32>,
+    /// Percent of each disk that is written before; `None`: what the loads use.
+    pub fill_level: Option<f64>,
+    /// The policy on whose disks it is measured, if the study compares policies.
+    pub policy: Option<Name>,
+}
+
+impl Point {
+    /// A load by itself.
+    pub(crate) fn of(profile: Profile) -> Point {
+        let (label, family) = (String::new(), String::new());
+        Point { label, family, profile, workers: None, fill_level: None, policy: None }
+    }
+
+    /// Label and family, given the name of its table and whether that alone tells it apart.
+    fn named(mut self, name: Option<&Name>, alone: bool) -> Point {
+        let (load, family) = (self.profile.label(), self.profile.family());
+        (self.label, self.family) = match name {
+            Some(name) if alone => (name.to_string(), name.to_string()),
+            Some(name) => (format!("{name}-{load}"), format!("{name}-{family}")),
+            None => (load, family),
+        };
+        if let Some(percent) = self.fill_level {
+            self.add(&format!("-fill{percent}pct"));
+        }
+        if let Some(policy) = self.policy.clone() {
+            self.add(&format!("-{policy}"));
+        }
+        if let Some(workers) = self.workers {
+            self.label.push_str(&format!("-w{workers}"));
+        }
+        self
+    }
+
+    fn add(&mut self, suffix: &str) {
+        self.label.push_str(suffix);
+        self.family.push_str(suffix);
+    }
 }
 
 /// Every load that a study measures, in the order of the file, checked.
 pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
+    let bases = bases(study)?;
+    let workers = study.fleet.workers();
+    let policies = study.policy.len().max(1);
+    let (combinations, variations) = (study.matrix.combinations(workers), study.vary.variations(workers));
+    let count =
+        [bases.len(), combinations, variations, policies].into_iter().fold(1usize, usize::saturating_mul);
+    if count > MOST_POINTS {
+        return Err(StudyError::usage(format!(
+            "{} profiles in {combinations} combinations of the matrix, {variations} variations and {policies} policies \
+             are {count} loads, more than the {MOST_POINTS} that one study measures: vary less at once",
+            bases.len()
+        )));
+    }
+    let alone = combinations == 1 && study.vary.is_empty();
+    let mut points: Vec<Point> = Vec::with_capacity(count);
+    for (name, base) in bases {
+        for combined in study.matrix.over(base, workers) {
+            for point in study.vary.one_at_a_time(combined, workers) {
+                for point in on_policies(study, &point) {
+                    points.push(checked(point.named(name.as_ref(), alone), workers)?);
+                }
+            }
+        }
+    }
+    distinct(&points)?;
+    Ok(points)
+}
+
+/// The loads that are searched: each profile in each combination of the matrix, on each policy.
+pub fn searched(study: &Study) -> Result<Vec<Point>, StudyError> {
+    let workers = study.fleet.workers();
+    let alone = study.matrix.combinations(workers) == 1 && study.vary.is_empty();
+    let mut points = Vec::new();
+    for (name, base) in bases(study)? {
+        for combined in study.matrix.over(base, workers) {
+            points.extend(on_policies(study, &combined).into_iter().map(|p| p.named(name.as_ref(), alone)));
+        }
+    }
+    Ok(points)
+}
+
+fn on_policies(study: &Study, point: &Point) -> Vec<Point> {
+    if study.policy.is_empty() {
+        return vec![point.clone()];
+    }
+    study.policy.iter().map(|policy| Point { policy: Some(policy.name.clone()), ..point.clone() }).collect()
+}
+
+/// The names and tables of the file, before anything is varied.
+fn bases(study: &Study) -> Result<Vec<(Option<Name>, Point)>, StudyError> {
     let named = study.profiles.iter().map(|name| (None, name.profile().clone()));
     let tables = study.profile.iter().map(|entry| (entry.name.clone(), entry.profile()));
     let mut bases: Vec<(Option<Name>, Profile)> = named.chain(tables).collect();
     if bases.is_empty() {
-        if study.matrix.is_empty() {
+        if study.matrix.is_empty() && study.vary.is_empty() {
             return Err(StudyError::usage(
                 "the study measures nothing: give it profiles = [\"B4-T1-O8-W0-PR\"], a [[profile]] table or a \
                  [matrix]",
@@ -32,29 +123,20 @@ pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
         }
         bases.push((None, Profile::default()));
     }
-    let combinations = study.matrix.combinations();
-    let count = bases.len().saturating_mul(combinations);
-    if count > MOST_POINTS {
-        return Err(StudyError::usage(format!(
-            "{} profiles in {combinations} combinations of the matrix are {count} loads, more than the \
-             {MOST_POINTS} that one study measures: vary less at once",
-            bases.len()
-        )));
+    Ok(bases.into_iter().map(|(name, profile)| (name, Point::of(profile))).collect())
+}
+
+fn checked(point: Point, workers: u32) -> Result<Point, StudyError> {
+    let usage = |what: String| Err(StudyError::usage(format!("profile {}: {what}", point.label)));
+    if let Err(e) = point.profile.validate() {
+        return usage(e.to_string());
     }
-    let mut points: Vec<Point> = Vec::with_capacity(count);
-    for (name, base) in bases {
-        for profile in study.matrix.over(base) {
-            let label = match &name {
-                Some(name) if combinations > 1 => format!("{name}-{}", profile.label()),
-                Some(name) => name.to_string(),
-                None => profile.label(),
-            };
-            profile.validate().map_err(|e| StudyError::usage(format!("profile {label}: {e}")))?;
-            points.push(Point { label, profile });
+    match point.workers {
+        Some(count) if count == 0 || count > workers => {
+            usage(format!("{count} workers: the fleet has {workers}; give 1 to {workers}"))
         }
+        _ => Ok(point),
     }
-    distinct(&points)?;
-    Ok(points)
 }
 
 /// Two rows of one table that carry the same name could not be told apart.

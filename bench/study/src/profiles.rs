@@ -1,4 +1,4 @@
-//! How a study writes down its loads: tables, and a matrix over them.
+//! How a study writes down its loads as tables.
 
 use loadline_base::units::ByteSize;
 use loadline_profile::{Data, HotSpot, OfferedRate, Pattern, Profile, WorkingSet};
@@ -85,82 +85,4 @@ impl ProfileEntry {
             flush_every: self.flush_every.or(base.flush_every),
         }
     }
-}
-
-/// Values that each profile is measured with, in every combination. What is not given is not varied.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Matrix {
-    /// Bytes in each I/O.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub block_size: Vec<ByteSize>,
-    /// Percent of the I/Os that are writes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub write_percent: Vec<u8>,
-    /// Where one I/O goes after another.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub pattern: Vec<Pattern>,
-    /// How much of each disk is used.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub working_set: Vec<WorkingSet>,
-    /// Threads on each disk.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub threads: Vec<u32>,
-    /// I/Os that each thread keeps outstanding.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub outstanding: Vec<u32>,
-    /// The rate that each worker offers.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub rate: Vec<OfferedRate>,
-}
-
-impl Matrix {
-    /// Whether nothing is varied.
-    pub fn is_empty(&self) -> bool {
-        *self == Matrix::default()
-    }
-
-    /// How many combinations there are. Saturates.
-    pub(crate) fn combinations(&self) -> usize {
-        [
-            self.block_size.len(),
-            self.write_percent.len(),
-            self.pattern.len(),
-            self.working_set.len(),
-            self.threads.len(),
-            self.outstanding.len(),
-            self.rate.len(),
-        ]
-        .into_iter()
-        .fold(1, |all, axis| all.saturating_mul(axis.max(1)))
-    }
-
-    /// `base` in every combination; the last axis varies fastest.
-    pub(crate) fn over(&self, base: Profile) -> Vec<Profile> {
-        let mut points = vec![base];
-        vary(&mut points, &self.block_size, |p, v| p.block_size = *v);
-        vary(&mut points, &self.write_percent, |p, v| p.write_percent = *v);
-        vary(&mut points, &self.pattern, |p, v| p.pattern = *v);
-        vary(&mut points, &self.working_set, |p, v| p.working_set = Some(*v));
-        vary(&mut points, &self.threads, |p, v| p.threads = *v);
-        vary(&mut points, &self.outstanding, |p, v| p.outstanding = *v);
-        vary(&mut points, &self.rate, |p, v| p.rate = Some(*v));
-        points
-    }
-}
-
-fn vary<T>(points: &mut Vec<Profile>, values: &[T], set: impl Fn(&mut Profile, &T)) {
-    if values.is_empty() {
-        return;
-    }
-    *points = points
-        .iter()
-        .flat_map(|point| {
-            values.iter().map(|value| {
-                let mut varied = point.clone();
-                set(&mut varied, value);
-                varied
-            })
-        })
-        .collect();
 }

@@ -1,6 +1,7 @@
 //! What is to be seen while a study runs.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use loadline_fleet::{FleetEvent, LiveSecond};
 use loadline_measure::interval::Phase;
@@ -36,6 +37,13 @@ pub enum Update<'a> {
     Fill(u64, u64),
     /// Disks are read and checked: bytes done, and in all.
     Scan(u64, u64),
+    /// A step is warmed up for until its load is steady.
+    WarmingUp {
+        /// Which.
+        step: &'a Step,
+        /// How long it may last.
+        limit: Duration,
+    },
     /// A step begins.
     StepBegan {
         /// Which.

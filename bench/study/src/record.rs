@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use loadline_fleet::{EventSink, FleetEvent, Operation, WorkerId};
 use loadline_measure::interval::Phase;
+use tokio::sync::watch;
 
 use crate::error::StudyError;
 use crate::folder::events::EventLog;
 use crate::folder::series::SeriesWriter;
 use crate::progress::{Progress, Update};
+use crate::settle::Settling;
 
 /// The recorder, shared between the run and the thread that the fleet's events come on.
 #[derive(Clone)]
@@ -21,6 +23,7 @@ impl Shared {
             progress,
             events,
             series: None,
+            settling: None,
             measure_s: 0,
             phase: None,
             swept: BTreeMap::new(),
@@ -50,6 +53,8 @@ pub(crate) struct Recorder {
     progress: Box<dyn Progress>,
     pub(crate) events: EventLog,
     series: Option<SeriesWriter>,
+    /// A warm-up that runs, and who is told when the load is steady.
+    settling: Option<(Settling, watch::Sender<bool>)>,
     measure_s: i64,
     phase: Option<Phase>,
     /// Bytes done and in all, of each worker that fills or scans.
@@ -73,6 +78,18 @@ impl Recorder {
         (self.series, self.measure_s) = (Some(series), measure_s);
         (self.phase, self.dropped) = (None, 0);
         self.bad.clear();
+    }
+
+    /// A warm-up begins. The receiver turns true when the load is steady.
+    pub(crate) fn begin_warm_up(&mut self, settling: Settling) -> watch::Receiver<bool> {
+        let (sender, receiver) = watch::channel(false);
+        self.settling = Some((settling, sender));
+        receiver
+    }
+
+    /// The warm-up is over, for whatever reason.
+    pub(crate) fn end_warm_up(&mut self) -> Option<Settling> {
+        self.settling.take().map(|(settling, _)| settling)
     }
 
     /// The step was measured: its series, and how many events are missing in them.
@@ -111,6 +128,9 @@ impl Recorder {
     fn record(&mut self, event: &FleetEvent) -> Result<(), StudyError> {
         match event {
             FleetEvent::Interval { worker, interval } => {
+                if let Some((settling, _)) = &mut self.settling {
+                    settling.record(interval);
+                }
                 if let Some(series) = &mut self.series {
                     series.add(worker, interval)?;
                 }
@@ -118,6 +138,16 @@ impl Recorder {
             }
             FleetEvent::HostSecond { host, second } => {
                 return self.series.as_mut().map_or(Ok(()), |series| series.add_host(host, second));
+            }
+            FleetEvent::Second(second) if self.settling.is_some() => {
+                self.progress.update(Update::Second(second));
+                if let Some((settling, steady)) = &mut self.settling
+                    && settling.second(second.iops)
+                {
+                    // Whoever waited for it may have been stopped.
+                    let _ = steady.send(true);
+                }
+                return Ok(());
             }
             FleetEvent::Second(second) => {
                 self.progress.update(Update::Second(second));
@@ -138,7 +168,7 @@ impl Recorder {
             }
             FleetEvent::Starting { unix_ms, .. } => {
                 self.progress.update(Update::Fleet(event));
-                if let Some(series) = &mut self.series {
+                if let Some(series) = self.series.as_mut().filter(|_| self.settling.is_none()) {
                     series.begin(*unix_ms)?;
                     let warm_up = series.warm_up_s();
                     self.reach(-warm_up);

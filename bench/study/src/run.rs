@@ -14,6 +14,7 @@ use crate::progress::{Progress, Update};
 use crate::record::Shared;
 use crate::runner::Runner;
 use crate::stop::or_stop;
+use crate::success::Candidates;
 
 /// What a run came to, in figures that an exit code follows from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,8 +35,10 @@ impl Verdict {
     /// What the complete steps of a run came to.
     pub fn of(folder: &RunFolder) -> Result<Verdict, StudyError> {
         let mut verdict = Verdict { planned: folder.plan.steps.len(), ..Verdict::default() };
-        for (step, result) in folder.results()? {
-            let Some(result) = result else { continue };
+        let mut candidates = Candidates::default();
+        // One step at a time: a result of many workers is large.
+        for step in &folder.plan.steps {
+            let Some(result) = folder.result(step)? else { continue };
             verdict.complete += 1;
             verdict.bad_blocks += result.verify.as_ref().map_or(0, |report| report.bad());
             verdict.doubts += result
@@ -50,7 +53,11 @@ impl Verdict {
                     step.number, step.label, missed.found, missed.limit
                 )
             }));
+            candidates.add(&result);
         }
+        let judged = candidates.judge(&folder.manifest.study.success);
+        let missed = judged.into_iter().filter(|verdict| !verdict.held);
+        verdict.missed.extend(missed.map(|missed| format!("{}: found {}", missed.limit, missed.found)));
         Ok(verdict)
     }
 }
@@ -64,7 +71,7 @@ pub async fn run(
     mut stop: watch::Receiver<bool>,
 ) -> Result<RunFolder, StudyError> {
     let shared = Shared::new(owned.events.try_clone()?, progress);
-    let complete = owned.folder.results()?.iter().filter(|(_, result)| result.is_some()).count();
+    let complete = owned.folder.complete()?;
     let RunFolder { plan, manifest, .. } = &owned.folder;
     shared.lock().show(Update::Begin { plan, phases: &manifest.study.phases, complete });
     if owned.folder.manifest.state == State::Finished {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::future::pending;
 use std::path::PathBuf;
 
 use loadline_fleet::{Loss, LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo};
@@ -20,9 +21,11 @@ use crate::folder::manifest::State;
 use crate::folder::result::StepResult;
 use crate::folder::series::SeriesWriter;
 use crate::jobs::{Jobs, in_order};
-use crate::plan::Step;
+use crate::plan::{Purpose, Step};
 use crate::progress::Update;
 use crate::record::Shared;
+use crate::searches::Measured;
+use crate::settle::{Settling, WarmUp};
 use crate::step::{collect, integrity};
 use crate::stop::or_stop;
 use crate::when::When;
@@ -41,6 +44,13 @@ pub(crate) struct Runner<'a, W> {
     taken: BTreeSet<WorkerId>,
     /// The last steps that no worker finished, in a row.
     in_vain: u32,
+    /// The numbers of the steps that are complete.
+    complete: BTreeSet<u32>,
+    /// What they measured, if searches need it.
+    measured: Vec<Measured>,
+    /// The last warm-up until the load was steady, and of which step; of this process, since what was between two is not
+    /// known.
+    warm: Option<(Step, WarmUp)>,
 }
 
 impl<'a, W> Runner<'a, W> {
@@ -50,13 +60,24 @@ impl<'a, W> Runner<'a, W> {
         shared: Shared,
         stop: watch::Receiver<bool>,
     ) -> Runner<'a, W> {
-        Runner { owned, workers, shared, stop, taken: BTreeSet::new(), in_vain: 0 }
+        Runner {
+            owned,
+            workers,
+            shared,
+            stop,
+            taken: BTreeSet::new(),
+            in_vain: 0,
+            complete: BTreeSet::new(),
+            measured: Vec::new(),
+            warm: None,
+        }
     }
 }
 
 impl<W: Workers> Runner<'_, W> {
     /// Everything that is still to be done.
     pub(crate) async fn all(&mut self) -> Result<(), StudyError> {
+        self.look_back()?;
         self.adopt()?;
         self.make_files().await?;
         if self.owned.folder.manifest.host.is_none() {
@@ -64,10 +85,8 @@ impl<W: Workers> Runner<'_, W> {
             self.owned.save()?;
         }
         self.fill().await?;
-        for (step, result) in self.owned.folder.results()? {
-            if result.is_none()
-                && let Err(error) = self.step(&step).await
-            {
+        while let Some(step) = self.next_step()? {
+            if let Err(error) = self.step(&step).await {
                 let bad = self.shared.lock().drop_step();
                 return Err(and_bad_blocks(error, bad));
             }
@@ -75,9 +94,36 @@ impl<W: Workers> Runner<'_, W> {
         self.finish().await
     }
 
+    /// What is complete already, one step at a time: a result of many workers is large.
+    fn look_back(&mut self) -> Result<(), StudyError> {
+        let folder = &self.owned.folder;
+        for step in &folder.plan.steps {
+            let Some(result) = folder.result(step)? else { continue };
+            self.complete.insert(step.number);
+            if !folder.plan.searches.is_empty() {
+                self.measured.push(Measured::of(&result));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first step that is not complete, or the next one that a search asks for; `None` if all is measured.
+    fn next_step(&mut self) -> Result<Option<Step>, StudyError> {
+        let folder = &self.owned.folder;
+        if let Some(step) = folder.plan.steps.iter().find(|step| !self.complete.contains(&step.number)) {
+            return Ok(Some(step.clone()));
+        }
+        let number = u32::try_from(folder.plan.steps.len() + 1).unwrap_or(u32::MAX);
+        let next = folder.plan.searches.iter().find_map(|search| search.next(&self.measured, number));
+        if let Some(step) = &next {
+            self.owned.add_step(step.clone())?;
+        }
+        Ok(next)
+    }
+
     /// Takes back what was made for a run in which nothing was begun. Only files that this run made.
     pub(crate) async fn undo(&mut self) -> Result<(), StudyError> {
-        let begun = self.owned.folder.results()?.iter().any(|(_, result)| result.is_some());
+        let begun = self.owned.folder.complete()? > 0;
         if begun || !self.owned.is_fresh() { Ok(()) } else { self.remove_files().await }
     }
 
@@ -117,18 +163,17 @@ impl<W: Workers> Runner<'_, W> {
     /// Makes the files that are not there yet. Which they will be is written down before, and which they are after:
     /// whenever the process ends, no file of the run is forgotten, and no other is taken for one.
     async fn make_files(&mut self) -> Result<(), StudyError> {
-        if self.owned.folder.plan.disk_size.is_none() {
-            return Ok(());
-        }
         // What is left of a run that only lacks its end is to be removed, and not made again.
-        if self.owned.folder.results()?.iter().all(|(_, result)| result.is_some()) {
+        if self.jobs().files().is_empty() || self.is_measured() {
             return Ok(());
         }
         if self.owned.folder.manifest.files.is_empty() {
             self.owned.folder.manifest.files = self.jobs().files();
             self.owned.save()?;
         }
-        if self.owned.folder.manifest.study.target.folder.is_none() {
+        if self.owned.folder.manifest.study.targets().any(|target| target.folder.is_none())
+            && self.owned.folder.plan.disk_size.is_some()
+        {
             let folder = self.owned.folder.path().join("disks");
             fs::create_dir_all(&folder).map_err(|e| StudyError::io("make", &folder, &e))?;
         }
@@ -190,38 +235,115 @@ impl<W: Workers> Runner<'_, W> {
         Ok(lacking)
     }
 
-    /// Writes once all that the profiles use, unless that was done.
+    /// Whether nothing is left to be measured.
+    fn is_measured(&self) -> bool {
+        let plan = &self.owned.folder.plan;
+        plan.steps.iter().all(|step| self.complete.contains(&step.number))
+            && plan.searches.iter().all(|search| search.next(&self.measured, 0).is_none())
+    }
+
+    /// Writes once all that the profiles use, unless that was done, or as much as the lowest level of filling asks for.
     async fn fill(&mut self) -> Result<(), StudyError> {
-        if !self.owned.folder.plan.fill || self.owned.folder.manifest.filled {
+        let folder = &self.owned.folder;
+        let scratch = folder.manifest.files.iter().any(|file| file.ceiling);
+        if !(folder.plan.fill || scratch) || folder.manifest.filled || self.is_measured() {
             return Ok(());
         }
-        // Nothing is left to be measured, so nothing needs to be filled.
-        if self.owned.folder.results()?.iter().all(|(_, result)| result.is_some()) {
+        let lowest = self.owned.folder.plan.loads().find_map(|step| step.fill_level);
+        self.write_once(lowest.map(|level| (0.0, level))).await?;
+        self.owned.folder.manifest.filled = true;
+        self.owned.folder.manifest.filled_percent = lowest;
+        self.owned.save()
+    }
+
+    /// Writes on, from the level that is filled to the one that a step asks for.
+    async fn fill_to(&mut self, step: &Step) -> Result<(), StudyError> {
+        let filled = self.owned.folder.manifest.filled_percent;
+        let (Some(level), Some(filled)) = (step.fill_level, filled) else { return Ok(()) };
+        if filled > level {
+            return Err(StudyError::usage(format!(
+                "step {} ({}) measures disks that are {level} % full, and they are {filled} % full by now: what is full is \
+                 not emptied. Run the study anew",
+                step.number, step.label
+            )));
+        }
+        if filled == level {
             return Ok(());
         }
+        self.write_once(Some((filled, level))).await?;
+        self.owned.folder.manifest.filled_percent = Some(level);
+        self.owned.save()
+    }
+
+    async fn write_once(&mut self, level: Option<(f64, f64)>) -> Result<(), StudyError> {
         self.owned.events.run(&RunEvent::FillBegan)?;
-        self.shared.lock().begin_sweep();
-        let jobs = self.jobs().fill()?;
-        let mut done = or_stop(&mut self.stop, self.workers.fill(&jobs)).await??;
-        // A worker that was lost is brought back, once: what it had written is written again.
-        let again: BTreeMap<WorkerId, Job> = jobs
-            .into_iter()
-            .filter(|(worker, _)| done.get(worker).is_some_and(|r| r.as_ref().is_err_and(was_lost)))
-            .collect();
-        if !again.is_empty() {
-            let notice = format!("{} workers were lost in filling their disks: once more", again.len());
-            self.shared.lock().show(Update::Notice(&notice));
-            done.extend(or_stop(&mut self.stop, self.workers.fill(&again)).await??);
+        for jobs in self.jobs().fill(level)? {
+            self.shared.lock().begin_sweep();
+            let mut done = or_stop(&mut self.stop, self.workers.fill(&jobs)).await??;
+            // A worker that was lost is brought back, once: what it had written is written again.
+            let again: BTreeMap<WorkerId, Job> = jobs
+                .into_iter()
+                .filter(|(worker, _)| done.get(worker).is_some_and(|r| r.as_ref().is_err_and(was_lost)))
+                .collect();
+            if !again.is_empty() {
+                let notice = format!("{} workers were lost in filling their disks: once more", again.len());
+                self.shared.lock().show(Update::Notice(&notice));
+                done.extend(or_stop(&mut self.stop, self.workers.fill(&again)).await??);
+            }
+            self.shared.lock().check()?;
+            refusals(&done)?;
+        }
+        self.owned.events.run(&RunEvent::FillDone)
+    }
+
+    /// Warms up until the load is steady, or as long as the study allows, unless the step before was of the same sweep.
+    async fn warm_up(&mut self, step: &Step) -> Result<Option<WarmUp>, StudyError> {
+        let steady = self.owned.folder.manifest.study.phases.steady;
+        let Some(goal) = steady.filter(|_| step.purpose != Purpose::Ceiling) else { return Ok(None) };
+        if let Some((before, warm_up)) = &self.warm
+            && before.warm_up_key() == step.warm_up_key()
+        {
+            return Ok(Some(warm_up.clone()));
+        }
+        self.warm = None;
+        let limit_s = goal.limit.0.as_secs();
+        self.owned.events.run(&RunEvent::WarmUpBegan { step: step.number, limit_s })?;
+        let jobs = self.jobs().settling(step, goal.limit)?;
+        let mut steady = {
+            let mut recorder = self.shared.lock();
+            recorder.show(Update::WarmingUp { step, limit: goal.limit.0 });
+            recorder.begin_warm_up(Settling::new(goal.round_s(), limit_s))
+        };
+        let is_steady = async {
+            if steady.wait_for(|steady| *steady).await.is_err() {
+                pending::<()>().await;
+            }
+        };
+        let measured = or_stop(&mut self.stop, async {
+            tokio::select! {
+                biased;
+                () = is_steady => None,
+                done = self.workers.measure(&jobs) => Some(done),
+            }
+        })
+        .await;
+        let settling = self.shared.lock().end_warm_up();
+        if let Some(outcome) = measured? {
+            self.accept(step, &outcome?)?;
         }
         self.shared.lock().check()?;
-        refusals(&done)?;
-        self.owned.folder.manifest.filled = true;
-        self.owned.save()?;
-        self.owned.events.run(&RunEvent::FillDone)
+        let Some(settling) = settling else { return Ok(None) };
+        let warm_up = settling.outcome(step.number);
+        let WarmUp { seconds, steady, .. } = warm_up;
+        self.owned.events.run(&RunEvent::WarmUpEnded { step: step.number, seconds, steady })?;
+        self.warm = Some((step.clone(), warm_up.clone()));
+        Ok(Some(warm_up))
     }
 
     /// Measures one step and completes it.
     async fn step(&mut self, step: &Step) -> Result<(), StudyError> {
+        self.fill_to(step).await?;
+        let warm_up = self.warm_up(step).await?;
         let folder = self.owned.begin_step(step)?;
         let study = self.owned.folder.manifest.study.clone();
         let seconds =
@@ -254,7 +376,9 @@ impl<W: Workers> Runner<'_, W> {
                 "The run's folder was too slow to write to. No figure of this table comes from the series.",
             ));
         }
-        if study.run.verify && step.profile.write_percent > 0 {
+        result.findings.extend(warm_up.as_ref().and_then(not_steady));
+        result.warm_up = warm_up;
+        if study.run.verify && step.profile.write_percent > 0 && step.purpose != Purpose::Ceiling {
             self.scan(&jobs, &mut result).await?;
         }
         result.findings.extend(result.verify.as_ref().and_then(integrity));
@@ -263,6 +387,10 @@ impl<W: Workers> Runner<'_, W> {
         }
         result.ended = When::now();
         self.owned.complete_step(step, &result)?;
+        self.complete.insert(step.number);
+        if !self.owned.folder.plan.searches.is_empty() {
+            self.measured.push(Measured::of(&result));
+        }
         self.shared.lock().show(Update::StepComplete(&result));
         self.owned.events.run(&RunEvent::StepComplete {
             step: step.number,
@@ -404,6 +532,28 @@ impl<W: Workers> Runner<'_, W> {
         self.owned.folder.manifest.filled = false;
         self.owned.save()
     }
+}
+
+/// That a warm-up came to its limit before the load was steady.
+fn not_steady(warm_up: &WarmUp) -> Option<Finding> {
+    (!warm_up.steady).then(|| {
+        let found = match warm_up.iops {
+            Some(iops) => format!(
+                "after {} s the last five rounds lay {:.0} % apart, and their trend was {:+.0} %",
+                warm_up.seconds,
+                100.0 * iops.range,
+                100.0 * iops.slope
+            ),
+            None => format!("{} s of warm-up, less than five rounds", warm_up.seconds),
+        };
+        Finding::doubt(
+            FindingKind::NotSteady,
+            "IOPS of five rounds within 20 % of their mean, and their trend within 10 % (SNIA PTS)",
+            found,
+            "The storage still fills a buffer, rebuilds or collects garbage, or something else uses it: allow a longer \
+             warm-up ([phases.steady] limit), and look at the series.",
+        )
+    })
 }
 
 /// Whether a worker is on this machine.

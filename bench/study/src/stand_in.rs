@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use loadline_base::clock::Nanos;
 use loadline_base::units::ByteSize;
 use loadline_fleet::{
-    EventSink, FleetError, FleetEvent, Loss, LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo,
-    WorkerOutcome,
+    EventSink, FleetError, FleetEvent, LiveSecond, Loss, LossReason, PerWorker, StepOutcome, WorkerId,
+    WorkerInfo, WorkerOutcome,
 };
 use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
@@ -17,6 +17,7 @@ use loadline_load::target::{make_file, remove_file};
 use loadline_load::{CpuTime, StopIf, VerifyReport};
 use loadline_load::{FileIdentity, Job, WritePermission};
 use loadline_measure::interval::{Interval, Phase};
+use loadline_measure::summary::LatencySummary;
 use loadline_measure::window::Window;
 
 use crate::workers::Workers;
@@ -56,6 +57,8 @@ pub(crate) struct Orders {
     pub(crate) die_in_fills: usize,
     /// Ends the first measurement by a brake.
     pub(crate) brake: bool,
+    /// For so many seconds of a measurement IOPS rise.
+    pub(crate) unsteady_s: u64,
     /// Cannot scan its own disks.
     pub(crate) cannot_scan: Option<String>,
     /// Blocks that every scan finds lost.
@@ -191,6 +194,20 @@ impl Workers for StandIn {
                     lost,
                 },
             );
+        }
+        let seconds = jobs.values().next().map_or(0, |job| job.measure.0.as_secs()) as i64;
+        for second in 0..seconds {
+            // Rising for so long, then flat.
+            let rising = self.orders.unsteady_s.saturating_sub(second as u64);
+            (self.sink)(FleetEvent::Second(LiveSecond {
+                second,
+                phase: Phase::Measure,
+                workers: jobs.len() as u32,
+                iops: (1000 * jobs.len() as u64).saturating_sub(20 * rising),
+                bytes: 0,
+                errors: 0,
+                latency_us: LatencySummary::default(),
+            }));
         }
         if self.orders.hang_at == Some(place) {
             pending::<()>().await;

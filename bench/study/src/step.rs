@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
+use loadline_base::figures::{listed, thousands};
 use loadline_fleet::{Loss, StepOutcome, WorkerInfo};
 use loadline_load::VerifyReport;
 use loadline_load::{Job, LOOKING};
 use loadline_measure::audit::{Asked, Finding, FindingKind, audit};
-use loadline_measure::window::Window;
+use loadline_measure::change::levels;
+use loadline_measure::steady::{ROUNDS, rounds, steadiness};
+use loadline_measure::window::{Window, WindowSecond};
 use loadline_profile::Arrival;
 
 use crate::file::Study;
-use crate::folder::result::{StepResult, WorkerResult};
+use crate::folder::result::{NodeFigures, StepResult, WorkerResult};
 use crate::when::When;
 
 /// The longest list of lost workers in one sentence.
@@ -28,9 +31,15 @@ pub(crate) fn collect(
     let mut window = Window::new(study.phases.measure.0.into());
     let mut findings = Vec::new();
     let mut outcomes = outcome.workers;
+    let mut nodes: BTreeMap<String, (u32, Window)> = BTreeMap::new();
     for info in order {
         let Some(worker) = outcomes.remove(&info.id) else { continue };
         window.merge(&worker.window);
+        let (workers, of_node) = nodes
+            .entry(worker.worker.node.clone())
+            .or_insert_with(|| (0, Window::new(study.phases.measure.0.into())));
+        *workers += 1;
+        of_node.merge(&worker.window);
         if let Some(cpu) = worker.cpu {
             result.cpu.user_s += cpu.user_s;
             result.cpu.system_s += cpu.system_s;
@@ -54,10 +63,43 @@ pub(crate) fn collect(
     result.hosts = outcome.hosts;
     result.figures = window.figures();
     result.histograms = window.histograms();
+    result.nodes =
+        nodes.into_iter().map(|(node, (workers, window))| (node, of_node(workers, &window))).collect();
+    result.seconds = window.seconds();
+    let iops: Vec<f64> = result.seconds.iter().map(WindowSecond::iops).collect();
+    result.steadiness =
+        rounds(&iops, ROUNDS).filter(|_| iops.len() >= 2 * ROUNDS).and_then(|rounds| steadiness(&rounds));
     result.findings = lost(&result.workers).into_iter().collect();
     result.findings.extend(audit(&result.figures, &asked(study, result, job)));
     result.findings.extend(gathered(findings));
+    result.findings.extend(level_change(&iops));
     result.verdicts = study.run.limits.iter().map(|limit| limit.judge(&result.figures)).collect();
+}
+
+fn of_node(workers: u32, window: &Window) -> NodeFigures {
+    let total = window.figures().total;
+    NodeFigures { workers, iops: total.iops, bytes_per_s: total.bytes_per_s, latency_us: total.latency_us }
+}
+
+/// That the level changed in the middle of the window: a write buffer was full, or a cache warm.
+fn level_change(iops: &[f64]) -> Option<Finding> {
+    let found = levels(iops);
+    let shown: Vec<String> = found
+        .windows(2)
+        .map(|pair| {
+            let (from, to) = (thousands(pair[0].level), thousands(pair[1].level));
+            format!("after {} s from {from} to {to} IOPS", pair[0].to)
+        })
+        .collect();
+    (!shown.is_empty()).then(|| {
+        Finding::doubt(
+            FindingKind::LevelChange,
+            "one level of IOPS over the window",
+            listed(&shown, 4),
+            "A write buffer or cache that is full, work in the background, or another user of the host. The window's figures \
+             are of neither level: warm up longer ([phases.steady]), and look at the series.",
+        )
+    })
 }
 
 /// What was asked of the fleet as a whole, given what one worker was asked.

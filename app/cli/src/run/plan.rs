@@ -55,6 +55,23 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
         text.push_str(&line);
     }
     text.push('\n');
+    for search in &plan.searches {
+        let most = search.most_steps();
+        text.push_str(&format!(
+            "then searched: {}, in at most {most} steps, seldom half of them\n",
+            search.words()
+        ));
+    }
+    if let Some(steady) = phases.steady {
+        text.push_str(&format!(
+            "before each sweep: load until it is steady (rounds of {}), at most {}\n",
+            TimeSpan::seconds(steady.round_s()),
+            steady.limit
+        ));
+    }
+    for criterion in &study.success {
+        text.push_str(&format!("to decide: {criterion}\n"));
+    }
     for space in &found.space {
         text.push_str(&format!(
             "space: {} for {} in {}, {} are free\n",
@@ -65,6 +82,7 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
         ));
     }
     let left = plan.steps.len().saturating_sub(complete.len());
+    let searched = if plan.searches.is_empty() { "" } else { ", and those of the searches" };
     let total = plan.step_length.saturating_mul(u32::try_from(left).unwrap_or(u32::MAX));
     let fill = if plan.fill && left > 0 {
         let size = plan.disk_size.map_or("the devices".into(), |_| human(plan.file_space()));
@@ -77,7 +95,7 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
     } else {
         ""
     };
-    text.push_str(&format!("total: {} of steps{fill}{scans}\n", span(total)));
+    text.push_str(&format!("total: {} of steps{searched}{fill}{scans}\n", span(total)));
     text
 }
 

@@ -122,7 +122,7 @@ impl Shown {
 
     fn left(&self) -> String {
         let (done, total) = self.seconds();
-        let steps = u32::try_from(self.steps.1 - self.steps.0).unwrap_or(u32::MAX);
+        let steps = u32::try_from(self.steps.1.saturating_sub(self.steps.0)).unwrap_or(u32::MAX);
         let beside = self.beside.each().saturating_mul(steps).as_secs();
         format!("{} left", TimeSpan::seconds(total.saturating_sub(done) + beside))
     }
@@ -263,7 +263,18 @@ impl Progress for Shown {
             Update::Fleet(event) => self.fleet(event),
             Update::Fill(done, total) => self.sweep("filling", done, total),
             Update::Scan(done, total) => self.sweep("checking", done, total),
+            Update::WarmingUp { step, limit } => {
+                let limit = TimeSpan(limit);
+                self.step =
+                    format!("step {} {}: until it is steady, at most {limit}", step.number, step.label);
+                (self.began, self.live, self.phase) = (None, String::new(), Phase::WarmUp);
+                if let Screen::Lines { .. } = self.screen {
+                    self.line(&self.step.clone());
+                }
+            }
             Update::StepBegan { step, of } => {
+                // Searches add steps as they go.
+                self.steps.1 = self.steps.1.max(of);
                 self.step = format!("step {}/{of} {}", step.number, step.label);
                 if step.repeat > 1 {
                     self.step.push_str(&format!(" (repeat {})", step.repeat));

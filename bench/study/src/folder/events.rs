@@ -39,6 +39,22 @@ pub enum RunEvent {
     FillBegan,
     /// Writing the disks once is done.
     FillDone,
+    /// Warming up until the load is steady began.
+    WarmUpBegan {
+        /// The step before which it is.
+        step: u32,
+        /// How long it may last, seconds.
+        limit_s: u64,
+    },
+    /// Warming up ended.
+    WarmUpEnded {
+        /// The step before which it is.
+        step: u32,
+        /// How long it was, seconds.
+        seconds: u64,
+        /// Whether the load was steady.
+        steady: bool,
+    },
     /// A step began.
     StepBegan {
         /// Its number.

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::folder::sealed::{self, Format};
-use crate::plan::{Plan, Step};
+use crate::name::Name;
+use crate::plan::{Plan, Purpose, Step};
 use crate::read;
 use crate::when::When;
 
@@ -30,6 +31,12 @@ pub struct MadeFile {
     pub path: PathBuf,
     /// Its size.
     pub size: ByteSize,
+    /// The policy whose disk it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Name>,
+    /// Whether it is the scratch file of a ceiling.
+    #[serde(default)]
+    pub ceiling: bool,
     /// Which file it is. `null`: about to be made. The run's id in its name says that nobody else made it.
     pub identity: Option<FileIdentity>,
 }
@@ -80,8 +87,11 @@ pub struct Manifest {
     pub host: Option<Inventory>,
     /// Files that this run made.
     pub files: Vec<MadeFile>,
-    /// Whether all that the profiles use was written once.
+    /// Whether all that the profiles use was written once, or as much as the lowest level of filling asks for.
     pub filled: bool,
+    /// Percent of each disk that is written, of a study that varies it; `null` before.
+    #[serde(default)]
+    pub filled_percent: Option<f64>,
 }
 
 impl Manifest {
@@ -107,6 +117,7 @@ impl Manifest {
             host: None,
             files: Vec::new(),
             filled: false,
+            filled_percent: None,
         })
     }
 
@@ -129,17 +140,20 @@ impl Manifest {
         sealed::write(&folder.join(FILE), self)
     }
 
-    /// Whether its steps are those of this plan.
+    /// Whether its steps are those of this plan, and after them only what searches asked for.
     pub(super) fn follows(&self, plan: &Plan) -> bool {
         let same = |(a, b): (&Step, &Step)| {
             (a.number, &a.label, a.repeat, &a.folder) == (b.number, &b.label, b.repeat, &b.folder)
         };
-        self.steps.len() == plan.steps.len() && self.steps.iter().zip(&plan.steps).all(same)
+        let asked = |step: &Step| matches!(step.purpose, Purpose::Search { .. });
+        self.steps.len() >= plan.fixed
+            && self.steps.iter().zip(&plan.steps).all(same)
+            && self.steps[plan.fixed..].iter().all(asked)
     }
 
-    /// Where files that the run makes are made, given the run's folder.
-    pub fn files_folder(&self, run: &Path) -> PathBuf {
-        match &self.study.target.folder {
+    /// Where files that the run makes are made, given the run's folder and the folder that the study names.
+    pub(crate) fn files_folder(&self, run: &Path, named: Option<&PathBuf>) -> PathBuf {
+        match named {
             Some(folder) => self.study_folder.join(folder),
             None => run.join("disks"),
         }

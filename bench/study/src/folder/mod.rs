@@ -36,6 +36,7 @@ use crate::folder::events::EventLog;
 use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
 use crate::plan::{Plan, Step};
+use crate::searches::{Measured, SearchResult};
 
 const STUDY: &str = "study.toml";
 const EVENTS: &str = "events.jsonl";
@@ -63,7 +64,7 @@ impl RunFolder {
             .canonicalize()
             .map_err(|e| StudyError::usage(format!("there is no run in {}: {e}", path.display())))?;
         let manifest = Manifest::read(&path)?;
-        let plan = Plan::of(&manifest.study)?;
+        let mut plan = Plan::of(&manifest.study)?;
         if !manifest.follows(&plan) {
             return Err(StudyError::usage(format!(
                 "run folder {}: the steps in run.json are not those of its study: it was made by another version \
@@ -72,7 +73,19 @@ impl RunFolder {
                 manifest.loadline
             )));
         }
+        plan.steps.extend_from_slice(&manifest.steps[plan.fixed..]);
         Ok(RunFolder { path, manifest, plan })
+    }
+
+    /// What the steps are that a search has asked for, and how each search stands.
+    pub fn searches(&self) -> Result<Vec<SearchResult>, StudyError> {
+        let mut measured = Vec::new();
+        if !self.plan.searches.is_empty() {
+            for step in &self.plan.steps {
+                measured.extend(self.result(step)?.as_ref().map(Measured::of));
+            }
+        }
+        Ok(self.plan.searches.iter().map(|search| search.result(&measured)).collect())
     }
 
     /// Where it is: an absolute path.
@@ -101,7 +114,17 @@ impl RunFolder {
         Ok(Some(result))
     }
 
-    /// What every step came to, in the order of the plan; `None` for those that are not complete.
+    /// How many steps are complete. Each result is read: one that cannot be trusted is an error.
+    pub fn complete(&self) -> Result<usize, StudyError> {
+        let mut complete = 0;
+        for step in &self.plan.steps {
+            complete += usize::from(self.result(step)?.is_some());
+        }
+        Ok(complete)
+    }
+
+    /// What every step came to, in the order of the plan; `None` for those that are not complete. Takes the memory of
+    /// all of them: a figure over a large run is made from one [`result`](RunFolder::result) after another.
     pub fn results(&self) -> Result<Vec<(Step, Option<StepResult>)>, StudyError> {
         self.plan.steps.iter().map(|step| Ok((step.clone(), self.result(step)?))).collect()
     }
@@ -203,7 +226,7 @@ impl OwnedFolder {
             }
         }
         // Every complete step must be readable before anything is added to the run.
-        folder.results()?;
+        folder.complete()?;
         let events = EventLog::open(&folder.path.join(EVENTS))?;
         Ok(OwnedFolder { folder, events, fresh: false, _lock: lock })
     }
@@ -215,7 +238,7 @@ impl OwnedFolder {
 
     /// Takes the folder away again, if this process made it and no step is complete: nothing was begun.
     pub(crate) fn abandon(self) -> Result<(), StudyError> {
-        let complete = self.folder.results()?.iter().any(|(_, result)| result.is_some());
+        let complete = self.folder.complete()? > 0;
         if !self.fresh || complete || self.folder.manifest.files.iter().any(|file| file.identity.is_some()) {
             return Ok(());
         }
@@ -255,6 +278,13 @@ impl OwnedFolder {
         fs::create_dir(&path).map_err(|e| StudyError::io("make", &path, &e))?;
         sealed::sync_folder(&self.folder.path.join(STEPS))?;
         Ok(path)
+    }
+
+    /// Adds a step that a search asks for.
+    pub(crate) fn add_step(&mut self, step: Step) -> Result<(), StudyError> {
+        self.folder.manifest.steps.push(step.clone());
+        self.folder.plan.steps.push(step);
+        self.save()
     }
 
     /// Completes a step: from here on it is measured, whatever happens.

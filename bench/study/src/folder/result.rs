@@ -8,7 +8,9 @@ use loadline_fleet::{Loss, WorkerInfo};
 use loadline_load::host::Inventory;
 use loadline_load::{CpuTime, VerifyReport};
 use loadline_measure::audit::Finding;
-use loadline_measure::window::{Figures, Histograms};
+use loadline_measure::steady::Steadiness;
+use loadline_measure::summary::LatencySummary;
+use loadline_measure::window::{Figures, Histograms, WindowSecond};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +18,7 @@ use crate::error::StudyError;
 use crate::folder::sealed::{self, Format};
 use crate::limit::Verdict;
 use crate::plan::Step;
+use crate::settle::WarmUp;
 use crate::when::When;
 
 const FORMAT: Format = Format { name: "loadline-step", version: 1 };
@@ -78,6 +81,32 @@ pub struct StepResult {
     /// What each host of the workers is, by its name.
     #[serde(default)]
     pub hosts: BTreeMap<String, Inventory>,
+    /// What the workers of each node did, by its name: their counts added.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, NodeFigures>,
+    /// What the whole fleet completed in each second of the window.
+    #[serde(default)]
+    pub seconds: Vec<WindowSecond>,
+    /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
+    #[serde(default)]
+    pub steadiness: Option<Steadiness>,
+    /// The warm-up until the load was steady; `null` if the study asks for none.
+    #[serde(default)]
+    pub warm_up: Option<WarmUp>,
+}
+
+/// What the workers of one node did.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeFigures {
+    /// How many of them took part.
+    pub workers: u32,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Bytes a second.
+    pub bytes_per_s: f64,
+    /// Their response times, microseconds.
+    pub latency_us: LatencySummary,
 }
 
 impl StepResult {
@@ -99,6 +128,10 @@ impl StepResult {
             verdicts: Vec::new(),
             series: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            seconds: Vec::new(),
+            steadiness: None,
+            warm_up: None,
         }
     }
 

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::StudyError;
@@ -49,9 +49,9 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> R
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|e| fault(&format!("cannot be read: {e}")))?;
     let cut = || fault(&format!("is truncated or was changed ({} bytes)", text.len()));
-    let mut value: Value = serde_json::from_str(&text).map_err(|_| cut())?;
+    let head: Head = serde_json::from_str(&text).map_err(|_| cut())?;
     // Before the seal: another version may seal otherwise.
-    let (name, version) = (value["format"].as_str().unwrap_or_default(), &value["version"]);
+    let (name, version) = (head.format.as_str().unwrap_or_default(), &head.version);
     if name != format.name {
         return Err(fault(&format!("is no {} file", format.name)));
     }
@@ -67,8 +67,20 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> R
     if seal.trim_end() != format!("{:08x}\"\n}}", loadline_base::crc::crc32c(body.as_bytes())) {
         return Err(cut());
     }
-    value.as_object_mut().and_then(|object| object.remove("crc32c"));
-    serde_json::from_value(value).map(Some).map_err(|e| fault(&format!("cannot be understood: {e}")))
+    // What was sealed, without the seal.
+    let sealed = body.len();
+    text.truncate(sealed);
+    text.push_str("\n}");
+    serde_json::from_str(&text).map(Some).map_err(|e| fault(&format!("cannot be understood: {e}")))
+}
+
+/// What is read of a file before it is trusted.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    format: Value,
+    #[serde(default)]
+    version: Value,
 }
 
 /// Writes a file so that after a crash it is there as a whole, or as it was before.

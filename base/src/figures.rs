@@ -1,0 +1,55 @@
+//! Figures as people read them in tables and sentences.
+
+/// `12,345`; below a hundred with one decimal where it has one worth keeping.
+pub fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let first = match digits.len() % 3 {
+        0 => 3,
+        n => n,
+    };
+    if digits.len() <= 3 {
+        return if number < 100.0 && number.fract() != 0.0 { format!("{number:.1}") } else { digits };
+    }
+    let (head, rest) = digits.split_at(first);
+    let groups: Vec<&str> =
+        rest.as_bytes().chunks(3).map(|c| std::str::from_utf8(c).unwrap_or_default()).collect();
+    format!("{head},{}", groups.join(","))
+}
+
+/// A latency of so many microseconds: `83.2 us`, `7.05 ms`, `5.20 s`.
+pub fn latency(micros: f64) -> String {
+    match micros {
+        us if us < 1e3 => format!("{us:.1} us"),
+        us if us < 1e6 => format!("{:.2} ms", us / 1e3),
+        us => format!("{:.2} s", us / 1e6),
+    }
+}
+
+/// The first few of a list, and how many more there are.
+pub fn listed<T: ToString>(all: &[T], most: usize) -> String {
+    let named: Vec<String> = all.iter().take(most).map(T::to_string).collect();
+    match all.len().saturating_sub(most) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short_and_exact_enough() {
+        assert_eq!(
+            [0.2, 7.0, 99.94, 523.7, 12_345.0, 1_234_567.0].map(thousands),
+            ["0.2", "7", "99.9", "524", "12,345", "1,234,567"]
+        );
+        assert_eq!([83.24, 7_051.0, 5_200_000.0].map(latency), ["83.2 us", "7.05 ms", "5.20 s"]);
+    }
+
+    #[test]
+    fn a_long_list_says_how_much_longer_it_is() {
+        assert_eq!(listed(&[1, 2, 3], 3), "1, 2, 3");
+        assert_eq!(listed(&[1, 2, 3, 4, 5], 2), "1, 2 and 3 more");
+    }
+}

@@ -1,0 +1,138 @@
+//! The load of a time span in a DISKSPD profile.
+//!
+//! Outstanding are, summed over the targets, `RequestCount` (2 unless said) × `ThreadsPerFile` (1 unless said). Where
+//! the time span itself has a `ThreadCount` (`-F`), each of those threads serves every target: then it is the sum of
+//! the targets' `RequestCount` × `ThreadCount`, or with a `RequestCount` of the time span (`-O`), which counts for all
+//! targets of a thread together, that × `ThreadCount`. `Throughput` (`-g`) counts for each thread and target, in bytes
+//! a millisecond or with `unit="IOPS"`; with it, or with `ThinkTime`, the load is no closed loop.
+
+use loadline_base::units::ByteSize;
+use loadline_measure::audit::{Finding, FindingKind};
+use loadline_measure::point::Point;
+use loadline_profile::{Pattern, Profile};
+use roxmltree::Node;
+
+use crate::ImportError;
+use crate::numbers::is_figure;
+use crate::xml::{child, children, number_in, place, text_in, whole_in};
+
+/// One target.
+#[derive(Debug, PartialEq)]
+struct Target {
+    block: f64,
+    requests: f64,
+    threads: f64,
+    write_percent: f64,
+    pattern: Pattern,
+    /// Offered to it, I/Os a second of each thread.
+    rate: Option<f64>,
+    thinks: bool,
+}
+
+/// A point that says the load of a profile's time span.
+pub(super) fn point(file: &str, span: Node, findings: &mut Vec<Finding>) -> Result<Point, ImportError> {
+    let targets = child(span, "Targets").into_iter().flat_map(|targets| children(targets, "Target"));
+    let targets: Vec<Target> = targets.map(|target| read(file, target)).collect::<Result<_, _>>()?;
+    let seconds = number_in(file, span, "Duration")?.unwrap_or(10.0);
+    let place = place(file, span);
+    let mut point = Point { workers: Some(1), ..Point::default() };
+    point.window_s = Some(seconds).filter(|seconds| *seconds > 0.0);
+    let Some(first) = targets.first() else {
+        point.place = place;
+        return Ok(point);
+    };
+    let same = |of: fn(&Target) -> f64| targets.iter().all(|t| of(t) == of(first)).then(|| of(first));
+    point.block_bytes = same(|target| target.block);
+    point.write_percent = same(|target| target.write_percent);
+    let fixed = number_in(file, span, "ThreadCount")?.filter(|threads| *threads > 0.0);
+    let shared = number_in(file, span, "RequestCount")?.filter(|requests| *requests > 0.0);
+    let sum = |of: &dyn Fn(&Target) -> f64| targets.iter().map(of).sum::<f64>();
+    let threads = |target: &Target| fixed.unwrap_or(target.threads);
+    let outstanding = match (fixed, shared) {
+        (Some(threads), Some(requests)) => threads * requests,
+        _ => sum(&|target| target.requests * threads(target)),
+    };
+    let limited = targets.iter().filter(|target| target.rate.is_some()).count();
+    if limited == targets.len() {
+        let rate = sum(&|target| target.rate.unwrap_or(0.0) * threads(target));
+        point.rate_iops = Some(rate).filter(|rate| is_figure(*rate) && *rate > 0.0);
+    } else if limited == 0 && !targets.iter().any(|target| target.thinks) {
+        point.outstanding = Some(outstanding).filter(|sum| is_figure(*sum) && *sum > 0.0);
+    }
+    let name = name(&targets, fixed, shared);
+    point.profile = name.unwrap_or_else(|| {
+        let block = point.block_bytes.map_or("mixed blocks".into(), |b| format!("{} KiB", b / 1024.0));
+        let writes = point.write_percent.map_or("mixed".into(), |percent| format!("{percent} % writes"));
+        format!("{block}, {writes}, {} targets", targets.len())
+    });
+    if point.block_bytes.is_none()
+        || point.write_percent.is_none()
+        || (limited > 0 && limited < targets.len())
+    {
+        findings.push(Finding::note(
+            FindingKind::Adjusted,
+            "targets of one load",
+            format!("targets with different block sizes, shares of writes or limits in {place}"),
+            "They are one point; what differs is not stated of it.",
+        ));
+    }
+    point.place = place;
+    Ok(point)
+}
+
+fn read(file: &str, target: Node) -> Result<Target, ImportError> {
+    let of = |name: &str, unless_said: f64| number_in(file, target, name).map(|n| n.unwrap_or(unless_said));
+    let wrong = |problem: String| {
+        let advice = "give the XML as DISKSPD takes it or wrote it";
+        ImportError::new(place(file, target), problem, advice)
+    };
+    let block = of("BlockSize", 65536.0)?;
+    if block < 1.0 {
+        return Err(wrong(format!("a <BlockSize> of {block}")));
+    }
+    let write_percent = of("WriteRatio", 0.0)?;
+    if write_percent > 100.0 {
+        return Err(wrong(format!("a <WriteRatio> of {write_percent} %")));
+    }
+    let random = text_in(target, "Random").is_some() && number_in(file, target, "Random")? != Some(0.0);
+    let share = whole_in(file, target, "RandomRatio")?.unwrap_or(100);
+    let pattern = match (random, u8::try_from(share).ok()) {
+        (true, Some(share)) if share < 100 => Pattern::Mixed { random_percent: share },
+        (true, _) => Pattern::Random,
+        _ if text_in(target, "InterlockedSequential") == Some("true") => Pattern::SequentialInterleaved,
+        _ => Pattern::Sequential,
+    };
+    let limit = of("Throughput", 0.0)?;
+    let in_iops = child(target, "Throughput").and_then(|limit| limit.attribute("unit"));
+    let rate = match in_iops {
+        Some(unit) if unit.eq_ignore_ascii_case("iops") => limit,
+        _ => limit * 1e3 / block,
+    };
+    Ok(Target {
+        block,
+        requests: of("RequestCount", 2.0)?,
+        threads: of("ThreadsPerFile", 1.0)?,
+        write_percent,
+        pattern,
+        rate: Some(rate).filter(|rate| *rate > 0.0),
+        thinks: of("ThinkTime", 0.0)? > 0.0,
+    })
+}
+
+/// The load's name, if all targets have the same and a name says it.
+fn name(targets: &[Target], fixed: Option<f64>, shared: Option<f64>) -> Option<String> {
+    let first = targets.first().filter(|first| targets.iter().all(|target| target == *first))?;
+    if shared.is_some() || first.rate.is_some() || first.thinks {
+        return None;
+    }
+    let count = |value: f64| (value.fract() == 0.0 && value <= 1e9).then_some(value as u64);
+    let profile = Profile {
+        block_size: ByteSize(count(first.block)?),
+        threads: u32::try_from(count(fixed.unwrap_or(first.threads))?).ok()?,
+        outstanding: u32::try_from(count(first.requests)?).ok()?,
+        write_percent: u8::try_from(count(first.write_percent)?).ok()?,
+        pattern: first.pattern,
+        ..Profile::default()
+    };
+    profile.name()
+}

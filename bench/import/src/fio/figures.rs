@@ -1,0 +1,182 @@
+//! What a job measured, of reads and writes.
+
+use loadline_base::clock::Nanos;
+use loadline_base::histogram::LatencyHistogram;
+use serde_json::Value;
+
+use super::figure;
+use crate::ImportError;
+use crate::numbers::number;
+
+/// Larger nanoseconds and counts in a bin are no measurement: 2^53, over a hundred days, and what a double counts.
+const LARGEST_BIN: u64 = 1 << 53;
+
+/// One direction that did I/O.
+#[derive(Debug)]
+pub(super) struct Side<'a> {
+    ios: u64,
+    pub(super) iops: f64,
+    pub(super) bytes_per_s: f64,
+    runtime_ms: Option<f64>,
+    /// Total latency: mean, smallest, largest, nanoseconds.
+    mean: Option<f64>,
+    min: Option<f64>,
+    max: Option<f64>,
+    percentiles: Vec<(f64, f64)>,
+    bins: Option<&'a serde_json::Map<String, Value>>,
+    /// Percentiles and bins are of completion latency.
+    completion: bool,
+}
+
+/// A job's directions that did I/O.
+#[derive(Debug)]
+pub(super) struct Figures<'a> {
+    sides: Vec<Side<'a>>,
+    pub(super) reads: u64,
+    pub(super) writes: u64,
+    pub(super) trimmed: bool,
+    /// Sum of the runtimes of the processes in it, over the job's own runtime; fio 3.2 and newer.
+    pub(super) runtimes: Option<f64>,
+}
+
+impl Figures<'_> {
+    /// Reads them; the error names what is missing.
+    pub(super) fn of<'a>(place: &str, job: &'a Value) -> Result<Figures<'a>, ImportError> {
+        let ios = |key: &str| job.get(key).and_then(|side| side.get("total_ios")?.as_u64()).unwrap_or(0);
+        // With unified_rw_reporting reads and writes are counted together.
+        let keys: &[&str] = if ios("mixed") > 0 { &["mixed"] } else { &["read", "write"] };
+        let mut sides = Vec::new();
+        for key in keys {
+            if let Some(side) = job.get(key)
+                && ios(key) > 0
+            {
+                sides.push(side_of(&format!("{place}, {key}"), side, ios(key))?);
+            } else if job.get(key).is_some_and(|side| side.get("total_ios").and_then(Value::as_u64).is_none())
+            {
+                let place = format!("{place}, {key}");
+                let advice = "give JSON of fio 3 as it was written";
+                return Err(ImportError::new(place, "\"total_ios\" is no whole number", advice));
+            }
+        }
+        let longest = sides.iter().filter_map(|side| side.runtime_ms).fold(0.0, f64::max);
+        let runtimes = figure(job.get("job_runtime")).filter(|_| longest > 0.0).map(|sum| sum / longest);
+        Ok(Figures { sides, reads: ios("read"), writes: ios("write"), trimmed: ios("trim") > 0, runtimes })
+    }
+
+    pub(super) fn ios(&self) -> u64 {
+        self.sides.iter().fold(0, |sum, side| sum.saturating_add(side.ios))
+    }
+
+    pub(super) fn sum(&self, of: fn(&Side) -> f64) -> f64 {
+        self.sides.iter().map(of).sum()
+    }
+
+    pub(super) fn seconds(&self) -> Option<f64> {
+        self.sides.iter().filter_map(|side| side.runtime_ms).reduce(f64::max).map(|ms| ms / 1e3)
+    }
+
+    /// Over all I/Os, nanoseconds.
+    pub(super) fn mean(&self) -> Option<f64> {
+        let sum = self.sides.iter().map(|side| Some(side.mean? * side.ios as f64)).sum::<Option<f64>>()?;
+        Some(sum / self.ios() as f64).filter(|mean| crate::numbers::is_figure(*mean))
+    }
+
+    pub(super) fn min(&self) -> Option<f64> {
+        let each = self.sides.iter().map(|side| side.min).collect::<Option<Vec<_>>>()?;
+        each.into_iter().reduce(f64::min)
+    }
+
+    pub(super) fn max(&self) -> Option<f64> {
+        let each = self.sides.iter().map(|side| side.max).collect::<Option<Vec<_>>>()?;
+        each.into_iter().reduce(f64::max)
+    }
+
+    pub(super) fn completion(&self) -> bool {
+        self.sides.iter().any(|side| side.completion)
+    }
+
+    pub(super) fn has_bins(&self) -> bool {
+        self.sides.iter().any(|side| side.bins.is_some())
+    }
+
+    /// All latencies, if each direction has bins that add up to its I/Os. A bin is named by its middle, nanoseconds.
+    pub(super) fn histogram(&self) -> Option<LatencyHistogram> {
+        let mut histogram = LatencyHistogram::new();
+        for side in &self.sides {
+            let mut counted = 0_u64;
+            for (ns, count) in side.bins? {
+                let ns = crate::numbers::whole::<u64>(ns).filter(|ns| *ns <= LARGEST_BIN)?;
+                let count = count.as_u64().filter(|count| *count <= LARGEST_BIN)?;
+                counted = counted.checked_add(count)?;
+                histogram.record_many(Nanos(ns), count);
+            }
+            if counted != side.ios {
+                return None;
+            }
+        }
+        (!histogram.is_empty()).then_some(histogram)
+    }
+
+    /// Percent, nanoseconds, and by how many those may be off: as stated where one direction did I/O, of the merged
+    /// histogram where both did. fio has 64 buckets to each power of two and names the middle; ours add as much.
+    pub(super) fn percentiles(&self, histogram: Option<&LatencyHistogram>) -> Vec<(f64, f64, f64)> {
+        match (self.sides.as_slice(), histogram) {
+            ([side], _) => side.percentiles.iter().map(|(percent, ns)| (*percent, *ns, ns / 128.0)).collect(),
+            ([side, ..], Some(histogram)) => {
+                let each = side.percentiles.iter().filter_map(|(percent, _)| {
+                    let ns = histogram.quantile(percent / 100.0)?.0 as f64;
+                    Some((*percent, ns, ns / 64.0))
+                });
+                each.collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn side_of<'a>(place: &str, side: &'a Value, ios: u64) -> Result<Side<'a>, ImportError> {
+    if side.get("lat").is_some() && side.get("lat_ns").is_none() {
+        let problem = "latencies are in microseconds, as fio 2 writes them";
+        return Err(ImportError::new(
+            place,
+            problem,
+            "only fio 3 is understood; measure with it, or give CSV",
+        ));
+    }
+    let needed = |key: &str| {
+        figure(side.get(key)).ok_or_else(|| {
+            let problem = format!("\"{key}\" is missing, or no number of 0 or above");
+            ImportError::new(place, problem, "give JSON of fio 3 as it was written")
+        })
+    };
+    let bytes_per_s = match side.get("bw_bytes") {
+        Some(_) => needed("bw_bytes")?,
+        None => needed("bw")? * 1024.0,
+    };
+    let total = side.get("lat_ns");
+    // Where latencies were not taken (disable_lat, gtod_reduce) their count is 0.
+    let taken = total.and_then(|lat| lat.get("N")).is_none_or(|count| count.as_f64() != Some(0.0));
+    let of = |key: &str| total.filter(|_| taken).and_then(|lat| figure(lat.get(key)));
+    let map = |kind: &str, key: &str| {
+        side.get(kind).and_then(|lat| lat.get(key)?.as_object()).filter(|map| !map.is_empty())
+    };
+    let completion = map("lat_ns", "percentile").is_none() && map("lat_ns", "bins").is_none();
+    let kind = if completion { "clat_ns" } else { "lat_ns" };
+    let stated = map(kind, "percentile").into_iter().flatten();
+    let percentiles = stated.filter_map(|(percent, ns)| {
+        let percent = number(percent).filter(|percent| *percent > 0.0 && *percent < 100.0)?;
+        Some((percent, figure(Some(ns))?))
+    });
+    Ok(Side {
+        ios,
+        iops: needed("iops")?,
+        bytes_per_s,
+        runtime_ms: figure(side.get("runtime")),
+        mean: of("mean"),
+        min: of("min"),
+        max: of("max"),
+        percentiles: percentiles.collect(),
+        bins: map(kind, "bins"),
+        completion,
+    })
+}

@@ -1,0 +1,358 @@
+//! fio's JSON and JSON+, of fio 3 (`--output-format=json` and `json+`), alone or of client and server.
+//!
+//! Each entry of `jobs` (or of `client_stats`) is one point, over reads and writes together, since Little's law holds
+//! of both together: IOPS and bytes add up, means weigh by their I/Os. Latencies are `lat_ns`, from submission to
+//! completion. Percentiles are never averaged: they are those of the only direction that did I/O, or come from the
+//! merged bins of JSON+. What is outstanding follows from the options: `iodepth` × processes, one for each
+//! process of a synchronous engine, and not known under a rate, think time or syncs.
+//!
+//! The entry `All clients` repeats the others and is left out, and so are the intermediate states that
+//! `--status-interval` writes before the final one. What stands before an object are warnings.
+
+mod figures;
+mod load;
+
+use std::collections::{BTreeSet, HashMap};
+
+use loadline_measure::audit::{Finding, FindingKind};
+use loadline_measure::point::{Point, Stated, Throughput};
+use serde_json::{Deserializer, Value};
+
+use crate::numbers::{deep_enough, is_figure, shallow};
+use crate::text::{kept, shown};
+use crate::{ImportError, Imported};
+use figures::Figures;
+use load::{Load, Processes};
+
+/// More results than anybody writes into one file.
+const MOST_RESULTS: usize = 10_000;
+/// More jobs than fio runs in one file's results.
+const MOST_JOBS: usize = 100_000;
+/// A job has about 40 objects in JSON; what has more than this in all would not fit into memory.
+const MOST_OBJECTS: usize = 1_000_000;
+
+/// Reads fio's JSON.
+pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
+    if text.bytes().filter(|byte| *byte == b'{').count() > MOST_OBJECTS {
+        let problem = format!("more than {MOST_OBJECTS} objects");
+        return Err(ImportError::new(file, problem, "split the file"));
+    }
+    let objects = objects(file, text)?;
+    let mut reader = Reader { file, several: objects.values.len() > 1, ..Reader::default() };
+    let mut findings = Vec::new();
+    if let Some(first) = &objects.first_skipped {
+        findings.push(Finding::note(
+            FindingKind::Adjusted,
+            "JSON and nothing else",
+            format!("{} other lines, which are passed over; the first is \"{}\"", objects.skipped, shown(first)),
+            "fio writes warnings there when its output is redirected together with its errors; they may matter.",
+        ));
+    }
+    let superseded = superseded(&objects.values);
+    if !superseded.is_empty() {
+        findings.push(Finding::note(
+            FindingKind::Adjusted,
+            "one result for each run",
+            format!("{} intermediate states of runs whose later state follows", superseded.len()),
+            "fio writes them with --status-interval. Each counts from the beginning, so only the last is kept.",
+        ));
+    }
+    for (at, object) in objects.values.iter().enumerate() {
+        if !superseded.contains(&at) {
+            reader.result(at, object)?;
+        }
+    }
+    if reader.points.is_empty() {
+        return Err(ImportError::new(
+            file,
+            "this JSON has no \"jobs\" and no \"client_stats\", as fio's results have",
+            "give the output of fio --output-format=json or json+, or CSV",
+        ));
+    }
+    if let Some(problem) = objects.cut {
+        findings.push(Finding::doubt(
+            FindingKind::MissingIntervals,
+            "a file that ends after a complete result",
+            problem,
+            "fio was stopped while it wrote, or the copy is incomplete. The complete results before it were read.",
+        ));
+    }
+    findings.append(&mut reader.findings());
+    let format = if reader.bins { "fio JSON+" } else { "fio JSON" };
+    Ok(Imported { format, points: reader.points, findings })
+}
+
+/// A file's JSON objects, and what else is in it.
+#[derive(Default)]
+struct Objects {
+    values: Vec<Value>,
+    skipped: usize,
+    first_skipped: Option<String>,
+    /// How it ends too early.
+    cut: Option<String>,
+}
+
+fn objects(file: &str, text: &str) -> Result<Objects, ImportError> {
+    let mut found = Objects::default();
+    let (mut rest, mut line) = (text, 1_usize);
+    while !rest.is_empty() {
+        if !rest.trim_start_matches([' ', '\t', '\r']).starts_with('{') {
+            let (skipped, after) = rest.split_once('\n').unwrap_or((rest, ""));
+            if !skipped.trim().is_empty() {
+                found.skipped += 1;
+                found.first_skipped.get_or_insert_with(|| skipped.trim().to_string());
+            }
+            (rest, line) = (after, line + 1);
+            continue;
+        }
+        if found.values.len() >= MOST_RESULTS {
+            let problem = format!("more than {MOST_RESULTS} results");
+            return Err(ImportError::new(file, problem, "split the file"));
+        }
+        let mut stream = Deserializer::from_str(rest).into_iter::<Value>();
+        match stream.next() {
+            Some(Ok(value)) => {
+                let (object, after) = rest.split_at_checked(stream.byte_offset()).unwrap_or((rest, ""));
+                line += object.matches('\n').count();
+                rest = after;
+                found.values.push(value);
+            }
+            Some(Err(error)) if error.is_eof() => {
+                let problem =
+                    format!("it ends in the middle: the object that begins in line {line} has no end");
+                if found.values.is_empty() {
+                    return Err(ImportError::new(file, problem, "copy it anew, or run fio to its end"));
+                }
+                found.cut = Some(problem);
+                break;
+            }
+            Some(Err(error)) => {
+                let place = format!("{file}, line {}", line.saturating_add(error.line()).saturating_sub(1));
+                return Err(ImportError::new(
+                    place,
+                    format!("this is no JSON ({error})"),
+                    "give fio's output as it was written",
+                ));
+            }
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+/// The entries of a result that are jobs of their own.
+fn entries(result: &Value) -> impl Iterator<Item = &Value> {
+    let of = |key| result.get(key).and_then(Value::as_array).into_iter().flatten();
+    let clients = of("client_stats").filter(|entry| text_of(entry, "jobname") != "All clients");
+    of("jobs").chain(clients)
+}
+
+fn text_of<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What tells the jobs of a result apart; those of `numjobs` share it.
+fn identity(entry: &Value) -> String {
+    let part = |key| entry.get(key).filter(|v| !v.is_array() && !v.is_object()).map(Value::to_string);
+    [part("jobname"), part("groupid"), part("hostname"), part("port")]
+        .map(Option::unwrap_or_default)
+        .join("\x1f")
+}
+
+/// Which results are intermediate states of the run that the next one is of: it began before they were written.
+fn superseded(results: &[Value]) -> BTreeSet<usize> {
+    let seconds = |result: &Value| {
+        let milliseconds = result.get("timestamp_ms").and_then(Value::as_f64).map(|ms| ms / 1e3);
+        milliseconds.or_else(|| result.get("timestamp").and_then(Value::as_f64))
+    };
+    let longest = |result: &Value| {
+        let sides =
+            entries(result).flat_map(|entry| ["read", "write", "trim", "mixed"].map(|side| entry.get(side)));
+        sides.flatten().filter_map(|side| side.get("runtime")?.as_f64()).fold(0.0, f64::max) / 1e3
+    };
+    let same_run = |earlier: &Value, later: &Value| {
+        let apart = seconds(later).zip(seconds(earlier)).map(|(later, earlier)| later - earlier);
+        let known = |result: &Value| entries(result).map(identity).collect::<Vec<_>>();
+        apart.is_some_and(|apart| (0.0..0.9 * longest(later)).contains(&apart))
+            && known(earlier) == known(later)
+    };
+    let pairs = results.windows(2).enumerate();
+    pairs.filter(|(_, pair)| matches!(pair, [a, b] if same_run(a, b))).map(|(at, _)| at).collect()
+}
+
+/// What is collected while results are read.
+#[derive(Default)]
+struct Reader<'a> {
+    file: &'a str,
+    several: bool,
+    points: Vec<Point>,
+    bins: bool,
+    /// Percentiles left out for want of samples.
+    shallow: usize,
+    /// Percentiles are of completion latency, without submission.
+    completion: bool,
+    trims: usize,
+    bad_bins: usize,
+    /// Why what is outstanding is not known, each once.
+    open: BTreeSet<&'static str>,
+    doubts: Vec<Finding>,
+}
+
+impl Reader<'_> {
+    fn result(&mut self, at: usize, result: &Value) -> Result<(), ImportError> {
+        let mut counts: HashMap<String, u32> = HashMap::new();
+        for entry in entries(result) {
+            let count = counts.entry(identity(entry)).or_default();
+            *count = count.saturating_add(1);
+        }
+        for (number, entry) in entries(result).enumerate() {
+            let mut place = self.file.to_string();
+            if self.several {
+                place.push_str(&format!(", result {}", at + 1));
+            }
+            place.push_str(&format!(", job {} \"{}\"", number + 1, shown(text_of(entry, "jobname"))));
+            if let Some(host) = entry.get("hostname").and_then(Value::as_str) {
+                place.push_str(&format!(" on {}", shown(host)));
+            }
+            if self.points.len() >= MOST_JOBS {
+                let problem = format!("more than {MOST_JOBS} jobs");
+                return Err(ImportError::new(self.file, problem, "split the file"));
+            }
+            let alike = counts.get(&identity(entry)).copied().unwrap_or(1);
+            let point = self.job(place, result, entry, alike)?;
+            self.points.push(point);
+        }
+        Ok(())
+    }
+
+    fn job(&mut self, place: String, result: &Value, job: &Value, alike: u32) -> Result<Point, ImportError> {
+        let figures = Figures::of(&place, job)?;
+        let load = Load::of(result, job, alike, &figures);
+        let processes = match load.processes {
+            Processes::Known(processes) => Some(processes),
+            Processes::Mixed => None,
+        };
+        let mut point = Point {
+            place,
+            profile: kept(text_of(job, "jobname")),
+            workers: processes,
+            block_bytes: load.block_bytes,
+            write_percent: load.write_percent,
+            outstanding: load.outstanding,
+            rate_iops: load.rate_iops,
+            ..Point::default()
+        };
+        self.open.extend(load.open);
+        self.trims += usize::from(figures.trimmed);
+        self.errors(job, &mut point);
+        if figures.ios() == 0 {
+            if !figures.trimmed {
+                self.lost(&mut point);
+            }
+            return Ok(point);
+        }
+        point.window_s = figures.seconds().filter(|seconds| *seconds > 0.0);
+        point.iops = Some(Stated::exact(figures.sum(|side| side.iops)));
+        point.throughput = Some(Throughput {
+            bytes_per_s: Stated::exact(figures.sum(|side| side.bytes_per_s)),
+            unit: "bytes/s".into(),
+            unit_bytes: 1.0,
+        });
+        point.samples = Some(figures.ios());
+        let us = |ns: Option<f64>| ns.map(|ns| Stated::exact(ns / 1e3));
+        (point.mean_us, point.min_us, point.max_us) =
+            (us(figures.mean()), us(figures.min()), us(figures.max()));
+        self.distribution(&figures, &mut point);
+        Ok(point)
+    }
+
+    /// Histogram and percentiles.
+    fn distribution(&mut self, figures: &Figures, point: &mut Point) {
+        self.bins |= figures.has_bins();
+        point.histogram = figures.histogram();
+        self.bad_bins += usize::from(figures.has_bins() && point.histogram.is_none());
+        let (min, max) = (figures.min().unwrap_or(0.0), figures.max().unwrap_or(f64::INFINITY));
+        for (percent, ns, half) in figures.percentiles(point.histogram.as_ref()) {
+            if !deep_enough(figures.ios(), percent) {
+                self.shallow += 1;
+            } else if ns >= min {
+                // The middle of a bucket may lie beyond the largest latency.
+                let stated = Stated { value: ns.min(max) / 1e3, half_digit: half / 1e3 };
+                point.percentiles_us.push((percent, stated));
+            }
+        }
+        point.percentiles_us.sort_by(|a, b| a.0.total_cmp(&b.0));
+        self.completion |= figures.completion() && !point.percentiles_us.is_empty();
+    }
+
+    fn errors(&mut self, job: &Value, point: &mut Point) {
+        let code = job.get("error").and_then(Value::as_i64).unwrap_or(0);
+        let total = job.get("total_err").and_then(Value::as_u64).unwrap_or(0);
+        if code == 0 && total == 0 {
+            return;
+        }
+        point.errors = total.max(1);
+        let found = if total > 0 {
+            format!("{total} I/Os failed in {}", point.place)
+        } else {
+            // Without continue_on_error a job ends with its first error, whose code this is.
+            point.lost_workers = 1;
+            format!("{} ended with error {code}", point.place)
+        };
+        let cause = "Failed I/Os are in no figure; error 5 is an I/O error, 28 no space. See the kernel log.";
+        self.doubts.push(Finding::doubt(FindingKind::Errors, "no errors", found, cause));
+    }
+
+    fn lost(&mut self, point: &mut Point) {
+        point.lost_workers = point.workers.unwrap_or(1).max(1);
+        self.doubts.push(Finding::doubt(
+            FindingKind::LostWorkers,
+            "I/O of each job",
+            format!("{} reported nothing", point.place),
+            "It failed to start, or was stopped before its first I/O completed. See fio's errors.",
+        ));
+    }
+
+    fn findings(&mut self) -> Vec<Finding> {
+        let mut findings = std::mem::take(&mut self.doubts);
+        let mut note = |expected: &str, found: String, cause: &str| {
+            findings.push(Finding::note(FindingKind::Adjusted, expected, found, cause));
+        };
+        if self.trims > 0 {
+            let found = format!("{} jobs that trim as well", self.trims);
+            note("reads and writes", found, "Trims move no data; they are in no figure here.");
+        }
+        if self.completion {
+            note(
+                "percentiles of total latency",
+                "percentiles of completion latency, from when the kernel had the request".into(),
+                "fio gives no others unless lat_percentiles=1 is set; those below the smallest total latency are left \
+                 out. Mean and extremes are of total latency.",
+            );
+        }
+        if self.bins {
+            let found =
+                "bins, each named by the nanoseconds in its middle, of 64 to each power of two".to_string();
+            note("each latency", found, "Histograms and what is taken from them may be off by 0.8 %.");
+        }
+        if self.bad_bins > 0 {
+            let found = format!("bins of {} jobs that do not add up to their I/Os", self.bad_bins);
+            note(
+                "all I/Os in the bins of JSON+",
+                found,
+                "They are left out, and percentiles that need them.",
+            );
+        }
+        for reason in std::mem::take(&mut self.open) {
+            let found = format!("a job of which that is not known: {reason}");
+            note("the number of I/Os outstanding", found, "Little's law cannot be checked for it.");
+        }
+        findings.extend(shallow(self.shallow));
+        findings
+    }
+}
+
+/// A number of JSON that may be kept as a figure.
+fn figure(value: Option<&Value>) -> Option<f64> {
+    value.and_then(Value::as_f64).filter(|value| is_figure(*value))
+}

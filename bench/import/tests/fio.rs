@@ -1,0 +1,220 @@
+//! Output of fio 3.33, trimmed of what is not read.
+
+mod common;
+
+use common::{bytes, error, findings, near, sample, text};
+use loadline_import::Imported;
+use loadline_measure::audit::{FindingKind, Severity};
+use loadline_measure::point::{LatencyOf, Point};
+
+/// IOPS × mean latency.
+fn in_flight(point: &Point) -> f64 {
+    point.iops.unwrap().value * point.mean_us.unwrap().value / 1e6
+}
+
+fn texts(imported: &Imported) -> String {
+    imported.findings.iter().map(|finding| finding.to_string()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn each_process_of_numjobs_is_a_point_of_its_own() {
+    let imported = sample("fio-numjobs.json");
+    assert_eq!((imported.format, imported.points.len()), ("fio JSON", 2));
+    for point in &imported.points {
+        assert_eq!((point.outstanding, point.workers), (Some(8.0), Some(1)));
+        assert_eq!((point.block_bytes, point.write_percent), (Some(4096.0), Some(0.0)));
+        assert!((in_flight(point) / 8.0 - 1.0).abs() < 0.05, "{}", in_flight(point));
+        assert_eq!(point.latency_of, LatencyOf::All);
+    }
+    let first = &imported.points[0];
+    near(first.iops.unwrap().value, 21728.135932);
+    near(first.mean_us.unwrap().value, 366.175651571);
+    near(first.throughput.as_ref().unwrap().bytes_per_s.value, 88998444.0);
+    assert_eq!((first.samples, first.window_s), (Some(43478), Some(2.001)));
+    assert_eq!(first.place, "fio-numjobs.json, job 1 \"two\"");
+    // Of 43,478 I/Os a hundred lie beyond 99.5 %, and not beyond 99.9 %.
+    assert_eq!(first.percentiles_us.last().unwrap().0, 99.5);
+    assert!(texts(&imported).contains("completion latency"));
+    assert!(texts(&imported).contains("fewer, which are left out"));
+}
+
+#[test]
+fn merged_processes_count_together_and_bins_give_percentiles_over_both_directions() {
+    let imported = sample("fio-group-mixed.json");
+    assert_eq!((imported.format, imported.points.len()), ("fio JSON+", 1));
+    let point = &imported.points[0];
+    assert_eq!((point.outstanding, point.workers), (Some(24.0), Some(3)));
+    assert_eq!((point.block_bytes, point.write_percent), (Some(8192.0), Some(30.0)));
+    assert_eq!(point.samples, Some(112525 + 48196));
+    near(point.iops.unwrap().value, 56234.382809 + 24085.957021);
+    assert!((in_flight(point) / 24.0 - 1.0).abs() < 0.05, "{}", in_flight(point));
+    assert_eq!(point.histogram.as_ref().unwrap().count(), 112525 + 48196);
+    let values: Vec<f64> = point.percentiles_us.iter().map(|(_, stated)| stated.value).collect();
+    assert!(values.len() > 10 && values.windows(2).all(|pair| pair[0] <= pair[1]));
+}
+
+#[test]
+fn a_rate_is_no_closed_loop_and_lat_percentiles_are_preferred() {
+    let imported = sample("fio-rate.json");
+    let point = &imported.points[0];
+    assert_eq!((point.outstanding, point.rate_iops), (None, Some(500.0)));
+    assert!(texts(&imported).contains("driven by a rate"));
+    assert!(!texts(&imported).contains("completion latency"));
+    assert_eq!(point.histogram.as_ref().unwrap().count(), 1000);
+    assert_eq!(point.percentiles_us.last().unwrap().0, 90.0, "of 1,000 I/Os a hundred lie beyond it");
+}
+
+#[test]
+fn think_time_is_no_closed_loop() {
+    let imported = sample("fio-thinktime.json");
+    assert_eq!((imported.points[0].outstanding, imported.points[0].rate_iops), (None, None));
+    assert!(texts(&imported).contains("thinktime"));
+}
+
+#[test]
+fn warnings_before_the_json_are_counted_and_quoted() {
+    let imported = sample("fio-warning.json");
+    assert_eq!(imported.points.len(), 1);
+    assert!(
+        texts(&imported).contains("1 other lines")
+            && texts(&imported).contains("note: both iodepth >= 1 and")
+    );
+}
+
+#[test]
+fn different_jobs_merged_into_one_entry_have_no_known_depth() {
+    let imported = sample("fio-different-jobs-in-a-group.json");
+    let [mixed, alike] = imported.points.as_slice() else { panic!("{:?}", imported.points) };
+    assert_eq!((mixed.outstanding, mixed.block_bytes, mixed.workers), (None, None, None));
+    assert!(mixed.write_percent.is_some_and(|percent| percent > 50.0 && percent < 55.0), "as measured");
+    assert_eq!((alike.outstanding, alike.workers), (Some(8.0), Some(2)));
+    assert_eq!((alike.block_bytes, alike.write_percent), (None, Some(50.0)), "reads of 4k and writes of 8k");
+    assert!(alike.percentiles_us.is_empty(), "percentiles of two directions are never averaged");
+}
+
+#[test]
+fn the_sum_over_all_clients_is_not_counted_again() {
+    let imported = sample("fio-client.json");
+    assert_eq!(imported.points.len(), 5);
+    assert!(imported.points.iter().all(|point| point.profile != "All clients"));
+    assert!(imported.points[0].place.contains("on 127.0.0.1"));
+    assert!(texts(&imported).contains("7 other lines"), "{}", texts(&imported));
+    assert!(imported.points.iter().all(|point| point.outstanding == Some(4.0)));
+}
+
+#[test]
+fn intermediate_states_of_one_run_are_left_out() {
+    let imported = sample("fio-status-interval.json");
+    assert_eq!(imported.points.len(), 1);
+    assert_eq!(imported.points[0].samples, Some(31813));
+    assert_eq!(imported.points[0].outstanding, Some(1.0), "psync keeps one outstanding");
+    assert!(texts(&imported).contains("2 intermediate states"));
+}
+
+#[test]
+fn directions_that_fio_counted_together_and_latencies_that_it_did_not_take_are_understood() {
+    let unified = sample("fio-unified.json");
+    let point = &unified.points[0];
+    assert_eq!((point.outstanding, point.samples), (Some(24.0), Some(62406)));
+    assert!((in_flight(point) / 24.0 - 1.0).abs() < 0.05, "{}", in_flight(point));
+    let untimed = sample("fio-gtod-reduce.json");
+    let point = &untimed.points[0];
+    assert_eq!((point.mean_us, point.min_us, point.outstanding), (None, None, Some(8.0)));
+    near(point.iops.unwrap().value, 13104.895105);
+}
+
+#[test]
+fn runs_one_after_the_other_are_all_kept() {
+    let mut both = bytes("fio-numjobs.json");
+    both.extend_from_slice(b"fio: some warning\n");
+    both.extend(bytes("fio-rate.json"));
+    let imported = text("both.json", &both).unwrap();
+    assert_eq!(imported.points.len(), 3);
+    assert_eq!(imported.points[2].place, "both.json, result 2, job 1 \"rated\"");
+}
+
+#[test]
+fn a_file_that_is_cut_off_keeps_its_complete_results_in_doubt_or_is_refused() {
+    let whole = bytes("fio-numjobs.json");
+    let half = &whole[..whole.len() / 2];
+    let refused = text("half.json", half).unwrap_err();
+    assert!(refused.problem.contains("it ends in the middle"), "{refused}");
+    let kept = text("cut.json", &[&whole, half].concat()).unwrap();
+    assert_eq!(kept.points.len(), 2);
+    assert!(findings(&kept).contains(&(FindingKind::MissingIntervals, Severity::Doubt)));
+}
+
+#[test]
+fn broken_json_is_refused_with_its_line() {
+    assert_eq!(error("f", "note: x\n{\n \"jobs\": [,]\n}\n").place, "f, line 3");
+    assert!(error("f", "{\"a\": 1}").problem.contains("\"jobs\""));
+    assert!(error("f", &"{\"a\":".repeat(100_000)).problem.contains("no JSON"));
+}
+
+/// A job of one direction, with options; 200,000 I/Os in 10 s.
+fn job(options: &str, more: &str) -> String {
+    let side = r#"{"total_ios":200000,"iops":20000.0,"bw_bytes":81920000,"runtime":10000,
+        "lat_ns":{"min":1000,"max":9000000,"mean":800000.0,"N":200000},
+        "clat_ns":{"min":900,"max":9000000,"mean":790000.0,"N":200000,"percentile":{"99.000000":2000000}}}"#;
+    let none = r#"{"total_ios":0,"iops":0,"runtime":0}"#;
+    format!(
+        r#"{{"jobs":[{{"jobname":"j","groupid":0,"job options":{{{options}}},"read":{side},"write":{none}{more}}}]}}"#
+    )
+}
+
+#[test]
+fn what_is_outstanding_follows_from_the_options() {
+    for (options, more, outstanding) in [
+        (r#""ioengine":"libaio","iodepth":"16""#, "", Some(16.0)),
+        (r#""ioengine":"io_uring""#, "", Some(1.0)),
+        (r#""ioengine":"pvsync2","iodepth":"16""#, "", Some(1.0)),
+        ("", "", Some(1.0)),
+        (r#""iodepth":"16""#, "", None),
+        (r#""ioengine":"libaio","iodepth":"16","numjobs":"4""#, r#","job_runtime":40000"#, Some(64.0)),
+        (r#""ioengine":"libaio","iodepth":"16","numjobs":"4""#, "", Some(64.0)),
+        (r#""ioengine":"libaio","iodepth":"16","numjobs":"4""#, r#","job_runtime":80000"#, None),
+        (r#""ioengine":"libaio","iodepth":"16","rate":"1m""#, "", None),
+        (r#""ioengine":"libaio","iodepth":"x""#, "", None),
+    ] {
+        let imported = text("f", job(options, more).as_bytes()).unwrap();
+        assert_eq!(imported.points[0].outstanding, outstanding, "{options} {more}");
+    }
+}
+
+#[test]
+fn errors_and_jobs_that_did_nothing_are_doubtful() {
+    let failed = text("f", job("", r#","error":5"#).as_bytes()).unwrap();
+    assert_eq!((failed.points[0].errors, failed.points[0].lost_workers), (1, 1));
+    assert!(findings(&failed).contains(&(FindingKind::Errors, Severity::Doubt)));
+    let continued = text("f", job("", r#","error":0,"total_err":7"#).as_bytes()).unwrap();
+    assert_eq!((continued.points[0].errors, continued.points[0].lost_workers), (7, 0));
+    let idle =
+        text("f", br#"{"jobs":[{"jobname":"i","read":{"total_ios":0},"write":{"total_ios":0}}]}"#).unwrap();
+    assert_eq!((idle.points[0].lost_workers, idle.points[0].iops), (1, None));
+    assert!(findings(&idle).contains(&(FindingKind::LostWorkers, Severity::Doubt)));
+    assert!(texts(&idle).contains("reported nothing"));
+}
+
+#[test]
+fn trims_are_left_out_and_said() {
+    let imported = text("f", job("", r#","trim":{"total_ios":9}"#).as_bytes()).unwrap();
+    assert_eq!(imported.points[0].samples, Some(200000));
+    assert!(texts(&imported).contains("trim"));
+}
+
+#[test]
+fn figures_that_are_missing_or_impossible_are_refused() {
+    let broken = job("", "").replace("20000.0", "-5.0");
+    assert!(error("f", &broken).problem.contains("\"iops\""));
+    let old = job("", "").replace("lat_ns", "lat");
+    assert!(error("f", &old).problem.contains("fio 2"));
+}
+
+#[test]
+fn bins_that_do_not_add_up_are_left_out() {
+    let wrong =
+        job("", "").replace(r#""N":200000,"percentile""#, r#""N":200000,"bins":{"800000":7},"percentile""#);
+    let imported = text("f", wrong.as_bytes()).unwrap();
+    assert!(imported.points[0].histogram.is_none());
+    assert!(texts(&imported).contains("do not add up"));
+}

@@ -1,0 +1,326 @@
+//! What measured points come to: for each load the saturation of its growth, the knee and the load line of its sweep,
+//! the cliffs inside its series, and the findings of all of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use loadline_base::figures::{latency, listed, thousands};
+use loadline_base::units::{Rate, TimeSpan};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::audit::points::{audit, share_of_ceiling};
+use crate::audit::{Finding, FindingKind};
+use crate::change::levels;
+use crate::curve::{Level, LoadLine, load_line};
+use crate::knee::{SENSITIVITY, knee};
+use crate::point::{Point, Stated};
+use crate::saturation::{Saturation, saturation};
+use crate::stats::median;
+use crate::steady::{ROUNDS, Steadiness, rounds, steadiness};
+
+/// A latency and its limit, such as `p99 <= 3ms` or `mean <= 2ms`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LatencyLimit {
+    /// The percentile (0 to 100); `None` for the mean.
+    pub percentile: Option<f64>,
+    /// Microseconds.
+    pub limit_us: f64,
+}
+
+impl FromStr for LatencyLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LatencyLimit, String> {
+        let advice =
+            || format!("\"{text}\" is not a latency and its limit: write p99 <= 3ms, or mean <= 2ms");
+        let (name, span) = text.split_once("<=").ok_or_else(advice)?;
+        let percentile = match name.trim() {
+            "mean" => None,
+            name => {
+                let percent = name.strip_prefix('p').and_then(|p| p.parse::<f64>().ok());
+                Some(percent.filter(|p| *p > 0.0 && *p < 100.0).ok_or_else(advice)?)
+            }
+        };
+        let span: TimeSpan = span.trim().parse().map_err(|_| advice())?;
+        Ok(LatencyLimit { percentile, limit_us: span.0.as_nanos() as f64 / 1e3 })
+    }
+}
+
+impl fmt::Display for LatencyLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.percentile {
+            Some(percent) => write!(f, "p{percent} <= {}", latency(self.limit_us)),
+            None => write!(f, "mean <= {}", latency(self.limit_us)),
+        }
+    }
+}
+
+impl LatencyLimit {
+    fn of(&self, point: &Point) -> Option<f64> {
+        match self.percentile {
+            None => point.mean_us.map(|mean| mean.value),
+            Some(percent) => {
+                let same = |(known, _): &&(f64, Stated)| (known - percent).abs() < 1e-9;
+                point.percentiles_us.iter().find(same).map(|(_, stated)| stated.value)
+            }
+        }
+    }
+}
+
+/// What a reader of points states beside them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Options {
+    /// What the storage can do at the most, by I/Os and by bytes a second.
+    pub ceilings: Vec<Rate>,
+    /// The limit of the load line.
+    pub limit: Option<LatencyLimit>,
+    /// Whether the points were audited when they were measured, so that only what they come to together is looked at.
+    pub audited: bool,
+}
+
+/// What varies from point to point of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// The number of workers.
+    Workers,
+    /// I/Os outstanding in all.
+    Outstanding,
+    /// The rate that was offered.
+    Rate,
+}
+
+/// A level of the series inside one point's window that was left for another.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Cliff {
+    /// Which point: its place in the source.
+    pub place: String,
+    /// When, in seconds from the beginning of the window.
+    pub at_s: f64,
+    /// I/Os a second before.
+    pub from: f64,
+    /// I/Os a second after.
+    pub to: f64,
+}
+
+/// The points of one load in one condition.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Group {
+    /// The load.
+    pub profile: String,
+    /// The condition, if the source names one.
+    pub condition: Option<String>,
+    /// How many points there are.
+    pub points: usize,
+    /// What varies; `null` if it is one load.
+    pub axis: Option<Axis>,
+    /// What is counted where a source only states bytes: `false` means that figures are I/Os a second, `true` bytes.
+    pub in_bytes: bool,
+    /// The most that was reached: the largest of the places on the axis, each by the median of its repeats.
+    pub most: Option<f64>,
+    /// How that compares with the same load in the source's first condition with as many workers: 0.9 is a tenth less.
+    pub against_first: Option<f64>,
+    /// The growth by workers: its peak, and what comes after.
+    pub saturation: Option<Saturation>,
+    /// Where more load begins to cost more than it brings, I/Os a second; `null` if the curve has no knee.
+    pub knee: Option<f64>,
+    /// The most within the limit that was stated.
+    pub load_line: Option<LoadLine>,
+    /// The load at the load line's last point that held, in the axis' unit.
+    pub load_at_line: Option<f64>,
+    /// The most of the stated ceiling that was reached, 1 being all of it.
+    pub of_ceiling: Option<f64>,
+    /// How steady the last point with a series was over its window.
+    pub steadiness: Option<Steadiness>,
+    /// Where the level changed inside a window.
+    pub cliffs: Vec<Cliff>,
+}
+
+/// What points come to.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Analysis {
+    /// Each load in each condition, in the order of the source.
+    pub groups: Vec<Group>,
+    /// What a reader should know.
+    pub findings: Vec<Finding>,
+}
+
+/// Analyses the points of one source.
+pub fn analyse(mut points: Vec<Point>, options: &Options) -> Analysis {
+    for point in &mut points {
+        for rate in &options.ceilings {
+            match *rate {
+                Rate::Iops(iops) => point.ceiling_iops = Some(Stated::exact(iops)),
+                Rate::BytesPerSecond(bytes) => point.ceiling_bytes_per_s = Some(Stated::exact(bytes)),
+            }
+        }
+    }
+    let mut findings = if options.audited { Vec::new() } else { audit(&points) };
+    let mut order: Vec<(String, Option<String>)> = Vec::new();
+    for point in &points {
+        let key = (point.family().to_string(), point.condition.clone());
+        if !order.contains(&key) {
+            order.push(key);
+        }
+    }
+    let mut groups: Vec<Group> = order
+        .into_iter()
+        .map(|(profile, condition)| {
+            let mine: Vec<&Point> =
+                points.iter().filter(|p| p.family() == profile && p.condition == condition).collect();
+            group(profile, condition, &mine, options)
+        })
+        .collect();
+    groups.iter_mut().for_each(|group| against_first(group, &points));
+    if !options.audited {
+        findings.extend(groups.iter().filter_map(cliffs));
+    }
+    Analysis { groups, findings }
+}
+
+/// What each later condition of a load is of the first one, at one number of workers.
+fn against_first(group: &mut Group, points: &[Point]) {
+    let of = |condition: Option<&String>| -> Vec<&Point> {
+        let mine = |p: &&Point| p.family() == group.profile && p.condition.as_ref() == condition;
+        points.iter().filter(mine).collect()
+    };
+    let amount = |point: &Point| match group.in_bytes {
+        true => point.throughput.as_ref().map(|t| t.bytes_per_s.value),
+        false => point.iops.map(|iops| iops.value),
+    };
+    let first = points.iter().find(|p| p.family() == group.profile).and_then(|p| p.condition.as_ref());
+    if group.condition.is_none() || first == group.condition.as_ref() {
+        return;
+    }
+    let (before, after) = (of(first), of(group.condition.as_ref()));
+    let Some(workers) = after.first().map(|p| p.workers) else { return };
+    let middle = |points: &[&Point]| {
+        let same: Vec<f64> =
+            points.iter().filter(|p| p.workers == workers).filter_map(|p| amount(p)).collect();
+        median(&same).filter(|m| *m > 0.0)
+    };
+    if let (Some(before), Some(after)) = (middle(&before), middle(&after)) {
+        group.against_first = Some(after / before);
+    }
+}
+
+/// The points of one place on the axis: the load, and a value of each repeat.
+type Place = (f64, Vec<usize>);
+
+fn group(profile: String, condition: Option<String>, points: &[&Point], options: &Options) -> Group {
+    let (axis, places) = axis(points);
+    let in_bytes = points.iter().all(|p| p.iops.is_none());
+    let amount = |point: &Point| match in_bytes {
+        true => point.throughput.as_ref().map(|t| t.bytes_per_s.value),
+        false => point.iops.map(|iops| iops.value),
+    };
+    let middle = |place: &Place| {
+        let amounts: Vec<f64> = place.1.iter().filter_map(|i| amount(points[*i])).collect();
+        median(&amounts).map(|amount| (place.0, amount))
+    };
+    let series: Vec<(f64, f64)> = places.iter().filter_map(middle).collect();
+    let mean_of = |place: &Place| {
+        let means: Vec<f64> = place.1.iter().filter_map(|i| Some(points[*i].mean_us?.value)).collect();
+        median(&means)
+    };
+    let curve: Option<Vec<(f64, f64)>> =
+        places.iter().map(|place| Some((middle(place)?.1, mean_of(place)?))).collect();
+    let curve = curve.filter(|_| axis.is_some());
+    let line = options.limit.as_ref().filter(|_| axis.is_some()).and_then(|limit| {
+        let level = |place: &Place| -> Option<Level> {
+            let each = |value: &dyn Fn(&Point) -> Option<f64>| -> Option<Vec<f64>> {
+                place.1.iter().map(|i| value(points[*i])).collect()
+            };
+            Some(Level { iops: each(&amount)?, latency_us: each(&|p| limit.of(p))? })
+        };
+        let levels: Option<Vec<Level>> = places.iter().map(level).collect();
+        load_line(&levels?, limit.limit_us)
+    });
+    let with_series = points.iter().rev().find(|p| p.series.len() >= 2 * ROUNDS);
+    Group {
+        points: points.len(),
+        in_bytes,
+        most: series.iter().map(|(_, amount)| *amount).reduce(f64::max),
+        against_first: None,
+        saturation: (axis == Some(Axis::Workers)).then(|| saturation(&series)).flatten(),
+        knee: curve.and_then(|curve| knee(&curve, SENSITIVITY).map(|at| curve[at].0)),
+        load_at_line: line.as_ref().map(|line| places[line.last].0),
+        load_line: line,
+        of_ceiling: points.iter().filter_map(|p| share_of_ceiling(p)).reduce(f64::max),
+        steadiness: with_series.and_then(|p| {
+            let seconds: Vec<f64> = p.series.iter().map(|s| s.iops).collect();
+            steadiness(&rounds(&seconds, ROUNDS)?)
+        }),
+        cliffs: points.iter().flat_map(|p| cliffs_of(p)).collect(),
+        axis,
+        profile,
+        condition,
+    }
+}
+
+/// What varies between the points, and the points at each place of it, ascending. Workers first: a series that grows by
+/// workers also has more outstanding.
+fn axis(points: &[&Point]) -> (Option<Axis>, Vec<Place>) {
+    type Load = fn(&Point) -> Option<f64>;
+    let axes: [(Axis, Load); 3] = [
+        (Axis::Workers, |p| p.workers.map(f64::from)),
+        (Axis::Rate, |p| p.rate_iops),
+        (Axis::Outstanding, |p| p.outstanding),
+    ];
+    for (axis, load) in axes {
+        let loads: Option<Vec<f64>> = points.iter().map(|p| load(p)).collect();
+        let Some(loads) = loads else { continue };
+        let mut distinct = loads.clone();
+        distinct.sort_by(f64::total_cmp);
+        distinct.dedup();
+        if distinct.len() > 1 {
+            let at = |place: f64| (0..loads.len()).filter(|i| loads[*i] == place).collect();
+            return (Some(axis), distinct.into_iter().map(|place| (place, at(place))).collect());
+        }
+    }
+    (None, vec![(0.0, (0..points.len()).collect())])
+}
+
+fn cliffs_of(point: &Point) -> Vec<Cliff> {
+    let iops: Vec<f64> = point.series.iter().map(|s| s.iops).collect();
+    let found = levels(&iops);
+    let cliff = |pair: &[crate::change::Level]| Cliff {
+        place: point.place.clone(),
+        at_s: point.series[pair[0].to - 1].at_s,
+        from: pair[0].level,
+        to: pair[1].level,
+    };
+    found.windows(2).map(cliff).collect()
+}
+
+/// That the level changed inside the windows of a load. A fall is what a full write buffer looks like.
+fn cliffs(group: &Group) -> Option<Finding> {
+    let first = group.cliffs.first()?;
+    let shown: Vec<String> = group
+        .cliffs
+        .iter()
+        .map(|c| {
+            format!(
+                "{} after {:.0} s from {} to {} IOPS",
+                c.place,
+                c.at_s,
+                thousands(c.from),
+                thousands(c.to)
+            )
+        })
+        .collect();
+    let cause = if first.to < first.from {
+        "A fall inside the window is usually a write buffer or cache that is full: neither figure before nor after is \
+         that of the whole window. Warm up longer, and look at the series."
+    } else {
+        "A rise inside the window is usually a cache that warms up, or work in the background that ended. Warm up \
+         longer, and look at the series."
+    };
+    Some(Finding::doubt(
+        FindingKind::LevelChange,
+        format!("{}: one level over the window", group.profile),
+        listed(&shown, 4),
+        cause,
+    ))
+}

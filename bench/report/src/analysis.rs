@@ -1,0 +1,150 @@
+//! What measured points came to, as text: the findings, and a row for each load.
+
+use loadline_base::figures::thousands;
+use loadline_measure::analysis::{Analysis, Axis, Group};
+use loadline_measure::audit::Severity;
+use loadline_measure::curve::LoadLine;
+use loadline_measure::saturation::{Saturation, Trend};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::table::align;
+
+/// What one source came to, for programs.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct SourceAnalysis {
+    /// The file or run folder.
+    pub source: String,
+    /// What it was taken for.
+    pub kind: String,
+    /// How many measured points it has.
+    pub points: usize,
+    /// Each load in each condition, and the findings.
+    #[serde(flatten)]
+    pub analysis: Analysis,
+}
+
+/// The analysis of several sources, for programs.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Analyses {
+    /// `loadline-analysis`.
+    pub format: &'static str,
+    /// Version of this format.
+    pub version: u64,
+    /// Each source, in the order in which they were named.
+    pub sources: Vec<SourceAnalysis>,
+}
+
+impl Analyses {
+    /// Of these sources.
+    pub fn new(sources: Vec<SourceAnalysis>) -> Analyses {
+        Analyses { format: "loadline-analysis", version: 1, sources }
+    }
+}
+
+/// One source on a terminal. `limited` says whether a latency limit was stated, so that a load line could be drawn.
+pub fn text(source: &SourceAnalysis, limited: bool) -> String {
+    let SourceAnalysis { source: name, kind, points, analysis } = source;
+    let mut text = format!(
+        "{name}: {kind}, {points} {} of {} {}\n",
+        counted(*points, "point"),
+        analysis.groups.len(),
+        counted(analysis.groups.len(), "load")
+    );
+    if !analysis.findings.is_empty() {
+        text.push('\n');
+    }
+    for finding in &analysis.findings {
+        text.push_str(&format!("{finding}\n"));
+    }
+    let groups = &analysis.groups;
+    let with_condition = groups.iter().any(|group| group.condition.is_some());
+    let grown = groups.iter().any(|group| group.saturation.is_some());
+    let of_ceiling = groups.iter().any(|group| group.of_ceiling.is_some());
+    let swept = groups.iter().any(|group| group.axis.is_some());
+    let mut titles = vec!["profile"];
+    titles.extend(with_condition.then_some("condition"));
+    titles.extend(["points", "most"]);
+    titles.extend(with_condition.then_some("change"));
+    if grown {
+        titles.extend(["at workers", "goes on", "noise"]);
+    }
+    titles.extend(swept.then_some("knee"));
+    titles.extend((limited && swept).then_some("load line"));
+    titles.extend(of_ceiling.then_some("of ceiling"));
+    let mut rows = vec![titles.into_iter().map(String::from).collect::<Vec<_>>()];
+    for group in groups {
+        let mut row = vec![group.profile.clone()];
+        row.extend(with_condition.then(|| group.condition.clone().unwrap_or_default()));
+        row.push(group.points.to_string());
+        row.push(group.most.map_or("-".into(), |most| amount(most, group.in_bytes)));
+        let change =
+            group.against_first.map_or("-".into(), |ratio| format!("{:+.0} %", 100.0 * (ratio - 1.0)));
+        row.extend(with_condition.then_some(change));
+        if grown {
+            row.extend(growth(group.saturation.as_ref()));
+        }
+        row.extend(swept.then(|| group.knee.map_or("-".into(), |knee| amount(knee, group.in_bytes))));
+        row.extend((limited && swept).then(|| load_line(group)));
+        let share = group.of_ceiling.map_or("-".into(), |share| format!("{:.1} %", 100.0 * share));
+        row.extend(of_ceiling.then_some(share));
+        rows.push(row);
+    }
+    text.push_str(&format!("\n{}", align(&rows, 0)));
+    text
+}
+
+/// Whether anything makes a figure doubtful.
+pub fn is_doubtful(analysis: &Analysis) -> bool {
+    analysis.findings.iter().any(|finding| finding.severity == Severity::Doubt)
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { what.to_string() } else { format!("{what}s") }
+}
+
+fn amount(value: f64, in_bytes: bool) -> String {
+    if in_bytes { format!("{} MB/s", thousands(value / 1e6)) } else { thousands(value) }
+}
+
+/// Where the peak is, what comes after, noise.
+fn growth(saturation: Option<&Saturation>) -> [String; 3] {
+    let Some(found) = saturation else { return ["-", "-", "-"].map(String::from) };
+    let after = match (found.after, found.bend) {
+        (None, _) => "too few points".to_string(),
+        (Some(trend), None) => word(trend).to_string(),
+        (Some(Trend::Rising), Some(bend)) => format!("rising, slower from {bend:.0} on"),
+        (Some(trend), Some(bend)) => format!("{} from {bend:.0} on", word(trend)),
+    };
+    let noise = found.noise.map_or("-".into(), |noise| format!("{:.0} %", 100.0 * noise));
+    [thousands(found.peak_at), after, noise]
+}
+
+fn word(trend: Trend) -> &'static str {
+    match trend {
+        Trend::Rising => "rising",
+        Trend::Flat => "flat",
+        Trend::Falling => "falling",
+    }
+}
+
+fn load_line(group: &Group) -> String {
+    let Some(line) = &group.load_line else { return "none".into() };
+    let LoadLine { held, missed, low, high, .. } = line;
+    let at = match (group.axis, group.load_at_line) {
+        (Some(Axis::Workers), Some(load)) => format!(" at {load:.0} workers"),
+        (Some(Axis::Outstanding), Some(load)) => format!(" at {load:.0} outstanding"),
+        _ => String::new(),
+    };
+    let bracket = match missed {
+        Some(missed) => format!(", missed at {}", amount(*missed, group.in_bytes)),
+        None => ", not missed".into(),
+    };
+    let interval = match (low, high) {
+        (Some(low), Some(high)) => {
+            format!(" [{}..{}]", amount(*low, group.in_bytes), amount(*high, group.in_bytes))
+        }
+        _ => String::new(),
+    };
+    format!("{}{at}{bracket}{interval}", amount(*held, group.in_bytes))
+}

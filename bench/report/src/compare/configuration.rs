@@ -1,0 +1,341 @@
+//! What differs between two runs beside their figures: the study, the fleet, what its hosts are, the engines.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use loadline_base::figures::listed;
+use loadline_load::host::{DiskInventory, Inventory};
+use loadline_study::name::Name;
+use loadline_study::plan::Purpose;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::compare::Run;
+use crate::report::StepRow;
+
+/// A value longer than this is cut where it is printed.
+const LONGEST: usize = 60;
+/// So much of what two long values have in common is printed before their first difference.
+const CONTEXT: usize = 12;
+/// How many workers, hosts or loads are named one by one.
+const MOST_NAMED: usize = 6;
+
+/// Something that is one thing in A and another in B.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Difference {
+    /// What: a key of the study such as `run.seed`, or words such as `host: kernel`.
+    pub what: String,
+    /// The hosts or loads that it is about; empty if it is about the whole run.
+    pub of: Vec<String>,
+    /// What it is in A; `null` if it is not given there.
+    pub a: Option<String>,
+    /// What it is in B; `null` if it is not given there.
+    pub b: Option<String>,
+}
+
+impl Difference {
+    fn new(what: impl Into<String>, a: Option<String>, b: Option<String>) -> Difference {
+        Difference { what: what.into(), of: Vec::new(), a, b }
+    }
+
+    /// `run.seed: 1 -> 2`, with long values cut to where they differ, and without control characters.
+    pub fn line(&self) -> String {
+        let of = match self.of.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", printable(&listed(&self.of, MOST_NAMED))),
+        };
+        let (a, b) = (self.a.as_deref().map(printable), self.b.as_deref().map(printable));
+        // In characters, since text is cut between them.
+        let same = match (&a, &b) {
+            (Some(a), Some(b)) => a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count(),
+            _ => 0,
+        };
+        let show = |value: &Option<String>| {
+            value.as_ref().map_or("not given".to_string(), |value| cut(value, same.saturating_sub(CONTEXT)))
+        };
+        format!("{}{of}: {} -> {}", printable(&self.what), show(&a), show(&b))
+    }
+}
+
+/// What is longer than a line without what is before `from`, and without what is too much after it.
+fn cut(value: &str, from: usize) -> String {
+    if value.chars().count() <= LONGEST {
+        return value.to_string();
+    }
+    let rest: Vec<char> = value.chars().skip(from).collect();
+    let (before, after) = (if from > 0 { "…" } else { "" }, if rest.len() > LONGEST { "…" } else { "" });
+    let kept: String = rest.into_iter().take(LONGEST).collect();
+    format!("{before}{kept}{after}")
+}
+
+/// Control characters would do to a terminal what they like.
+pub(super) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => printable.extend(c.escape_default()),
+            false => printable.push(c),
+        }
+    }
+    printable
+}
+
+/// Everything that differs, the most general first.
+pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
+    let mut all = Vec::new();
+    if a.report.loadline != b.report.loadline {
+        let version = |run: &Run| Some(run.report.loadline.clone());
+        all.push(Difference::new("Loadline", version(a), version(b)));
+    }
+    all.extend(of_maps("", &study(a), &study(b)));
+    all.extend(of_maps("", &fleet(a), &fleet(b)));
+    all.extend(of_hosts(&a.hosts, &b.hosts));
+    all.extend(of_engines(a, b));
+    all
+}
+
+/// What differs in the loads of one name: the profile, and what it was put on.
+pub(super) fn of_loads(a: &StepRow, b: &StepRow) -> Vec<Difference> {
+    let keys = |step: &StepRow| {
+        let mut keys = flat(&serde_json::to_value(&step.profile).unwrap_or_default());
+        let on = [
+            ("fill_level", step.fill_level.map(|percent| format!("{percent} %"))),
+            ("policy", step.policy.as_ref().map(Name::to_string)),
+            ("measured as a ceiling", (step.purpose == Purpose::Ceiling).then(|| "yes".into())),
+        ];
+        keys.extend(on.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
+        keys
+    };
+    of_maps("", &keys(a), &keys(b))
+}
+
+fn of_maps(prefix: &str, a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<Difference> {
+    let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let differs = |key: &&String| a.get(*key) != b.get(*key);
+    let of =
+        |key: &String| Difference::new(format!("{prefix}{key}"), a.get(key).cloned(), b.get(key).cloned());
+    keys.into_iter().filter(differs).map(of).collect()
+}
+
+/// The study as keys with dots. A folder for files is the one that was meant, wherever the study file was.
+fn study(run: &Run) -> BTreeMap<String, String> {
+    let mut study = run.manifest.study.clone();
+    study.target.folder = study.target.folder.map(|folder| run.manifest.study_folder.join(folder));
+    flat(&serde_json::to_value(&study).unwrap_or_default())
+}
+
+/// Who measured.
+fn fleet(run: &Run) -> BTreeMap<String, String> {
+    let workers = &run.manifest.workers;
+    let distinct = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
+    [
+        ("workers", distinct(workers.iter().map(|worker| worker.id.0.as_str()).collect())),
+        ("Loadline of the workers", distinct(workers.iter().map(|worker| worker.version.as_str()).collect())),
+        ("hosts", distinct(workers.iter().map(|worker| worker.host.as_str()).collect())),
+    ]
+    .map(|(what, names)| (what.to_string(), names))
+    .into()
+}
+
+/// Every value by its keys with dots between them. A list of plain values is one value; tables in a list go by their
+/// names, or by their places if they have none.
+fn flat(value: &Value) -> BTreeMap<String, String> {
+    let mut keys = BTreeMap::new();
+    flatten(value, String::new(), &mut keys);
+    keys
+}
+
+fn flatten(value: &Value, at: String, keys: &mut BTreeMap<String, String>) {
+    let below = |name: &str| if at.is_empty() { name.to_string() } else { format!("{at}.{name}") };
+    match value {
+        Value::Object(table) => table.iter().for_each(|(name, value)| flatten(value, below(name), keys)),
+        Value::Array(list) if list.iter().any(Value::is_object) => {
+            for (name, value) in names(list).iter().zip(list) {
+                flatten(value, below(name), keys);
+            }
+        }
+        // A key that is not given and one that is null are the same.
+        Value::Null => {}
+        Value::String(text) => {
+            keys.insert(at, text.clone());
+        }
+        Value::Array(list) => {
+            let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+            keys.insert(at, list.iter().map(plain).collect::<Vec<_>>().join(", "));
+        }
+        other => {
+            keys.insert(at, other.to_string());
+        }
+    }
+}
+
+/// What the tables of a list are called: by `name` or `use` if that tells them apart, else by their places from 1.
+fn names(list: &[Value]) -> Vec<String> {
+    let name = |value: &Value| Some(value.get("name").or(value.get("use"))?.as_str()?.to_string());
+    let named: Option<Vec<String>> = list.iter().map(name).collect();
+    match named {
+        Some(named) if named.iter().collect::<BTreeSet<_>>().len() == list.len() => named,
+        _ => (1..=list.len()).map(|place| place.to_string()).collect(),
+    }
+}
+
+/// What differs in what the hosts are. Hosts of one name are compared, and the others in the order of their names. The
+/// same difference of many hosts is one.
+fn of_hosts(a: &BTreeMap<String, Inventory>, b: &BTreeMap<String, Inventory>) -> Vec<Difference> {
+    let in_both = a.iter().filter_map(|(name, host)| Some((name.clone(), host, b.get(name)?)));
+    let rest_of_a = a.iter().filter(|(name, _)| !b.contains_key(*name));
+    let rest_of_b = b.iter().filter(|(name, _)| !a.contains_key(*name));
+    let in_turn = rest_of_a
+        .zip(rest_of_b)
+        .map(|((name, host), (other, there))| (format!("{name} -> {other}"), host, there));
+    let mut all: Vec<Difference> = Vec::new();
+    for (name, host, other) in in_both.chain(in_turn) {
+        for difference in of_maps("host: ", &facts(host), &facts(other)) {
+            add(&mut all, difference, &name);
+        }
+    }
+    all.sort_by(|one, other| one.what.cmp(&other.what));
+    all
+}
+
+/// Adds a difference, or what it is about to the same one.
+fn add(all: &mut Vec<Difference>, difference: Difference, of: &str) {
+    let same = |known: &&mut Difference| {
+        (&known.what, &known.a, &known.b) == (&difference.what, &difference.a, &difference.b)
+    };
+    match all.iter_mut().find(same) {
+        Some(known) => known.of.push(of.to_string()),
+        None => all.push(Difference { of: vec![of.to_string()], ..difference }),
+    }
+}
+
+/// What a host is, as far as it matters to a figure. Targets are not among it: files are made anew for each run, and
+/// devices are in the study.
+fn facts(host: &Inventory) -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::from([("CPUs".to_string(), host.cpus.to_string())]);
+    let known = [
+        ("kernel", host.kernel.clone()),
+        ("CPU", host.cpu.clone()),
+        ("CPU governor", host.governor.clone()),
+        ("memory", host.memory.map(|bytes| format!("{} MiB", bytes >> 20))),
+    ];
+    facts.extend(known.into_iter().filter_map(|(what, value)| Some((what.to_string(), value?))));
+    if !host.disks.is_empty() {
+        facts.insert("disks".into(), host.disks.len().to_string());
+    }
+    let mut disks: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
+    for disk in &host.disks {
+        for (what, value) in settings(disk) {
+            *disks.entry(format!("disks: {what}")).or_default().entry(value).or_default() += 1;
+        }
+    }
+    for (what, values) in disks {
+        // How many have it is only told where not all have: else it would differ with the number of disks.
+        let counted = |(value, count): (&String, &usize)| match *count == host.disks.len() {
+            true => value.clone(),
+            false => format!("{value} ({count})"),
+        };
+        facts.insert(what, values.iter().map(counted).collect::<Vec<_>>().join(", "));
+    }
+    facts
+}
+
+fn settings(disk: &DiskInventory) -> BTreeMap<String, String> {
+    let mut settings = disk.settings.clone();
+    settings.insert("kind".into(), disk.kind.clone());
+    settings.extend(disk.file_system.clone().map(|value| ("file system".into(), value)));
+    settings.extend(disk.device.clone().map(|value| ("device".into(), value)));
+    settings
+}
+
+/// What issued a load on each side, if that is known and not the same.
+pub(super) fn other_engines<'a>(
+    a: &'a Run,
+    b: &'a Run,
+    label: &str,
+) -> Option<(&'a BTreeSet<String>, &'a BTreeSet<String>)> {
+    let known = |run: &'a Run| run.engines.get(label).filter(|engines| !engines.is_empty());
+    known(a).zip(known(b)).filter(|(of_a, of_b)| of_a != of_b)
+}
+
+fn of_engines(a: &Run, b: &Run) -> Vec<Difference> {
+    let mut all = Vec::new();
+    for label in a.engines.keys() {
+        let Some((of_a, of_b)) = other_engines(a, b, label) else { continue };
+        let named = |engines: &BTreeSet<String>| {
+            let names: Vec<&str> = engines.iter().map(String::as_str).collect();
+            Some(names.join(" and "))
+        };
+        add(&mut all, Difference::new("engine", named(of_a), named(of_b)), label);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tables_go_by_their_names_and_lists_are_one_value() {
+        let keys =
+            |value: Value| flat(&value).into_iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+        assert_eq!(
+            keys(json!({ "name": "s", "run": { "seed": 1, "none": null }, "profiles": ["x", "y"] })),
+            ["name=s", "profiles=x, y", "run.seed=1"]
+        );
+        assert_eq!(
+            keys(json!({ "profile": [{ "name": "x", "rate": "5iops" }, { "use": "y", "threads": 2 }] })),
+            ["profile.x.name=x", "profile.x.rate=5iops", "profile.y.threads=2", "profile.y.use=y"]
+        );
+        assert_eq!(
+            keys(json!({ "profile": [{ "use": "y", "threads": 1 }, { "use": "y", "threads": 2 }] })),
+            ["profile.1.threads=1", "profile.1.use=y", "profile.2.threads=2", "profile.2.use=y"]
+        );
+    }
+
+    #[test]
+    fn long_values_are_cut_to_where_they_differ_and_nothing_reaches_the_terminal() {
+        let value = |last: &str| Some(format!("{}{last}{}", "x".repeat(500), "y".repeat(500)));
+        let line = Difference::new("key", value("a"), value("ä")).line();
+        assert!(line.contains("xxxay") && line.contains("xxxäy") && line.chars().count() < 200, "{line}");
+        let line = Difference::new("description", Some("\u{1b}[2Ja\nb".into()), None).line();
+        assert_eq!(line, "description: \\u{1b}[2Ja\\nb -> not given");
+    }
+
+    #[test]
+    fn the_same_difference_of_many_hosts_is_one_and_other_names_are_compared_in_turn() {
+        let host = |kernel: &str, scheduler: &str| Inventory {
+            kernel: Some(kernel.into()),
+            disks: vec![
+                DiskInventory {
+                    settings: BTreeMap::from([("scheduler".to_string(), scheduler.to_string())]),
+                    kind: "file".into(),
+                    ..DiskInventory::default()
+                };
+                2
+            ],
+            ..Inventory::default()
+        };
+        let hosts = |names: [&str; 3], kernel: &str| -> BTreeMap<String, Inventory> {
+            names.map(|name| (name.to_string(), host(kernel, "none"))).into()
+        };
+        let (a, mut b) = (hosts(["h1", "h2", "old"], "6.1"), hosts(["h1", "h2", "new"], "6.8"));
+        b.insert("h2".into(), host("6.8", "mq-deadline"));
+        // One of three: the others' kind did not change.
+        b.get_mut("h2")
+            .unwrap()
+            .disks
+            .push(DiskInventory { kind: "file".into(), ..DiskInventory::default() });
+        let lines: Vec<String> = of_hosts(&a, &b).iter().map(Difference::line).collect();
+        assert_eq!(
+            lines,
+            [
+                "host: disks (h2): 2 -> 3",
+                "host: disks: scheduler (h2): none -> mq-deadline (2)",
+                "host: kernel (h1, h2, old -> new): 6.1 -> 6.8",
+            ]
+        );
+    }
+}

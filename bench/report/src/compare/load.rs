@@ -1,0 +1,376 @@
+//! One load on both sides, and the word for it. The statistics are those of `loadline_measure::difference`, over
+//! whole repeats.
+
+use std::collections::BTreeMap;
+
+use loadline_base::figures::{latency, listed, thousands};
+use loadline_measure::difference::{Change, Ratio, ratio};
+use loadline_study::plan::Purpose;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::compare::configuration::{Difference, of_loads, other_engines};
+use crate::compare::{Both, Run};
+use crate::report::{LoadRow, StepRow};
+
+/// How many differences of a load are named.
+const MOST_DIFFERENCES: usize = 6;
+
+/// The word for a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// More IOPS, or with a rate a lower latency, and the whole interval says so.
+    Faster,
+    /// Fewer IOPS, or with a rate a higher latency, and the whole interval says so.
+    Slower,
+    /// The interval contains no difference.
+    NoDifferenceShown,
+    /// There are too few repeats for an interval.
+    TooFewRepeats,
+    /// A repeat measured nothing.
+    NothingMeasured,
+    /// Another load has the same name: not judged.
+    NotTheSameLoad,
+    /// B has no complete repeat of it.
+    OnlyInA,
+    /// A has no complete repeat of it.
+    OnlyInB,
+}
+
+impl Verdict {
+    /// All of them, in the order in which they are counted.
+    pub const ALL: [Verdict; 8] = [
+        Verdict::Slower,
+        Verdict::Faster,
+        Verdict::NoDifferenceShown,
+        Verdict::TooFewRepeats,
+        Verdict::NothingMeasured,
+        Verdict::NotTheSameLoad,
+        Verdict::OnlyInA,
+        Verdict::OnlyInB,
+    ];
+
+    /// In words.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Faster => "faster",
+            Verdict::Slower => "slower",
+            Verdict::NoDifferenceShown => "no difference shown",
+            Verdict::TooFewRepeats => "too few repeats to tell",
+            Verdict::NothingMeasured => "nothing measured",
+            Verdict::NotTheSameLoad => "not the same load",
+            Verdict::OnlyInA => "only in A",
+            Verdict::OnlyInB => "only in B",
+        }
+    }
+
+    /// Whether the repeats said something.
+    pub fn is_judged(self) -> bool {
+        matches!(self, Verdict::Faster | Verdict::Slower | Verdict::NoDifferenceShown)
+    }
+}
+
+/// A figure that is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// I/Os a second.
+    Iops,
+    /// Mean response time, microseconds.
+    MeanUs,
+    /// 99th percentile of the response times, microseconds.
+    P99Us,
+}
+
+impl Figure {
+    fn of(self, step: &StepRow) -> Option<f64> {
+        match self {
+            Figure::Iops => Some(step.iops),
+            Figure::MeanUs => step.latency_us.mean,
+            Figure::P99Us => step.latency_us.p99,
+        }
+    }
+
+    fn median(self, row: &LoadRow) -> Option<f64> {
+        let spread = match self {
+            Figure::Iops => row.iops,
+            Figure::MeanUs => row.mean_us,
+            Figure::P99Us => row.p99_us,
+        };
+        spread.map(|spread| spread.median)
+    }
+
+    /// What it is called in a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            Figure::Iops => "IOPS",
+            Figure::MeanUs => "mean response",
+            Figure::P99Us => "p99",
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Figure::Iops => thousands(value),
+            Figure::MeanUs | Figure::P99Us => latency(value),
+        }
+    }
+}
+
+/// One figure of a load on both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Compared {
+    /// Median of A's repeats; `null` if one of them has no such figure.
+    pub a: Option<f64>,
+    /// Median of B's repeats; `null` if one of them has no such figure.
+    pub b: Option<f64>,
+    /// B as a multiple of A; `null` if a repeat has no such figure or measured nothing, or the loads are not the same.
+    pub ratio: Option<Ratio>,
+}
+
+/// One load on both sides.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// The load.
+    pub label: String,
+    /// The word for it.
+    pub verdict: Verdict,
+    /// The figure that decides: IOPS; of a load with a rate p99, or the mean if a repeat has no p99. `null` if the load
+    /// is not on both sides, or not the same.
+    pub decided_by: Option<Figure>,
+    /// Whether it is slower by more than is allowed, with its whole interval.
+    pub beyond_allowed: bool,
+    /// Complete repeats.
+    pub repeats: Both<usize>,
+    /// How many of them lost workers, had errors, or have another finding that makes a figure doubtful.
+    pub doubtful: Both<usize>,
+    /// Whether A and B were issued by different engines.
+    pub other_engine: bool,
+    /// I/Os a second.
+    pub iops: Compared,
+    /// Mean response time, microseconds.
+    pub mean_us: Compared,
+    /// 99th percentile of the response times, microseconds.
+    pub p99_us: Compared,
+    /// What differs in the loads of this name.
+    pub differs: Vec<Difference>,
+    /// Whether the side without a complete repeat has planned it.
+    pub is_planned: bool,
+}
+
+impl Load {
+    /// One of the figures.
+    pub fn figure(&self, figure: Figure) -> &Compared {
+        match figure {
+            Figure::Iops => &self.iops,
+            Figure::MeanUs => &self.mean_us,
+            Figure::P99Us => &self.p99_us,
+        }
+    }
+
+    /// Whether a repeat is doubtful.
+    pub fn has_doubtful_repeats(&self) -> bool {
+        self.doubtful.a + self.doubtful.b > 0
+    }
+
+    /// Whether something makes the word for it doubtful.
+    pub fn is_doubtful(&self) -> bool {
+        self.has_doubtful_repeats() || self.other_engine
+    }
+
+    /// The word for it and why, without its name and without a full stop.
+    pub fn sentence(&self) -> String {
+        let word = self.verdict.word();
+        let why = match self.verdict {
+            Verdict::NotTheSameLoad => {
+                let differences: Vec<String> = self.differs.iter().map(Difference::line).collect();
+                format!(": {}", listed(&differences, MOST_DIFFERENCES))
+            }
+            Verdict::OnlyInA if self.is_planned => "; B has not measured it yet".into(),
+            Verdict::OnlyInB if self.is_planned => "; A has not measured it yet".into(),
+            Verdict::OnlyInA | Verdict::OnlyInB => String::new(),
+            _ => self.decided_by.map(|figure| self.reason(figure)).unwrap_or_default(),
+        };
+        format!("{word}{why}")
+    }
+
+    /// `: IOPS 52,043 in A, 48,120 in B: B ÷ A is 0.925, with 95 % confidence 0.909..0.942`.
+    fn reason(&self, figure: Figure) -> String {
+        let compared = self.figure(figure);
+        let show = |value: Option<f64>| value.map_or("-".into(), |value| figure.show(value));
+        let ratio = compared.ratio.map(|ratio| {
+            let interval = interval(&ratio).map_or("too few repeats for an interval".into(), |interval| {
+                format!("with 95 % confidence {interval}")
+            });
+            format!(": B ÷ A is {}, {interval}", multiple(ratio.estimate))
+        });
+        format!(
+            ": {} {} in A, {} in B{}",
+            figure.name(),
+            show(compared.a),
+            show(compared.b),
+            ratio.unwrap_or_default()
+        )
+    }
+}
+
+/// A ratio with three decimals, or as many as tell it from 1; with three digits that count if it is far from 1.
+pub fn multiple(ratio: f64) -> String {
+    if !(0.1..10.0).contains(&ratio) {
+        let decimals = if ratio > 0.0 { (2.0 - ratio.log10().floor()).clamp(0.0, 9.0) } else { 0.0 };
+        return format!("{ratio:.0$}", decimals as usize);
+    }
+    // An interval that ends at 1.000 and does not contain 1 would look as if it did.
+    let shows =
+        |decimals: &usize| ratio == 1.0 || (ratio - 1.0).abs() >= 0.5 * 10f64.powi(-(*decimals as i32));
+    let decimals = (3..9).find(shows).unwrap_or(9);
+    format!("{ratio:.decimals$}")
+}
+
+/// `0.909..0.942`; `None` if there are too few repeats for one.
+pub fn interval(ratio: &Ratio) -> Option<String> {
+    Some(format!("{}..{}", multiple(ratio.low?), multiple(ratio.high?)))
+}
+
+/// All loads of either run: those of A in their order, then those that only B has.
+pub(super) fn all(a: &Run, b: &Run, allowed: f64) -> Vec<Load> {
+    let (of_a, of_b) = (Repeats::by_label(a), Repeats::by_label(b));
+    let of_either = a
+        .report
+        .loads
+        .iter()
+        .chain(b.report.loads.iter().filter(|load| !of_a.contains_key(load.label.as_str())));
+    let none = Repeats { row: None, steps: Vec::new() };
+    let load = |row: &LoadRow| {
+        let label = row.label.as_str();
+        match (of_a.get(label), of_b.get(label)) {
+            (Some(on_a), Some(on_b)) => {
+                let other_engine = other_engines(a, b, label).is_some();
+                Load { other_engine, ..on_both(on_a, on_b, allowed) }
+            }
+            (Some(on_a), None) => {
+                Load { is_planned: plans(b, label), ..on_one(on_a, &none, Verdict::OnlyInA) }
+            }
+            (_, on_b) => {
+                let on_b = on_b.unwrap_or(&none);
+                Load { is_planned: plans(a, label), ..on_one(&none, on_b, Verdict::OnlyInB) }
+            }
+        }
+    };
+    of_either.map(load).collect()
+}
+
+/// Whether a search asked for it, and so no load of the study.
+pub(super) fn is_of_search(purpose: Purpose) -> bool {
+    matches!(purpose, Purpose::Search { .. })
+}
+
+fn plans(run: &Run, label: &str) -> bool {
+    run.manifest.steps.iter().any(|step| step.label == label && !is_of_search(step.purpose))
+}
+
+/// A load's complete repeats on one side.
+struct Repeats<'a> {
+    row: Option<&'a LoadRow>,
+    steps: Vec<&'a StepRow>,
+}
+
+impl<'a> Repeats<'a> {
+    fn by_label(run: &'a Run) -> BTreeMap<&'a str, Repeats<'a>> {
+        let row = |row: &'a LoadRow| (row.label.as_str(), Repeats { row: Some(row), steps: Vec::new() });
+        let mut all: BTreeMap<&str, Repeats<'_>> = run.report.loads.iter().map(row).collect();
+        // As the rows are made: what a search asked for is no repeat of a load.
+        for step in run.report.steps.iter().filter(|step| !is_of_search(step.purpose)) {
+            if let Some(repeats) = all.get_mut(step.label.as_str()) {
+                repeats.steps.push(step);
+            }
+        }
+        all
+    }
+
+    /// Of all repeats or of none: some of them would be the lucky ones.
+    fn values(&self, figure: Figure) -> Option<Vec<f64>> {
+        self.steps.iter().map(|step| figure.of(step)).collect()
+    }
+}
+
+/// A load that is on one side only, or is not the same: its figures, and no ratio.
+fn on_one(a: &Repeats<'_>, b: &Repeats<'_>, verdict: Verdict) -> Load {
+    let median = |side: &Repeats<'_>, figure: Figure| side.row.and_then(|row| figure.median(row));
+    let figure = |figure| Compared { a: median(a, figure), b: median(b, figure), ratio: None };
+    let both = |count: fn(&LoadRow) -> usize| Both { a: a.row.map_or(0, count), b: b.row.map_or(0, count) };
+    Load {
+        label: a.row.or(b.row).map(|row| row.label.clone()).unwrap_or_default(),
+        verdict,
+        decided_by: None,
+        beyond_allowed: false,
+        repeats: both(|row| row.repeats),
+        doubtful: both(|row| row.doubtful),
+        other_engine: false,
+        iops: figure(Figure::Iops),
+        mean_us: figure(Figure::MeanUs),
+        p99_us: figure(Figure::P99Us),
+        differs: Vec::new(),
+        is_planned: false,
+    }
+}
+
+fn on_both(a: &Repeats<'_>, b: &Repeats<'_>, allowed: f64) -> Load {
+    let mut load = on_one(a, b, Verdict::NotTheSameLoad);
+    let (Some(first), Some(other)) = (a.steps.first(), b.steps.first()) else { return load };
+    load.differs = of_loads(first, other);
+    if !load.differs.is_empty() {
+        return load;
+    }
+    let compared = |figure: Figure| {
+        let finite =
+            |ratio: &Ratio| [Some(ratio.estimate), ratio.high].into_iter().flatten().all(f64::is_finite);
+        a.values(figure).zip(b.values(figure)).and_then(|(a, b)| ratio(&a, &b)).filter(finite)
+    };
+    load.iops.ratio = compared(Figure::Iops);
+    load.mean_us.ratio = compared(Figure::MeanUs);
+    load.p99_us.ratio = compared(Figure::P99Us);
+    // With a rate the IOPS are what was asked for, and the latency is what the storage made of it.
+    let decides = match (first.profile.rate, load.p99_us.ratio) {
+        (None, _) => Figure::Iops,
+        (Some(_), Some(_)) => Figure::P99Us,
+        (Some(_), None) => Figure::MeanUs,
+    };
+    load.decided_by = Some(decides);
+    // Where nothing completed in one repeat there is no ratio of IOPS, whatever decides.
+    let ratio = load.iops.ratio.and(load.figure(decides).ratio);
+    load.verdict = ratio.map_or(Verdict::NothingMeasured, |ratio| word(decides, ratio.change()));
+    load.beyond_allowed = load.verdict == Verdict::Slower
+        && ratio.is_some_and(|ratio| match decides {
+            Figure::Iops => ratio.high.is_some_and(|high| high < 1.0 - allowed / 100.0),
+            Figure::MeanUs | Figure::P99Us => ratio.low.is_some_and(|low| low > 1.0 + allowed / 100.0),
+        });
+    load
+}
+
+fn word(figure: Figure, change: Change) -> Verdict {
+    match (figure, change) {
+        (_, Change::NotShown) => Verdict::NoDifferenceShown,
+        (_, Change::TooFew) => Verdict::TooFewRepeats,
+        (Figure::Iops, Change::Larger) => Verdict::Faster,
+        (Figure::Iops, Change::Smaller) => Verdict::Slower,
+        (_, Change::Larger) => Verdict::Slower,
+        (_, Change::Smaller) => Verdict::Faster,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_short_and_never_looks_like_one_that_it_is_not() {
+        assert_eq!(
+            [1.0, 0.925, 1.0832, 0.9996, 1.00004, 0.0123, 12.34, 5321.0].map(multiple),
+            ["1.000", "0.925", "1.083", "0.9996", "1.00004", "0.0123", "12.3", "5321"]
+        );
+    }
+}

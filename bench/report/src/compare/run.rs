@@ -1,0 +1,54 @@
+//! One side of a comparison: a run's report, and under which circumstances it was measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use loadline_load::host::Inventory;
+use loadline_study::folder::manifest::Manifest;
+use loadline_study::{RunFolder, StudyError};
+
+use crate::compare::load::is_of_search;
+use crate::report::Report;
+
+/// A run, as far as it is compared: rows, not whole results.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Its folder, as it was given.
+    pub folder: String,
+    /// What was asked, by whom it was measured, and which steps were planned.
+    pub manifest: Manifest,
+    /// Its figures.
+    pub report: Report,
+    /// What each host of the workers is, by its name, as it was when a load was first complete.
+    pub hosts: BTreeMap<String, Inventory>,
+    /// Which engines issued each load in its first complete repeat.
+    pub engines: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Run {
+    /// Reads a run's folder, finished or not.
+    ///
+    /// The error says which file cannot be read, and what to do.
+    pub fn open(path: &Path) -> Result<Run, StudyError> {
+        let folder = RunFolder::open(path)?;
+        let report = Report::of(&folder)?;
+        let (mut hosts, mut engines) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
+        for step in &folder.plan.steps {
+            let is_of_search = is_of_search(step.purpose);
+            if engines.contains_key(&step.label) || is_of_search && !hosts.is_empty() {
+                continue;
+            }
+            // One at a time: a result holds the figures of every worker.
+            let Some(result) = folder.result(step)? else { continue };
+            if !is_of_search {
+                let issued = result.workers.into_iter().filter_map(|worker| worker.engine).collect();
+                engines.insert(step.label.clone(), issued);
+            }
+            for (host, inventory) in result.hosts {
+                hosts.entry(host).or_insert(inventory);
+            }
+        }
+        let folder_name = path.display().to_string();
+        Ok(Run { folder: folder_name, manifest: folder.manifest, report, hosts, engines })
+    }
+}

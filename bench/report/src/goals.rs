@@ -1,0 +1,40 @@
+//! What a study was to find out, and what it found: criteria of success, load lines, capacities, shares of a ceiling.
+
+use loadline_base::figures::thousands;
+use loadline_measure::stats::median;
+
+use crate::report::Report;
+
+/// Sentences, in the order of the study: the decisions, the searches, the ceilings. None if it asked for none.
+pub fn sentences(report: &Report) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for verdict in &report.criteria {
+        let word = if verdict.held { "yes" } else { "NO" };
+        sentences.push(format!("{word}: {}: {}", verdict.limit, verdict.found));
+    }
+    for search in &report.searches {
+        sentences.push(format!("{}: {} ({} steps)", search.label, search.found, search.steps));
+    }
+    for load in &report.loads {
+        let repeats = report.steps.iter().filter(|step| step.label == load.label);
+        let shares: Vec<f64> = repeats.filter_map(|step| step.of_ceiling).collect();
+        if let (Some(share), Some(iops)) = (median(&shares), load.iops) {
+            sentences.push(format!(
+                "{}: {} IOPS are {:.0} % of the measured ceiling",
+                load.label,
+                thousands(iops.median),
+                100.0 * share
+            ));
+        }
+    }
+    sentences
+}
+
+/// The same as lines for a terminal, with a title; empty if there is nothing.
+pub fn text(report: &Report) -> String {
+    let sentences = sentences(report);
+    if sentences.is_empty() {
+        return String::new();
+    }
+    format!("found out:\n{}", sentences.iter().map(|sentence| format!("  {sentence}\n")).collect::<String>())
+}

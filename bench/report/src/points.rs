@@ -1,0 +1,85 @@
+//! A run's complete steps as measured points, to be analysed like anybody's.
+
+use loadline_measure::analysis::{Analysis, Options, analyse};
+use loadline_measure::audit::{Finding, Severity};
+use loadline_measure::point::{Point, SeriesPoint, Stated, Throughput};
+use loadline_measure::summary::PERCENTILES;
+use loadline_study::folder::result::StepResult;
+use loadline_study::plan::Purpose;
+use loadline_study::{RunFolder, StudyError};
+
+/// The complete steps of a run (but the ceilings), and what was found of each when it was measured.
+pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> {
+    let (mut points, mut findings) = (Vec::new(), Vec::new());
+    // One step at a time: a result of many workers is large.
+    for step in &folder.plan.steps {
+        let Some(result) = folder.result(step)? else { continue };
+        if step.purpose == Purpose::Ceiling {
+            continue;
+        }
+        let doubts = result.findings.iter().filter(|finding| finding.severity == Severity::Doubt);
+        findings.extend(doubts.map(|finding| Finding {
+            expected: format!("step {} ({}): {}", step.number, step.label, finding.expected),
+            ..finding.clone()
+        }));
+        points.push(point(&result));
+    }
+    Ok((points, findings))
+}
+
+/// Analyses a run: its steps were audited when they were measured, with more than the figures tell, so what was found
+/// then stands in the place of another audit.
+pub fn analysis(folder: &RunFolder, options: &Options) -> Result<(Analysis, usize), StudyError> {
+    let (points, findings) = of(folder)?;
+    let count = points.len();
+    let mut analysis = analyse(points, &Options { audited: true, ..options.clone() });
+    analysis.findings.splice(0..0, findings);
+    Ok((analysis, count))
+}
+
+fn point(result: &StepResult) -> Point {
+    let (step, total) = (&result.step, &result.figures.total);
+    let profile = &step.profile;
+    let workers = result.workers.len() as f64;
+    let latency = &total.latency_us;
+    let exact = |value: Option<f64>| value.map(Stated::exact);
+    let percentile = |(name, beyond): &(&str, u64)| {
+        let value = latency.percentile(name)?;
+        Some((100.0 - *beyond as f64 / 1e4, Stated::exact(value)))
+    };
+    let seconds = result.seconds.iter().zip(1u32..).map(|(second, at)| SeriesPoint {
+        at_s: f64::from(at),
+        iops: second.iops(),
+        mean_us: second.mean_us,
+    });
+    Point {
+        place: format!("step {}", step.number),
+        profile: step.label.clone(),
+        family: Some(if step.family.is_empty() { step.label.clone() } else { step.family.clone() }),
+        repeat: step.repeat,
+        workers: u32::try_from(result.workers.len()).ok(),
+        nodes: u32::try_from(result.nodes.len()).ok().filter(|nodes| *nodes > 0),
+        block_bytes: Some(profile.block_size.0 as f64),
+        write_percent: Some(f64::from(profile.write_percent)),
+        outstanding: profile
+            .rate
+            .is_none()
+            .then(|| f64::from(profile.threads) * f64::from(profile.outstanding) * workers),
+        rate_iops: profile.rate.map(|offered| offered.rate.iops(profile.block_size) * workers),
+        window_s: Some(result.figures.window_s),
+        iops: Some(Stated::exact(total.iops)),
+        throughput: Some(Throughput {
+            bytes_per_s: Stated::exact(total.bytes_per_s),
+            unit: "B/s".into(),
+            unit_bytes: 1.0,
+        }),
+        mean_us: exact(latency.mean),
+        min_us: exact(latency.min),
+        max_us: exact(latency.max),
+        percentiles_us: PERCENTILES.iter().filter_map(percentile).collect(),
+        errors: result.figures.errors,
+        lost_workers: u32::try_from(result.lost()).unwrap_or(u32::MAX),
+        series: seconds.collect(),
+        ..Point::default()
+    }
+}

@@ -1,0 +1,174 @@
+//! What a study may say: every number's bounds, and parts of it that exclude each other.
+
+use std::collections::BTreeSet;
+
+use loadline_base::units::TimeSpan;
+use loadline_load::Target;
+
+use crate::error::StudyError;
+use crate::file::Study;
+use crate::plan::{MOST_DISKS, MOST_REPEATS, MOST_WORKERS, fleet_spec, makes_files};
+use crate::points::Point;
+
+/// A phase beyond this is a slip.
+const LONGEST_PHASE: TimeSpan = TimeSpan::seconds(100 * 86_400);
+
+/// Checks everything that a file can say too much of, or two parts of it against each other.
+pub(crate) fn bounds(study: &Study) -> Result<(), StudyError> {
+    let usage = |message: String| Err(StudyError::usage(message));
+    let (fleet, phases) = (&study.fleet, &study.phases);
+    if fleet.join.is_some() && (fleet.nodes.is_some() || !fleet.node.is_empty()) {
+        return usage("[fleet] says both nodes and join: workers are either started here, or join".into());
+    }
+    if fleet.nodes.is_some() && !fleet.node.is_empty() {
+        return usage("[fleet] says nodes and has [[fleet.node]] tables: give one of the two".into());
+    }
+    if fleet.join.is_none() && (fleet.listen.is_some() || fleet.wait.is_some()) {
+        return usage("[fleet] says listen or wait without join: say how many workers join".into());
+    }
+    for (what, number, most) in [
+        ("workers", fleet.workers(), MOST_WORKERS),
+        ("disks_per_worker", fleet.disks_per_worker, 256),
+        ("disks in all", fleet.disks(), MOST_DISKS),
+        ("repeats", study.run.repeats, MOST_REPEATS),
+    ] {
+        if number == 0 || number > most {
+            return usage(format!("{number} {what}: give at least 1 and at most {most}"));
+        }
+    }
+    fleet_spec(study).validate().map_err(|e| StudyError::usage(format!("[fleet]: {e}")))?;
+    disks(study)?;
+    for (name, span, least) in
+        [("warm_up", phases.warm_up, 0), ("measure", phases.measure, 1), ("cool_down", phases.cool_down, 0)]
+    {
+        if span.0.subsec_nanos() != 0 || span.0.as_secs() < least || span > LONGEST_PHASE {
+            return usage(format!(
+                "[phases] {name} = \"{span}\": series are kept by the second, so give whole seconds, at least \
+                 {least} and at most 100 days"
+            ));
+        }
+    }
+    if let Some(steady) = &phases.steady {
+        let whole = |span: TimeSpan| span.0.subsec_nanos() == 0 && span <= LONGEST_PHASE;
+        if !whole(steady.limit) || steady.limit < TimeSpan::seconds(10) {
+            return usage(format!(
+                "[phases.steady] limit = \"{}\": give whole seconds, at least 10 and at most 100 days",
+                steady.limit
+            ));
+        }
+        let round = steady.round.unwrap_or(TimeSpan::seconds(1));
+        if !whole(round) || round < TimeSpan::seconds(1) || steady.round_s() * 5 > steady.limit.0.as_secs() {
+            return usage(format!(
+                "[phases.steady] round = \"{round}\": five rounds decide, so give whole seconds, and at most a fifth of \
+                 the limit"
+            ));
+        }
+    }
+    if phases.drain > LONGEST_PHASE {
+        return usage(format!("[phases] drain = \"{}\": give at most 100 days", phases.drain));
+    }
+    Ok(())
+}
+
+/// Workers that join bring names of their own, and devices go to them in the order of these names: the study cannot
+/// say on whose host a device is written to, and the wrong host's disk would be lost.
+pub(crate) fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
+    let real = study.targets().flat_map(|t| t.devices).find(|target| !matches!(target, Target::Null(_)));
+    let (Some(_), Some(device)) = (study.fleet.join, real) else { return Ok(()) };
+    let what = match points.iter().find(|point| point.profile.write_percent > 0) {
+        _ if fill => "[phases] fill writes".to_string(),
+        Some(writer) => format!("profile {} writes", writer.label),
+        None => return Ok(()),
+    };
+    Err(StudyError::usage(format!(
+        "{what} to [target] devices ({device}), and the workers join: devices go to them in the order of the names that \
+         they bring, so another host's disk of that name could be overwritten. Say folder instead of devices, for files \
+         that are created on each worker's host; or only read"
+    )))
+}
+
+/// What disks a study names: one kind, as many as there are, and for each policy its own.
+fn disks(study: &Study) -> Result<(), StudyError> {
+    let usage = |message: String| Err(StudyError::usage(message));
+    let fleet = &study.fleet;
+    if !study.policy.is_empty() && (study.target.folder.is_some() || !study.target.devices.is_empty()) {
+        return usage("[target] and [[policy]] tables both name disks: leave [target] out".into());
+    }
+    let mut names = BTreeSet::new();
+    let mut folders = BTreeSet::new();
+    for target in study.targets() {
+        let what = target.name.map_or("[target]".to_string(), |name| format!("[[policy]] {name}"));
+        if target.name.is_some_and(|name| !names.insert(name)) {
+            return usage(format!("{what} is there twice: give each policy a name of its own"));
+        }
+        if target.folder.is_some() && !target.devices.is_empty() {
+            return usage(format!(
+                "{what} says folder and devices: files are created, or devices exist, not both"
+            ));
+        }
+        if target.name.is_some() && target.folder.is_none() && target.devices.is_empty() {
+            return usage(format!("{what} names no disks: say folder = ... or devices = [...]"));
+        }
+        if target.name.is_some() && target.devices.is_empty() != makes_files(study) {
+            return usage(format!("{what}: either all policies have files (folder), or all have devices"));
+        }
+        if target.folder.is_some_and(|folder| !folders.insert(folder)) {
+            return usage(format!("{what}: another policy has the same folder, so they would be one policy"));
+        }
+        if !target.devices.is_empty() && target.devices.len() as u64 != u64::from(fleet.disks()) {
+            return usage(format!(
+                "{what} names {} devices, and {} workers with {} disks each need {}: name as many",
+                target.devices.len(),
+                fleet.workers(),
+                fleet.disks_per_worker,
+                fleet.disks()
+            ));
+        }
+        if !target.devices.is_empty() && fleet.disk_size.is_some() {
+            return usage(
+                "[fleet] says disk_size, but existing devices have the size they have: remove it".into(),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What is written before a level is measured must reach as far as its loads do, on disks whose size is known.
+pub(crate) fn fill_levels(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
+    let Some(point) = points.iter().find(|point| point.fill_level.is_some()) else { return Ok(()) };
+    let usage = |message: String| Err(StudyError::usage(message));
+    if !fill {
+        return usage("fill_level varies how much is written before, and [phases] says fill = false".into());
+    }
+    if study.load_line.is_some() || study.capacity.is_some() {
+        return usage(
+            "fill_level is varied beside a search (load_line or capacity): searches come last, when the storage is as full \
+             as it gets; run one study for each level"
+                .into(),
+        );
+    }
+    if !makes_files(study) && study.fleet.join.is_some() {
+        return usage(format!(
+            "profile {}: fill_level on devices of workers that join would write to them; say folder",
+            point.label
+        ));
+    }
+    for point in points {
+        let Some(level) = point.fill_level else { continue };
+        let reach = match point.profile.working_set {
+            None => 100.0,
+            Some(loadline_profile::Extent::Percent(percent)) => percent,
+            Some(loadline_profile::Extent::Bytes(size)) => {
+                100.0 * size.0 as f64 / study.fleet.file_size().0 as f64
+            }
+        };
+        if reach > level + 1e-9 {
+            return usage(format!(
+                "profile {}: at {level} % full it would reach {reach:.0} % of the disk, and read blocks that were never \
+                 written: say working_set = \"{level}%\" or less",
+                point.label
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,393 @@
+//! What a study is to decide, as a sentence: `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use loadline_base::figures::{latency, thousands};
+use loadline_base::units::{ByteSize, Rate, TimeSpan};
+use loadline_measure::stats::median;
+use loadline_measure::summary::LatencySummary;
+use loadline_measure::window::OperationFigures;
+use loadline_profile::{Pattern, Profile};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::folder::result::StepResult;
+use crate::limit::Verdict;
+use crate::plan::Purpose;
+
+/// Who must reach it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Fleet,
+    EachNode,
+    EachWorker,
+}
+
+/// Which loads it is about.
+#[derive(Debug, Clone, PartialEq)]
+enum Which {
+    /// By its label, its family or the name of its table.
+    Named(String),
+    /// By block size, percent of writes and pattern, as far as they are said.
+    Kind { block_size: Option<ByteSize>, write_percent: Option<u8>, random: Option<bool> },
+}
+
+/// A criterion of success, written `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`: who (`fleet`,
+/// `each node` or `each worker`), how much (IOPS, or a throughput such as `2GB/s`), of which load (a profile's name, or
+/// words: block size, read/write or `read` or `write`, `random` or `sequential`), and within which latency.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String", extend("examples" = ["each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95"]))]
+pub struct Criterion {
+    who: Who,
+    least: Rate,
+    which: Which,
+    /// The percentile's name, or `mean`, and microseconds.
+    within: Option<(String, f64)>,
+    text: String,
+}
+
+/// Text that is not a criterion.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "\"{text}\" is not a criterion of success: {problem}; write it like \"each node >= 50000 IOPS of 8K 70/30 random \
+     under 3 ms at p95\""
+)]
+pub struct CriterionError {
+    text: String,
+    problem: String,
+}
+
+/// One measurement of one load, as a criterion sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// What the load is called, alone and in its family.
+    pub names: [String; 2],
+    /// The load on each disk.
+    pub profile: Profile,
+    /// I/Os and bytes a second of the fleet.
+    pub fleet: (f64, f64),
+    /// I/Os and bytes a second of the node that did least.
+    pub least_node: (f64, f64),
+    /// I/Os and bytes a second of the worker that did least.
+    pub least_worker: (f64, f64),
+    /// The fleet's response times.
+    pub latency_us: LatencySummary,
+    /// Whether it lost workers or had errors: then it holds nothing.
+    pub failed: bool,
+}
+
+impl Candidate {
+    /// What a complete step says.
+    pub fn of(result: &StepResult) -> Candidate {
+        let total = &result.figures.total;
+        let least = |figures: &mut dyn Iterator<Item = (f64, f64)>| {
+            figures.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))).unwrap_or((0.0, 0.0))
+        };
+        let of_worker = |figures: &OperationFigures| (figures.iops, figures.bytes_per_s);
+        Candidate {
+            names: [result.step.label.clone(), result.step.family.clone()],
+            profile: result.step.profile.clone(),
+            fleet: of_worker(total),
+            least_node: least(&mut result.nodes.values().map(|node| (node.iops, node.bytes_per_s))),
+            least_worker: least(&mut result.workers.iter().map(|worker| of_worker(&worker.figures.total))),
+            latency_us: total.latency_us.clone(),
+            failed: result.lost() > 0 || result.figures.errors > 0,
+        }
+    }
+}
+
+/// Complete steps by load, in the order in which they were first measured; ceilings are none of the study's loads.
+#[derive(Debug, Clone, Default)]
+pub struct Candidates(Vec<Vec<Candidate>>);
+
+impl Candidates {
+    /// Adds a complete step.
+    pub fn add(&mut self, result: &StepResult) {
+        if result.step.purpose == Purpose::Ceiling {
+            return;
+        }
+        let one = Candidate::of(result);
+        match self.0.iter_mut().find(|load| load.first().is_some_and(|first| first.names == one.names)) {
+            Some(load) => load.push(one),
+            None => self.0.push(vec![one]),
+        }
+    }
+
+    /// How these criteria are met.
+    pub fn judge(&self, criteria: &[Criterion]) -> Vec<Verdict> {
+        criteria.iter().map(|criterion| criterion.judge(&self.0)).collect()
+    }
+}
+
+impl FromStr for Criterion {
+    type Err = CriterionError;
+
+    fn from_str(text: &str) -> Result<Criterion, CriterionError> {
+        let fault = |problem: String| CriterionError { text: text.trim().to_string(), problem };
+        let (who, rest) = text.split_once(">=").ok_or_else(|| fault("there is no \">=\"".into()))?;
+        let who = match who.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase().as_str() {
+            "fleet" | "cluster" | "the fleet" | "the cluster" => Who::Fleet,
+            "each node" => Who::EachNode,
+            "each worker" => Who::EachWorker,
+            other => return Err(fault(format!("\"{other}\" is not fleet, each node or each worker"))),
+        };
+        let (least, rest) = rest.split_once(" of ").ok_or_else(|| {
+            fault("after the figure comes \"of\" and the load: \"of 8K 70/30 random\"".into())
+        })?;
+        let least: Rate =
+            least.trim().parse().map_err(|_| fault(format!("\"{}\" is not a rate", least.trim())))?;
+        let (load, within) = match rest.split_once(" under ") {
+            None => (rest, None),
+            Some((load, within)) => {
+                let (span, name) = within.split_once(" at ").ok_or_else(|| {
+                    fault("after the latency comes \"at\" and a percentile: \"at p95\"".into())
+                })?;
+                let compact: String = span.split_whitespace().collect();
+                let span: TimeSpan = compact
+                    .parse()
+                    .map_err(|_| fault(format!("\"{}\" is not a span of time", span.trim())))?;
+                let name = name.trim();
+                let known = loadline_measure::summary::PERCENTILES.map(|(known, _)| known);
+                if name != "mean" && !known.contains(&name) {
+                    return Err(fault(format!("\"{name}\" is not one of mean, {}", known.join(", "))));
+                }
+                (load, Some((name.to_string(), span.0.as_nanos() as f64 / 1e3)))
+            }
+        };
+        let which = which(load).map_err(fault)?;
+        Ok(Criterion { who, least, which, within, text: text.trim().to_string() })
+    }
+}
+
+fn which(load: &str) -> Result<Which, String> {
+    let words: Vec<&str> = load.split_whitespace().collect();
+    let (mut block_size, mut write_percent, mut random) = (None, None, None);
+    for word in &words {
+        let digit = word.starts_with(|c: char| c.is_ascii_digit());
+        match (word.to_lowercase().as_str(), word.split_once('/')) {
+            ("read" | "reads", _) => write_percent = Some(0),
+            ("write" | "writes", _) => write_percent = Some(100),
+            ("random" | "rand", _) => random = Some(true),
+            ("sequential" | "seq", _) => random = Some(false),
+            (_, Some((reads, writes))) if digit => {
+                let percent = |text: &str| text.parse::<u8>().ok().filter(|p| *p <= 100);
+                match (percent(reads), percent(writes)) {
+                    (Some(reads), Some(writes)) if reads + writes == 100 => write_percent = Some(writes),
+                    _ => return Err(format!("\"{word}\" is not reads/writes in percent, such as 70/30")),
+                }
+            }
+            _ if digit => {
+                let size = word.parse::<ByteSize>().map_err(|e| e.to_string())?;
+                block_size = Some(size);
+            }
+            _ if words.len() == 1 => return Ok(Which::Named((*word).to_string())),
+            _ => {
+                return Err(format!(
+                    "\"{word}\" is neither a size, 70/30, read, write, random nor sequential"
+                ));
+            }
+        }
+    }
+    if words.is_empty() {
+        return Err("no load is named".into());
+    }
+    Ok(Which::Kind { block_size, write_percent, random })
+}
+
+impl fmt::Display for Criterion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl TryFrom<String> for Criterion {
+    type Error = CriterionError;
+
+    fn try_from(text: String) -> Result<Criterion, CriterionError> {
+        text.parse()
+    }
+}
+
+impl From<Criterion> for String {
+    fn from(criterion: Criterion) -> String {
+        criterion.text
+    }
+}
+
+impl Criterion {
+    /// Whether a load is one that it is about; `names` are its label, its family and the like.
+    pub fn is_about(&self, names: &[&str], profile: &Profile) -> bool {
+        match &self.which {
+            Which::Named(name) => names.iter().any(|known| {
+                // A table's name stands before what the matrix adds to it.
+                let begin = known.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name));
+                begin && matches!(known.as_bytes().get(name.len()), None | Some(b'-'))
+            }),
+            Which::Kind { block_size, write_percent, random } => {
+                let is_random = matches!(profile.pattern, Pattern::Random | Pattern::Mixed { .. });
+                block_size.is_none_or(|size| size == profile.block_size)
+                    && write_percent.is_none_or(|percent| percent == profile.write_percent)
+                    && random.is_none_or(|random| random == is_random)
+            }
+        }
+    }
+
+    /// Judges the loads of a study, each over its repeats: it holds if one of them that it is about reaches the figure
+    /// within the latency, both by the median of its repeats. A load of which a repeat lost workers or had errors
+    /// holds nothing.
+    pub fn judge(&self, loads: &[Vec<Candidate>]) -> Verdict {
+        let about = |one: &Candidate| self.is_about(&[&one.names[0], &one.names[1]], &one.profile);
+        let mine: Vec<&Vec<Candidate>> =
+            loads.iter().filter(|load| load.first().is_some_and(about)).collect();
+        let within = |load: &&Vec<Candidate>| {
+            let Some((name, limit)) = &self.within else { return true };
+            let values: Option<Vec<f64>> = load
+                .iter()
+                .map(|one| if name == "mean" { one.latency_us.mean } else { one.latency_us.percentile(name) })
+                .collect();
+            values.and_then(|values| median(&values)).is_some_and(|value| value <= *limit)
+        };
+        let sound = |load: &&Vec<Candidate>| load.iter().all(|one| !one.failed);
+        let reached = |load: &Vec<Candidate>| {
+            let each = |one: &Candidate| {
+                let (iops, bytes) = match self.who {
+                    Who::Fleet => one.fleet,
+                    Who::EachNode => one.least_node,
+                    Who::EachWorker => one.least_worker,
+                };
+                match self.least {
+                    Rate::Iops(_) => iops,
+                    Rate::BytesPerSecond(_) => bytes,
+                }
+            };
+            median(&load.iter().map(each).collect::<Vec<_>>()).unwrap_or(0.0)
+        };
+        let best = mine
+            .iter()
+            .copied()
+            .filter(sound)
+            .filter(within)
+            .map(|load| (reached(load), load[0].names[0].as_str()))
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let (held, found) = match best {
+            None if mine.is_empty() => (false, "no such load was measured".to_string()),
+            None => (false, self.nothing_within(&mine)),
+            Some((most, label)) => {
+                let (least, text) = match self.least {
+                    Rate::Iops(least) => (least, format!("{} IOPS", thousands(most))),
+                    Rate::BytesPerSecond(least) => (least, format!("{:.1} MB/s", most / 1e6)),
+                };
+                let of = match self.who {
+                    Who::Fleet => "",
+                    Who::EachNode => " on the node that did least",
+                    Who::EachWorker => " by the worker that did least",
+                };
+                (most >= least, format!("{text}{of} ({label})"))
+            }
+        };
+        Verdict { limit: self.text.clone(), held, found }
+    }
+
+    fn nothing_within(&self, mine: &[&Vec<Candidate>]) -> String {
+        match &self.within {
+            Some((name, limit)) if mine.iter().any(|load| load.iter().all(|one| !one.failed)) => {
+                format!("no such load kept {name} under {}", latency(*limit))
+            }
+            _ => "every such load lost workers or had errors".to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn criterion(text: &str) -> Criterion {
+        text.parse().unwrap()
+    }
+
+    fn load(name: &'static str, profile: &'static str) -> (&'static str, Profile) {
+        (name, profile.parse().unwrap())
+    }
+
+    fn judged(text: &str, loads: &[((&str, Profile), f64, f64)]) -> Verdict {
+        let candidates: Vec<Vec<Candidate>> = loads
+            .iter()
+            .map(|((name, profile), node, p95)| {
+                vec![Candidate {
+                    names: [name.to_string(), name.to_string()],
+                    profile: profile.clone(),
+                    fleet: (node * 2.0, node * 2.0 * 8192.0),
+                    least_node: (*node, node * 8192.0),
+                    least_worker: (node / 4.0, node / 4.0 * 8192.0),
+                    latency_us: LatencySummary { p95: Some(*p95), ..LatencySummary::default() },
+                    failed: *node == 1.0,
+                }]
+            })
+            .collect();
+        criterion(text).judge(&candidates)
+    }
+
+    const TEXT: &str = "each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95";
+
+    #[test]
+    fn it_holds_if_one_load_reaches_the_figure_within_the_latency() {
+        let oltp = || load("oltp", "B8-T4-O8-W30-PR");
+        assert!(judged(TEXT, &[(oltp(), 51_000.0, 2_900.0)]).held);
+        assert!(judged(TEXT, &[(oltp(), 20_000.0, 1_000.0), (oltp(), 50_000.0, 3_000.0)]).held);
+        let slow = judged(TEXT, &[(oltp(), 90_000.0, 3_100.0)]);
+        assert!(!slow.held && slow.found.contains("no such load kept p95 under 3.00 ms"), "{slow:?}");
+        let few = judged(TEXT, &[(oltp(), 49_000.0, 1_000.0)]);
+        assert!(!few.held && few.found.starts_with("49,000 IOPS on the node that did least"), "{few:?}");
+        let failed = judged(TEXT, &[(oltp(), 1.0, 1_000.0)]);
+        assert!(failed.found.contains("lost workers"), "{failed:?}");
+        let other = judged(TEXT, &[(load("x", "B4-T4-O8-W30-PR"), 90_000.0, 1.0)]);
+        assert!(!other.held && other.found == "no such load was measured");
+    }
+
+    #[test]
+    fn loads_are_named_or_described_and_figures_are_of_fleet_node_or_worker() {
+        let read = || load("B512-T1-O8-W0-PS", "B512-T1-O8-W0-PS");
+        for (text, held) in [
+            ("fleet >= 100 IOPS of B512-T1-O8-W0-PS", true),
+            ("fleet >= 100 IOPS of b512-t1", true),
+            ("fleet >= 100 IOPS of B512-T", false),
+            ("cluster >= 200IOPS of 512K sequential read", true),
+            ("each worker >= 25 IOPS of read", true),
+            ("each worker >= 26 IOPS of 512KiB seq", false),
+            ("fleet >= 1.6MB/s of read", true),
+            ("fleet >= 1.7MB/s of read", false),
+            ("fleet >= 1 IOPS of random", false),
+        ] {
+            assert_eq!(judged(text, &[(read(), 100.0, 1.0)]).held, held, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_criterion_is_refused_and_says_how_to_write_one() {
+        for (text, part) in [
+            ("", "no \">=\""),
+            ("each disk >= 5 IOPS of 4K", "each disk"),
+            ("fleet >= many of 4K", "not a rate"),
+            ("fleet >= 5 IOPS", "comes \"of\""),
+            ("fleet >= 5 IOPS of 8K 70/40 random", "70/40"),
+            ("fleet >= 5 IOPS of 8K quickly", "quickly"),
+            ("fleet >= 5 IOPS of 8K under 3 ms", "comes \"at\""),
+            ("fleet >= 5 IOPS of 8K under 3 at p95", "span of time"),
+            ("fleet >= 5 IOPS of 8K under 3ms at p98", "p98"),
+        ] {
+            let message = text.parse::<Criterion>().unwrap_err().to_string();
+            assert!(message.contains(part) && message.contains("write it like"), "{message}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics_it(text in "(each node|fleet| >= |[0-9]{1,4}|IOPS| of |8K|/|70| under | at |p95|ms| ){0,14}") {
+            let _ = text.parse::<Criterion>();
+        }
+    }
+}
