@@ -84,6 +84,9 @@ impl Axes {
             Some(WorkerCounts::Every(Each::Each)) => (1..=workers).collect(),
             Some(WorkerCounts::These(counts)) => counts.clone(),
         };
+        // All of them is what a load is without this axis.
+        let counts: Vec<Option<u32>> =
+            counts.into_iter().map(|count| Some(count).filter(|count| *count != workers)).collect();
         let mut axes = vec![
             axis(&self.fill_level, |p, v| p.fill_level = Some(v.percent())),
             axis(&self.block_size, |p, v| p.profile.block_size = v),
@@ -93,7 +96,7 @@ impl Axes {
             axis(&self.threads, |p, v| p.profile.threads = v),
             axis(&self.outstanding, |p, v| p.profile.outstanding = v),
             axis(&self.rate, |p, v| p.profile.rate = Some(v)),
-            axis(&counts, |p, v| p.workers = Some(v)),
+            axis(&counts, |p, v| p.workers = v),
         ];
         axes.retain(|axis| !axis.is_empty());
         axes

@@ -165,7 +165,9 @@ fn space(needs: &[(PathBuf, &str, ByteSize)]) -> Result<Vec<Space>, StudyError> 
         match systems.get_mut(&device) {
             Some(space) => {
                 space.needed = ByteSize(space.needed.0.saturating_add(needed.0));
-                space.purpose = format!("{} and {purpose}", space.purpose);
+                if !space.purpose.ends_with(purpose) {
+                    space.purpose = format!("{} and {purpose}", space.purpose);
+                }
             }
             None => {
                 let space = Space { folder, purpose: (*purpose).to_string(), needed: *needed, free };

@@ -26,6 +26,8 @@ pub mod check;
 pub mod error;
 pub mod file;
 pub mod folder;
+#[cfg(test)]
+mod goal_tests;
 pub mod goals;
 mod jobs;
 pub mod json_schema;

@@ -35,31 +35,32 @@ cool_down = "0s"
 repeats = 2
 "#;
 
-struct Place {
+pub(crate) struct Place {
     _temporary: tempfile::TempDir,
-    path: PathBuf,
-    seen: Arc<Mutex<Seen>>,
+    pub(crate) path: PathBuf,
+    pub(crate) names: Vec<&'static str>,
+    pub(crate) seen: Arc<Mutex<Seen>>,
 }
 
 impl Place {
-    fn new(study: &str) -> Place {
+    pub(crate) fn new(study: &str) -> Place {
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path().join("run");
         let manifest =
             Manifest::new(parse("s.toml", study).unwrap(), study.into(), temporary.path().into()).unwrap();
         drop(OwnedFolder::create(&path, manifest).unwrap());
-        Place { path, _temporary: temporary, seen: Arc::default() }
+        Place { path, _temporary: temporary, names: vec!["node-1/0", "node-1/1"], seen: Arc::default() }
     }
 
     /// Goes on with the run. With an order to hang, Ctrl-C is pressed while it does.
-    fn go_on(&self, orders: Orders) -> Result<(), StudyError> {
+    pub(crate) fn go_on(&self, orders: Orders) -> Result<(), StudyError> {
         let mut owned = OwnedFolder::resume(&self.path)?;
         let shared = Shared::new(owned.events.try_clone()?, Box::new(Silent));
         let (sender, stop) = watch::channel(false);
         let hang = orders.hang_at.is_some();
         let sink = shared.sink();
-        let workers =
-            StandIn { names: vec!["node-1/0", "node-1/1"], orders, seen: Arc::clone(&self.seen), sink };
+        let names = self.names.clone();
+        let workers = StandIn { names, orders, seen: Arc::clone(&self.seen), sink };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             if hang {
@@ -72,7 +73,7 @@ impl Place {
         })
     }
 
-    fn folder(&self) -> RunFolder {
+    pub(crate) fn folder(&self) -> RunFolder {
         RunFolder::open(&self.path).unwrap()
     }
 
@@ -85,7 +86,7 @@ impl Place {
         names
     }
 
-    fn disks(&self) -> Vec<PathBuf> {
+    pub(crate) fn disks(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path.join("disks"));
         let mut paths: Vec<PathBuf> =
             entries.into_iter().flatten().map(|entry| entry.unwrap().path()).collect();

@@ -30,6 +30,10 @@ pub(crate) struct Seen {
     pub(crate) filled: Vec<String>,
     /// The block size of each measurement that came to an end.
     pub(crate) measured: Vec<u64>,
+    /// The workers of each such measurement.
+    pub(crate) who: Vec<Vec<String>>,
+    /// How far each fill wrote: where it began, and what it covered.
+    pub(crate) fill_extents: Vec<(u64, String)>,
     /// Seeds of all jobs that were measured.
     pub(crate) seeds: BTreeSet<u64>,
     /// The disks of each worker in the last measurement.
@@ -59,6 +63,10 @@ pub(crate) struct Orders {
     pub(crate) brake: bool,
     /// For so many seconds of a measurement IOPS rise.
     pub(crate) unsteady_s: u64,
+    /// All workers together may offer so many I/Os a second before they are slow.
+    pub(crate) carries: Option<f64>,
+    /// That is so of the thousand of each worker in a closed loop too.
+    pub(crate) carries_workers: bool,
     /// Cannot scan its own disks.
     pub(crate) cannot_scan: Option<String>,
     /// Blocks that every scan finds lost.
@@ -78,22 +86,34 @@ pub(crate) struct StandIn {
 
 fn info(name: &str) -> WorkerInfo {
     let host = nix::unistd::gethostname().unwrap().to_string_lossy().into_owned();
-    WorkerInfo { id: WorkerId(name.into()), node: "node-1".into(), host, pid: 7, version: "0.0.0".into() }
+    let node = name.split('/').next().unwrap_or_default().into();
+    WorkerInfo { id: WorkerId(name.into()), node, host, pid: 7, version: "0.0.0".into() }
 }
 
 fn loss(reason: LossReason) -> Loss {
     Loss { reason, message: "it was told to".into(), unix_ms: 1, after_s: Some(0.5) }
 }
 
-/// A second of a disk: 1000 reads of half a millisecond, evenly spread.
-fn second(number: i64, phase: Phase, disk: u32) -> Interval {
+/// A second of a disk: so many reads of half a millisecond, evenly spread; or slow ones.
+fn second(number: i64, phase: Phase, disk: u32, (reads, slow): (u64, bool)) -> Interval {
     let mut interval = Interval::new(number, phase, disk);
-    for i in 0..1000 {
-        interval.read.response.record(Nanos(500_000 + i));
+    let latency = if slow { 50_000_000 } else { 500_000 };
+    for i in 0..reads {
+        interval.read.response.record(Nanos(latency + i));
         interval.read.bytes += 4096;
-        interval.completions.set(Nanos(i * 1_000_000));
+        interval.completions.set(Nanos(i * 1_000_000_000 / reads));
     }
     interval
+}
+
+/// What one worker of so many does: 1000 reads a second, or its rate; slow beyond what all may do together.
+fn behaviour(orders: &Orders, job: &Job, workers: usize) -> (u64, bool) {
+    let rate = job.profile.rate.map(|offered| offered.rate.iops(job.profile.block_size));
+    let slow = orders.carries.is_some_and(|most| {
+        let offered = rate.unwrap_or(0.0) * workers as f64;
+        offered > most || (rate.is_none() && workers as f64 * 1000.0 > most && orders.carries_workers)
+    });
+    (rate.map_or(1000, |rate| rate.round() as u64), slow)
 }
 
 impl Workers for StandIn {
@@ -137,6 +157,8 @@ impl Workers for StandIn {
         let mut seen = self.seen.lock().unwrap();
         seen.fills += 1;
         seen.filled.extend(jobs.keys().map(|id| id.0.clone()));
+        let one = jobs.values().next().map(|job| &job.profile);
+        seen.fill_extents.extend(one.map(|p| (p.base_offset.0, format!("{:?}", p.working_set))));
         let dies = seen.fills <= self.orders.die_in_fills;
         let first = self.names[0];
         let result = |id: &WorkerId| if dies && id.0 == first { Err(loss(LossReason::Died)) } else { Ok(()) };
@@ -165,7 +187,7 @@ impl Workers for StandIn {
             for number in -warm_up..job.measure.0.as_secs() as i64 {
                 let phase = if number < 0 { Phase::WarmUp } else { Phase::Measure };
                 for disk in 0..job.disks.len() as u32 {
-                    let interval = second(number, phase, disk);
+                    let interval = second(number, phase, disk, behaviour(&self.orders, job, jobs.len()));
                     window.add(&interval);
                     (self.sink)(FleetEvent::Interval {
                         worker: id.clone(),
@@ -215,6 +237,7 @@ impl Workers for StandIn {
         let mut seen = self.seen.lock().unwrap();
         seen.seeds.extend(jobs.values().map(|job| job.seed));
         seen.measured.extend(jobs.values().next().map(|job| job.profile.block_size.0));
+        seen.who.push(jobs.keys().map(|id| id.0.clone()).collect());
         let host = info("").host;
         (self.sink)(FleetEvent::HostSecond { host: host.clone(), second: Box::default() });
         let hosts = BTreeMap::from([(host, Inventory::default())]);

@@ -1,0 +1,199 @@
+//! Runs that search, grow, compare policies, fill further and further and measure ceilings, with a stand-in for the
+//! fleet whose storage carries what it is told to.
+
+use std::fs;
+
+use loadline_measure::audit::FindingKind;
+use loadline_measure::stats::median;
+
+use crate::folder::manifest::State;
+use crate::plan::Purpose;
+use crate::run::Verdict;
+use crate::runner_tests::Place;
+use crate::stand_in::Orders;
+
+const FOUR: [&str; 4] = ["node-1/0", "node-1/1", "node-2/0", "node-2/1"];
+
+fn study(rest: &str) -> String {
+    format!(
+        "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n{rest}\n[fleet]\nnodes = 2\nworkers_per_node = 2\n\
+         disk_size = \"4MiB\"\n"
+    )
+}
+
+const PHASES: &str = "[phases]\nwarm_up = \"0s\"\nmeasure = \"1s\"\ncool_down = \"0s\"\n";
+
+fn place(study: &str) -> Place {
+    let mut place = Place::new(study);
+    place.names = FOUR.to_vec();
+    place
+}
+
+#[test]
+fn a_load_line_is_searched_resumed_and_found() {
+    let goal = "load_line = { percentile = 50, limit = \"2ms\", width = \"10%\" }";
+    let place = place(&format!("{}{PHASES}[run]\nrepeats = 2\n", study(goal)));
+    let carries = |hang_at| Orders { carries: Some(2_345.0), hang_at, ..Orders::default() };
+    // Ctrl-C in the middle of the search: what it had measured counts when it goes on.
+    assert!(place.go_on(carries(Some(5))).is_err());
+    let begun = place.folder().searches().unwrap();
+    assert!(!begun[0].done && begun[0].steps == 3, "{begun:?}");
+    let steps = place.folder().plan.steps.len();
+    place.go_on(carries(None)).unwrap();
+    let folder = place.folder();
+    assert_eq!(folder.manifest.state, State::Finished);
+    assert!(folder.plan.steps.len() > steps);
+    let found = folder.searches().unwrap().remove(0);
+    let (held, missed) = (found.held.unwrap(), found.missed.unwrap());
+    assert!(held <= 2_345.0 && missed > 2_345.0 && missed / held <= 1.1 + 1e-9, "{found:?}");
+    assert!((found.iops.unwrap() / held - 1.0).abs() < 0.01 && found.latency_us.unwrap() < 600.0);
+    assert!(found.found.contains("p50 <= 2.00 ms holds up to"), "{found:?}");
+    // Each end was measured twice, and every step has the fleet's rate in four parts.
+    let searched = folder.plan.steps.iter().filter(|s| matches!(s.purpose, Purpose::Search { .. }));
+    for step in searched {
+        let Purpose::Search { load, .. } = step.purpose else { unreachable!() };
+        let rate = step.profile.rate.unwrap().rate.iops(step.profile.block_size);
+        assert!((rate * 4.0 / load - 1.0).abs() < 1e-12, "{step:?}");
+    }
+    let at = |load: f64| {
+        let same = |p: Purpose| matches!(p, Purpose::Search { load: l, .. } if l == load);
+        folder.plan.steps.iter().filter(|s| same(s.purpose)).count()
+    };
+    assert_eq!((at(held), at(missed)), (2, 2));
+    assert_eq!(Verdict::of(&folder).unwrap().complete, folder.plan.steps.len());
+    place.go_on(carries(None)).unwrap();
+    assert_eq!(place.folder().plan.steps.len(), folder.plan.steps.len(), "a finished run stays as it is");
+}
+
+#[test]
+fn a_capacity_is_the_most_workers_on_each_node() {
+    let goal = "capacity = { percentile = 50, limit = \"2ms\" }\nsuccess = [\"fleet >= 1900 IOPS of 4K read\", \
+                \"each node >= 1100 IOPS of 4K read under 2ms at p50\"]";
+    let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n", study(goal)));
+    let orders = Orders { carries: Some(3_000.0), carries_workers: true, ..Orders::default() };
+    place.go_on(orders).unwrap();
+    let folder = place.folder();
+    let found = folder.searches().unwrap().remove(0);
+    assert_eq!((found.held, found.missed, found.iops), (Some(1.0), Some(2.0), Some(2_000.0)), "{found:?}");
+    let who = place.seen.lock().unwrap().who.clone();
+    assert!(who.contains(&vec!["node-1/0".into(), "node-2/0".into()]), "one of each node: {who:?}");
+    // Slow steps are no success: the first criterion says nothing of latency, the second is missed.
+    let verdict = Verdict::of(&folder).unwrap();
+    assert_eq!(verdict.missed.len(), 1, "{verdict:?}");
+    assert!(verdict.missed[0].contains("1,000 IOPS on the node that did least"), "{verdict:?}");
+}
+
+#[test]
+fn workers_are_added_one_by_one_in_a_circle_over_the_nodes() {
+    let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n[matrix]\nworkers = \"each\"\n", study("")));
+    place.go_on(Orders::default()).unwrap();
+    let who = place.seen.lock().unwrap().who.clone();
+    let expected: [&[&str]; 4] = [
+        &["node-1/0"],
+        &["node-1/0", "node-2/0"],
+        &["node-1/0", "node-1/1", "node-2/0"],
+        &["node-1/0", "node-1/1", "node-2/0", "node-2/1"],
+    ];
+    assert_eq!(who, expected.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>()));
+    let folder = place.folder();
+    let labels: Vec<&str> = folder.plan.steps.iter().map(|s| s.label.as_str()).collect();
+    assert_eq!(labels[0], "B4-T1-O1-W0-PR-w1");
+    assert_eq!(labels[3], "B4-T1-O1-W0-PR", "all of them is the load as it is");
+    let last = folder.result(&folder.plan.steps[2]).unwrap().unwrap();
+    let nodes: Vec<f64> = last.nodes.values().map(|node| node.iops).collect();
+    assert_eq!((nodes, last.seconds.len()), (vec![2_000.0, 1_000.0], 1));
+}
+
+#[test]
+fn each_policy_has_files_of_its_own_which_are_removed() {
+    let policies =
+        "[[policy]]\nname = \"one\"\nfolder = \"one\"\n[[policy]]\nname = \"two\"\nfolder = \"two\"\n";
+    let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n{policies}", study("")));
+    let beside = |name: &str| place.path.with_file_name(name);
+    fs::create_dir(beside("one")).unwrap();
+    fs::create_dir(beside("two")).unwrap();
+    place.go_on(Orders { crash_at_the_end: true, ..Orders::default() }).unwrap_err();
+    let made = |name: &str| fs::read_dir(beside(name)).unwrap().count();
+    assert_eq!((made("one"), made("two")), (4, 4));
+    place.go_on(Orders::default()).unwrap();
+    assert_eq!((made("one"), made("two"), place.folder().manifest.state), (0, 0, State::Finished));
+    let folder = place.folder();
+    let labels: Vec<&str> = folder.plan.steps.iter().map(|s| s.label.as_str()).collect();
+    assert_eq!(labels, ["B4-T1-O1-W0-PR-one", "B4-T1-O1-W0-PR-two"]);
+    let seen = place.seen.lock().unwrap();
+    assert_eq!(seen.fills, 2, "each policy's disks are filled");
+    let last = &seen.disks["node-1/0"][0];
+    assert!(last.contains("/two/loadline-"), "{last}");
+}
+
+#[test]
+fn levels_of_filling_come_in_order_and_each_writes_on_from_the_one_before() {
+    let levels = "[matrix]\nfill_level = [\"75%\", \"25%\"]\nworking_set = [\"25%\"]\n";
+    let place = place(&format!("{}{PHASES}[run]\nrepeats = 2\n{levels}", study("")));
+    place.go_on(Orders::default()).unwrap();
+    let folder = place.folder();
+    let order: Vec<(Option<f64>, u32)> = folder.plan.steps.iter().map(|s| (s.fill_level, s.repeat)).collect();
+    assert_eq!(order, [(Some(25.0), 1), (Some(25.0), 2), (Some(75.0), 1), (Some(75.0), 2)]);
+    let seen = place.seen.lock().unwrap();
+    let mib = 1 << 20;
+    assert_eq!(seen.fill_extents.len(), 2);
+    assert_eq!(seen.fill_extents[0].0, 0);
+    assert_eq!(seen.fill_extents[1].0, mib, "the first MiB of four is written already");
+    assert!(seen.fill_extents[1].1.contains(&(2 * mib).to_string()), "{:?}", seen.fill_extents);
+    assert_eq!(folder.manifest.filled_percent, Some(75.0));
+}
+
+#[test]
+fn ceilings_are_measured_first_by_the_first_worker_of_each_node() {
+    let ceilings = "[[ceilings.node]]\nname = \"node-1\"\nfolder = \".\"\nsize = \"1MiB\"\n[[ceilings.node]]\n\
+                    name = \"node-2\"\ndevices = [\"null:1GiB\"]\n";
+    let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\nverify = true\n{ceilings}", study("")));
+    place.go_on(Orders::default()).unwrap();
+    let folder = place.folder();
+    assert_eq!(folder.plan.steps[0].purpose, Purpose::Ceiling);
+    let seen = place.seen.lock().unwrap();
+    assert_eq!(seen.who[0], ["node-1/0", "node-2/0"]);
+    assert_eq!(seen.fills, 2, "the files, and the scratch file");
+    assert_eq!(seen.scans.len(), 0, "it only reads");
+    let ceiling = folder.result(&folder.plan.steps[0]).unwrap().unwrap();
+    assert_eq!(ceiling.figures.total.iops, 2_000.0);
+    assert_eq!(place.disks().len(), 0);
+    let left = fs::read_dir(place.path.parent().unwrap()).unwrap().flatten();
+    assert_eq!(left.filter(|e| e.path().extension().is_some_and(|x| x == "img")).count(), 0);
+}
+
+#[test]
+fn a_node_without_workers_has_no_ceiling() {
+    let ceilings = "[[ceilings.node]]\nname = \"node-9\"\ndevices = [\"null:1GiB\"]\n";
+    let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n{ceilings}", study("")));
+    let message = place.go_on(Orders::default()).unwrap_err().message;
+    assert!(message.contains("node-9") && message.contains("node-1, node-2"), "{message}");
+}
+
+#[test]
+fn a_warm_up_ends_when_the_load_is_steady_and_is_shared_by_the_steps_of_a_sweep() {
+    let phases = PHASES.replace("[phases]", "[phases]\nsteady = { limit = \"60s\", round = \"2s\" }");
+    let sweep = "[vary]\noutstanding = [2, 4]\n[[profile]]\nuse = \"B8-T1-O1-W0-PR\"\n";
+    let place = place(&format!("{}{phases}[run]\nrepeats = 1\n{sweep}", study("")));
+    place.go_on(Orders { unsteady_s: 30, ..Orders::default() }).unwrap();
+    let folder = place.folder();
+    let results: Vec<_> = folder.results().unwrap().into_iter().map(|(_, r)| r.unwrap()).collect();
+    let shared: Vec<u32> = results.iter().map(|r| r.warm_up.as_ref().unwrap().step).collect();
+    assert_eq!(shared, [1, 1, 1, 4, 4, 4], "one for each block size");
+    assert!(results.iter().all(|r| r.warm_up.as_ref().unwrap().steady));
+    assert_eq!(place.seen.lock().unwrap().who.len(), 6 + 2);
+    let seconds: Vec<f64> = results.iter().map(|r| r.warm_up.as_ref().unwrap().seconds as f64).collect();
+    assert!(median(&seconds).unwrap() >= 10.0, "{seconds:?}");
+}
+
+#[test]
+fn what_is_not_steady_at_the_limit_is_measured_and_marked() {
+    let phases = PHASES.replace("[phases]", "[phases]\nsteady = { limit = \"10s\" }");
+    let place = place(&format!("{}{phases}[run]\nrepeats = 1\n", study("")));
+    place.go_on(Orders { unsteady_s: 195, ..Orders::default() }).unwrap();
+    let folder = place.folder();
+    let result = folder.result(&folder.plan.steps[0]).unwrap().unwrap();
+    assert!(!result.warm_up.as_ref().unwrap().steady);
+    let marked = result.findings.iter().find(|f| f.kind == FindingKind::NotSteady).unwrap();
+    assert!(marked.found.contains("after 10 s"), "{marked:?}");
+}
