@@ -28,6 +28,10 @@ enum What {
     Second,
     /// `report.json`, which is also what `loadline run --json` prints.
     Report,
+    /// What `loadline analyze --json` prints.
+    Analysis,
+    /// What `loadline compare --json` prints.
+    Compare,
 }
 
 pub(crate) fn run(args: Args) -> Exit {
@@ -38,6 +42,8 @@ pub(crate) fn run(args: Args) -> Exit {
         What::Step => loadline_study::schema::step(),
         What::Second => loadline_study::schema::second(),
         What::Report => loadline_report::json::schema(),
+        What::Analysis => loadline_study::json_schema::of::<loadline_report::analysis::Analyses>(),
+        What::Compare => loadline_study::json_schema::of::<loadline_report::compare::Comparison>(),
     };
     let text = loadline_study::json_schema::text(&schema);
     out::write(text.as_bytes());

@@ -4,6 +4,7 @@
 //! what is printed is the median of the ratios, and their range. CPU is the whole process's as the kernel accounts
 //! it, io_uring's kernel workers included (fio's own figure leaves them out).
 
+mod analysis;
 mod fleet;
 mod pair;
 mod program;
@@ -19,7 +20,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(max_term_width = 100)]
 struct Args {
-    /// Only what contains one of these words: memory, disk, latency, null, fleet. [default: all] If the first is `san`, the
+    /// Only what contains one of these words: memory, disk, latency, null, fleet, analysis. [default: all] If the first is `san`, the
     /// virtual SAN is measured instead: nbd, vhost, kill, idle; and ceph, if that is named. `vhost` alone is `san vhost`.
     names: Vec<String>,
     /// How many pairs of each.
@@ -99,6 +100,10 @@ fn run(args: &Args) -> Result<(), String> {
     if wanted("fleet") {
         println!();
         fleet::measure(&context.program, &args.disk)?;
+    }
+    if wanted("analysis") {
+        println!();
+        analysis::measure(&context.program, &args.disk)?;
     }
     tell_steal(cpu);
     Ok(())
