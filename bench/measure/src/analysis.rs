@@ -1,6 +1,9 @@
 //! What measured points come to: for each load the saturation of its growth, the knee and the load line of its sweep,
 //! the cliffs inside its series, and the findings of all of them.
 
+mod sweeps;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -18,6 +21,7 @@ use crate::point::{Point, Stated};
 use crate::saturation::{Saturation, saturation};
 use crate::stats::median;
 use crate::steady::{ROUNDS, Steadiness, rounds, steadiness};
+use sweeps::{Sweep, sweeps};
 
 /// A latency and its limit, such as `p99 <= 3ms` or `mean <= 2ms`.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +61,17 @@ impl fmt::Display for LatencyLimit {
 }
 
 impl LatencyLimit {
+    /// The latency that is judged; infinite where a point missed whatever its latency says: I/Os failed, workers were
+    /// lost, or an offered rate was not carried. `None` if the point does not state it.
+    fn judged(&self, point: &Point) -> Option<f64> {
+        let carried = match (point.rate_iops, point.iops) {
+            (Some(rate), Some(iops)) => iops.value + iops.half_digit >= CARRIED * rate,
+            _ => true,
+        };
+        let sound = carried && point.errors == 0 && point.lost_workers == 0;
+        if sound { self.of(point) } else { Some(f64::INFINITY) }
+    }
+
     fn of(&self, point: &Point) -> Option<f64> {
         match self.percentile {
             None => point.mean_us.map(|mean| mean.value),
@@ -78,6 +93,9 @@ pub struct Options {
     /// Whether the points were audited when they were measured, so that only what they come to together is looked at.
     pub audited: bool,
 }
+
+/// A rate is carried if this share of it completes.
+const CARRIED: f64 = 0.99;
 
 /// What varies from point to point of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -104,13 +122,15 @@ pub struct Cliff {
     pub to: f64,
 }
 
-/// The points of one load in one condition.
+/// A sweep of one load in one condition, or points of it in which nothing varies.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Group {
     /// The load.
     pub profile: String,
     /// The condition, if the source names one.
     pub condition: Option<String>,
+    /// What is the same in all points, where the load has several sweeps: `depths of 4 workers`.
+    pub at: Option<String>,
     /// How many points there are.
     pub points: usize,
     /// What varies; `null` if it is one load.
@@ -146,6 +166,9 @@ pub struct Analysis {
     pub findings: Vec<Finding>,
 }
 
+/// The points of one place on an axis: the load, and which points they are.
+type Place = (f64, Vec<usize>);
+
 /// Analyses the points of one source.
 pub fn analyse(mut points: Vec<Point>, options: &Options) -> Analysis {
     for point in &mut points {
@@ -157,66 +180,59 @@ pub fn analyse(mut points: Vec<Point>, options: &Options) -> Analysis {
         }
     }
     let mut findings = if options.audited { Vec::new() } else { audit(&points) };
-    let mut order: Vec<(String, Option<String>)> = Vec::new();
+    // In the order of the source, and found by name: a table may have as many loads as rows.
+    let mut places: BTreeMap<(&str, Option<&String>), usize> = BTreeMap::new();
+    let mut loads: Vec<Vec<&Point>> = Vec::new();
     for point in &points {
-        let key = (point.family().to_string(), point.condition.clone());
-        if !order.contains(&key) {
-            order.push(key);
+        let key = (point.family(), point.condition.as_ref());
+        let place = *places.entry(key).or_insert_with(|| {
+            loads.push(Vec::new());
+            loads.len() - 1
+        });
+        loads[place].push(point);
+    }
+    let mut firsts: BTreeMap<&str, &[&Point]> = BTreeMap::new();
+    let mut groups: Vec<Group> = Vec::new();
+    for load in &loads {
+        let first = *firsts.entry(load[0].family()).or_insert(load);
+        for sweep in sweeps(load) {
+            let mut group = group(load[0], &sweep, options);
+            if load[0].condition.is_some() && !std::ptr::eq(first, load.as_slice()) {
+                group.against_first = against_first(first, load, group.in_bytes);
+            }
+            groups.push(group);
         }
     }
-    let mut groups: Vec<Group> = order
-        .into_iter()
-        .map(|(profile, condition)| {
-            let mine: Vec<&Point> =
-                points.iter().filter(|p| p.family() == profile && p.condition == condition).collect();
-            group(profile, condition, &mine, options)
-        })
-        .collect();
-    groups.iter_mut().for_each(|group| against_first(group, &points));
     if !options.audited {
         findings.extend(groups.iter().filter_map(cliffs));
     }
     Analysis { groups, findings }
 }
 
-/// What each later condition of a load is of the first one, at one number of workers.
-fn against_first(group: &mut Group, points: &[Point]) {
-    let of = |condition: Option<&String>| -> Vec<&Point> {
-        let mine = |p: &&Point| p.family() == group.profile && p.condition.as_ref() == condition;
-        points.iter().filter(mine).collect()
-    };
-    let amount = |point: &Point| match group.in_bytes {
+/// What a point carried: I/Os a second, or bytes where a source has no others.
+fn amount(point: &Point, in_bytes: bool) -> Option<f64> {
+    match in_bytes {
         true => point.throughput.as_ref().map(|t| t.bytes_per_s.value),
         false => point.iops.map(|iops| iops.value),
-    };
-    let first = points.iter().find(|p| p.family() == group.profile).and_then(|p| p.condition.as_ref());
-    if group.condition.is_none() || first == group.condition.as_ref() {
-        return;
-    }
-    let (before, after) = (of(first), of(group.condition.as_ref()));
-    let Some(workers) = after.first().map(|p| p.workers) else { return };
-    let middle = |points: &[&Point]| {
-        let same: Vec<f64> =
-            points.iter().filter(|p| p.workers == workers).filter_map(|p| amount(p)).collect();
-        median(&same).filter(|m| *m > 0.0)
-    };
-    if let (Some(before), Some(after)) = (middle(&before), middle(&after)) {
-        group.against_first = Some(after / before);
     }
 }
 
-/// The points of one place on the axis: the load, and a value of each repeat.
-type Place = (f64, Vec<usize>);
-
-fn group(profile: String, condition: Option<String>, points: &[&Point], options: &Options) -> Group {
-    let (axis, places) = axis(points);
-    let in_bytes = points.iter().all(|p| p.iops.is_none());
-    let amount = |point: &Point| match in_bytes {
-        true => point.throughput.as_ref().map(|t| t.bytes_per_s.value),
-        false => point.iops.map(|iops| iops.value),
+/// What a later condition of a load is of the first one, at one number of workers.
+fn against_first(first: &[&Point], later: &[&Point], in_bytes: bool) -> Option<f64> {
+    let workers = later.first()?.workers;
+    let middle = |points: &[&Point]| {
+        let same = points.iter().filter(|p| p.workers == workers);
+        let amounts: Vec<f64> = same.filter_map(|p| amount(p, in_bytes)).collect();
+        median(&amounts).filter(|m| *m > 0.0)
     };
+    Some(middle(later)? / middle(first)?)
+}
+
+fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
+    let Sweep { axis, points, places, .. } = sweep;
+    let in_bytes = points.iter().all(|p| p.iops.is_none());
     let middle = |place: &Place| {
-        let amounts: Vec<f64> = place.1.iter().filter_map(|i| amount(points[*i])).collect();
+        let amounts: Vec<f64> = place.1.iter().filter_map(|i| amount(points[*i], in_bytes)).collect();
         median(&amounts).map(|amount| (place.0, amount))
     };
     let series: Vec<(f64, f64)> = places.iter().filter_map(middle).collect();
@@ -228,58 +244,39 @@ fn group(profile: String, condition: Option<String>, points: &[&Point], options:
         places.iter().map(|place| Some((middle(place)?.1, mean_of(place)?))).collect();
     let curve = curve.filter(|_| axis.is_some());
     let line = options.limit.as_ref().filter(|_| axis.is_some()).and_then(|limit| {
-        let level = |place: &Place| -> Option<Level> {
+        let level = |place: &Place| -> Option<(f64, Level)> {
             let each = |value: &dyn Fn(&Point) -> Option<f64>| -> Option<Vec<f64>> {
                 place.1.iter().map(|i| value(points[*i])).collect()
             };
-            Some(Level { iops: each(&amount)?, latency_us: each(&|p| limit.of(p))? })
+            let iops = each(&|p| amount(p, in_bytes))?;
+            Some((place.0, Level { iops, latency_us: each(&|p| limit.judged(p))? }))
         };
-        let levels: Option<Vec<Level>> = places.iter().map(level).collect();
-        load_line(&levels?, limit.limit_us)
+        // A place whose points have no such percentile, with too few I/Os for one, says nothing.
+        let (loads, levels): (Vec<f64>, Vec<Level>) = places.iter().filter_map(level).unzip();
+        let line = load_line(&levels, limit.limit_us)?;
+        Some((loads[line.last], line))
     });
     let with_series = points.iter().rev().find(|p| p.series.len() >= 2 * ROUNDS);
     Group {
+        profile: load.family().to_string(),
+        condition: load.condition.clone(),
+        at: sweep.at.clone(),
         points: points.len(),
         in_bytes,
         most: series.iter().map(|(_, amount)| *amount).reduce(f64::max),
         against_first: None,
-        saturation: (axis == Some(Axis::Workers)).then(|| saturation(&series)).flatten(),
+        saturation: (*axis == Some(Axis::Workers)).then(|| saturation(&series)).flatten(),
         knee: curve.and_then(|curve| knee(&curve, SENSITIVITY).map(|at| curve[at].0)),
-        load_at_line: line.as_ref().map(|line| places[line.last].0),
-        load_line: line,
+        load_at_line: line.as_ref().map(|(load, _)| *load),
+        load_line: line.map(|(_, line)| line),
         of_ceiling: points.iter().filter_map(|p| share_of_ceiling(p)).reduce(f64::max),
         steadiness: with_series.and_then(|p| {
             let seconds: Vec<f64> = p.series.iter().map(|s| s.iops).collect();
             steadiness(&rounds(&seconds, ROUNDS)?)
         }),
         cliffs: points.iter().flat_map(|p| cliffs_of(p)).collect(),
-        axis,
-        profile,
-        condition,
+        axis: *axis,
     }
-}
-
-/// What varies between the points, and the points at each place of it, ascending. Workers first: a series that grows by
-/// workers also has more outstanding.
-fn axis(points: &[&Point]) -> (Option<Axis>, Vec<Place>) {
-    type Load = fn(&Point) -> Option<f64>;
-    let axes: [(Axis, Load); 3] = [
-        (Axis::Workers, |p| p.workers.map(f64::from)),
-        (Axis::Rate, |p| p.rate_iops),
-        (Axis::Outstanding, |p| p.outstanding),
-    ];
-    for (axis, load) in axes {
-        let loads: Option<Vec<f64>> = points.iter().map(|p| load(p)).collect();
-        let Some(loads) = loads else { continue };
-        let mut distinct = loads.clone();
-        distinct.sort_by(f64::total_cmp);
-        distinct.dedup();
-        if distinct.len() > 1 {
-            let at = |place: f64| (0..loads.len()).filter(|i| loads[*i] == place).collect();
-            return (Some(axis), distinct.into_iter().map(|place| (place, at(place))).collect());
-        }
-    }
-    (None, vec![(0.0, (0..points.len()).collect())])
 }
 
 fn cliffs_of(point: &Point) -> Vec<Cliff> {

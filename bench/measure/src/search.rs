@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const MOST_PROBES: usize = 40;
 /// Loads beyond so many times the expected most are not offered: whatever holds them is no storage.
 const FARTHEST: f64 = 16.0;
-/// Loads under this share of the expected most are not tried: then nothing holds.
+/// Loads under this share of the expected most are not tried either: then nothing holds.
 const LOWEST: f64 = 1.0 / 4096.0;
 /// Until a load was missed, it is expected to be by this much more than the expected most.
 const EXPECTED_MISS: f64 = 1.1;
@@ -21,6 +21,8 @@ pub enum Scale {
         most: f64,
         /// The bracket's upper end is at most this share above its lower one, such as 0.05.
         width: f64,
+        /// Loads below this are not tried: they say too little.
+        least: f64,
     },
     /// Whole numbers from 1 on, such as workers: the bracket is two neighbours.
     Whole {
@@ -157,7 +159,7 @@ impl Search {
             return Next::Measure(load);
         }
         let step = match self.scale {
-            Scale::Real { most, width } => real(most, width, &tallies),
+            Scale::Real { most, width, least } => real(most, width, least, &tallies),
             Scale::Whole { most } => whole(f64::from(most.max(1)), &tallies),
         };
         let (step, found) = match step {
@@ -195,13 +197,13 @@ enum Step {
 
 /// Bisects, by ratio, to half the width; then the ends lie a quarter of the width outside of that, so that neither is
 /// so near to the border that chance decides about it.
-fn real(most: f64, width: f64, tallies: &Tallies) -> Step {
+fn real(most: f64, width: f64, least: f64, tallies: &Tallies) -> Step {
     let (held, missed) = tallies.ends();
-    let (lowest, farthest) = (most * LOWEST, most * FARTHEST);
+    let (lowest, farthest) = ((most * LOWEST).max(least), most * FARTHEST);
     let (held, missed) = match (held, missed) {
-        (None, None) => return Step::Measure(most / 2.0),
-        (None, Some(missed)) if missed / 4.0 < lowest => return Step::Confirm(Found::Nothing { missed }),
-        (None, Some(missed)) => return Step::Measure(missed / 4.0),
+        (None, None) => return Step::Measure((most / 2.0).max(lowest)),
+        (None, Some(missed)) if missed <= lowest => return Step::Confirm(Found::Nothing { missed }),
+        (None, Some(missed)) => return Step::Measure((missed / 4.0).max(lowest)),
         (Some(held), None) if held >= farthest => return Step::Confirm(Found::Everything { held }),
         (Some(held), None) => {
             let expected = most * EXPECTED_MISS;

@@ -105,7 +105,7 @@ fn the_search_brackets_the_capacity_of_a_queue_in_95_of_100_runs_and_in_fewer_st
         let mut chance = Chance::new(seed);
         // What a closed loop told beforehand, a few percent off.
         let most = SERVERS as f64 * 1e6 / SERVICE_US * (1.0 + 0.03 * chance.normal());
-        let search = Search { scale: Scale::Real { most, width: 0.05 }, repeats: 3 };
+        let search = Search { scale: Scale::Real { most, width: 0.05, least: 0.0 }, repeats: 3 };
         let (found, took) = searched(search, |rate| queue_p99(rate, 150_000, &mut chance) <= LIMIT_US);
         steps += took;
         if let Found::Bracket { held, missed } = found {
@@ -125,7 +125,7 @@ fn the_search_finds_a_cliff_although_one_measurement_in_thirty_is_an_outlier() {
         let mut chance = Chance::new(1_000 + seed);
         let most = 100_000.0;
         let capacity = most * (0.15 + 0.8 * chance.share());
-        let search = Search { scale: Scale::Real { most, width: 0.05 }, repeats: 3 };
+        let search = Search { scale: Scale::Real { most, width: 0.05, least: 0.0 }, repeats: 3 };
         let (found, took) = searched(search, |rate| {
             let outlier = chance.share() < 1.0 / 30.0;
             !outlier && rate <= capacity * (1.0 + 0.003 * chance.normal())
@@ -175,16 +175,27 @@ fn a_search_ends_whatever_is_measured() {
         let mut chance = Chance::new(seed);
         let bias = chance.share();
         let scale = match seed % 2 {
-            0 => Scale::Real { most: 1e5, width: 0.05 },
+            0 => Scale::Real { most: 1e5, width: 0.05, least: 0.0 },
             _ => Scale::Whole { most: 1 + (seed % 50) as u32 },
         };
         let search = Search { scale, repeats: 1 + (seed % 6) as u32 };
         let (_, took) = searched(search, |_| chance.share() < bias);
         assert!(took <= 40 + 12, "seed {seed}: {took}");
     }
-    let search = Search { scale: Scale::Real { most: 1e5, width: 0.05 }, repeats: 2 };
+    let search = Search { scale: Scale::Real { most: 1e5, width: 0.05, least: 0.0 }, repeats: 2 };
     assert!(matches!(searched(search, |_| true).0, Found::Everything { .. }));
     assert!(matches!(searched(search, |_| false).0, Found::Nothing { .. }));
+    let scale = Scale::Real { most: 1e5, width: 0.05, least: 3_000.0 };
+    let mut tried = Vec::new();
+    let found = searched(Search { scale, ..search }, |load| {
+        tried.push(load);
+        false
+    });
+    assert_eq!(
+        found.0,
+        Found::Nothing { missed: 3_000.0 },
+        "not below the least that says something: {tried:?}"
+    );
 }
 
 #[test]

@@ -45,11 +45,15 @@ impl Analyses {
 /// One source on a terminal. `limited` says whether a latency limit was stated, so that a load line could be drawn.
 pub fn text(source: &SourceAnalysis, limited: bool) -> String {
     let SourceAnalysis { source: name, kind, points, analysis } = source;
+    let mut names: Vec<(&String, &Option<String>)> =
+        analysis.groups.iter().map(|group| (&group.profile, &group.condition)).collect();
+    names.dedup();
+    let loads = names.len();
     let mut text = format!(
         "{name}: {kind}, {points} {} of {} {}\n",
         counted(*points, "point"),
-        analysis.groups.len(),
-        counted(analysis.groups.len(), "load")
+        loads,
+        counted(loads, "load")
     );
     if !analysis.findings.is_empty() {
         text.push('\n');
@@ -74,7 +78,10 @@ pub fn text(source: &SourceAnalysis, limited: bool) -> String {
     titles.extend(of_ceiling.then_some("of ceiling"));
     let mut rows = vec![titles.into_iter().map(String::from).collect::<Vec<_>>()];
     for group in groups {
-        let mut row = vec![group.profile.clone()];
+        let mut row = vec![match &group.at {
+            Some(at) => format!("{}, {at}", group.profile),
+            None => group.profile.clone(),
+        }];
         row.extend(with_condition.then(|| group.condition.clone().unwrap_or_default()));
         row.push(group.points.to_string());
         row.push(group.most.map_or("-".into(), |most| amount(most, group.in_bytes)));
@@ -129,7 +136,9 @@ fn word(trend: Trend) -> &'static str {
 }
 
 fn load_line(group: &Group) -> String {
-    let Some(line) = &group.load_line else { return "none".into() };
+    let Some(line) = &group.load_line else {
+        return if group.axis.is_some() { "none".into() } else { "-".into() };
+    };
     let LoadLine { held, missed, low, high, .. } = line;
     let at = match (group.axis, group.load_at_line) {
         (Some(Axis::Workers), Some(load)) => format!(" at {load:.0} workers"),

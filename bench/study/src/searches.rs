@@ -52,6 +52,8 @@ pub struct SearchPlan {
     pub repeats: u32,
     /// Workers of the fleet, and nodes.
     fleet: (u32, u32),
+    /// Length of the window, seconds.
+    window_s: f64,
 }
 
 /// What a search needs to know of a complete step.
@@ -74,6 +76,11 @@ impl Measured {
             lost: result.lost() > 0,
             offered: profile.rate.map(|offered| offered.rate.iops(profile.block_size) * workers),
         }
+    }
+
+    /// Whether there are too few I/Os for the percentile.
+    fn is_shallow(&self, percentile: Percentile) -> bool {
+        self.figures.total.latency_us.percentile(&percentile.name()).is_none()
     }
 
     /// Whether the limit was held: the percentile is within it, nothing failed, and what was offered was carried. With
@@ -117,11 +124,22 @@ pub struct SearchResult {
 /// The searches of a study, in their order.
 pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
     let fleet = (study.fleet.workers(), study.fleet.node_count().max(1));
+    let window_s = study.phases.measure.0.as_secs_f64();
     let mut searches = Vec::new();
     let mut add = |point: Point, over, percentile, limit: loadline_base::units::TimeSpan, width| {
         let number = searches.len() as u32 + 1;
         let (limit_us, repeats) = (limit.0.as_nanos() as f64 / 1e3, study.run.repeats);
-        searches.push(SearchPlan { number, point, over, percentile, limit_us, width, repeats, fleet });
+        searches.push(SearchPlan {
+            number,
+            point,
+            over,
+            percentile,
+            limit_us,
+            width,
+            repeats,
+            fleet,
+            window_s,
+        });
     };
     let usage = |message: String| Err(StudyError::usage(message));
     if let Some(goal) = &study.load_line {
@@ -181,6 +199,11 @@ impl SearchPlan {
         format!("{over} of {} with {} <= {limit}", self.point.label, self.percentile.name())
     }
 
+    /// The rate at which a window has I/Os enough for the percentile, and a tenth more, since they come at random.
+    fn least_rate(&self) -> f64 {
+        1.1 * self.percentile.samples() / self.window_s
+    }
+
     fn search(&self, measured: &[Measured]) -> Option<Search> {
         let scale = match self.over {
             SearchOver::Rate => {
@@ -190,7 +213,7 @@ impl SearchPlan {
                     .map(|m| m.figures.total.iops)
                     .collect();
                 let most = median(&closed).filter(|most| *most > 0.0)?;
-                Scale::Real { most, width: self.width }
+                Scale::Real { most, width: self.width, least: self.least_rate() }
             }
             SearchOver::Outstanding => Scale::Whole { most: self.point.profile.outstanding },
             SearchOver::WorkersPerNode => Scale::Whole { most: self.fleet.0 / self.fleet.1 },
@@ -271,6 +294,14 @@ impl SearchPlan {
             found: String::new(),
         };
         result.found = self.sentence(&result, state, found);
+        let shallow = self.mine(measured).filter(|(_, m)| m.is_shallow(self.percentile)).count();
+        if shallow > 0 && self.over != SearchOver::Rate {
+            result.found.push_str(&format!(
+                "; {shallow} measurements had fewer than the {} I/Os that a {name} needs, and hold only if all of theirs \
+                 were within the limit: measure longer",
+                loadline_base::figures::thousands(self.percentile.samples())
+            ));
+        }
         result
     }
 
@@ -302,7 +333,14 @@ impl SearchPlan {
                 thousands(missed)
             ),
             (_, Some(Found::Nothing { missed })) => {
-                format!("{limit} is missed even at {} {unit}, the least that was tried", thousands(missed))
+                let why = match self.over {
+                    SearchOver::Rate => format!(
+                        ", the least that was tried: at lower rates a window of {} s has too few I/Os for a {}",
+                        self.window_s, result.percentile
+                    ),
+                    _ => String::new(),
+                };
+                format!("{limit} is missed even at {} {unit}{why}", thousands(missed))
             }
             (_, Some(Found::Everything { held })) => {
                 format!("{limit} holds at {} {unit}, the most that there is{carried}{at}", thousands(held))
