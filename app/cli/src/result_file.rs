@@ -124,7 +124,7 @@ impl Place {
 }
 
 /// Writes beside the file, and puts that in its place.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let mut file = OpenOptions::new().write(true).create_new(true).open(&beside)?;

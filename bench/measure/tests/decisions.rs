@@ -170,6 +170,21 @@ fn the_search_over_workers_finds_neighbours_and_measures_each_often_enough() {
 }
 
 #[test]
+fn an_end_whose_two_measurements_disagree_is_measured_a_third_time() {
+    let search = Search { scale: Scale::Whole { most: 4 }, repeats: 2 };
+    for third in [true, false] {
+        let mut of_three = [true, false, third].into_iter();
+        let (found, took) = searched(search, |workers| match workers {
+            3.0 => of_three.next().unwrap(),
+            workers => workers < 3.0,
+        });
+        let (held, missed) = if third { (3.0, 4.0) } else { (2.0, 3.0) };
+        assert_eq!(found, Found::Bracket { held, missed }, "after {took} measurements");
+        assert_eq!(of_three.next(), None, "all three were asked for");
+    }
+}
+
+#[test]
 fn a_search_ends_whatever_is_measured() {
     for seed in 0..2_000 {
         let mut chance = Chance::new(seed);

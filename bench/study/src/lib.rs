@@ -23,6 +23,7 @@ pub mod axes;
 mod bounds;
 pub mod ceilings;
 pub mod check;
+mod conditioning;
 pub mod error;
 pub mod file;
 pub mod folder;

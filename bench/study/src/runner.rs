@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::future::pending;
 use std::path::PathBuf;
 
-use loadline_fleet::{Loss, LossReason, PerWorker, StepOutcome, WorkerId, WorkerInfo};
+use loadline_fleet::{LossReason, StepOutcome, WorkerId, WorkerInfo};
 use loadline_load::VerifyReport;
 use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
@@ -14,6 +13,7 @@ use loadline_load::{FileIdentity, Job};
 use loadline_measure::audit::{Finding, FindingKind};
 use tokio::sync::watch;
 
+use crate::conditioning::not_steady;
 use crate::error::StudyError;
 use crate::folder::OwnedFolder;
 use crate::folder::events::RunEvent;
@@ -25,7 +25,7 @@ use crate::plan::{Purpose, Step};
 use crate::progress::Update;
 use crate::record::Shared;
 use crate::searches::Measured;
-use crate::settle::{Settling, WarmUp};
+use crate::settle::WarmUp;
 use crate::step::{collect, integrity};
 use crate::stop::or_stop;
 use crate::when::When;
@@ -36,10 +36,10 @@ const MOST_IN_VAIN: u32 = 3;
 
 /// A run's folder, and workers to go on with it.
 pub(crate) struct Runner<'a, W> {
-    owned: &'a mut OwnedFolder,
+    pub(crate) owned: &'a mut OwnedFolder,
     pub(crate) workers: W,
-    shared: Shared,
-    stop: watch::Receiver<bool>,
+    pub(crate) shared: Shared,
+    pub(crate) stop: watch::Receiver<bool>,
     /// Workers whose job was taken once, since this process began: what they are asked can be done.
     taken: BTreeSet<WorkerId>,
     /// The last steps that no worker finished, in a row.
@@ -50,7 +50,7 @@ pub(crate) struct Runner<'a, W> {
     measured: Vec<Measured>,
     /// The last warm-up until the load was steady, and of which step; of this process, since what was between two is not
     /// known.
-    warm: Option<(Step, WarmUp)>,
+    pub(crate) warm: Option<(Step, WarmUp)>,
 }
 
 impl<'a, W> Runner<'a, W> {
@@ -127,7 +127,7 @@ impl<W: Workers> Runner<'_, W> {
         if begun || !self.owned.is_fresh() { Ok(()) } else { self.remove_files().await }
     }
 
-    fn jobs(&self) -> Jobs<'_> {
+    pub(crate) fn jobs(&self) -> Jobs<'_> {
         let folder = &self.owned.folder;
         Jobs { manifest: &folder.manifest, plan: &folder.plan, run: folder.path() }
     }
@@ -236,108 +236,10 @@ impl<W: Workers> Runner<'_, W> {
     }
 
     /// Whether nothing is left to be measured.
-    fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         let plan = &self.owned.folder.plan;
         plan.steps.iter().all(|step| self.complete.contains(&step.number))
             && plan.searches.iter().all(|search| search.next(&self.measured, 0).is_none())
-    }
-
-    /// Writes once all that the profiles use, unless that was done, or as much as the lowest level of filling asks for.
-    async fn fill(&mut self) -> Result<(), StudyError> {
-        let folder = &self.owned.folder;
-        let scratch = folder.manifest.files.iter().any(|file| file.ceiling);
-        if !(folder.plan.fill || scratch) || folder.manifest.filled || self.is_measured() {
-            return Ok(());
-        }
-        let lowest = self.owned.folder.plan.loads().find_map(|step| step.fill_level);
-        self.write_once(lowest.map(|level| (0.0, level))).await?;
-        self.owned.folder.manifest.filled = true;
-        self.owned.folder.manifest.filled_percent = lowest;
-        self.owned.save()
-    }
-
-    /// Writes on, from the level that is filled to the one that a step asks for.
-    async fn fill_to(&mut self, step: &Step) -> Result<(), StudyError> {
-        let filled = self.owned.folder.manifest.filled_percent;
-        let (Some(level), Some(filled)) = (step.fill_level, filled) else { return Ok(()) };
-        if filled > level {
-            return Err(StudyError::usage(format!(
-                "step {} ({}) measures disks that are {level} % full, and they are {filled} % full by now: what is full is \
-                 not emptied. Run the study anew",
-                step.number, step.label
-            )));
-        }
-        if filled == level {
-            return Ok(());
-        }
-        self.write_once(Some((filled, level))).await?;
-        self.owned.folder.manifest.filled_percent = Some(level);
-        self.owned.save()
-    }
-
-    async fn write_once(&mut self, level: Option<(f64, f64)>) -> Result<(), StudyError> {
-        self.owned.events.run(&RunEvent::FillBegan)?;
-        for jobs in self.jobs().fill(level)? {
-            self.shared.lock().begin_sweep();
-            let mut done = or_stop(&mut self.stop, self.workers.fill(&jobs)).await??;
-            // A worker that was lost is brought back, once: what it had written is written again.
-            let again: BTreeMap<WorkerId, Job> = jobs
-                .into_iter()
-                .filter(|(worker, _)| done.get(worker).is_some_and(|r| r.as_ref().is_err_and(was_lost)))
-                .collect();
-            if !again.is_empty() {
-                let notice = format!("{} workers were lost in filling their disks: once more", again.len());
-                self.shared.lock().show(Update::Notice(&notice));
-                done.extend(or_stop(&mut self.stop, self.workers.fill(&again)).await??);
-            }
-            self.shared.lock().check()?;
-            refusals(&done)?;
-        }
-        self.owned.events.run(&RunEvent::FillDone)
-    }
-
-    /// Warms up until the load is steady, or as long as the study allows, unless the step before was of the same sweep.
-    async fn warm_up(&mut self, step: &Step) -> Result<Option<WarmUp>, StudyError> {
-        let steady = self.owned.folder.manifest.study.phases.steady;
-        let Some(goal) = steady.filter(|_| step.purpose != Purpose::Ceiling) else { return Ok(None) };
-        if let Some((before, warm_up)) = &self.warm
-            && before.warm_up_key() == step.warm_up_key()
-        {
-            return Ok(Some(warm_up.clone()));
-        }
-        self.warm = None;
-        let limit_s = goal.limit.0.as_secs();
-        self.owned.events.run(&RunEvent::WarmUpBegan { step: step.number, limit_s })?;
-        let jobs = self.jobs().settling(step, goal.limit)?;
-        let mut steady = {
-            let mut recorder = self.shared.lock();
-            recorder.show(Update::WarmingUp { step, limit: goal.limit.0 });
-            recorder.begin_warm_up(Settling::new(goal.round_s(), limit_s))
-        };
-        let is_steady = async {
-            if steady.wait_for(|steady| *steady).await.is_err() {
-                pending::<()>().await;
-            }
-        };
-        let measured = or_stop(&mut self.stop, async {
-            tokio::select! {
-                biased;
-                () = is_steady => None,
-                done = self.workers.measure(&jobs) => Some(done),
-            }
-        })
-        .await;
-        let settling = self.shared.lock().end_warm_up();
-        if let Some(outcome) = measured? {
-            self.accept(step, &outcome?)?;
-        }
-        self.shared.lock().check()?;
-        let Some(settling) = settling else { return Ok(None) };
-        let warm_up = settling.outcome(step.number);
-        let WarmUp { seconds, steady, .. } = warm_up;
-        self.owned.events.run(&RunEvent::WarmUpEnded { step: step.number, seconds, steady })?;
-        self.warm = Some((step.clone(), warm_up.clone()));
-        Ok(Some(warm_up))
     }
 
     /// Measures one step and completes it.
@@ -404,7 +306,7 @@ impl<W: Workers> Runner<'_, W> {
     /// A job that is refused the first time cannot be done as asked: the study is wrong, and nothing is lost by ending.
     /// One that was taken before is refused because of what happened meanwhile, such as a stalled disk that a lost
     /// process still holds: then that worker is lost for the step, and the run goes on.
-    fn accept(&mut self, step: &Step, outcome: &StepOutcome) -> Result<(), StudyError> {
+    pub(crate) fn accept(&mut self, step: &Step, outcome: &StepOutcome) -> Result<(), StudyError> {
         let refused = outcome.lost().filter(|(_, loss)| loss.reason == LossReason::Refused);
         if let Some((worker, loss)) = refused.into_iter().find(|(worker, _)| !self.taken.contains(worker)) {
             return Err(StudyError::usage(format!(
@@ -534,46 +436,9 @@ impl<W: Workers> Runner<'_, W> {
     }
 }
 
-/// That a warm-up came to its limit before the load was steady.
-fn not_steady(warm_up: &WarmUp) -> Option<Finding> {
-    (!warm_up.steady).then(|| {
-        let found = match warm_up.iops {
-            Some(iops) => format!(
-                "after {} s the last five rounds lay {:.0} % apart, and their trend was {:+.0} %",
-                warm_up.seconds,
-                100.0 * iops.range,
-                100.0 * iops.slope
-            ),
-            None => format!("{} s of warm-up, less than five rounds", warm_up.seconds),
-        };
-        Finding::doubt(
-            FindingKind::NotSteady,
-            "IOPS of five rounds within 20 % of their mean, and their trend within 10 % (SNIA PTS)",
-            found,
-            "The storage still fills a buffer, rebuilds or collects garbage, or something else uses it: allow a longer \
-             warm-up ([phases.steady] limit), and look at the series.",
-        )
-    })
-}
-
 /// Whether a worker is on this machine.
 fn is_here(worker: &WorkerInfo) -> bool {
     nix::unistd::gethostname().is_ok_and(|name| name.to_string_lossy() == worker.host)
-}
-
-/// An operation that every worker must do: the first that did not is the error.
-fn refusals<T>(outcomes: &PerWorker<T>) -> Result<(), StudyError> {
-    let lost = outcomes.iter().find_map(|(worker, outcome)| Some((worker, outcome.as_ref().err()?)));
-    match lost {
-        None => Ok(()),
-        Some((worker, loss)) => {
-            let message = format!("worker {worker}: {}", loss.message);
-            Err(match loss.reason {
-                LossReason::Refused => StudyError::usage(message),
-                _ => StudyError::failed(message),
-            })
-        }
-    }
 }
 
 /// A step that ends early has no result, and what it found of the storage must not be lost with it: a block that is
@@ -589,16 +454,4 @@ fn and_bad_blocks(error: StudyError, bad: u64) -> StudyError {
         error.message
     );
     StudyError { kind, message }
-}
-
-/// Whether the worker itself is gone, and not only its job.
-fn was_lost(loss: &Loss) -> bool {
-    match loss.reason {
-        LossReason::Died
-        | LossReason::Hung
-        | LossReason::FellBehind
-        | LossReason::Absent
-        | LossReason::Garbled => true,
-        LossReason::Refused | LossReason::Failed | LossReason::Braked => false,
-    }
 }

@@ -1,11 +1,13 @@
 //! Where a page is written: nothing is overwritten but an earlier one, and that only by a whole one.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use loadline_study::StudyError;
+
+use crate::result_file::replace;
 
 /// A regular file, or one that is not there yet.
 #[derive(Debug)]
@@ -77,19 +79,4 @@ impl Place {
 fn begins_with(path: &Path, head: &str) -> bool {
     let mut begin = vec![0; head.len()];
     File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && begin == head.as_bytes()
-}
-
-/// Writes beside the file, and puts that in its place.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
 }
