@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use loadline_base::clock::Nanos;
 use loadline_base::histogram::LatencyHistogram;
+use loadline_measure::change::levels;
 use loadline_measure::difference::{Change, ratio};
 use loadline_measure::saturation::{Trend, saturation};
 use loadline_measure::search::{Found, Next, Probe, Scale, Search};
@@ -256,4 +257,24 @@ fn growing_series_are_told_rising_flat_and_falling_through_five_percent_of_noise
         println!("{trend:?}: right in {right} of 200");
         assert!(right >= 180, "{trend:?}: right in {right} of 200");
     }
+}
+
+#[test]
+fn a_cliff_is_told_from_a_quarter_of_noise() {
+    let mut chance = Chance::new(5);
+    let mut series = |cliff: f64| -> Vec<f64> {
+        (0..120)
+            .map(|s| if s < 70 { 1.0 } else { cliff })
+            .map(|l| 1e4 * l * (1.0 + 0.25 * chance.normal()).max(0.0))
+            .collect()
+    };
+    let alarms = (0..200).filter(|_| levels(&series(1.0)).len() > 1).count();
+    let found = (0..200)
+        .filter(|_| {
+            let found = levels(&series(0.5));
+            found.len() == 2 && found[0].to.abs_diff(70) <= 3
+        })
+        .count();
+    println!("{alarms} false alarms and {found} of 200 found");
+    assert!(alarms <= 10 && found >= 180, "{alarms} false alarms, {found} of 200 found");
 }
