@@ -20,10 +20,9 @@ const STRAIGHT: f64 = 0.05;
 /// folds back (more outstanding, fewer IOPS), so only the branch up to the peak is looked at. A largest distance
 /// under 0.05 is a straight line, and straight lines have no knee.
 pub fn knee(points: &[(f64, f64)], sensitivity: f64) -> Option<usize> {
-    let peak = points.iter().enumerate().max_by(|a, b| a.1.0.total_cmp(&b.1.0))?.0;
-    // Up to the peak, only where the load does rise: of the same IOPS the first counts.
+    // Only where the load does rise, which ends at the peak: of the same IOPS the first counts.
     let mut branch: Vec<usize> = Vec::new();
-    for index in 0..=peak {
+    for index in 0..points.len() {
         if branch.last().is_none_or(|last| points[*last].0 < points[index].0) {
             branch.push(index);
         }

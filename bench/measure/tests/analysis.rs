@@ -62,6 +62,20 @@ fn workers_that_reported_nothing_and_errors_are_findings_and_hold_no_limit() {
 }
 
 #[test]
+fn what_rounding_took_is_not_held_against_littles_law() {
+    let stated = |iops: &str, mean_ms: &str| {
+        let mut point = point(1, 0.0, 0.0);
+        point.iops = Stated::parse(iops);
+        point.mean_us = Stated::parse(mean_ms).map(|mean| mean.scaled(1_000.0));
+        kinds(&analyse(vec![point], &options()))
+    };
+    // 8 outstanding: 0.3 ms may be 0.25, and then 32,000 I/Os a second are right.
+    assert_eq!(stated("32000", "0.3"), []);
+    assert_eq!(stated("32000", "0.30"), [FindingKind::LittlesLaw]);
+    assert_eq!(stated("32000", "0.25"), []);
+}
+
+#[test]
 fn a_cliff_inside_a_window_is_told_with_its_time() {
     let mut cliff = point(1, 8_000.0, 1_000.0);
     cliff.series = (1..=60)
