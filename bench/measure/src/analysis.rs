@@ -12,7 +12,7 @@ use loadline_base::units::{Rate, TimeSpan};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::audit::points::{audit, share_of_ceiling};
+use crate::audit::points::{audit, carried, share_of_ceiling};
 use crate::audit::{Finding, FindingKind};
 use crate::change::levels;
 use crate::curve::{Level, LoadLine, load_line};
@@ -64,11 +64,7 @@ impl LatencyLimit {
     /// The latency that is judged; infinite where a point missed whatever its latency says: I/Os failed, workers were
     /// lost, or an offered rate was not carried. `None` if the point does not state it.
     fn judged(&self, point: &Point) -> Option<f64> {
-        let carried = match (point.rate_iops, point.iops) {
-            (Some(rate), Some(iops)) => iops.value + iops.half_digit >= CARRIED * rate,
-            _ => true,
-        };
-        let sound = carried && point.errors == 0 && point.lost_workers == 0;
+        let sound = carried(point) && point.errors == 0 && point.lost_workers == 0;
         if sound { self.of(point) } else { Some(f64::INFINITY) }
     }
 
@@ -93,9 +89,6 @@ pub struct Options {
     /// Whether the points were audited when they were measured, so that only what they come to together is looked at.
     pub audited: bool,
 }
-
-/// A rate is carried if this share of it completes.
-const CARRIED: f64 = 0.99;
 
 /// What varies from point to point of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -147,8 +140,14 @@ pub struct Group {
     pub knee: Option<f64>,
     /// The most within the limit that was stated.
     pub load_line: Option<LoadLine>,
-    /// The load at the load line's last point that held, in the axis' unit.
+    /// The load that carried it, in the axis' unit.
     pub load_at_line: Option<f64>,
+    /// The last load that held the limit, in the axis' unit.
+    pub held_to: Option<f64>,
+    /// Places on the axis whose points state the latency that is limited.
+    pub judged: usize,
+    /// Places on the axis whose points do not.
+    pub unjudged: usize,
     /// The most of the stated ceiling that was reached, 1 being all of it.
     pub of_ceiling: Option<f64>,
     /// How steady the last point with a series was over its window.
@@ -181,10 +180,12 @@ pub fn analyse(mut points: Vec<Point>, options: &Options) -> Analysis {
     }
     let mut findings = if options.audited { Vec::new() } else { audit(&points) };
     // In the order of the source, and found by name: a table may have as many loads as rows.
-    let mut places: BTreeMap<(&str, Option<&String>), usize> = BTreeMap::new();
+    let mut places: BTreeMap<(&str, Option<&String>, String), usize> = BTreeMap::new();
     let mut loads: Vec<Vec<&Point>> = Vec::new();
     for point in &points {
-        let key = (point.family(), point.condition.as_ref());
+        // What has other blocks or another mix is another load, whatever it is called.
+        let kind = format!("{:?} {:?} {:?}", point.block_bytes, point.write_percent, point.latency_of);
+        let key = (point.family(), point.condition.as_ref(), kind);
         let place = *places.entry(key).or_insert_with(|| {
             loads.push(Vec::new());
             loads.len() - 1
@@ -205,6 +206,7 @@ pub fn analyse(mut points: Vec<Point>, options: &Options) -> Analysis {
     }
     if !options.audited {
         findings.extend(groups.iter().filter_map(cliffs));
+        findings.extend(groups.iter().filter_map(|group| not_steady(group, &points)));
     }
     Analysis { groups, findings }
 }
@@ -217,15 +219,23 @@ fn amount(point: &Point, in_bytes: bool) -> Option<f64> {
     }
 }
 
-/// What a later condition of a load is of the first one, at one number of workers.
+/// What a later condition of a load is of the first one: the median over what both measured, as many workers with as much
+/// outstanding or offered of each.
 fn against_first(first: &[&Point], later: &[&Point], in_bytes: bool) -> Option<f64> {
-    let workers = later.first()?.workers;
-    let middle = |points: &[&Point]| {
-        let same = points.iter().filter(|p| p.workers == workers);
-        let amounts: Vec<f64> = same.filter_map(|p| amount(p, in_bytes)).collect();
-        median(&amounts).filter(|m| *m > 0.0)
+    let by_place = |points: &[&Point]| {
+        let mut places: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for point in points {
+            let place = format!("{:?} {:?} {:?}", point.workers, point.outstanding, point.rate_iops);
+            places.entry(place).or_default().extend(amount(point, in_bytes));
+        }
+        places
     };
-    Some(middle(later)? / middle(first)?)
+    let (before, after) = (by_place(first), by_place(later));
+    let ratio = |(place, after): (&String, &Vec<f64>)| {
+        let before = median(before.get(place)?).filter(|m| *m > 0.0)?;
+        Some(median(after)? / before)
+    };
+    median(&after.iter().filter_map(ratio).collect::<Vec<_>>())
 }
 
 fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
@@ -243,6 +253,7 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
     let curve: Option<Vec<(f64, f64)>> =
         places.iter().map(|place| Some((middle(place)?.1, mean_of(place)?))).collect();
     let curve = curve.filter(|_| axis.is_some());
+    let mut judged = 0;
     let line = options.limit.as_ref().filter(|_| axis.is_some()).and_then(|limit| {
         let level = |place: &Place| -> Option<(f64, Level)> {
             let each = |value: &dyn Fn(&Point) -> Option<f64>| -> Option<Vec<f64>> {
@@ -253,8 +264,9 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
         };
         // A place whose points have no such percentile, with too few I/Os for one, says nothing.
         let (loads, levels): (Vec<f64>, Vec<Level>) = places.iter().filter_map(level).unzip();
+        judged = levels.len();
         let line = load_line(&levels, limit.limit_us)?;
-        Some((loads[line.last], line))
+        Some((loads[line.at], loads[line.last], line))
     });
     let with_series = points.iter().rev().find(|p| p.series.len() >= 2 * ROUNDS);
     Group {
@@ -267,13 +279,13 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
         against_first: None,
         saturation: (*axis == Some(Axis::Workers)).then(|| saturation(&series)).flatten(),
         knee: curve.and_then(|curve| knee(&curve, SENSITIVITY).map(|at| curve[at].0)),
-        load_at_line: line.as_ref().map(|(load, _)| *load),
-        load_line: line.map(|(_, line)| line),
+        load_at_line: line.as_ref().map(|(at, ..)| *at),
+        held_to: line.as_ref().map(|(_, last, _)| *last),
+        load_line: line.map(|(.., line)| line),
+        judged,
+        unjudged: places.len() - judged,
         of_ceiling: points.iter().filter_map(|p| share_of_ceiling(p)).reduce(f64::max),
-        steadiness: with_series.and_then(|p| {
-            let seconds: Vec<f64> = p.series.iter().map(|s| s.iops).collect();
-            steadiness(&rounds(&seconds, ROUNDS)?)
-        }),
+        steadiness: with_series.and_then(|p| steadiness_of(p)),
         cliffs: points.iter().flat_map(|p| cliffs_of(p)).collect(),
         axis: *axis,
     }
@@ -289,6 +301,36 @@ fn cliffs_of(point: &Point) -> Vec<Cliff> {
         to: pair[1].level,
     };
     found.windows(2).map(cliff).collect()
+}
+
+/// That windows of a load were not steady, where their level did not change at once.
+fn not_steady(group: &Group, points: &[Point]) -> Option<Finding> {
+    let of_group = |p: &&Point| {
+        p.family() == group.profile && p.condition == group.condition && p.series.len() >= 2 * ROUNDS
+    };
+    group.steadiness.filter(|found| !found.steady && group.cliffs.is_empty())?;
+    let looked_at: Vec<Steadiness> = points.iter().filter(of_group).filter_map(steadiness_of).collect();
+    let unsteady = looked_at.iter().filter(|found| !found.steady).count();
+    let worst = looked_at.iter().map(|found| found.slope.abs()).fold(0.0, f64::max);
+    Some(Finding::doubt(
+        FindingKind::NotSteady,
+        format!(
+            "{}: IOPS of five parts of the window within 20 % of their mean, and their trend within 10 %",
+            group.profile
+        ),
+        format!(
+            "{unsteady} of {} windows not so; the largest trend is {:.0} %",
+            looked_at.len(),
+            100.0 * worst
+        ),
+        "Measured before it was steady: a buffer that fills, a cache that warms, or another user of the storage. Warm up \
+         longer, and look at the series.",
+    ))
+}
+
+fn steadiness_of(point: &Point) -> Option<Steadiness> {
+    let seconds: Vec<f64> = point.series.iter().map(|s| s.iops).collect();
+    steadiness(&rounds(&seconds, ROUNDS)?)
 }
 
 /// That the level changed inside the windows of a load. A fall is what a full write buffer looks like.

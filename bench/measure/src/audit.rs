@@ -143,6 +143,14 @@ const RATE_TOLERANCE: f64 = 0.01;
 /// The generator counts as saturated above this share of the CPU it could use.
 const CPU_SATURATED: f64 = 0.95;
 
+/// Whether an offered load was carried: of `expected` I/Os in the window so many completed. One in a hundred may be
+/// missing, or what counting them makes uncertain: a Poisson count of n varies by √n, of which three are allowed; of even
+/// arrivals, one more or less falls on an edge of the window.
+pub fn is_carried(completed: f64, expected: f64, poisson: bool) -> bool {
+    let noise = if poisson { 3.0 * expected.sqrt() } else { 1.0 };
+    completed >= expected - (expected * RATE_TOLERANCE).max(noise).max(1.0)
+}
+
 /// The audit of one measured window.
 pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -197,10 +205,7 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
     }
     if let Some(rate) = asked.rate_iops {
         let expected = rate * figures.window_s;
-        // A Poisson count of n varies by √n; of even arrivals, one more or less falls on an edge of the window.
-        let noise = if asked.poisson { 3.0 * expected.sqrt() } else { 1.0 };
-        let tolerance = (expected * RATE_TOLERANCE).max(noise).max(1.0);
-        if completed < expected - tolerance {
+        if !is_carried(completed, expected, asked.poisson) {
             findings.push(Finding::doubt(
                 FindingKind::RateNotMet,
                 format!("{rate:.6} I/Os a second, as offered"),

@@ -40,7 +40,10 @@ pub fn levels(series: &[f64]) -> Vec<Level> {
     let samples: Vec<f64> =
         series.chunks(group).map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64).collect();
     let Some(middle) = median(&samples) else { return Vec::new() };
-    let least = LEAST_NOISE * middle.abs().max(f64::MIN_POSITIVE);
+    // Of a series that is zero for the most part, of what the rest is.
+    let largest = samples.iter().fold(0.0, |largest: f64, sample| largest.max(sample.abs()));
+    let scale = if middle == 0.0 { largest } else { middle.abs() };
+    let least = LEAST_NOISE * scale.max(1e-300);
     let sigma = noise(&samples).unwrap_or(0.0).max(least);
     let mut bounds = partition(&samples, sigma);
     merge(&samples, &mut bounds);
@@ -144,6 +147,8 @@ mod tests {
         assert_eq!(levels(&[]), []);
         assert_eq!(levels(&[5.0]), [Level { from: 0, to: 1, level: 5.0 }]);
         assert_eq!(levels(&[0.0; 30]).len(), 1);
+        let outage = [vec![10_000.0; 40], vec![0.0; 60]].concat();
+        assert_eq!(levels(&outage).len(), 2, "an outage of more than half of the window");
     }
 
     #[test]

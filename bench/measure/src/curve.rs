@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::interval;
-use crate::stats::{isotonic, median};
+use crate::stats::median;
 
 /// One load of a sweep: a value of each repeat.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -22,7 +22,9 @@ pub struct Level {
 pub struct LoadLine {
     /// The place of the last load that was within the limit, among the levels of the sweep, from 0.
     pub last: usize,
-    /// The most I/Os a second up to that load: measured, and held.
+    /// The place of the load that carried the most of those within the limit.
+    pub at: usize,
+    /// What it carried, I/Os a second: measured, and held.
     pub held: f64,
     /// I/Os a second at the next load, which was not; `null` if no load missed the limit: then it is at least `held`.
     pub missed: Option<f64>,
@@ -37,20 +39,22 @@ pub struct LoadLine {
 /// The load line of a sweep whose levels are in the order of the load; `None` if no level holds the limit, or there is
 /// none.
 ///
-/// Latencies are made non-decreasing first (isotonic regression over the medians of the repeats), so that one lucky
-/// point beyond the border does not count as the most.
+/// A level holds if the median of its repeats is within the limit. The border lies where the fewest levels contradict it,
+/// by missing below or by holding beyond: so neither one lucky point beyond it nor one bad point far below it decides; of
+/// several such borders it is the lowest.
 pub fn load_line(levels: &[Level], limit_us: f64) -> Option<LoadLine> {
     let whole = |level: &Level| (0..level.iops.len().min(level.latency_us.len())).collect::<Vec<_>>();
     let all: Vec<Vec<usize>> = levels.iter().map(whole).collect();
-    let Crossing { last, held, missed, estimate } = crossing(levels, &all, limit_us)?;
+    let Crossing { last, at, held, missed, estimate } = crossing(levels, &all, limit_us)?;
     let sizes: Vec<usize> = all.iter().map(Vec::len).collect();
     let drawn = |repeats: &[Vec<usize>]| crossing(levels, repeats, limit_us).map(|found| found.estimate);
     let (low, high) = missed.and_then(|_| interval(&sizes, drawn)).unzip();
-    Some(LoadLine { last, held, missed, estimate, low, high })
+    Some(LoadLine { last, at, held, missed, estimate, low, high })
 }
 
 struct Crossing {
     last: usize,
+    at: usize,
     held: f64,
     missed: Option<f64>,
     estimate: f64,
@@ -63,21 +67,40 @@ fn crossing(levels: &[Level], repeats: &[Vec<usize>], limit_us: f64) -> Option<C
         .map(|(level, chosen)| Some((of(&level.iops, chosen)?, of(&level.latency_us, chosen)?)))
         .collect();
     let points = points?;
-    // A load that missed whatever its latency says bounds the branch: nothing beyond it is looked at.
-    let known = points.iter().position(|(_, latency)| !latency.is_finite()).unwrap_or(points.len());
-    let latencies = isotonic(&points[..known].iter().map(|p| p.1).collect::<Vec<_>>());
-    let last = latencies.iter().rposition(|latency| *latency <= limit_us)?;
-    // Of the loads within the limit, the one that carried the most.
-    let held = points[..=last].iter().map(|p| p.0).fold(0.0, f64::max);
-    let missed = points.get(last + 1).map(|p| p.0);
-    let estimate = match (missed, latencies.get(last + 1)) {
-        (Some(missed), Some(above)) if missed > held && *above > latencies[last] && latencies[last] > 0.0 => {
-            let share = (limit_us / latencies[last]).ln() / (above / latencies[last]).ln();
+    let holds = |place: usize| points[place].1 <= limit_us;
+    let border = border(&(0..points.len()).map(holds).collect::<Vec<_>>());
+    let last = (0..border).rev().find(|place| holds(*place))?;
+    let within = (0..=last).filter(|place| holds(*place));
+    let at = within.max_by(|a, b| points[*a].0.total_cmp(&points[*b].0).then(b.cmp(a)))?;
+    let held = points[at].0;
+    // The first beyond the border that did miss.
+    let next = (border..points.len()).find(|place| !holds(*place)).map(|place| points[place]);
+    let below = points[last].1;
+    let estimate = match next {
+        Some((missed, above)) if missed > held && above.is_finite() && above > below && below > 0.0 => {
+            let share = (limit_us / below).ln() / (above / below).ln();
             held + (missed - held) * share.clamp(0.0, 1.0)
         }
         _ => held,
     };
-    Some(Crossing { last, held, missed, estimate })
+    Some(Crossing { last, at, held, missed: next.map(|(iops, _)| iops), estimate })
+}
+
+/// How many levels lie below the border that the fewest contradict; the fewest of equals.
+fn border(holds: &[bool]) -> usize {
+    let mut wrong = holds.iter().filter(|holds| **holds).count();
+    let (mut least, mut border) = (wrong, 0);
+    for (place, holds) in holds.iter().enumerate() {
+        if *holds {
+            wrong -= 1
+        } else {
+            wrong += 1
+        }
+        if wrong < least {
+            (least, border) = (wrong, place + 1);
+        }
+    }
+    border
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use crate::stats::median;
 
 /// How sure an interval is, at least.
 pub const LEVEL: f64 = 0.95;
-/// Up to so many repeats on both sides together every way of dealing them out is counted; beyond, the statistic is as
-/// good as normal.
-const COUNTED: usize = 20;
+/// Up to so many ways of dealing the repeats out to both sides all of them are counted; beyond, the statistic is as good as
+/// normal.
+const COUNTED: f64 = 50_000.0;
 /// Sums of scores this near to each other are the same sum, computed in another order.
 const SAME: f64 = 1e-9;
 
@@ -57,7 +57,7 @@ impl Ratio {
 /// The interval is what a test of van der Waerden does not reject (normal scores: Φ⁻¹(rank ÷ (N + 1)); van der
 /// Waerden 1952), at every ratio θ with B ÷ θ in the place of B. Its level does not depend on how the repeats are
 /// distributed, since it only uses that under θ every way of dealing the pooled repeats out to A and B is equally
-/// likely; those ways are counted up to 20 repeats in all, and normal beyond. Of six repeats a side it has a level of
+/// likely; those ways are counted up to 50,000, and normal beyond. Of six repeats a side it has a level of
 /// 95.2 %, and needs four a side to have one of 95 % at all.
 pub fn ratio(a: &[f64], b: &[f64]) -> Option<Ratio> {
     let usable = |side: &[f64]| !side.is_empty() && side.iter().all(|v| v.is_finite() && *v > 0.0);
@@ -79,9 +79,10 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Option<Ratio> {
         |i: usize| if i + 1 == ratios.len() { ratios[i] * 2.0 } else { (ratios[i] * ratios[i + 1]).sqrt() };
     let rejected_low = |i: &usize| scores.statistic(a, b, below(*i)) >= limit - SAME;
     let rejected_high = |i: &usize| scores.statistic(a, b, above(*i)) <= -limit + SAME;
-    let low = (0..ratios.len()).rev().find(rejected_low)?;
-    let high = (0..ratios.len()).find(rejected_high)?;
-    Some(Ratio { estimate, low: Some(ratios[low]), high: Some(ratios[high]) })
+    let low = (0..ratios.len()).rev().find(rejected_low);
+    let high = (0..ratios.len()).find(rejected_high);
+    let (low, high) = low.zip(high).map(|(low, high)| (ratios[low], ratios[high])).unzip();
+    Some(Ratio { estimate, low, high })
 }
 
 /// The normal scores of two samples of known sizes.
@@ -110,7 +111,8 @@ impl Scores {
     /// the largest sum is not so rare.
     fn limit(&self) -> Option<f64> {
         let all = self.scores.len();
-        if all > COUNTED {
+        let ways = (1..=self.of_b).fold(1.0, |ways, k| ways * (all - self.of_b + k) as f64 / k as f64);
+        if ways > COUNTED {
             let squares: f64 = self.scores.iter().map(|s| s * s).sum();
             let (b, n) = (self.of_b as f64, all as f64);
             let deviation = (b * (n - b) / (n * (n - 1.0)) * squares).sqrt();
@@ -191,6 +193,16 @@ mod tests {
         // 2 of the 70 ways are as far out as this one: 97 %.
         let four = ratio(&[1.0, 1.1, 1.2, 1.3], &[2.0, 2.1, 2.2, 2.3]).unwrap();
         assert_eq!(four.change(), Change::Larger);
+        // Of 21 ways one is as far out as the farthest: 4.8 % on one side alone, so no 95 % interval.
+        let many: Vec<f64> = (1..=20).map(f64::from).collect();
+        let one = ratio(&many, &[100.0]).unwrap();
+        assert_eq!((one.change(), one.low), (Change::TooFew, None));
+        let far = many.iter().map(|v| v * 3.0).collect::<Vec<_>>();
+        assert_eq!(
+            ratio(&many, &far).unwrap().change(),
+            Change::Larger,
+            "twenty a side, by the normal limit"
+        );
     }
 
     #[test]

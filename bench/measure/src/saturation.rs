@@ -7,6 +7,8 @@ use crate::stats::t_995;
 
 /// Fewer points than this have no bend that could be told from noise.
 const FEWEST: usize = 6;
+/// So many points are tried as the bend.
+const MOST_BENDS: usize = 500;
 /// A change over all points after the bend that is smaller than this share of the peak is flat, however sure it is.
 const MATERIAL: f64 = 0.05;
 
@@ -35,6 +37,8 @@ pub struct Saturation {
     pub bend: Option<f64>,
     /// Where it goes after the bend, or over all of the series if it has none; `null` if it is too short to tell.
     pub after: Option<Trend>,
+    /// What each further worker adds before the bend, as a share of the peak; `null` without one.
+    pub before: Option<f64>,
     /// What each further worker then adds or takes, as a share of the peak; `null` likewise.
     pub slope: Option<f64>,
     /// The noise: the deviation of the points around the fitted line, as a share of the peak; `null` likewise.
@@ -52,14 +56,17 @@ pub struct Saturation {
 pub fn saturation(points: &[(f64, f64)]) -> Option<Saturation> {
     let (peak_at, peak) =
         points.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.total_cmp(&a.0)))?;
-    let unknown = Saturation { peak, peak_at, bend: None, after: None, slope: None, noise: None };
+    let unknown =
+        Saturation { peak, peak_at, bend: None, after: None, before: None, slope: None, noise: None };
     if points.len() < FEWEST || peak <= 0.0 {
         return Some(unknown);
     }
     // With y in peaks, numbers are near 1 whatever the unit.
     let (x, y): (Vec<f64>, Vec<f64>) = points.iter().map(|p| (p.0, p.1 / peak)).unzip();
     let Some(straight) = fit(&x, &y, None) else { return Some(unknown) };
+    // Of a very long series not every point is tried as the bend: that would take its square.
     let bent = (2..x.len() - 2)
+        .step_by(x.len().div_ceil(MOST_BENDS))
         .filter_map(|at| Some((x[at], fit(&x, &y, Some(x[at]))?)))
         .min_by(|a, b| a.1.rss.total_cmp(&b.1.rss));
     let n = x.len() as f64;
@@ -79,7 +86,15 @@ pub fn saturation(points: &[(f64, f64)]) -> Option<Saturation> {
         change if change <= -MATERIAL => Trend::Falling,
         _ => Trend::Flat,
     };
-    Some(Saturation { bend, after: Some(after), slope: Some(fit.slope), noise: Some(deviation), ..unknown })
+    let before = bend.and(Some(fit.before));
+    Some(Saturation {
+        bend,
+        after: Some(after),
+        before,
+        slope: Some(fit.slope),
+        noise: Some(deviation),
+        ..unknown
+    })
 }
 
 /// A fitted line.
@@ -87,6 +102,8 @@ pub fn saturation(points: &[(f64, f64)]) -> Option<Saturation> {
 struct Fit {
     /// Sum of the squares of the residuals.
     rss: f64,
+    /// Slope before the bend; 0 without one.
+    before: f64,
     /// Slope after the bend, or of the whole line.
     slope: f64,
     /// Its standard error, in deviations of a point.
@@ -121,7 +138,8 @@ fn fit(x: &[f64], y: &[f64], bend: Option<f64>) -> Option<Fit> {
     let value = |c: &[f64; 3]| used.iter().enumerate().map(|(at, i)| solution(at) * c[*i]).sum::<f64>();
     let rss = columns.iter().zip(y).map(|(c, y)| (y - value(c)).powi(2)).sum();
     let variance = matrix[size - 1][size + 1];
-    Some(Fit { rss, slope: solution(size - 1), slope_error: variance.max(0.0).sqrt() })
+    let before = if bend.is_some() { solution(1) } else { 0.0 };
+    Some(Fit { rss, before, slope: solution(size - 1), slope_error: variance.max(0.0).sqrt() })
 }
 
 /// Gauss and Jordan with the largest pivot: the left square becomes the identity. `None` if it is singular.

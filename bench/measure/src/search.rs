@@ -173,11 +173,27 @@ impl Search {
             tally.count() < repeats || tally.verdict().is_none()
         };
         let next = step.into_iter().filter(lacking).min_by_key(|load| tallies.at(*load).count());
-        next.map_or(Next::Done(found), Next::Measure)
+        match next {
+            Some(load) => Next::Measure(load),
+            None if found.is_borne_out(&tallies) => Next::Done(found),
+            None => Next::Done(Found::Undecided),
+        }
     }
 }
 
 impl Found {
+    /// Whether most measurements of its ends say what it says.
+    fn is_borne_out(self, tallies: &Tallies) -> bool {
+        let (held, missed) = match self {
+            Found::Bracket { held, missed } => (Some(held), Some(missed)),
+            Found::Nothing { missed } => (None, Some(missed)),
+            Found::Everything { held } => (Some(held), None),
+            Found::Undecided => (None, None),
+        };
+        held.is_none_or(|load| tallies.at(load).verdict() == Some(true))
+            && missed.is_none_or(|load| tallies.at(load).verdict() == Some(false))
+    }
+
     /// The loads on whose measurements it rests.
     fn loads(self) -> Vec<f64> {
         match self {
@@ -220,7 +236,13 @@ fn real(most: f64, width: f64, least: f64, tallies: &Tallies) -> Step {
         return Step::Measure(middle);
     }
     let half = (1.0 + width).sqrt();
-    Step::Confirm(Found::Bracket { held: middle / half, missed: middle * half })
+    // Where a load further out holds, and a lower one misses however often it is measured, the lower one is the end:
+    // what is stated is what was seen.
+    let upper = match tallies.at(middle * half).verdict() {
+        Some(true) => missed,
+        _ => middle * half,
+    };
+    Step::Confirm(Found::Bracket { held: middle / half, missed: upper })
 }
 
 /// Bisects whole numbers; the ends are neighbours.

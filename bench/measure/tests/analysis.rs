@@ -45,7 +45,8 @@ fn equal_points_are_flat_and_have_no_knee() {
     let saturation = group.saturation.unwrap();
     assert_eq!((saturation.after, saturation.bend, saturation.peak_at), (Some(Trend::Flat), None, 1.0));
     let line = group.load_line.unwrap();
-    assert_eq!((line.held, line.missed, group.load_at_line), (8_000.0, Some(8_000.0), Some(2.0)));
+    assert_eq!((line.held, line.missed), (8_000.0, Some(8_000.0)));
+    assert_eq!((group.load_at_line, group.held_to), (Some(1.0), Some(2.0)));
 }
 
 #[test]
@@ -73,6 +74,54 @@ fn what_rounding_took_is_not_held_against_littles_law() {
     assert_eq!(stated("32000", "0.3"), []);
     assert_eq!(stated("32000", "0.30"), [FindingKind::LittlesLaw]);
     assert_eq!(stated("32000", "0.25"), []);
+}
+
+#[test]
+fn other_blocks_or_another_mix_are_another_load_and_not_a_repeat() {
+    let other = |mut point: Point, write_percent: f64| {
+        point.write_percent = Some(write_percent);
+        point
+    };
+    let found =
+        analyse(vec![other(point(1, 1_000.0, 1.0), 0.0), other(point(1, 9_000.0, 1.0), 100.0)], &options());
+    let most: Vec<Option<f64>> = found.groups.iter().map(|group| group.most).collect();
+    assert_eq!(most, [Some(1_000.0), Some(9_000.0)], "and not 5,000");
+}
+
+#[test]
+fn an_offered_rate_that_was_not_carried_is_a_finding_and_so_is_more_than_either_ceiling() {
+    let mut paced = point(1, 4_200.0, 1_000.0);
+    (paced.rate_iops, paced.window_s) = (Some(16_000.0), Some(30.0));
+    assert_eq!(kinds(&analyse(vec![paced], &options())), [FindingKind::RateNotMet]);
+    let mut fast = point(1, 5_000.0, 1_600.0);
+    fast.throughput =
+        Some(Throughput { bytes_per_s: Stated::exact(5.24e9), unit: "B/s".into(), unit_bytes: 1.0 });
+    let ceilings = ["1000000iops", "1GB/s"].map(|text| text.parse().unwrap()).to_vec();
+    let found = analyse(vec![fast], &Options { ceilings, ..options() });
+    assert_eq!(kinds(&found), [FindingKind::Ceiling]);
+    assert!((found.groups[0].of_ceiling.unwrap() - 5.24).abs() < 1e-9);
+}
+
+#[test]
+fn conditions_are_compared_where_both_were_measured() {
+    let at = |condition: &str, outstanding: f64, iops: f64| {
+        let mut point = point(1, iops, 1.0);
+        (point.condition, point.outstanding) = (Some(condition.into()), Some(outstanding));
+        point
+    };
+    let points = vec![at("healthy", 1.0, 2_000.0), at("healthy", 64.0, 50_000.0), at("down", 64.0, 25_000.0)];
+    let found = analyse(points, &Options { audited: true, ..options() });
+    let down = found.groups.iter().find(|g| g.condition.as_deref() == Some("down")).unwrap();
+    assert_eq!(down.against_first, Some(0.5));
+}
+
+#[test]
+fn a_window_that_slides_is_not_steady() {
+    let mut sliding = point(1, 8_600.0, 930.0);
+    sliding.series = (1..=100u32)
+        .map(|s| SeriesPoint { at_s: f64::from(s), iops: 10_000.0 - 28.0 * f64::from(s), mean_us: None })
+        .collect();
+    assert_eq!(kinds(&analyse(vec![sliding], &options())), [FindingKind::NotSteady]);
 }
 
 #[test]

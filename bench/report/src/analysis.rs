@@ -120,7 +120,11 @@ fn growth(saturation: Option<&Saturation>) -> [String; 3] {
     let after = match (found.after, found.bend) {
         (None, _) => "too few points".to_string(),
         (Some(trend), None) => word(trend).to_string(),
-        (Some(Trend::Rising), Some(bend)) => format!("rising, slower from {bend:.0} on"),
+        (Some(Trend::Rising), Some(bend)) => match (found.before, found.slope) {
+            (Some(before), Some(slope)) if before > slope => format!("rising, slower from {bend:.0} on"),
+            (Some(before), Some(_)) if before > 0.0 => format!("rising, faster from {bend:.0} on"),
+            _ => format!("rising from {bend:.0} on"),
+        },
         (Some(trend), Some(bend)) => format!("{} from {bend:.0} on", word(trend)),
     };
     let noise = found.noise.map_or("-".into(), |noise| format!("{:.0} %", 100.0 * noise));
@@ -137,7 +141,11 @@ fn word(trend: Trend) -> &'static str {
 
 fn load_line(group: &Group) -> String {
     let Some(line) = &group.load_line else {
-        return if group.axis.is_some() { "none".into() } else { "-".into() };
+        return match (group.axis, group.judged) {
+            (None, _) => "-".into(),
+            (Some(_), 0) => "not stated".into(),
+            (Some(_), _) => "none".into(),
+        };
     };
     let LoadLine { held, missed, low, high, .. } = line;
     let at = match (group.axis, group.load_at_line) {
@@ -145,9 +153,17 @@ fn load_line(group: &Group) -> String {
         (Some(Axis::Outstanding), Some(load)) => format!(" at {load:.0} outstanding"),
         _ => String::new(),
     };
-    let bracket = match missed {
-        Some(missed) => format!(", missed at {}", amount(*missed, group.in_bytes)),
-        None => ", not missed".into(),
+    let to = match (group.axis, group.held_to) {
+        (Some(Axis::Workers | Axis::Outstanding), Some(last)) if Some(last) != group.load_at_line => {
+            format!(", held to {last:.0}")
+        }
+        _ => String::new(),
+    };
+    let at = format!("{at}{to}");
+    let bracket = match (missed, group.unjudged) {
+        (Some(missed), _) => format!(", missed at {}", amount(*missed, group.in_bytes)),
+        (None, 0) => ", not missed".into(),
+        (None, unjudged) => format!(", not missed ({unjudged} not judged)"),
     };
     let interval = match (low, high) {
         (Some(low), Some(high)) => {

@@ -9,8 +9,12 @@ use crate::report::Report;
 pub fn sentences(report: &Report) -> Vec<String> {
     let mut sentences = Vec::new();
     for verdict in &report.criteria {
-        let word = if verdict.held { "yes" } else { "NO" };
-        sentences.push(format!("{word}: {}: {}", verdict.limit, verdict.found));
+        let word = match verdict.held {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None => "open",
+        };
+        sentences.push(format!("{word}: {}: {}", verdict.criterion, verdict.found));
     }
     for search in &report.searches {
         sentences.push(format!("{}: {} ({} steps)", search.label, search.found, search.steps));

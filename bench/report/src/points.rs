@@ -22,7 +22,7 @@ pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> 
             expected: format!("step {} ({}): {}", step.number, step.label, finding.expected),
             ..finding.clone()
         }));
-        points.push(point(&result));
+        points.push(point(&result, folder.plan.disks_per_worker));
     }
     Ok((points, findings))
 }
@@ -37,7 +37,7 @@ pub fn analysis(folder: &RunFolder, options: &Options) -> Result<(Analysis, usiz
     Ok((analysis, count))
 }
 
-fn point(result: &StepResult) -> Point {
+fn point(result: &StepResult, disks_per_worker: u32) -> Point {
     let (step, total) = (&result.step, &result.figures.total);
     let profile = &step.profile;
     let workers = result.workers.len() as f64;
@@ -64,7 +64,8 @@ fn point(result: &StepResult) -> Point {
         outstanding: profile
             .rate
             .is_none()
-            .then(|| f64::from(profile.threads) * f64::from(profile.outstanding) * workers),
+            .then(|| f64::from(profile.threads) * f64::from(profile.outstanding))
+            .map(|each| each * f64::from(disks_per_worker) * workers),
         rate_iops: profile.rate.map(|offered| offered.rate.iops(profile.block_size) * workers),
         window_s: Some(result.figures.window_s),
         iops: Some(Stated::exact(total.iops)),

@@ -14,7 +14,7 @@ use loadline_study::name::Name;
 use loadline_study::plan::Purpose;
 use loadline_study::searches::{Measured, SearchResult};
 use loadline_study::settle::WarmUp;
-use loadline_study::success::Candidates;
+use loadline_study::success::{Candidates, Decision};
 use loadline_study::when::When;
 use loadline_study::{RunFolder, StudyError};
 use schemars::JsonSchema;
@@ -53,7 +53,7 @@ pub struct Report {
     /// What the study's searches came to.
     pub searches: Vec<SearchResult>,
     /// How the study's criteria of success are met.
-    pub criteria: Vec<Verdict>,
+    pub criteria: Vec<Decision>,
     /// Steps that are not complete: their number, load and repeat, in words.
     pub missing: Vec<String>,
     /// What is wrong with files that no figure comes from.
@@ -186,7 +186,8 @@ impl Report {
         report.hold_to_ceilings(manifest.study.ceilings.device_writes.unwrap_or(1.0));
         report.loads = loads(&report.steps);
         report.searches = folder.plan.searches.iter().map(|search| search.result(&measured)).collect();
-        report.criteria = candidates.judge(&manifest.study.success);
+        let complete = report.missing.is_empty() && report.searches.iter().all(|search| search.done);
+        report.criteria = candidates.judge(&manifest.study, complete);
         Ok(report)
     }
 
@@ -201,10 +202,14 @@ impl Report {
 
     /// States each load's share of the ceiling with its blocks, mix and pattern.
     fn hold_to_ceilings(&mut self, device_writes: f64) {
-        let ceilings: Vec<(Profile, f64)> = (self.steps.iter())
-            .filter(|step| step.purpose == Purpose::Ceiling && !step.is_doubtful())
-            .map(|step| (step.profile.clone(), step.iops))
-            .collect();
+        let ceilings = self.steps.iter().filter(|step| step.purpose == Purpose::Ceiling);
+        let (sound, doubtful): (Vec<&StepRow>, Vec<&StepRow>) =
+            ceilings.partition(|step| !step.is_doubtful());
+        self.notices.extend(
+            doubtful.iter().map(|step| format!("{} is doubtful, so that no load is held to it", step.label)),
+        );
+        let ceilings: Vec<(Profile, f64)> =
+            (sound.into_iter()).map(|step| (step.profile.clone(), step.iops)).collect();
         for step in self.steps.iter_mut().filter(|step| step.purpose != Purpose::Ceiling) {
             let ceiling = ceilings.iter().find(|(profile, _)| is_of(profile, &step.profile));
             let Some((_, ceiling)) = ceiling else { continue };

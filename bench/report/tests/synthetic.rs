@@ -210,8 +210,15 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
     assert_eq!(lines.iter().map(|line| line.split(',').count()).max(), Some(35));
     let back: Report = serde_json::from_str(&json::document(&report)).unwrap();
     assert_eq!((back.steps.len(), &back.missing), (3, &report.missing));
-    assert!(lines[0].ends_with(",blocks_unreadable,blocks_unjudged"), "{}", lines[0]);
-    assert!(lines[1].ends_with(",120,,,,,,") && lines[2].ends_with(",120,9,0,0,0,0,2"), "{lines:?}");
+    assert!(
+        lines[0].ends_with(",blocks_unjudged,purpose,policy,fill_level_percent,of_ceiling"),
+        "{}",
+        lines[0]
+    );
+    assert!(
+        lines[1].ends_with(",120,,,,,,,load,,,") && lines[2].ends_with(",120,9,0,0,0,0,2,load,,,"),
+        "{lines:?}"
+    );
     let page = markdown::page(&report);
     assert_eq!(
         table::verified(&report),

@@ -18,7 +18,7 @@ pub enum Each {
 
 /// With how many workers a load is measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "write a list of numbers of workers, such as [1, 4, 16], or \"each\"")]
 pub enum WorkerCounts {
     /// Every number from one to all.
     Every(Each),

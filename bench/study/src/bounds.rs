@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use loadline_base::units::TimeSpan;
 use loadline_load::Target;
+use loadline_profile::Extent;
 
 use crate::error::StudyError;
 use crate::file::Study;
-use crate::plan::{MOST_DISKS, MOST_REPEATS, MOST_WORKERS, fleet_spec, makes_files};
+use crate::plan::{MOST_DISKS, MOST_REPEATS, MOST_WORKERS, fleet_spec, makes_files, used};
 use crate::points::Point;
 
 /// A phase beyond this is a slip.
@@ -73,7 +74,9 @@ pub(crate) fn bounds(study: &Study) -> Result<(), StudyError> {
 /// Workers that join bring names of their own, and devices go to them in the order of these names: the study cannot
 /// say on whose host a device is written to, and the wrong host's disk would be lost.
 pub(crate) fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
-    let real = study.targets().flat_map(|t| t.devices).find(|target| !matches!(target, Target::Null(_)));
+    let ceilings = study.ceilings.node.iter().flat_map(|node| &node.devices);
+    let mut devices = study.targets().flat_map(|t| t.devices).chain(ceilings);
+    let real = devices.find(|target| !matches!(target, Target::Null(_)));
     let (Some(_), Some(device)) = (study.fleet.join, real) else { return Ok(()) };
     let what = match points.iter().find(|point| point.profile.write_percent > 0) {
         _ if fill => "[phases] fill writes".to_string(),
@@ -81,9 +84,9 @@ pub(crate) fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Res
         None => return Ok(()),
     };
     Err(StudyError::usage(format!(
-        "{what} to [target] devices ({device}), and the workers join: devices go to them in the order of the names that \
-         they bring, so another host's disk of that name could be overwritten. Say folder instead of devices, for files \
-         that are created on each worker's host; or only read"
+        "{what} to devices ({device}), and the workers join: devices go to them by the names that they bring, so another \
+         host's disk of that name could be overwritten. Say folder instead of devices, for files that are created on \
+         each worker's host; or only read"
     )))
 }
 
@@ -96,6 +99,8 @@ fn disks(study: &Study) -> Result<(), StudyError> {
     }
     let mut names = BTreeSet::new();
     let mut folders = BTreeSet::new();
+    let mut devices = BTreeSet::new();
+    let is_null = |target: &Target| matches!(target, Target::Null(_));
     for target in study.targets() {
         let what = target.name.map_or("[target]".to_string(), |name| format!("[[policy]] {name}"));
         if target.name.is_some_and(|name| !names.insert(name)) {
@@ -112,7 +117,10 @@ fn disks(study: &Study) -> Result<(), StudyError> {
         if target.name.is_some() && target.devices.is_empty() != makes_files(study) {
             return usage(format!("{what}: either all policies have files (folder), or all have devices"));
         }
-        if target.folder.is_some_and(|folder| !folders.insert(folder)) {
+        let plain = |folder: &std::path::PathBuf| -> std::path::PathBuf {
+            folder.components().filter(|part| *part != std::path::Component::CurDir).collect()
+        };
+        if target.folder.is_some_and(|folder| !folders.insert(plain(folder))) {
             return usage(format!("{what}: another policy has the same folder, so they would be one policy"));
         }
         if !target.devices.is_empty() && target.devices.len() as u64 != u64::from(fleet.disks()) {
@@ -122,6 +130,11 @@ fn disks(study: &Study) -> Result<(), StudyError> {
                 fleet.workers(),
                 fleet.disks_per_worker,
                 fleet.disks()
+            ));
+        }
+        if let Some(twice) = target.devices.iter().find(|d| !is_null(d) && !devices.insert(d.to_string())) {
+            return usage(format!(
+                "{what}: the device {twice} is named twice: two workers, or two policies, would disturb each other"
             ));
         }
         if !target.devices.is_empty() && fleet.disk_size.is_some() {
@@ -135,10 +148,11 @@ fn disks(study: &Study) -> Result<(), StudyError> {
 
 /// What is written before a level is measured must reach as far as its loads do, on disks whose size is known.
 pub(crate) fn fill_levels(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
-    let Some(point) = points.iter().find(|point| point.fill_level.is_some()) else { return Ok(()) };
+    let lowest = points.iter().filter_map(|point| point.fill_level).reduce(f64::min);
+    let Some(lowest) = lowest else { return Ok(()) };
     let usage = |message: String| Err(StudyError::usage(message));
     if !fill {
-        return usage("fill_level varies how much is written before, and [phases] says fill = false".into());
+        return usage("fill_level varies how much is written before: say fill = true in [phases]".into());
     }
     if study.load_line.is_some() || study.capacity.is_some() {
         return usage(
@@ -147,26 +161,30 @@ pub(crate) fn fill_levels(study: &Study, points: &[Point], fill: bool) -> Result
                 .into(),
         );
     }
-    if !makes_files(study) && study.fleet.join.is_some() {
-        return usage(format!(
-            "profile {}: fill_level on devices of workers that join would write to them; say folder",
-            point.label
-        ));
-    }
+    let size = study.fleet.file_size();
     for point in points {
-        let Some(level) = point.fill_level else { continue };
-        let reach = match point.profile.working_set {
-            None => 100.0,
-            Some(loadline_profile::Extent::Percent(percent)) => percent,
-            Some(loadline_profile::Extent::Bytes(size)) => {
-                100.0 * size.0 as f64 / study.fleet.file_size().0 as f64
+        let profile = &point.profile;
+        let label = &point.label;
+        let reach = if makes_files(study) {
+            100.0 * used(profile, size).0 as f64 / size.0 as f64
+        } else {
+            // How large a device is is not known here.
+            match profile.working_set {
+                None if profile.base_offset.0 == 0 => 100.0,
+                Some(Extent::Percent(percent)) if profile.base_offset.0 == 0 => percent,
+                _ => {
+                    return usage(format!(
+                        "profile {label}: with fill_level on devices a load's reach must be a percentage of the disk: say \
+                         working_set = \"25%\", and no base_offset"
+                    ));
+                }
             }
         };
-        if reach > level + 1e-9 {
+        let level = point.fill_level.unwrap_or(lowest);
+        if reach > level + 1e-6 {
             return usage(format!(
-                "profile {}: at {level} % full it would reach {reach:.0} % of the disk, and read blocks that were never \
-                 written: say working_set = \"{level}%\" or less",
-                point.label
+                "profile {label}: at {level} % full it would reach {reach:.0} % of the disk, and read blocks that were never \
+                 written: say working_set = \"{level}%\" or less"
             ));
         }
     }

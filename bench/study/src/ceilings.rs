@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use loadline_base::units::ByteSize;
+use loadline_fleet::Placement;
 use loadline_profile::Profile;
 
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::plan::{fits, fleet_spec};
 use crate::points::Point;
 
 /// One load for each block size, mix and pattern that the study measures, as deep as a device needs to be full.
@@ -23,14 +26,18 @@ pub(crate) fn points(study: &Study, points: &[Point]) -> Result<Vec<Point>, Stud
     if ceilings.device_writes.is_some_and(|cost| !(1.0..=100.0).contains(&cost)) {
         return usage("[ceilings] device_writes: give 1 to 100 writes on devices for each write".into());
     }
-    let known: Vec<&str> = study.fleet.node.iter().map(|node| node.name.as_str()).collect();
+    // The nodes that workers are started on; those that join bring their own names.
+    let known: Vec<String> = match fleet_spec(study).placement {
+        Placement::Processes { nodes, .. } => nodes.into_iter().map(|node| node.name).collect(),
+        Placement::Joined { .. } => Vec::new(),
+    };
     let mut seen = BTreeSet::new();
     for node in &ceilings.node {
         let what = format!("[[ceilings.node]] {}", node.name);
         if !seen.insert(&node.name) {
             return usage(format!("{what} is there twice: give a node one table"));
         }
-        if !known.is_empty() && !known.contains(&node.name.as_str()) {
+        if !known.is_empty() && !known.contains(&node.name) {
             return usage(format!("{what}: there is no such node; the fleet has {}", known.join(", ")));
         }
         if node.devices.is_empty() == node.folder.is_none() {
@@ -39,6 +46,12 @@ pub(crate) fn points(study: &Study, points: &[Point]) -> Result<Vec<Point>, Stud
         if node.size.is_some() && node.folder.is_none() {
             return usage(format!("{what} says size, but devices have the size they have: remove it"));
         }
+    }
+    if let Some(node) = known.iter().find(|node| !seen.contains(node)) {
+        return usage(format!(
+            "[ceilings] has no [[ceilings.node]] table for {node}: what the fleet does is held to what all its nodes can do, \
+             so give each one a table"
+        ));
     }
     let mut loads: Vec<Point> = Vec::new();
     for point in points {
@@ -54,6 +67,10 @@ pub(crate) fn points(study: &Study, points: &[Point]) -> Result<Vec<Point>, Stud
         };
         if !loads.iter().any(|known| known.profile == profile) {
             profile.validate().map_err(|e| StudyError::usage(format!("[ceilings]: {e}")))?;
+            for node in ceilings.node.iter().filter(|node| node.folder.is_some()) {
+                let size = node.size.unwrap_or(ByteSize::GIB);
+                fits(&point.label, &profile, size, &format!("size of [[ceilings.node]] {}", node.name))?;
+            }
             let (label, family) =
                 (format!("ceiling-{}", profile.label()), format!("ceiling-{}", profile.family()));
             loads.push(Point { label, family, ..Point::of(profile) });
@@ -62,10 +79,10 @@ pub(crate) fn points(study: &Study, points: &[Point]) -> Result<Vec<Point>, Stud
     Ok(loads)
 }
 
-/// Whether a ceiling is that of a load: the same blocks, mix and pattern.
+/// Whether a ceiling is that of a load: the same blocks, mix, pattern and data, by the same way.
 pub fn is_of(ceiling: &Profile, load: &Profile) -> bool {
-    (ceiling.block_size, ceiling.write_percent, ceiling.pattern)
-        == (load.block_size, load.write_percent, load.pattern)
+    (ceiling.block_size, ceiling.write_percent, ceiling.pattern, ceiling.direct, ceiling.data)
+        == (load.block_size, load.write_percent, load.pattern, load.direct, load.data)
 }
 
 /// What share of a ceiling this many I/Os a second are, where each write costs so many on the devices below.
@@ -98,8 +115,13 @@ mod tests {
         let base = "profiles = [\"B4-T1-O1-W0-PR\"]\n";
         for (text, part) in [
             ("[ceilings]\nthreads = 2", "not what"),
-            ("[[ceilings.node]]\nname = \"a\"", "say devices, or a folder"),
-            ("[[ceilings.node]]\nname = \"a\"\ndevices = [\"/x\"]\nfolder = \"/y\"", "one of the two"),
+            ("[[ceilings.node]]\nname = \"node-1\"", "say devices, or a folder"),
+            (
+                "[fleet]\nnodes = 2\n[[ceilings.node]]\nname = \"node-1\"\nfolder = \"/y\"",
+                "no [[ceilings.node]] table for node-2",
+            ),
+            ("[[ceilings.node]]\nname = \"node-1\"\nfolder = \"/y\"\nsize = \"2K\"", "does not fit"),
+            ("[[ceilings.node]]\nname = \"node-1\"\ndevices = [\"/x\"]\nfolder = \"/y\"", "one of the two"),
             (
                 "[[fleet.node]]\nname = \"b\"\n[[ceilings.node]]\nname = \"a\"\nfolder = \"/y\"",
                 "the fleet has b",

@@ -14,6 +14,7 @@ use loadline_load::{Examined, Target, examine};
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::folder::manifest::MadeFile;
+use crate::name::Name;
 use crate::plan::{Plan, Step, fits};
 
 /// Space that is needed on one file system.
@@ -87,25 +88,20 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
     let elsewhere = study.fleet.join.is_some();
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
     if plan.disk_size.is_some() && !elsewhere {
-        let held: u64 = place
-            .made
-            .iter()
-            .filter_map(|file| fs::metadata(&file.path).ok())
-            .map(|m| m.blocks() * 512)
-            .sum();
-        let mut left = held;
         for target in study.targets() {
             let folder = existing_folder(target.folder, "[target] folder", place, &mut found);
             let needed = plan.file_space().0 / plan.policies;
-            needs.push((folder, "the files", ByteSize(needed.saturating_sub(left))));
-            left = left.saturating_sub(needed);
+            let needed = needed.saturating_sub(held(place, &folder, target.name, false));
+            needs.push((folder, "the files", ByteSize(needed)));
         }
     }
     if !elsewhere {
         for node in study.ceilings.node.iter().filter(|node| node.folder.is_some()) {
             let what = format!("[[ceilings.node]] {} folder", node.name);
             let folder = existing_folder(node.folder.as_ref(), &what, place, &mut found);
-            needs.push((folder, "the ceilings' scratch files", node.size.unwrap_or(ByteSize::GIB)));
+            let size = node.size.unwrap_or(ByteSize::GIB).0;
+            let needed = size.saturating_sub(held(place, &folder, None, true));
+            needs.push((folder, "the ceilings' scratch files", ByteSize(needed)));
         }
     }
     if !elsewhere {
@@ -139,6 +135,15 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
         )));
     }
     found
+}
+
+/// What the files that the run has made there hold already.
+fn held(place: &Place<'_>, folder: &Path, policy: Option<&Name>, ceiling: bool) -> u64 {
+    let mine = |file: &&MadeFile| {
+        file.policy.as_ref() == policy && file.ceiling == ceiling && file.path.starts_with(folder)
+    };
+    let made = place.made.iter().filter(mine).filter_map(|file| fs::metadata(&file.path).ok());
+    made.map(|m| m.blocks() * 512).sum()
 }
 
 /// The folder in which files are made, which must be there if the study names it.

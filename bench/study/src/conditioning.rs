@@ -77,6 +77,7 @@ impl<W: Workers> Runner<'_, W> {
         let Some(goal) = steady.filter(|_| step.purpose != Purpose::Ceiling) else { return Ok(None) };
         if let Some((before, warm_up)) = &self.warm
             && before.warm_up_key() == step.warm_up_key()
+            && warm_up.lost_workers == 0
         {
             return Ok(Some(warm_up.clone()));
         }
@@ -107,7 +108,8 @@ impl<W: Workers> Runner<'_, W> {
             self.accept(step, &outcome?)?;
         }
         self.shared.lock().check()?;
-        let Some(settling) = settling else { return Ok(None) };
+        let Some(mut settling) = settling else { return Ok(None) };
+        self.found_before.extend(std::mem::take(&mut settling.bad).into_values());
         let warm_up = settling.outcome(step.number);
         let WarmUp { seconds, steady, .. } = warm_up;
         self.owned.events.run(&RunEvent::WarmUpEnded { step: step.number, seconds, steady })?;
@@ -119,6 +121,14 @@ impl<W: Workers> Runner<'_, W> {
 /// That a warm-up came to its limit before the load was steady.
 pub(crate) fn not_steady(warm_up: &WarmUp) -> Option<Finding> {
     (!warm_up.steady).then(|| {
+        if warm_up.lost_workers > 0 {
+            return Finding::doubt(
+                FindingKind::NotSteady,
+                "every worker to warm up its disks",
+                format!("{} were lost in the warm-up, {} s after it began", warm_up.lost_workers, warm_up.seconds),
+                "Their disks are measured as they were: see events.jsonl, and workers/ in the run's folder.",
+            );
+        }
         let found = match warm_up.iops {
             Some(iops) => format!(
                 "after {} s the last five rounds lay {:.0} % apart, and their trend was {:+.0} %",

@@ -7,7 +7,8 @@ use loadline_measure::audit::FindingKind;
 use loadline_measure::stats::median;
 
 use crate::folder::manifest::State;
-use crate::plan::Purpose;
+use crate::plan::{Plan, Purpose};
+use crate::read::parse;
 use crate::run::Verdict;
 use crate::runner_tests::Place;
 use crate::stand_in::Orders;
@@ -163,11 +164,28 @@ fn ceilings_are_measured_first_by_the_first_worker_of_each_node() {
 }
 
 #[test]
-fn a_node_without_workers_has_no_ceiling() {
-    let ceilings = "[[ceilings.node]]\nname = \"node-9\"\ndevices = [\"null:1GiB\"]\n";
-    let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n{ceilings}", study("")));
-    let message = place.go_on(Orders::default()).unwrap_err().message;
-    assert!(message.contains("node-9") && message.contains("node-1, node-2"), "{message}");
+fn what_the_study_only_reads_is_not_written_to_for_the_sake_of_a_ceiling() {
+    let text = "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n[target]\ndevices = [\"precious.img\"]\n\
+                [[ceilings.node]]\nname = \"node-1\"\nfolder = \".\"\nsize = \"1MiB\"\n";
+    let mut place = Place::new(&format!("{text}{PHASES}[run]\nrepeats = 1\nstop_if = [\"p99>1h\"]\n"));
+    place.names = vec!["node-1/0"];
+    place.go_on(Orders::default()).unwrap();
+    let seen = place.seen.lock().unwrap();
+    assert!(seen.filled_disks.iter().all(|disk| disk.contains("ceiling")), "{:?}", seen.filled_disks);
+    assert_eq!((seen.filled_disks.len(), seen.stop_if.len()), (1, 1), "and the brake is on everywhere");
+}
+
+#[test]
+fn a_load_keeps_its_digits_through_the_runs_folder() {
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    for _ in 0..2_000 {
+        random = random.wrapping_mul(0xd129_0d3d_bb1b_4f21).wrapping_add(7);
+        let load = 10.0 + (random >> 11) as f64 / 1e9;
+        let purpose = Purpose::Search { search: 1, load };
+        let text = serde_json::to_string(&purpose).unwrap();
+        let Purpose::Search { load: read, .. } = serde_json::from_str(&text).unwrap() else { panic!() };
+        assert_eq!(read.to_bits(), load.to_bits(), "{text}");
+    }
 }
 
 #[test]
@@ -181,7 +199,7 @@ fn a_warm_up_ends_when_the_load_is_steady_and_is_shared_by_the_steps_of_a_sweep(
     let shared: Vec<u32> = results.iter().map(|r| r.warm_up.as_ref().unwrap().step).collect();
     assert_eq!(shared, [1, 1, 1, 4, 4, 4], "one for each block size");
     assert!(results.iter().all(|r| r.warm_up.as_ref().unwrap().steady));
-    assert_eq!(place.seen.lock().unwrap().who.len(), 6 + 2);
+    assert_eq!(place.seen.lock().unwrap().begun.len(), 6 + 2);
     let seconds: Vec<f64> = results.iter().map(|r| r.warm_up.as_ref().unwrap().seconds as f64).collect();
     assert!(median(&seconds).unwrap() >= 10.0, "{seconds:?}");
 }
@@ -196,4 +214,116 @@ fn what_is_not_steady_at_the_limit_is_measured_and_marked() {
     assert!(!result.warm_up.as_ref().unwrap().steady);
     let marked = result.findings.iter().find(|f| f.kind == FindingKind::NotSteady).unwrap();
     assert!(marked.found.contains("after 10 s"), "{marked:?}");
+}
+
+#[test]
+fn a_worker_that_is_lost_in_a_warm_up_and_what_it_found_are_told() {
+    let phases = PHASES.replace("[phases]", "[phases]\nsteady = { limit = \"60s\", round = \"2s\" }");
+    let place = place(&format!("{}{phases}[run]\nrepeats = 2\n", study("")));
+    place.go_on(Orders { lose_in_warm_up: Some(0), ..Orders::default() }).unwrap();
+    let folder = place.folder();
+    let results: Vec<_> = folder.results().unwrap().into_iter().map(|(_, r)| r.unwrap()).collect();
+    let first = results[0].warm_up.as_ref().unwrap();
+    assert!(!first.steady && first.lost_workers == 1 && first.seconds < 10, "{first:?}");
+    assert!(
+        results[0]
+            .findings
+            .iter()
+            .any(|f| f.kind == FindingKind::NotSteady && f.found.contains("1 were lost"))
+    );
+    let second = results[1].warm_up.as_ref().unwrap();
+    assert!(second.steady && second.step == 2, "it is not shared: {second:?}");
+    assert_eq!(Verdict::of(&folder).unwrap().bad_blocks, 2, "storage that failed in a warm-up has failed");
+}
+
+#[test]
+fn a_sweep_over_workers_is_warmed_up_for_by_all_that_it_measures() {
+    let phases = PHASES.replace("[phases]", "[phases]\nsteady = { limit = \"60s\", round = \"2s\" }");
+    let place = place(&format!("{}{phases}[run]\nrepeats = 1\n[matrix]\nworkers = [1, 2, 3]\n", study("")));
+    place.go_on(Orders::default()).unwrap();
+    assert_eq!(place.seen.lock().unwrap().begun, [3, 1, 2, 3]);
+}
+
+#[test]
+fn each_node_is_every_node_of_the_fleet_and_a_tables_name_is_its_own() {
+    let text = "name = \"s\"\nsuccess = [\"each node >= 900 IOPS of oltp\", \"fleet >= 1000 IOPS of oltp-big\", \
+                \"fleet >= 1500 IOPS of oltp\"]\n[fleet]\nnodes = 2\nworkers_per_node = 2\ndisk_size = \"4MiB\"\n\
+                [[profile]]\nname = \"oltp\"\n[[profile]]\nname = \"oltp-big\"\nblock_size = \"8K\"\n\
+                [matrix]\nworkers = [1]\n";
+    let place = place(&format!("{text}{PHASES}[run]\nrepeats = 1\n"));
+    place.go_on(Orders::default()).unwrap();
+    let missed = Verdict::of(&place.folder()).unwrap().missed;
+    assert_eq!(missed.len(), 2, "{missed:?}");
+    assert!(missed[0].contains("each node") && missed[0].contains("found 0 IOPS"), "{missed:?}");
+    assert!(missed[1].contains("1500 IOPS of oltp: found 1,000"), "{missed:?}");
+}
+
+#[test]
+fn a_run_that_is_not_complete_decides_nothing() {
+    let place = place(&format!(
+        "{}{PHASES}[run]\nrepeats = 2\n",
+        study("success = [\"fleet >= 9000 IOPS of read\"]")
+    ));
+    assert!(place.go_on(Orders { hang_at: Some(1), ..Orders::default() }).is_err());
+    assert!(Verdict::of(&place.folder()).unwrap().missed.is_empty());
+    place.go_on(Orders::default()).unwrap();
+    assert_eq!(Verdict::of(&place.folder()).unwrap().missed.len(), 1);
+}
+
+#[test]
+fn what_is_refused_before_anything_is_done() {
+    let plan = |text: &str| {
+        let study = parse("s.toml", &format!("name = \"s\"\n{text}")).unwrap();
+        Plan::of(&study).unwrap_err().message
+    };
+    let read = "profiles = [\"B4-T1-O1-W0-PR\"]\n";
+    let write = "profiles = [\"B4-T1-O1-W100-PR\"]\n";
+    let ceiling = "[[ceilings.node]]\nname = \"x\"\ndevices = [\"/dev/x\"]\n";
+    for (text, part) in [
+        (format!("{write}[target]\nfolder = \"/x\"\n[fleet]\njoin = 1\n{ceiling}"), "another host's disk"),
+        (format!("{read}{ceiling}"), "there is no such node; the fleet has node-1"),
+        (format!("load_line = {{ percentile = 99, limit = \"0s\" }}\n{read}"), "a limit of 0"),
+        (format!("{read}[vary]\nfill_level = [\"25%\"]\n"), "at 25 % full it would reach 100 %"),
+        (
+            format!(
+                "[[profile]]\nbase_offset = \"512M\"\nworking_set = \"25%\"\n[matrix]\nfill_level = [\"25%\"]\n"
+            ),
+            "would reach 62 %",
+        ),
+        (
+            format!(
+                "{read}[target]\ndevices = [\"/dev/x\"]\n[phases]\nfill = true\n[[profile]]\nname = \"y\"\n\
+                     working_set = \"1MiB\"\n[matrix]\nfill_level = [\"100%\"]\n"
+            ),
+            "must be a percentage",
+        ),
+        (
+            format!("{read}[target]\ndevices = [\"/dev/x\"]\n[matrix]\nfill_level = [\"100%\"]\n"),
+            "say fill = true",
+        ),
+        (
+            format!(
+                "{read}[[policy]]\nname = \"a\"\nfolder = \"./x\"\n[[policy]]\nname = \"b\"\nfolder = \"x\"\n"
+            ),
+            "the same folder",
+        ),
+        (
+            format!(
+                "{read}[[policy]]\nname = \"a\"\ndevices = [\"/dev/x\"]\n[[policy]]\nname = \"b\"\ndevices = [\"/dev/x\"]\n"
+            ),
+            "named twice",
+        ),
+        (
+            format!(
+                "load_line = {{ percentile = 99, limit = \"1s\" }}\n[matrix]\noutstanding = {0:?}\nthreads = {0:?}\n",
+                (1..=60).collect::<Vec<u32>>()
+            ),
+            "vary less beside a search",
+        ),
+    ] {
+        let message = plan(&text);
+        assert!(message.contains(part), "no \"{part}\" in {message}");
+    }
+    let wrong = parse("s.toml", "name = \"s\"\n[matrix]\nworkers = \"all\"").unwrap_err().message;
+    assert!(wrong.contains("or \"each\""), "{wrong}");
 }

@@ -79,7 +79,7 @@ impl Jobs<'_> {
             let folder = manifest.files_folder(self.run, target.folder);
             for worker in &manifest.workers {
                 files.extend((0..self.plan.disks_per_worker).map(|disk| {
-                    let part = target.name.map_or(disk.to_string(), |name| format!("{name}-{disk}"));
+                    let part = target.name.map_or(disk.to_string(), |name| format!("{name}@{disk}"));
                     MadeFile { policy: target.name.cloned(), ..file(worker, &folder, &part, size) }
                 }));
             }
@@ -158,8 +158,9 @@ impl Jobs<'_> {
 
     /// Where the journals of one worker's disks are.
     fn journals(&self, worker: &WorkerId, policy: Option<&Name>) -> Vec<PathBuf> {
-        let policy = policy.map_or(String::new(), |policy| format!("{policy}-"));
-        let journal = |disk| self.run.join("verify").join(format!("{}-{policy}{disk}.journal", safe(worker)));
+        // No name has an @ in it, so no two workers and policies share a journal.
+        let policy = policy.map_or("-".to_string(), |policy| format!("@{policy}@"));
+        let journal = |disk| self.run.join("verify").join(format!("{}{policy}{disk}.journal", safe(worker)));
         (0..self.plan.disks_per_worker).map(journal).collect()
     }
 
@@ -197,8 +198,8 @@ impl Jobs<'_> {
             job.seed = seed_of(study.run.seed, step, u32::try_from(index).unwrap_or(u32::MAX));
             job.engine = study.run.engine;
             job.poll = study.run.poll;
+            job.stop_if.clone_from(&study.run.stop_if);
             if let Set::Measured(policy) = set {
-                job.stop_if.clone_from(&study.run.stop_if);
                 let journals = self.journals(&worker.id, policy);
                 job.verify = study.run.verify.then_some(Verify { journals });
             }
@@ -220,12 +221,18 @@ impl Jobs<'_> {
                 .map(|worker| worker.node.as_str())
                 .collect();
             let lacks = |node: &&CeilingNode| !measured.contains(&node.name.as_str());
-            return match self.manifest.study.ceilings.node.iter().find(lacks) {
-                None => Ok(jobs),
-                Some(node) => Err(StudyError::usage(format!(
+            if let Some(node) = self.manifest.study.ceilings.node.iter().find(lacks) {
+                return Err(StudyError::usage(format!(
                     "[[ceilings.node]] {}: no worker is on a node of that name; there are {}",
                     node.name,
                     self.nodes().join(", ")
+                )));
+            }
+            return match self.nodes().into_iter().find(|node| !measured.contains(node)) {
+                None => Ok(jobs),
+                Some(node) => Err(StudyError::usage(format!(
+                    "[ceilings] has no [[ceilings.node]] table for {node}: what the fleet does is held to what all its \
+                     nodes can do, so give each one a table"
                 ))),
             };
         }
@@ -236,19 +243,28 @@ impl Jobs<'_> {
         self.all(&workers, Set::Measured(step.policy.as_ref()), &step.profile, step.number)
     }
 
+    fn is_capacity_searched(&self) -> bool {
+        self.manifest.study.capacity.is_some()
+    }
+
     fn nodes(&self) -> Vec<&str> {
         let mut nodes: Vec<&str> = self.manifest.workers.iter().map(|worker| worker.node.as_str()).collect();
         nodes.dedup();
         nodes
     }
 
-    /// The jobs that put a step's load on until it is steady, at most so long.
+    /// The jobs that put a step's load on until it is steady, at most so long: by as many workers as any step that shares
+    /// this warm-up has, so that the disks of all of them were under load.
     pub(crate) fn settling(
         &self,
         step: &Step,
         limit: TimeSpan,
     ) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
-        let mut jobs = self.of_step(step)?;
+        let alike = self.plan.steps.iter().filter(|other| other.warm_up_key() == step.warm_up_key());
+        let searched = matches!(step.purpose, Purpose::Search { .. });
+        let most = alike.map(|other| other.workers.unwrap_or(u32::MAX)).max();
+        let workers = most.filter(|most| *most < u32::MAX && !searched && !self.is_capacity_searched());
+        let mut jobs = self.of_step(&Step { workers, ..step.clone() })?;
         for job in jobs.values_mut() {
             (job.warm_up, job.measure, job.cool_down) = (TimeSpan::seconds(0), limit, TimeSpan::seconds(0));
             // Other offsets than the step's own: it must not find what it reads in a cache.
@@ -277,7 +293,8 @@ impl Jobs<'_> {
         }
         let everybody = self.everybody();
         let mut fills = Vec::new();
-        for target in self.manifest.study.targets() {
+        // Only the scratch files where the study fills nothing: what it measures is not its own to write to.
+        for target in self.manifest.study.targets().filter(|_| self.plan.fill) {
             fills.push(self.all(&everybody, Set::Measured(target.name), &profile, 0)?);
         }
         let scratch = self.manifest.files.iter().any(|file| file.ceiling);

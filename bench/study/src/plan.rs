@@ -80,6 +80,9 @@ pub struct Step {
     /// What it is measured for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub purpose: Purpose,
+    /// The name of the table that it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<Name>,
 }
 
 fn is_default(purpose: &Purpose) -> bool {
@@ -100,6 +103,7 @@ impl Step {
             fill_level: point.fill_level,
             policy: point.policy.clone(),
             purpose,
+            table: point.table.clone(),
         }
     }
 
@@ -160,7 +164,7 @@ impl Plan {
         if study.run.verify {
             verifiable(&points, fill)?;
         }
-        Ok(Plan {
+        let plan = Plan {
             fixed: steps.len(),
             steps,
             searches,
@@ -170,7 +174,17 @@ impl Plan {
             disk_size: files.then(|| fleet.file_size()),
             fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
-        })
+        };
+        if plan.most_steps() > MOST_STEPS as usize {
+            return Err(StudyError::usage(format!(
+                "{} steps and what {} searches may take are up to {} steps, more than the {MOST_STEPS} of one study: vary \
+                 less beside a search",
+                plan.fixed,
+                plan.searches.len(),
+                plan.most_steps()
+            )));
+        }
+        Ok(plan)
     }
 
     /// How long all steps together last, those that searches may still ask for included. Filling comes on top, at the
@@ -314,7 +328,14 @@ pub(crate) fn used(profile: &Profile, disk: ByteSize) -> ByteSize {
 }
 
 fn is_measured(criterion: &Criterion, points: &[Point]) -> bool {
-    points.iter().any(|point| criterion.is_about(&[&point.label, &point.family], &point.profile))
+    let names = |point: &Point| {
+        let table = point.table.as_ref().map(ToString::to_string);
+        [Some(point.label.clone()), Some(point.family.clone()), table]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+    };
+    points.iter().any(|point| criterion.is_about(&names(point), &point.profile))
 }
 
 /// Whether files are created, and not existing devices measured. Policies are all of one kind.

@@ -24,17 +24,20 @@ pub struct Point {
     pub fill_level: Option<f64>,
     /// The policy on whose disks it is measured, if the study compares policies.
     pub policy: Option<Name>,
+    /// The name of the table that it comes from.
+    pub table: Option<Name>,
 }
 
 impl Point {
     /// A load by itself.
     pub(crate) fn of(profile: Profile) -> Point {
         let (label, family) = (String::new(), String::new());
-        Point { label, family, profile, workers: None, fill_level: None, policy: None }
+        Point { label, family, profile, workers: None, fill_level: None, policy: None, table: None }
     }
 
     /// Label and family, given the name of its table and whether that alone tells it apart.
     fn named(mut self, name: Option<&Name>, alone: bool) -> Point {
+        self.table = name.cloned();
         let (load, family) = (self.profile.label(), self.profile.family());
         (self.label, self.family) = match name {
             Some(name) if alone => (name.to_string(), name.to_string()),

@@ -106,6 +106,12 @@ fn section_of(key: &str) -> Option<String> {
         ("[fleet]", "FleetSection"),
         ("[[fleet.node]]", "NodeSpec"),
         ("[target]", "TargetSection"),
+        ("[matrix] or [vary]", "Axes"),
+        ("[ceilings]", "Ceilings"),
+        ("[[ceilings.node]]", "CeilingNode"),
+        ("[[policy]]", "PolicySection"),
+        ("[phases.steady]", "SteadyGoal"),
+        ("load_line = { ... }, at the top of the file", "LoadLineGoal"),
         ("[[profile]]", "ProfileEntry"),
     ] {
         if schema.pointer(&format!("/definitions/{type_name}")).is_some_and(has) {

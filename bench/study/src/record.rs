@@ -23,6 +23,7 @@ impl Shared {
             progress,
             events,
             series: None,
+            announced: false,
             settling: None,
             measure_s: 0,
             phase: None,
@@ -53,6 +54,8 @@ pub(crate) struct Recorder {
     progress: Box<dyn Progress>,
     pub(crate) events: EventLog,
     series: Option<SeriesWriter>,
+    /// Whether the load of the step that was begun has been announced: what comes before is of a warm-up that was ended.
+    announced: bool,
     /// A warm-up that runs, and who is told when the load is steady.
     settling: Option<(Settling, watch::Sender<bool>)>,
     measure_s: i64,
@@ -76,12 +79,13 @@ impl Recorder {
     /// A step begins: its series go here. `measure_s` is the window's length.
     pub(crate) fn begin_step(&mut self, series: SeriesWriter, measure_s: i64) {
         (self.series, self.measure_s) = (Some(series), measure_s);
-        (self.phase, self.dropped) = (None, 0);
+        (self.phase, self.dropped, self.announced) = (None, 0, false);
         self.bad.clear();
     }
 
     /// A warm-up begins. The receiver turns true when the load is steady.
     pub(crate) fn begin_warm_up(&mut self, settling: Settling) -> watch::Receiver<bool> {
+        self.bad.clear();
         let (sender, receiver) = watch::channel(false);
         self.settling = Some((settling, sender));
         receiver
@@ -131,13 +135,14 @@ impl Recorder {
                 if let Some((settling, _)) = &mut self.settling {
                     settling.record(interval);
                 }
-                if let Some(series) = &mut self.series {
+                if let Some(series) = self.series.as_mut().filter(|_| self.announced) {
                     series.add(worker, interval)?;
                 }
                 return Ok(());
             }
             FleetEvent::HostSecond { host, second } => {
-                return self.series.as_mut().map_or(Ok(()), |series| series.add_host(host, second));
+                let series = self.series.as_mut().filter(|_| self.announced);
+                return series.map_or(Ok(()), |series| series.add_host(host, second));
             }
             FleetEvent::Second(second) if self.settling.is_some() => {
                 self.progress.update(Update::Second(second));
@@ -149,6 +154,7 @@ impl Recorder {
                 }
                 return Ok(());
             }
+            FleetEvent::Second(_) if !self.announced => return Ok(()),
             FleetEvent::Second(second) => {
                 self.progress.update(Update::Second(second));
                 // A second is shown when it is over: the next one runs.
@@ -168,7 +174,8 @@ impl Recorder {
             }
             FleetEvent::Starting { unix_ms, .. } => {
                 self.progress.update(Update::Fleet(event));
-                if let Some(series) = self.series.as_mut().filter(|_| self.settling.is_none()) {
+                self.announced = self.settling.is_none();
+                if let Some(series) = self.series.as_mut().filter(|_| self.announced) {
                     series.begin(*unix_ms)?;
                     let warm_up = series.warm_up_s();
                     self.reach(-warm_up);
@@ -180,7 +187,11 @@ impl Recorder {
                     self.progress.update(Update::Waiting { listen: *address, token: &token, workers });
                 }
             }
+            FleetEvent::Lost { .. } => self.settling.iter_mut().for_each(|(settling, _)| settling.lose()),
             FleetEvent::BadBlocks { worker, report } => {
+                if let Some((settling, _)) = &mut self.settling {
+                    settling.bad.insert(worker.clone(), report.clone());
+                }
                 self.bad.insert(worker.clone(), report.bad());
             }
             FleetEvent::Dropped { events } => self.dropped = self.dropped.saturating_add(*events),
@@ -201,5 +212,41 @@ impl Recorder {
             self.phase = Some(phase);
             self.progress.update(Update::Phase(phase));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+    use loadline_measure::interval::Interval;
+
+    #[test]
+    fn what_comes_late_of_a_warm_up_is_not_of_the_step_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let events = EventLog::open(&folder.path().join("events.jsonl")).unwrap();
+        let shared = Shared::new(events, Box::new(Silent));
+        let mut sink = shared.sink();
+        let interval = || FleetEvent::Interval {
+            worker: WorkerId("a".into()),
+            interval: Box::new(Interval::new(9, Phase::Measure, 0).encode()),
+        };
+        let starting = || FleetEvent::Starting { workers: 1, unix_ms: 1 };
+        let lines = || {
+            let path = folder.path().join("seconds.jsonl");
+            std::fs::read_to_string(path).unwrap_or_default().lines().count()
+        };
+        let _steady = shared.lock().begin_warm_up(Settling::new(1, 10));
+        sink(starting());
+        sink(interval());
+        shared.lock().end_warm_up().unwrap();
+        let series = SeriesWriter::create(folder.path(), 0).unwrap();
+        shared.lock().begin_step(series, 10);
+        sink(interval());
+        sink(starting());
+        sink(interval());
+        let (series, _) = shared.lock().end_step().unwrap();
+        series.unwrap().finish().unwrap();
+        assert_eq!(lines(), 1, "only what came after the step began");
     }
 }

@@ -55,9 +55,12 @@ impl Verdict {
             }));
             candidates.add(&result);
         }
-        let judged = candidates.judge(&folder.manifest.study.success);
-        let missed = judged.into_iter().filter(|verdict| !verdict.held);
-        verdict.missed.extend(missed.map(|missed| format!("{}: found {}", missed.limit, missed.found)));
+        let searches = folder.searches()?;
+        verdict.doubts += searches.iter().filter(|search| search.done && !search.is_decided()).count();
+        let complete = verdict.complete == verdict.planned && searches.iter().all(|search| search.done);
+        let judged = candidates.judge(&folder.manifest.study, complete);
+        let missed = judged.into_iter().filter(|decision| decision.held == Some(false));
+        verdict.missed.extend(missed.map(|missed| format!("{}: found {}", missed.criterion, missed.found)));
         Ok(verdict)
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Runner<'a, W> {
     /// The last warm-up until the load was steady, and of which step; of this process, since what was between two is not
     /// known.
     pub(crate) warm: Option<(Step, WarmUp)>,
+    /// What checks of blocks found in the warm-up of the step that comes.
+    pub(crate) found_before: Vec<VerifyReport>,
 }
 
 impl<'a, W> Runner<'a, W> {
@@ -70,6 +72,7 @@ impl<'a, W> Runner<'a, W> {
             complete: BTreeSet::new(),
             measured: Vec::new(),
             warm: None,
+            found_before: Vec::new(),
         }
     }
 }
@@ -280,6 +283,9 @@ impl<W: Workers> Runner<'_, W> {
         }
         result.findings.extend(warm_up.as_ref().and_then(not_steady));
         result.warm_up = warm_up;
+        for report in std::mem::take(&mut self.found_before) {
+            result.verify.get_or_insert_default().merge(report);
+        }
         if study.run.verify && step.profile.write_percent > 0 && step.purpose != Purpose::Ceiling {
             self.scan(&jobs, &mut result).await?;
         }

@@ -2,6 +2,7 @@
 //! resumed goes on where it was.
 
 use loadline_base::units::Rate;
+use loadline_measure::audit::is_carried;
 use loadline_measure::search::{Found, Next, Probe, Scale, Search};
 use loadline_measure::stats::median;
 use loadline_measure::window::Figures;
@@ -16,8 +17,6 @@ use crate::goals::{LoadLineBy, Percentile};
 use crate::plan::{Purpose, Step};
 use crate::points::{Point, searched};
 
-/// A rate is carried if this share of it completes.
-const CARRIED: f64 = 0.99;
 /// A search needs no more measurements than this beside the repeats of its two ends.
 const MOST_PROBES: usize = 40;
 
@@ -63,6 +62,7 @@ pub struct Measured {
     figures: Figures,
     lost: bool,
     offered: Option<f64>,
+    poisson: bool,
 }
 
 impl Measured {
@@ -75,6 +75,7 @@ impl Measured {
             figures: result.figures.clone(),
             lost: result.lost() > 0,
             offered: profile.rate.map(|offered| offered.rate.iops(profile.block_size) * workers),
+            poisson: profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson),
         }
     }
 
@@ -88,7 +89,10 @@ impl Measured {
     fn held(&self, percentile: Percentile, limit_us: f64) -> bool {
         let latency = &self.figures.total.latency_us;
         let value = latency.percentile(&percentile.name()).or(latency.max);
-        let carried = self.offered.is_none_or(|offered| self.figures.total.iops >= CARRIED * offered);
+        let window_s = self.figures.window_s;
+        let completed = self.figures.total.iops * window_s;
+        let carried =
+            self.offered.is_none_or(|offered| is_carried(completed, offered * window_s, self.poisson));
         !self.lost && self.figures.errors == 0 && carried && value.is_some_and(|value| value <= limit_us)
     }
 }
@@ -121,6 +125,13 @@ pub struct SearchResult {
     pub found: String,
 }
 
+impl SearchResult {
+    /// Whether it came to an answer: nothing and everything are answers too.
+    pub fn is_decided(&self) -> bool {
+        self.held.is_some() || self.missed.is_some()
+    }
+}
+
 /// The searches of a study, in their order.
 pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
     let fleet = (study.fleet.workers(), study.fleet.node_count().max(1));
@@ -142,6 +153,10 @@ pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
         });
     };
     let usage = |message: String| Err(StudyError::usage(message));
+    let limits = [study.load_line.map(|goal| goal.limit), study.capacity.map(|goal| goal.limit)];
+    if limits.into_iter().flatten().any(|limit| limit.0.is_zero()) {
+        return usage("load_line, capacity: nothing completes within a limit of 0: give a longer one".into());
+    }
     if let Some(goal) = &study.load_line {
         for point in searched(study)? {
             let over = match goal.by {
@@ -317,7 +332,7 @@ impl SearchPlan {
         let at = match result.latency_us {
             Some(value) => format!(", {} {}", result.percentile, latency(value)),
             None => format!(
-                ", too few I/Os for a {} (it needs {}): all of them were within the limit",
+                ", in one repeat or more too few I/Os for a {} (it needs {})",
                 result.percentile,
                 thousands(self.percentile.samples())
             ),
@@ -343,7 +358,12 @@ impl SearchPlan {
                 format!("{limit} is missed even at {} {unit}{why}", thousands(missed))
             }
             (_, Some(Found::Everything { held })) => {
-                format!("{limit} holds at {} {unit}, the most that there is{carried}{at}", thousands(held))
+                let most = match self.over {
+                    SearchOver::Rate => "the most that was tried, far beyond what a closed loop carried",
+                    SearchOver::Outstanding => "the most, as the profile has it",
+                    SearchOver::WorkersPerNode => "the most that there is",
+                };
+                format!("{limit} holds at {} {unit}, {most}{carried}{at}", thousands(held))
             }
             (_, Some(Found::Undecided)) => {
                 format!(

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use loadline_base::histogram::LatencyHistogram;
+use loadline_fleet::WorkerId;
+use loadline_load::VerifyReport;
 use loadline_measure::interval::EncodedInterval;
 use loadline_measure::steady::{ROUNDS, Steadiness, steadiness};
 use loadline_measure::summary::is_deep_enough;
@@ -24,6 +26,9 @@ pub struct WarmUp {
     pub steady: bool,
     /// IOPS over the last five rounds; `null` if it ended before there were five.
     pub iops: Option<Steadiness>,
+    /// Workers that were lost in it: then it says nothing of their disks, and no other step shares it.
+    #[serde(default)]
+    pub lost_workers: u32,
     /// The same of the 99th percentile, microseconds, as advice; `null` if a round had too few I/Os for one.
     pub p99_us: Option<Steadiness>,
 }
@@ -33,6 +38,9 @@ pub(crate) struct Settling {
     round_s: u64,
     limit_s: u64,
     seconds: u64,
+    lost: u32,
+    /// Bad blocks that each worker told of.
+    pub(crate) bad: BTreeMap<WorkerId, VerifyReport>,
     /// I/Os of the round that has not ended.
     current: f64,
     /// IOPS of each round that has.
@@ -47,6 +55,8 @@ impl Settling {
             round_s,
             limit_s,
             seconds: 0,
+            lost: 0,
+            bad: BTreeMap::new(),
             current: 0.0,
             rounds: Vec::new(),
             responses: BTreeMap::new(),
@@ -68,6 +78,11 @@ impl Settling {
         responses.merge(&interval.write.response);
     }
 
+    /// A worker is lost. What the others do from here on is another load, so the warm-up ends, and was none.
+    pub(crate) fn lose(&mut self) {
+        self.lost = self.lost.saturating_add(1);
+    }
+
     /// A second of the fleet has passed with so many I/Os. Says whether that ends the warm-up.
     pub(crate) fn second(&mut self, operations: u64) -> bool {
         self.seconds += 1;
@@ -77,7 +92,7 @@ impl Settling {
             let oldest = (self.rounds.len() as u64).saturating_sub(ROUNDS as u64);
             self.responses.retain(|round, _| *round >= oldest);
         }
-        steadiness(&self.rounds).is_some_and(|found| found.steady)
+        self.lost > 0 || steadiness(&self.rounds).is_some_and(|found| found.steady)
     }
 
     /// How it went, for the steps that share it.
@@ -95,8 +110,9 @@ impl Settling {
         WarmUp {
             step,
             seconds: self.seconds,
-            steady: iops.is_some_and(|iops| iops.steady),
+            steady: self.lost == 0 && iops.is_some_and(|iops| iops.steady),
             iops,
+            lost_workers: self.lost,
             p99_us: tails.and_then(|tails| steadiness(&tails)),
         }
     }

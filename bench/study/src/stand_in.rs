@@ -34,6 +34,10 @@ pub(crate) struct Seen {
     pub(crate) who: Vec<Vec<String>>,
     /// How far each fill wrote: where it began, and what it covered.
     pub(crate) fill_extents: Vec<(u64, String)>,
+    /// Every disk that was filled, and whether its job had limits of the brake.
+    pub(crate) filled_disks: Vec<String>,
+    /// The workers of each measurement that was begun.
+    pub(crate) begun: Vec<usize>,
     /// Seeds of all jobs that were measured.
     pub(crate) seeds: BTreeSet<u64>,
     /// The disks of each worker in the last measurement.
@@ -67,6 +71,8 @@ pub(crate) struct Orders {
     pub(crate) carries: Option<f64>,
     /// That is so of the thousand of each worker in a closed loop too.
     pub(crate) carries_workers: bool,
+    /// Tells that the first worker is lost, with bad blocks, in the measurement with this place, after three seconds.
+    pub(crate) lose_in_warm_up: Option<usize>,
     /// Cannot scan its own disks.
     pub(crate) cannot_scan: Option<String>,
     /// Blocks that every scan finds lost.
@@ -157,6 +163,8 @@ impl Workers for StandIn {
         let mut seen = self.seen.lock().unwrap();
         seen.fills += 1;
         seen.filled.extend(jobs.keys().map(|id| id.0.clone()));
+        let disks = jobs.values().flat_map(|job| job.disks.iter().map(|disk| disk.target.to_string()));
+        seen.filled_disks.extend(disks);
         let one = jobs.values().next().map(|job| &job.profile);
         seen.fill_extents.extend(one.map(|p| (p.base_offset.0, format!("{:?}", p.working_set))));
         let dies = seen.fills <= self.orders.die_in_fills;
@@ -168,6 +176,7 @@ impl Workers for StandIn {
     async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError> {
         (self.sink)(FleetEvent::Starting { workers: jobs.len() as u32, unix_ms: 1_700_000_000_000 });
         let place = self.seen.lock().unwrap().measured.len();
+        self.seen.lock().unwrap().begun.push(jobs.len());
         if self.orders.brake {
             let report = VerifyReport { lost: self.orders.bad_blocks, ..VerifyReport::default() };
             let worker = WorkerId(self.names[0].into());
@@ -230,6 +239,16 @@ impl Workers for StandIn {
                 errors: 0,
                 latency_us: LatencySummary::default(),
             }));
+            if Some(place) == self.orders.lose_in_warm_up && second == 3 {
+                let worker = WorkerId(self.names[0].into());
+                (self.sink)(FleetEvent::Lost { worker: info(&worker.0), loss: loss(LossReason::Died) });
+                (self.sink)(FleetEvent::BadBlocks {
+                    worker,
+                    report: VerifyReport { lost: 2, checked: 2, ..VerifyReport::default() },
+                });
+            }
+            // Whoever waits for the load to be steady ends it here.
+            tokio::task::yield_now().await;
         }
         if self.orders.hang_at == Some(place) {
             pending::<()>().await;

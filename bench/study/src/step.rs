@@ -7,7 +7,7 @@ use loadline_base::figures::{listed, thousands};
 use loadline_fleet::{Loss, StepOutcome, WorkerInfo};
 use loadline_load::VerifyReport;
 use loadline_load::{Job, LOOKING};
-use loadline_measure::audit::{Asked, Finding, FindingKind, audit};
+use loadline_measure::audit::{Asked, Finding, FindingKind, Severity, audit};
 use loadline_measure::change::levels;
 use loadline_measure::steady::{ROUNDS, rounds, steadiness};
 use loadline_measure::window::{Window, WindowSecond};
@@ -15,6 +15,7 @@ use loadline_profile::Arrival;
 
 use crate::file::Study;
 use crate::folder::result::{NodeFigures, StepResult, WorkerResult};
+use crate::plan::Purpose;
 use crate::when::When;
 
 /// The longest list of lost workers in one sentence.
@@ -73,7 +74,14 @@ pub(crate) fn collect(
     result.findings.extend(audit(&result.figures, &asked(study, result, job)));
     result.findings.extend(gathered(findings));
     result.findings.extend(level_change(&iops));
-    result.verdicts = study.run.limits.iter().map(|limit| limit.judge(&result.figures)).collect();
+    // Ceilings and searches go beyond what the study's loads must keep, by design.
+    if result.step.purpose == Purpose::Load {
+        result.verdicts = study.run.limits.iter().map(|limit| limit.judge(&result.figures)).collect();
+    }
+    if matches!(result.step.purpose, Purpose::Search { .. }) {
+        let too_much = result.findings.iter_mut().filter(|f| f.kind == FindingKind::RateNotMet);
+        too_much.for_each(|finding| finding.severity = Severity::Note);
+    }
 }
 
 fn of_node(workers: u32, window: &Window) -> NodeFigures {

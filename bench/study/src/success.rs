@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::file::Study;
 use crate::folder::result::StepResult;
 use crate::limit::Verdict;
 use crate::plan::Purpose;
@@ -63,8 +64,12 @@ pub struct CriterionError {
 /// One measurement of one load, as a criterion sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// What the load is called, alone and in its family.
-    pub names: [String; 2],
+    /// What the load is called: its label first, its family, the name of its table.
+    pub names: Vec<String>,
+    /// The search that asked for it, and the load that it asked for.
+    pub probe: Option<(u32, u64)>,
+    /// How many nodes took part.
+    pub nodes: usize,
     /// The load on each disk.
     pub profile: Profile,
     /// I/Os and bytes a second of the fleet.
@@ -88,7 +93,16 @@ impl Candidate {
         };
         let of_worker = |figures: &OperationFigures| (figures.iops, figures.bytes_per_s);
         Candidate {
-            names: [result.step.label.clone(), result.step.family.clone()],
+            names: [Some(result.step.label.clone()), Some(result.step.family.clone())]
+                .into_iter()
+                .chain([result.step.table.as_ref().map(ToString::to_string)])
+                .flatten()
+                .collect(),
+            probe: match result.step.purpose {
+                Purpose::Search { search, load } => Some((search, load.to_bits())),
+                _ => None,
+            },
+            nodes: result.nodes.len(),
             profile: result.step.profile.clone(),
             fleet: of_worker(total),
             least_node: least(&mut result.nodes.values().map(|node| (node.iops, node.bytes_per_s))),
@@ -97,6 +111,18 @@ impl Candidate {
             failed: result.lost() > 0 || result.figures.errors > 0,
         }
     }
+}
+
+/// How a criterion of success is met.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Decision {
+    /// The criterion, as written in the study.
+    pub criterion: String,
+    /// Whether it is met; `null` while steps are missing.
+    pub held: Option<bool>,
+    /// What was found, in words.
+    pub found: String,
 }
 
 /// Complete steps by load, in the order in which they were first measured; ceilings are none of the study's loads.
@@ -110,15 +136,37 @@ impl Candidates {
             return;
         }
         let one = Candidate::of(result);
-        match self.0.iter_mut().find(|load| load.first().is_some_and(|first| first.names == one.names)) {
+        // Labels of a search's loads are rounded; what was asked for is not.
+        let same = |first: &Candidate| match (first.probe, one.probe) {
+            (Some(a), Some(b)) => a == b,
+            (None, None) => first.names.first() == one.names.first(),
+            _ => false,
+        };
+        match self.0.iter_mut().find(|load| load.first().is_some_and(same)) {
             Some(load) => load.push(one),
             None => self.0.push(vec![one]),
         }
     }
 
-    /// How these criteria are met.
-    pub fn judge(&self, criteria: &[Criterion]) -> Vec<Verdict> {
-        criteria.iter().map(|criterion| criterion.judge(&self.0)).collect()
+    /// How a study's criteria are met. A load of a search counts if it was measured as often as the study repeats: one
+    /// lucky probe decides nothing. While steps or searches are missing nothing is decided.
+    pub fn judge(mut self, study: &Study, complete: bool) -> Vec<Decision> {
+        let repeats = study.run.repeats as usize;
+        self.0
+            .retain(|load| load.first().is_some_and(|first| first.probe.is_none()) || load.len() >= repeats);
+        // A node whose workers took no part did nothing.
+        let nodes = self.0.iter().flatten().map(|one| one.nodes).max().unwrap_or(0);
+        let nodes = nodes.max(study.fleet.node_count() as usize);
+        for one in self.0.iter_mut().flatten().filter(|one| one.nodes < nodes) {
+            one.least_node = (0.0, 0.0);
+        }
+        let decide = |criterion: &Criterion| {
+            let Verdict { limit, held, found } = criterion.judge(&self.0);
+            let held = complete.then_some(held);
+            let found = if complete { found } else { format!("{found}, so far: the run is not complete") };
+            Decision { criterion: limit, held, found }
+        };
+        study.success.iter().map(decide).collect()
     }
 }
 
@@ -179,10 +227,7 @@ fn which(load: &str) -> Result<Which, String> {
                     _ => return Err(format!("\"{word}\" is not reads/writes in percent, such as 70/30")),
                 }
             }
-            _ if digit => {
-                let size = word.parse::<ByteSize>().map_err(|e| e.to_string())?;
-                block_size = Some(size);
-            }
+            _ if digit && word.parse::<ByteSize>().is_ok() => block_size = word.parse().ok(),
             _ if words.len() == 1 => return Ok(Which::Named((*word).to_string())),
             _ => {
                 return Err(format!(
@@ -219,13 +264,9 @@ impl From<Criterion> for String {
 
 impl Criterion {
     /// Whether a load is one that it is about; `names` are its label, its family and the like.
-    pub fn is_about(&self, names: &[&str], profile: &Profile) -> bool {
+    pub fn is_about<S: AsRef<str>>(&self, names: &[S], profile: &Profile) -> bool {
         match &self.which {
-            Which::Named(name) => names.iter().any(|known| {
-                // A table's name stands before what the matrix adds to it.
-                let begin = known.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name));
-                begin && matches!(known.as_bytes().get(name.len()), None | Some(b'-'))
-            }),
+            Which::Named(name) => names.iter().any(|known| known.as_ref().eq_ignore_ascii_case(name)),
             Which::Kind { block_size, write_percent, random } => {
                 let is_random = matches!(profile.pattern, Pattern::Random | Pattern::Mixed { .. });
                 block_size.is_none_or(|size| size == profile.block_size)
@@ -239,7 +280,7 @@ impl Criterion {
     /// within the latency, both by the median of its repeats. A load of which a repeat lost workers or had errors
     /// holds nothing.
     pub fn judge(&self, loads: &[Vec<Candidate>]) -> Verdict {
-        let about = |one: &Candidate| self.is_about(&[&one.names[0], &one.names[1]], &one.profile);
+        let about = |one: &Candidate| self.is_about(&one.names, &one.profile);
         let mine: Vec<&Vec<Candidate>> =
             loads.iter().filter(|load| load.first().is_some_and(about)).collect();
         let within = |load: &&Vec<Candidate>| {
@@ -294,7 +335,7 @@ impl Criterion {
     fn nothing_within(&self, mine: &[&Vec<Candidate>]) -> String {
         match &self.within {
             Some((name, limit)) if mine.iter().any(|load| load.iter().all(|one| !one.failed)) => {
-                format!("no such load kept {name} under {}", latency(*limit))
+                format!("no such load kept {name} under {}, with I/Os enough to tell", latency(*limit))
             }
             _ => "every such load lost workers or had errors".to_string(),
         }
@@ -318,7 +359,9 @@ mod tests {
             .iter()
             .map(|((name, profile), node, p95)| {
                 vec![Candidate {
-                    names: [name.to_string(), name.to_string()],
+                    names: vec![name.to_string()],
+                    probe: None,
+                    nodes: 2,
                     profile: profile.clone(),
                     fleet: (node * 2.0, node * 2.0 * 8192.0),
                     least_node: (*node, node * 8192.0),
@@ -353,8 +396,8 @@ mod tests {
         let read = || load("B512-T1-O8-W0-PS", "B512-T1-O8-W0-PS");
         for (text, held) in [
             ("fleet >= 100 IOPS of B512-T1-O8-W0-PS", true),
-            ("fleet >= 100 IOPS of b512-t1", true),
-            ("fleet >= 100 IOPS of B512-T", false),
+            ("fleet >= 100 IOPS of b512-t1-o8-w0-ps", true),
+            ("fleet >= 100 IOPS of B512-T1", false),
             ("cluster >= 200IOPS of 512K sequential read", true),
             ("each worker >= 25 IOPS of read", true),
             ("each worker >= 26 IOPS of 512KiB seq", false),

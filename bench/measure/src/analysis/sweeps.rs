@@ -49,17 +49,25 @@ pub(super) fn sweeps<'a>(points: &[&'a Point]) -> Vec<Sweep<'a>> {
             (axis, of)
         });
         for (axis, of) in growth.chain(deeper) {
+            // A point that does not say where it is on the axis is in no sweep over it.
+            let of: Vec<usize> =
+                of.into_iter().filter(|index| load(axis, points[*index]).is_some()).collect();
             let chosen: Vec<&Point> = of.iter().map(|index| points[*index]).collect();
             let Some(places) = places(axis, &chosen) else { continue };
             of.iter().for_each(|index| taken[*index] = true);
             let at = same(axis, chosen[0]);
             sweeps.push(Sweep { at, axis: Some(axis), points: chosen, places });
         }
-        let left: Vec<&Point> =
-            points.iter().zip(&taken).filter(|(_, taken)| !**taken).map(|(p, _)| *p).collect();
-        if !left.is_empty() {
-            let places = vec![(0.0, (0..left.len()).collect())];
-            sweeps.push(Sweep { at: None, axis: None, points: left, places });
+        // What is left is of no sweep: only points of the same place are repeats of each other.
+        let mut left: BTreeMap<(Option<u32>, String), Vec<&Point>> = BTreeMap::new();
+        for (point, _) in points.iter().zip(&taken).filter(|(_, taken)| !**taken) {
+            let place = (point.workers, depth(point).map(key).unwrap_or_default());
+            left.entry(place).or_default().push(point);
+        }
+        for points in left.into_values() {
+            let at = alone(points[0]);
+            let places = vec![(0.0, (0..points.len()).collect())];
+            sweeps.push(Sweep { at, axis: None, points, places });
         }
     }
     if let [only] = sweeps.as_mut_slice() {
@@ -68,17 +76,21 @@ pub(super) fn sweeps<'a>(points: &[&'a Point]) -> Vec<Sweep<'a>> {
     sweeps
 }
 
-/// The places on an axis; `None` unless there are several, and each point has one.
-fn places(axis: Axis, points: &[&Point]) -> Option<Vec<(f64, Vec<usize>)>> {
-    let load = |point: &Point| match axis {
+/// Where a point is on an axis.
+fn load(axis: Axis, point: &Point) -> Option<f64> {
+    match axis {
         Axis::Workers => point.workers.map(f64::from),
         Axis::Rate => point.rate_iops,
         Axis::Outstanding => point.outstanding,
-    };
+    }
+}
+
+/// The places on an axis; `None` unless there are several.
+fn places(axis: Axis, points: &[&Point]) -> Option<Vec<(f64, Vec<usize>)>> {
     let mut places: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (index, point) in points.iter().enumerate() {
         // Loads are not negative, so their bits order as they do.
-        places.entry(load(point)?.max(0.0).to_bits()).or_default().push(index);
+        places.entry(load(axis, point)?.max(0.0).to_bits()).or_default().push(index);
     }
     (places.len() > 1).then(|| places.into_iter().map(|(bits, of)| (f64::from_bits(bits), of)).collect())
 }
@@ -97,6 +109,18 @@ fn same(axis: Axis, point: &Point) -> Option<String> {
         Axis::Rate => Some(format!("rates{}", by(point))),
         Axis::Outstanding => Some(format!("depths{}", by(point))),
     }
+}
+
+/// What tells a point apart that is in no sweep.
+fn alone(point: &Point) -> Option<String> {
+    let each = match (point.rate_iops, point.outstanding) {
+        (Some(rate), _) => Some(format!("{} IOPS", thousands(rate))),
+        (None, Some(outstanding)) => Some(format!("{} outstanding", thousands(outstanding))),
+        (None, None) => None,
+    };
+    let parts: Vec<String> =
+        each.into_iter().chain(point.workers.map(|_| by(point).trim_start().to_string())).collect();
+    (!parts.is_empty()).then(|| parts.join(" "))
 }
 
 fn by(point: &Point) -> String {
@@ -148,5 +172,12 @@ mod tests {
         assert_eq!(shown(&grown), [(Some(Axis::Workers), None, vec![1.0, 2.0])]);
         assert_eq!(shown(&grown[..1]), [(None, None, vec![0.0])]);
         assert_eq!(shown(&grown[1..]), [(None, None, vec![0.0])], "repeats are one place");
+        // A blank cell leaves its point out of the series, and the series as it is.
+        let blank = Point { workers: None, ..Point::default() };
+        let with_blank = [grown[0].clone(), blank, grown[1].clone()];
+        assert_eq!(
+            shown(&with_blank),
+            [(Some(Axis::Workers), None, vec![1.0, 2.0]), (None, None, vec![0.0])]
+        );
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use loadline_base::figures::{latency, listed, thousands};
 
-use super::{Finding, FindingKind, LITTLE_TOLERANCE, Severity};
-use crate::point::{LatencyOf, Point};
+use super::{Finding, FindingKind, LITTLE_TOLERANCE, Severity, is_carried};
+use crate::point::{LatencyOf, Point, Stated};
 
 /// IOPS × block size and throughput are two roundings of one count.
 const THROUGHPUT_TOLERANCE: f64 = 0.01;
@@ -42,10 +42,12 @@ pub fn audit(points: &[Point]) -> Vec<Finding> {
             groups.entry((fault.kind, fault.of.clone(), fault.variant)).or_default().push((point, fault));
         }
     }
+    let mut totals: BTreeMap<&str, usize> = BTreeMap::new();
+    points.iter().for_each(|point| *totals.entry(&point.profile).or_default() += 1);
     let mut findings: Vec<Finding> = groups
         .into_iter()
         .map(|((_, of, _), faults)| {
-            gathered(&faults, points.iter().filter(|p| of.is_empty() || of == name(p)).count())
+            gathered(&faults, totals.get(of.as_str()).copied().unwrap_or(points.len()))
         })
         .collect();
     findings.extend(two_variables(points));
@@ -121,7 +123,7 @@ fn these(points: &[&Point]) -> String {
 }
 
 fn faults(point: &Point) -> Vec<Fault> {
-    let checks = [nothing, little, throughput, order, ceiling, stated_percent, errors, lost];
+    let checks = [nothing, little, throughput, order, ceiling, stated_percent, rate, errors, lost];
     checks.into_iter().filter_map(|check| check(point)).collect()
 }
 
@@ -258,7 +260,7 @@ fn throughput(point: &Point) -> Option<Fault> {
 
 fn order(point: &Point) -> Option<Fault> {
     let mut known: Vec<(String, f64, f64)> = Vec::new();
-    let mut add = |name: String, stated: Option<crate::point::Stated>| {
+    let mut add = |name: String, stated: Option<Stated>| {
         known.extend(stated.map(|stated| (name, stated.value, stated.half_digit)));
     };
     add("minimum".into(), point.min_us);
@@ -290,12 +292,13 @@ fn order(point: &Point) -> Option<Fault> {
 
 /// What a point is of its ceiling (1 is all of it), in I/Os or bytes a second.
 pub fn share_of_ceiling(point: &Point) -> Option<f64> {
-    let share = |value: f64, ceiling: f64| (ceiling > 0.0).then(|| value / ceiling);
-    match (point.iops, point.ceiling_iops, &point.throughput, point.ceiling_bytes_per_s) {
-        (Some(iops), Some(ceiling), ..) => share(iops.value, ceiling.value),
-        (.., Some(throughput), Some(ceiling)) => share(throughput.bytes_per_s.value, ceiling.value),
-        _ => None,
-    }
+    let share = |value: f64, ceiling: Option<Stated>| {
+        ceiling.filter(|ceiling| ceiling.value > 0.0).map(|ceiling| value / ceiling.value)
+    };
+    let by_iops = point.iops.and_then(|iops| share(iops.value, point.ceiling_iops));
+    let by_bytes =
+        point.throughput.as_ref().and_then(|t| share(t.bytes_per_s.value, point.ceiling_bytes_per_s));
+    by_iops.into_iter().chain(by_bytes).reduce(f64::max)
 }
 
 fn ceiling(point: &Point) -> Option<Fault> {
@@ -320,6 +323,25 @@ fn stated_percent(point: &Point) -> Option<Fault> {
         found: format!("{percent:.2} %, computed from the figures beside it"),
         badness: off,
         cause: "Rounded down, or taken from other figures than those that are printed.",
+    })
+}
+
+/// Whether what was offered was carried; a closed loop offers nothing.
+pub fn carried(point: &Point) -> bool {
+    let (Some(rate), Some(iops)) = (point.rate_iops, point.iops) else { return true };
+    // How the I/Os of another's load arrive is not known: at random, they would vary most.
+    let window_s = point.window_s.unwrap_or(f64::INFINITY).min(1e9);
+    is_carried((iops.value + iops.half_digit) * window_s, rate * window_s, true)
+}
+
+fn rate(point: &Point) -> Option<Fault> {
+    let (offered, iops) = (point.rate_iops?, point.iops?);
+    (!carried(point)).then(|| {
+        let expected = format!("{}: {} I/Os a second, as offered", name(point), thousands(offered));
+        let cause = "The storage does not carry this rate; latencies then grow with the length of the run.";
+        let found = format!("{} completed", thousands(iops.value));
+        let badness = 1.0 - iops.value / offered;
+        Fault { badness, ..doubt(FindingKind::RateNotMet, point, expected, found, cause) }
     })
 }
 
@@ -359,11 +381,9 @@ fn two_variables(points: &[Point]) -> Vec<Finding> {
         seen.sort_by(|a, b| b.cmp(a));
         seen.dedup();
         // Only where the nodes differ, and the workers on each of them with them, at one number of workers.
-        let pairs: Vec<(u32, u32)> = seen
-            .iter()
-            .copied()
-            .filter(|(nodes, workers)| seen.iter().any(|(n, w)| n != nodes && w == workers))
-            .collect();
+        let mut nodes_with: BTreeMap<u32, usize> = BTreeMap::new();
+        seen.iter().for_each(|(_, workers)| *nodes_with.entry(*workers).or_default() += 1);
+        let pairs: Vec<(u32, u32)> = seen.iter().copied().filter(|(_, w)| nodes_with[w] > 1).collect();
         if !pairs.is_empty() {
             each.entry(pairs).or_default().push(profile);
         }

@@ -107,7 +107,7 @@ pub struct EventLog {
 
 impl EventLog {
     /// Opens it; a torn last line is cut off.
-    pub(super) fn open(path: &Path) -> Result<EventLog, StudyError> {
+    pub(crate) fn open(path: &Path) -> Result<EventLog, StudyError> {
         let failed = |e: std::io::Error| StudyError::io("open", path, &e);
         let mut options = OpenOptions::new();
         let mut file =

@@ -145,7 +145,11 @@ impl Manifest {
         let same = |(a, b): (&Step, &Step)| {
             (a.number, &a.label, a.repeat, &a.folder) == (b.number, &b.label, b.repeat, &b.folder)
         };
-        let asked = |step: &Step| matches!(step.purpose, Purpose::Search { .. });
+        let searches = plan.searches.len();
+        let asked = |step: &Step| match step.purpose {
+            Purpose::Search { search, .. } => (1..=searches).contains(&(search as usize)),
+            _ => false,
+        };
         self.steps.len() >= plan.fixed
             && self.steps.iter().zip(&plan.steps).all(same)
             && self.steps[plan.fixed..].iter().all(asked)
