@@ -13,6 +13,8 @@ use crate::compare::configuration::{Difference, of_loads, other_engines};
 use crate::compare::{Both, Run};
 use crate::report::{LoadRow, StepRow};
 
+/// Of a rate, less than this share may be missing without the IOPS deciding.
+const RATE_TOLERANCE: f64 = 0.01;
 /// How many differences of a load are named.
 const MOST_DIFFERENCES: usize = 6;
 
@@ -334,8 +336,12 @@ fn on_both(a: &Repeats<'_>, b: &Repeats<'_>, allowed: f64) -> Load {
     load.mean_us.ratio = compared(Figure::MeanUs);
     load.p99_us.ratio = compared(Figure::P99Us);
     // With a rate the IOPS are what was asked for, and the latency is what the storage made of it.
+    // Where B carried clearly less of it, that decides: what failed or never came is fast.
+    let carried_less =
+        load.iops.ratio.is_some_and(|ratio| ratio.high.is_some_and(|high| high < 1.0 - RATE_TOLERANCE));
     let decides = match (first.profile.rate, load.p99_us.ratio) {
         (None, _) => Figure::Iops,
+        (Some(_), _) if carried_less => Figure::Iops,
         (Some(_), Some(_)) => Figure::P99Us,
         (Some(_), None) => Figure::MeanUs,
     };
