@@ -1,5 +1,6 @@
 //! A run's complete steps as measured points, to be analysed like anybody's.
 
+use loadline_base::figures::listed;
 use loadline_measure::analysis::{Analysis, Options, analyse};
 use loadline_measure::audit::{Finding, Severity};
 use loadline_measure::point::{Point, SeriesPoint, Stated, Throughput};
@@ -8,23 +9,40 @@ use loadline_study::folder::result::StepResult;
 use loadline_study::plan::Purpose;
 use loadline_study::{RunFolder, StudyError};
 
+/// So many steps of one finding are named.
+const MOST_NAMED: usize = 12;
+
 /// The complete steps of a run (but the ceilings), and what was found of each when it was measured.
 pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> {
-    let (mut points, mut findings) = (Vec::new(), Vec::new());
+    let mut points = Vec::new();
+    // The same finding of several steps is one, in the words of the first.
+    let mut findings: Vec<(Finding, Vec<u32>)> = Vec::new();
     // One step at a time: a result of many workers is large.
     for step in &folder.plan.steps {
         let Some(result) = folder.result(step)? else { continue };
         if step.purpose == Purpose::Ceiling {
             continue;
         }
-        let doubts = result.findings.iter().filter(|finding| finding.severity == Severity::Doubt);
-        findings.extend(doubts.map(|finding| Finding {
-            expected: format!("step {} ({}): {}", step.number, step.label, finding.expected),
-            ..finding.clone()
-        }));
+        for finding in result.findings.iter().filter(|finding| finding.severity == Severity::Doubt) {
+            let same = |(known, _): &&mut (Finding, Vec<u32>)| {
+                (known.kind, &known.cause) == (finding.kind, &finding.cause)
+            };
+            match findings.iter_mut().find(same) {
+                Some((_, steps)) => steps.push(step.number),
+                None => findings.push((finding.clone(), vec![step.number])),
+            }
+        }
         points.push(point(&result, folder.plan.disks_per_worker));
     }
-    Ok((points, findings))
+    let worded = |(finding, steps): (Finding, Vec<u32>)| match steps.as_slice() {
+        [one] => Finding { expected: format!("step {one}: {}", finding.expected), ..finding },
+        many => Finding {
+            expected: format!("steps {}: {}", listed(many, MOST_NAMED), finding.expected),
+            found: format!("{} (in the first of them)", finding.found),
+            ..finding
+        },
+    };
+    Ok((points, findings.into_iter().map(worded).collect()))
 }
 
 /// Analyses a run: its steps were audited when they were measured, with more than the figures tell, so what was found
