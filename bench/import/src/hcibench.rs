@@ -9,6 +9,8 @@
 //! what is called 95 % is an average of each machine's percentile with fio, and mean + 1.645 standard deviations with
 //! vdbench: neither is a percentile of the I/Os, and none is kept.
 //!
+//! Where a file has blocks of several datastores (`Datastore =`, `StorageClass =`), theirs is each point's condition.
+//!
 //! Source: HCIBench's `parseFioResult.rb`, `parseVdbResult.rb` and `parseK8sFioResult.rb`.
 
 use std::path::Path;
@@ -71,6 +73,7 @@ struct Block {
     write: Option<Stated>,
     percentiles: bool,
     job: Option<String>,
+    datastore: Option<String>,
 }
 
 /// Reads a result.
@@ -90,7 +93,14 @@ pub(crate) fn read(file: &str, name: &Path, text: &str, options: &Options) -> Re
     jobs.sort_unstable();
     jobs.dedup();
     let several = jobs.len() > 1;
-    for block in reader.blocks {
+    let mut datastores: Vec<Option<&str>> =
+        reader.blocks.iter().map(|block| block.datastore.as_deref()).collect();
+    datastores.sort_unstable();
+    datastores.dedup();
+    let apart = datastores.len() > 1;
+    for mut block in reader.blocks {
+        // On another datastore it is no repeat, and more machines there are no growth.
+        block.point.condition = block.datastore.take().filter(|_| apart);
         // The name's disks and threads are of all jobs together; how they are shared among them it does not say.
         let load = if several { Load { threads: None, ..load } } else { load };
         points.push(finish(block, stem, &load, options));
@@ -169,6 +179,8 @@ struct Reader<'a> {
     open: Option<Block>,
     blocks: Vec<Block>,
     job: Option<String>,
+    /// Where the blocks that follow were measured.
+    datastore: Option<String>,
     /// Machines that ended early, said before the blocks that they are missing from.
     lost: u32,
     findings: Vec<Finding>,
@@ -190,6 +202,7 @@ impl Reader<'_> {
             "Datastore" | "StorageClass" => {
                 self.close();
                 self.lost = 0;
+                self.datastore = Some(kept(value)).filter(|name| !name.is_empty());
             }
             "JOB_NAME" => {
                 self.close();
@@ -205,7 +218,8 @@ impl Reader<'_> {
                 let place = format!("{}, line {number}", self.file);
                 let point =
                     Point { place, workers: Some(workers), lost_workers: self.lost, ..Point::default() };
-                self.open = Some(Block { point, job: self.job.take(), ..Block::default() });
+                let (job, datastore) = (self.job.take(), self.datastore.clone());
+                self.open = Some(Block { point, job, datastore, ..Block::default() });
             }
             _ => self.figure(number, key, value)?,
         }

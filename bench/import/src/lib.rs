@@ -13,6 +13,7 @@ use thiserror::Error;
 pub mod csv;
 pub mod detect;
 pub mod diskspd;
+mod families;
 pub mod fio;
 pub mod hcibench;
 mod numbers;
@@ -71,6 +72,10 @@ impl ImportError {
 
 /// Reads what a file holds, whatever it is. It is recognised by its content; of its name only HCIBench's results need
 /// more than where they lie, since nothing but the name says their load.
+///
+/// Points of loads that would else be taken for repeats or places of one sweep have what tells them apart in their
+/// `family`; those whose names of ours differ in threads and depth alone (`B4-T1-O1-W0-PR`, `B4-T1-O8-W0-PR`) have the
+/// same one (`B4-W0-PR`), so that they are a sweep.
 pub fn read(name: &Path, bytes: &[u8], options: &Options) -> Result<Imported, ImportError> {
     let file = text::kept(&name.display().to_string());
     if bytes.len() > LARGEST_FILE {
@@ -79,11 +84,13 @@ pub fn read(name: &Path, bytes: &[u8], options: &Options) -> Result<Imported, Im
         return Err(ImportError::new(file, problem, "give the result alone, without logs or raw records"));
     }
     let text = text::decode(&file, bytes)?;
-    match detect::format(&text) {
+    let mut imported = match detect::format(&text) {
         Some(detect::Format::Json) => fio::read(&file, &text),
         Some(detect::Format::Xml) => diskspd::read(&file, &text),
         Some(detect::Format::HciBench) => hcibench::read(&file, name, &text, options),
         Some(detect::Format::Csv) => csv::read(&file, &text, options),
         None => Err(detect::unknown(&file, &text)),
-    }
+    }?;
+    families::name(&mut imported.points);
+    Ok(imported)
 }

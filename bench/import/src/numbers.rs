@@ -3,6 +3,8 @@
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::point::Stated;
 
+use crate::text::counted;
+
 /// The largest figure that is kept, in whatever unit: no storage reaches it, and products of it stay finite.
 const LARGEST: f64 = 1e18;
 /// A percentile is kept if at least so many samples lie beyond it; with fewer it is a matter of chance.
@@ -63,7 +65,7 @@ pub(crate) fn shallow(dropped: usize) -> Option<Finding> {
         Finding::note(
             FindingKind::Adjusted,
             format!("at least {BEYOND} samples beyond each percentile"),
-            format!("{dropped} percentiles with fewer, which are left out"),
+            format!("{} with fewer, left out", counted(dropped, "percentile", "percentiles")),
             "They would rest on a handful of I/Os. Measure longer to have them.",
         )
     })

@@ -42,6 +42,11 @@ pub(crate) fn kept(text: &str) -> String {
     printable(text, 400)
 }
 
+/// A number and what it counts: `1 state`, `2 states`.
+pub(crate) fn counted(count: usize, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
 fn printable(text: &str, most: usize) -> String {
     let mut shown: String = text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect();
     if text.chars().nth(most).is_some() {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use common::{error, findings, near, sample, text};
 use loadline_import::{Options, read};
+use loadline_measure::analysis::{Axis, analyse};
 use loadline_measure::audit::{FindingKind, Severity};
 use loadline_measure::point::LatencyOf;
 
@@ -201,6 +202,126 @@ fn rows_of_the_same_load_are_counted_as_repeats() {
     let stated = text("t", b"vms,repeat,iops\n1,3,5\n1,4,6\n").unwrap();
     assert_eq!(stated.points.iter().map(|point| point.repeat).collect::<Vec<_>>(), [3, 4]);
     assert_eq!(findings(&stated), []);
+}
+
+fn families(content: &str) -> Vec<String> {
+    let imported = text("t", content.as_bytes()).unwrap();
+    imported.points.iter().map(|point| point.family().to_string()).collect()
+}
+
+#[test]
+fn rows_that_differ_in_what_no_point_keeps_are_no_repeats() {
+    let content = "vms,profile,pattern,iops\n4,x,random,1000\n4,x,sequential,9000\n";
+    assert_eq!(families(content), ["x, pattern random", "x, pattern sequential"]);
+    let imported = text("t", content.as_bytes()).unwrap();
+    assert!(imported.points.iter().all(|point| point.repeat == 0));
+    let analysis = analyse(imported.points, &Default::default());
+    let most: Vec<_> = analysis.groups.iter().map(|group| group.most.unwrap()).collect();
+    assert_eq!(most, [1000.0, 9000.0]);
+    for (header, cells, expected) in [
+        ("copies", ["2", "3"], ["x, copies 2", "x, copies 3"]),
+        ("block_kib", ["4", "64"], ["x, 4 KiB", "x, 64 KiB"]),
+        ("write_pct", ["0", "30"], ["x, 0 % writes", "x, 30 % writes"]),
+        ("latency_of", ["read", "write"], ["x, latencies of reads", "x, latencies of writes"]),
+        ("engine", ["sync", ""], ["x, engine sync", "x, engine not stated"]),
+        ("nodes", ["3", "4"], ["x, nodes 3", "x, nodes 4"]),
+        ("iodepth", ["1", "8"], ["x, iodepth 1", "x, iodepth 8"]),
+    ] {
+        let [a, b] = cells;
+        let content = format!("profile,{header},iops\nx,{a},1\nx,{b},2\n");
+        assert_eq!(families(&content), expected, "{header}");
+        let different = format!("profile,{header},iops\nx,{a},1\ny,{b},2\n");
+        assert_eq!(families(&different), ["x", "y"], "{header} varies within no load");
+    }
+}
+
+#[test]
+fn a_sweep_keeps_its_name_whatever_results_stand_beside_it() {
+    let content =
+        "vms,nodes,threads,iodepth,profile,cpu,iops\n4,1,1,1,x,30,1\n8,2,1,1,x,40,2\n8,2,1,4,x,41,3\n";
+    assert_eq!(families(content), ["x", "x", "x"]);
+    let repeats = "vms,profile,repeat,cpu,iops\n4,x,1,30,1\n4,x,2,31,2\n";
+    assert_eq!(families(repeats), ["x", "x"]);
+    let unnumbered = text("t", b"vms,profile,cpu,iops\n4,x,30,1\n4,x,31,2\n").unwrap();
+    assert!(unnumbered.findings.iter().any(|f| f.found == "rows that are alike but for \"cpu\""));
+    let threads = "vms,profile,threads,outstanding_per_thread,iops\n1,x,2,8,1\n1,x,4,4,2\n1,x,4,8,3\n";
+    assert_eq!(families(threads), ["x, threads 2", "x, threads 4", "x, threads 4"]);
+}
+
+#[test]
+fn many_columns_that_tell_rows_apart_do_so_together() {
+    let header: Vec<String> = (0..30).map(|column| format!("c{column}")).collect();
+    let row = |last: u32| {
+        let cells = (0..30).map(|column| if column == 29 { last } else { 0 }.to_string());
+        cells.collect::<Vec<_>>().join(",")
+    };
+    let varied = vec!["9"; 30].join(",");
+    let content =
+        format!("profile,{},iops\nx,{},1\nx,{},2\ny,{varied},3\n", header.join(","), row(1), row(2));
+    let found = families(&content);
+    assert_ne!(found[0], found[1]);
+    assert_eq!(found[2], "y");
+    let long = "z".repeat(100);
+    let found = families(&format!("profile,c,iops\nx,{long}1,1\nx,{long}2,2\n"));
+    assert_ne!(found[0], found[1], "they differ beyond what is shown");
+}
+
+#[test]
+fn names_of_ours_that_differ_in_depth_are_one_sweep() {
+    let content = "vms,profile,iops\n4,B4-T1-O1-W0-PR,100\n4,B4-T1-O8-W0-PR,500\n4,B4-T1-O1-W30-PR,90\n";
+    assert_eq!(families(content), ["B4-W0-PR", "B4-W0-PR", "B4-T1-O1-W30-PR"]);
+    let analysis = analyse(text("t", content.as_bytes()).unwrap().points, &Default::default());
+    assert_eq!((analysis.groups[0].axis, analysis.groups[0].points), (Some(Axis::Outstanding), 2));
+    let apart = "vms,profile,pattern,iops\n4,B4-T1-O1-W0-PR,a,1\n4,B4-T1-O8-W0-PR,b,5\n";
+    assert_eq!(families(apart), ["B4-W0-PR, pattern a", "B4-W0-PR, pattern b"]);
+    let open = "profile,iops\nB4-T1-O1-W0-PR,100\nB4-T1-O8-W0-PR,500\n";
+    assert_eq!(families(open), ["B4-T1-O1-W0-PR", "B4-T1-O8-W0-PR"], "nothing else tells them apart");
+}
+
+#[test]
+fn megabits_are_never_taken_for_megabytes() {
+    for (name, unit) in [("throughput (Mb/s)", "mb_per_s"), ("Gb/s", "gb_per_s"), ("Kb/s", "kb_per_s")] {
+        let error = error("t", &format!("vms,{name}\n1,5\n"));
+        assert!(error.problem.contains("bits or in bytes") && error.advice.contains(unit), "{error}");
+    }
+    assert_eq!(text("t", b"MB/s\n5\n").unwrap().points.len(), 1);
+}
+
+#[test]
+fn points_that_may_group_thousands_are_doubtful() {
+    let doubts = |content: &str| {
+        let imported = text("t", content.as_bytes()).unwrap();
+        let doubts = imported.findings.into_iter().filter(|f| f.severity == Severity::Doubt);
+        doubts.map(|f| f.found).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        doubts("vms;iops;latency_ms\n1;1.000;0.430\n2;2.500;1.000\n3;;1.200\n"),
+        ["2 figures, each with exactly three digits after the point, such as 1.000"]
+    );
+    for plain in
+        ["vms;iops\n1;1.000\n2;2.5\n", "vms;iops\n1;1000.500\n", "vms;iops\n1;1000\n", "vms,iops\n1,1.000\n"]
+    {
+        assert!(doubts(plain).is_empty(), "{plain}");
+    }
+}
+
+#[test]
+fn what_is_out_of_bounds_is_said_to_be() {
+    for (header, cell, wrong) in [
+        ("iops", "-5", "is negative"),
+        ("iops", "1e19", "is too large"),
+        ("iops", "1e999", "is too large"),
+        ("iops,p99_s", "1,1e15", "is too large"),
+        ("vms,iops", "99999999999,1", "is too large"),
+        ("vms,iops", "-1,1", "is negative"),
+        ("vms,iops", "1.5,1", "is not a whole number"),
+        ("iops", "x", "is not a number"),
+        ("read_pct,iops", "101,1", "is not a percentage, 0 to 100"),
+        ("block_kib,iops", "0,1", "is not a number above 0"),
+    ] {
+        let error = error("t", &format!("{header}\n{cell}\n"));
+        assert!(error.problem.ends_with(wrong), "{cell}: {error}");
+    }
 }
 
 #[test]

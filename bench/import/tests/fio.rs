@@ -4,6 +4,7 @@ mod common;
 
 use common::{bytes, error, findings, near, sample, text};
 use loadline_import::Imported;
+use loadline_measure::analysis::analyse;
 use loadline_measure::audit::{FindingKind, Severity};
 use loadline_measure::point::{LatencyOf, Point};
 
@@ -17,25 +18,104 @@ fn texts(imported: &Imported) -> String {
 }
 
 #[test]
-fn each_process_of_numjobs_is_a_point_of_its_own() {
+fn the_processes_of_numjobs_count_together() {
     let imported = sample("fio-numjobs.json");
-    assert_eq!((imported.format, imported.points.len()), ("fio JSON", 2));
-    for point in &imported.points {
-        assert_eq!((point.outstanding, point.workers), (Some(8.0), Some(1)));
-        assert_eq!((point.block_bytes, point.write_percent), (Some(4096.0), Some(0.0)));
-        assert!((in_flight(point) / 8.0 - 1.0).abs() < 0.05, "{}", in_flight(point));
-        assert_eq!(point.latency_of, LatencyOf::All);
+    assert_eq!((imported.format, imported.points.len()), ("fio JSON", 1));
+    let point = &imported.points[0];
+    assert_eq!((point.outstanding, point.workers, point.lost_workers), (Some(16.0), Some(2), 0));
+    assert_eq!((point.block_bytes, point.write_percent), (Some(4096.0), Some(0.0)));
+    assert!((in_flight(point) / 16.0 - 1.0).abs() < 0.05, "{}", in_flight(point));
+    assert_eq!(point.latency_of, LatencyOf::All);
+    near(point.iops.unwrap().value, 21728.135932 + 21696.651674);
+    near(point.mean_us.unwrap().value, (366.175651571 * 43478.0 + 367.196464701 * 43415.0) / 86893.0);
+    near(point.throughput.as_ref().unwrap().bytes_per_s.value, 88998444.0 + 88869485.0);
+    assert_eq!((point.samples, point.window_s), (Some(86893), Some(2.001)));
+    near(point.min_us.unwrap().value, 13.59);
+    near(point.max_us.unwrap().value, 4789.563);
+    assert_eq!(point.place, "fio-numjobs.json, jobs 1 to 2 \"two\"");
+    assert!(point.percentiles_us.is_empty(), "percentiles of two processes are never averaged");
+    let analysis = analyse(imported.points, &Default::default());
+    assert_eq!(analysis.groups[0].most.map(f64::round), Some(43_425.0));
+}
+
+#[test]
+fn a_process_that_did_nothing_is_a_lost_worker_of_its_job() {
+    let idle = r#"{"total_ios":0,"iops":0,"runtime":0}"#;
+    let entry = |read: &str| {
+        format!(
+            r#"{{"jobname":"j","groupid":0,"job options":{{"numjobs":"2"}},"read":{read},"write":{idle}}}"#
+        )
+    };
+    let side = r#"{"total_ios":2000,"iops":200.0,"bw_bytes":819200,"runtime":10000,
+        "lat_ns":{"min":1000,"max":9000000,"mean":800000.0,"N":2000},
+        "clat_ns":{"bins":{"800000":2000},"percentile":{"90.000000":800000}}}"#;
+    let of =
+        |entries: &[String]| text("f", format!("{{\"jobs\":[{}]}}", entries.join(",")).as_bytes()).unwrap();
+    let lame = of(&[entry(side), entry(idle)]);
+    let point = &lame.points[0];
+    assert_eq!((lame.points.len(), point.workers, point.lost_workers), (1, Some(2), 1));
+    assert_eq!((point.iops.unwrap().value, point.samples), (200.0, Some(2000)));
+    assert!(texts(&lame).contains("job 2 \"j\" reported nothing"), "{}", texts(&lame));
+    let both = of(&[entry(side), entry(side)]);
+    let point = &both.points[0];
+    assert_eq!(point.histogram.as_ref().unwrap().count(), 4000);
+    assert_eq!(point.percentiles_us.len(), 1, "bins of both add up");
+    let one_without = of(&[entry(side), entry(&side.replace(r#""bins":{"800000":2000},"#, ""))]);
+    assert!(one_without.points[0].histogram.is_none() && one_without.points[0].percentiles_us.is_empty());
+}
+
+#[test]
+fn jobs_of_one_name_and_different_loads_or_hosts_are_different_loads() {
+    let side = r#"{"total_ios":2000,"iops":200.0,"bw_bytes":819200,"runtime":10000}"#;
+    let none = r#"{"total_ios":0,"iops":0,"runtime":0}"#;
+    let entry = |options: &str, more: &str| {
+        format!(
+            r#"{{"jobname":"x","groupid":0,{more}"job options":{{{options}}},"read":{side},"write":{none}}}"#
+        )
+    };
+    let of = |entries: &[String]| {
+        let json = format!("{{\"jobs\":[{}]}}", entries.join(","));
+        let points = text("f", json.as_bytes()).unwrap().points;
+        points.iter().map(|p| (p.family().to_string(), p.workers.unwrap())).collect::<Vec<_>>()
+    };
+    let small = entry(r#""bs":"4k","rw":"randread","numjobs":"4""#, "");
+    let large = entry(r#""bs":"128k","rw":"randread""#, "");
+    let four = [&small, &small, &small, &small].map(String::clone);
+    let five = [four.as_slice(), &[large]].concat();
+    assert_eq!(of(&five), [("x, 4 KiB".to_string(), 4), ("x, 128 KiB".to_string(), 1)]);
+    assert_eq!(of(&four), [("x".to_string(), 4)], "the plain name where nothing differs");
+    let mixed = |writes: &str| entry(&format!(r#""rw":"randrw","rwmixwrite":"{writes}""#), "");
+    let mixes = [mixed("30"), mixed("70"), entry(r#""rw":"read""#, "")];
+    let names: Vec<String> = of(&mixes).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["x, randrw, 30 % writes", "x, randrw, 70 % writes", "x, read"]);
+    let hosts = ["a", "b"].map(|host| entry("", &format!(r#""hostname":"{host}","#)));
+    let names: Vec<String> = of(&hosts).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["x, a", "x, b"]);
+}
+
+#[test]
+fn results_of_hosts_that_ran_together_are_no_intermediate_states() {
+    let host = |ms: u64, ios: u64, runtime: u64| {
+        format!(
+            r#"{{"timestamp_ms":{ms},"jobs":[{{"jobname":"x","groupid":0,"read":
+            {{"total_ios":{ios},"iops":200.0,"bw_bytes":819200,"runtime":{runtime}}},
+            "write":{{"total_ios":0,"runtime":0}}}}]}}"#
+        )
+    };
+    let both = |later: String| {
+        let earlier = host(1_795_407_000_000, 600_000, 60_000);
+        text("f", format!("{earlier}\n{later}\n").as_bytes()).unwrap()
+    };
+    for (ms, ios, runtime) in [
+        (1_795_407_001_000, 590_000, 60_000),
+        (1_795_407_001_000, 630_000, 60_001),
+        (1_795_407_030_000, 900_000, 60_001),
+    ] {
+        assert_eq!(both(host(ms, ios, runtime)).points.len(), 2, "{ms} {ios} {runtime}");
     }
-    let first = &imported.points[0];
-    near(first.iops.unwrap().value, 21728.135932);
-    near(first.mean_us.unwrap().value, 366.175651571);
-    near(first.throughput.as_ref().unwrap().bytes_per_s.value, 88998444.0);
-    assert_eq!((first.samples, first.window_s), (Some(43478), Some(2.001)));
-    assert_eq!(first.place, "fio-numjobs.json, job 1 \"two\"");
-    // Of 43,478 I/Os a hundred lie beyond 99.5 %, and not beyond 99.9 %.
-    assert_eq!(first.percentiles_us.last().unwrap().0, 99.5);
-    assert!(texts(&imported).contains("completion latency"));
-    assert!(texts(&imported).contains("fewer, which are left out"));
+    let state = both(host(1_795_407_010_000, 700_000, 70_000));
+    assert_eq!(state.points.len(), 1);
+    assert!(texts(&state).contains("1 intermediate state of runs"), "{}", texts(&state));
 }
 
 #[test]
@@ -76,7 +156,7 @@ fn warnings_before_the_json_are_counted_and_quoted() {
     let imported = sample("fio-warning.json");
     assert_eq!(imported.points.len(), 1);
     assert!(
-        texts(&imported).contains("1 other lines")
+        texts(&imported).contains("1 other line passed over")
             && texts(&imported).contains("note: both iodepth >= 1 and")
     );
 }
@@ -95,11 +175,12 @@ fn different_jobs_merged_into_one_entry_have_no_known_depth() {
 #[test]
 fn the_sum_over_all_clients_is_not_counted_again() {
     let imported = sample("fio-client.json");
-    assert_eq!(imported.points.len(), 5);
+    assert_eq!(imported.points.len(), 3);
     assert!(imported.points.iter().all(|point| point.profile != "All clients"));
     assert!(imported.points[0].place.contains("on 127.0.0.1"));
-    assert!(texts(&imported).contains("7 other lines"), "{}", texts(&imported));
-    assert!(imported.points.iter().all(|point| point.outstanding == Some(4.0)));
+    assert!(texts(&imported).contains("7 other lines passed over"), "{}", texts(&imported));
+    let outstanding: Vec<_> = imported.points.iter().map(|p| (p.workers, p.outstanding)).collect();
+    assert_eq!(outstanding, [(Some(2), Some(8.0)), (Some(1), Some(4.0)), (Some(2), Some(8.0))]);
 }
 
 #[test]
@@ -129,8 +210,8 @@ fn runs_one_after_the_other_are_all_kept() {
     both.extend_from_slice(b"fio: some warning\n");
     both.extend(bytes("fio-rate.json"));
     let imported = text("both.json", &both).unwrap();
-    assert_eq!(imported.points.len(), 3);
-    assert_eq!(imported.points[2].place, "both.json, result 2, job 1 \"rated\"");
+    assert_eq!(imported.points.len(), 2);
+    assert_eq!(imported.points[1].place, "both.json, result 2, job 1 \"rated\"");
 }
 
 #[test]
@@ -140,7 +221,7 @@ fn a_file_that_is_cut_off_keeps_its_complete_results_in_doubt_or_is_refused() {
     let refused = text("half.json", half).unwrap_err();
     assert!(refused.problem.contains("it ends in the middle"), "{refused}");
     let kept = text("cut.json", &[&whole, half].concat()).unwrap();
-    assert_eq!(kept.points.len(), 2);
+    assert_eq!(kept.points.len(), 1);
     assert!(findings(&kept).contains(&(FindingKind::MissingIntervals, Severity::Doubt)));
 }
 

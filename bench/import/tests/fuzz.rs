@@ -6,9 +6,12 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use loadline_base::units::Rate;
 use loadline_import::{Options, read};
+use loadline_measure::analysis::{self, Group, analyse};
 use loadline_measure::point::{Point, Stated};
 use proptest::prelude::*;
+use serde_json::Value;
 
 fn cases() -> ProptestConfig {
     let cases = std::env::var("LOADLINE_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok());
@@ -54,6 +57,37 @@ fn check_point(point: &Point) {
     assert!(point.percentiles_us.iter().all(|(percent, _)| *percent > 0.0 && *percent < 100.0), "{point:?}");
 }
 
+/// What points come to, with all that a reader may state beside them.
+fn check_analysis(points: Vec<Point>) {
+    let options = analysis::Options {
+        ceilings: vec![Rate::Iops(1e6), Rate::BytesPerSecond(1e9)],
+        limit: Some("p99 <= 3ms".parse().unwrap()),
+        ..analysis::Options::default()
+    };
+    let analysis = analyse(points, &options);
+    // JSON has no NaN and no infinity: serde writes them as null, so that only figures that may be absent hide them.
+    let groups = format!("{:?}", analysis.groups.iter().map(figures).collect::<Vec<_>>());
+    assert!(!groups.contains("NaN") && !groups.contains("inf"), "{groups}");
+    finite(&serde_json::to_value(&analysis).unwrap());
+}
+
+/// A group without its names, as text that shows figures which are none.
+fn figures(group: &Group) -> String {
+    let plain =
+        Group { profile: String::new(), condition: None, at: None, cliffs: Vec::new(), ..group.clone() };
+    let cliffs: Vec<_> = group.cliffs.iter().map(|cliff| (cliff.at_s, cliff.from, cliff.to)).collect();
+    format!("{plain:?} {cliffs:?}")
+}
+
+fn finite(value: &Value) {
+    match value {
+        Value::Number(number) => assert!(number.as_f64().is_some_and(f64::is_finite), "{number}"),
+        Value::Array(values) => values.iter().for_each(finite),
+        Value::Object(values) => values.values().for_each(finite),
+        _ => {}
+    }
+}
+
 fn check(name: &str, bytes: &[u8]) {
     let begun = Instant::now();
     let options = Options { outstanding_per_worker: Some(1e17) };
@@ -61,13 +95,15 @@ fn check(name: &str, bytes: &[u8]) {
         Ok(imported) => {
             assert!(!imported.format.is_empty());
             imported.points.iter().for_each(check_point);
+            check_analysis(imported.points);
         }
         Err(error) => {
             assert!(!error.problem.is_empty() && !error.advice.is_empty());
             assert!(!error.to_string().chars().any(char::is_control), "{:?}", error.to_string());
         }
     }
-    assert!(begun.elapsed() < Duration::from_secs(10), "{name} took {:?}", begun.elapsed());
+    // It ends within some seconds; the bound leaves room for slow and busy computers.
+    assert!(begun.elapsed() < Duration::from_secs(60), "{name} took {:?}", begun.elapsed());
 }
 
 /// One way in which a file is spoilt; places are shares of its length.
@@ -188,12 +224,20 @@ fn samples_as_they_are_give_figures_that_can_be_calculated_with() {
     }
 }
 
+/// As many rows as are read.
+fn table(header: &str, row: impl Fn(u32) -> String) -> String {
+    let rows: Vec<String> = (0..199_999).map(row).collect();
+    format!("{header}\n{}\n", rows.join("\n"))
+}
+
 #[test]
 fn files_made_to_be_slow_end_soon() {
     for bytes in [
         "{}".repeat(500_000),
         "[".repeat(1_000_000),
-        format!("iops\n{}", "1\n".repeat(500_000)),
+        format!("iops\n{}", "1\n".repeat(199_999)),
+        table("vms,profile,iops,latency_us", |row| format!("1,load {row},{row},5")),
+        table("vms,profile,iops,engine", |row| format!("{},x,{row},{row}", row % 7)),
         format!("iops{}\n", ",a".repeat(500_000)),
         "\n".repeat(3_000_000),
         format!("iops\n\"{}", "1\n".repeat(500_000)),

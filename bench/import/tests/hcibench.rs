@@ -3,6 +3,7 @@
 mod common;
 
 use common::{bytes, error, findings, near, sample, text};
+use loadline_measure::analysis::analyse;
 use loadline_measure::audit::{FindingKind, Severity};
 use loadline_measure::point::LatencyOf;
 
@@ -53,6 +54,19 @@ fn several_jobs_in_each_machine_have_no_known_depth() {
     assert_eq!(imported.points.len(), 2);
     assert!(imported.points.iter().all(|point| point.outstanding.is_none() && point.lost_workers == 1));
     assert!(imported.points[1].profile.starts_with("job1"));
+}
+
+#[test]
+fn datastores_of_one_file_are_conditions() {
+    let whole = String::from_utf8(bytes(VDBENCH)).unwrap();
+    let both = format!("{whole}{}", whole.replace("vsanDatastore", "other"));
+    let imported = text(VDBENCH, both.as_bytes()).unwrap();
+    let conditions: Vec<_> = imported.points.iter().map(|point| point.condition.as_deref()).collect();
+    assert_eq!(conditions, [Some("vsanDatastore"), Some("other")]);
+    assert_eq!(analyse(imported.points, &Default::default()).groups.len(), 2);
+    assert_eq!(sample(VDBENCH).points[0].condition, None, "one datastore needs no name");
+    let same = text(VDBENCH, format!("{whole}{whole}").as_bytes()).unwrap();
+    assert!(same.points.iter().all(|point| point.condition.is_none()));
 }
 
 #[test]

@@ -31,7 +31,10 @@ fn a_stripe_study_has_latencies_that_cannot_be_those_of_its_settings() {
     );
     assert!(alone[0].cause.contains("no average over workers"), "{alone:?}");
     let short = find(&one, FindingKind::LittlesLaw, "% less");
-    assert!(!short.is_empty() && short.iter().all(|f| f.cause.contains("Averaging over workers cannot explain it")));
+    assert!(
+        !short.is_empty()
+            && short.iter().all(|f| f.cause.contains("Averaging over workers cannot explain it"))
+    );
     let two = analysed("vsan-4-node-diskspd-stripes-2.csv");
     // With seven machines every load but one is short, by about one machine.
     let seven = find(&two, FindingKind::LittlesLaw, "at 7 workers:");

@@ -36,7 +36,7 @@ pub(super) enum Column {
     StatedPercent,
     /// Known, tells rows apart, and is needed for nothing else.
     Pattern,
-    /// Known, and needed for nothing.
+    /// The same.
     Copies,
     Unknown(String),
 }
@@ -61,30 +61,41 @@ impl Column {
         }
     }
 
-    /// Whether rows that differ in it are measurements of different things.
-    pub(super) fn tells_apart(&self) -> bool {
-        matches!(
-            self,
-            Column::Workers
-                | Column::Nodes
-                | Column::Profile
-                | Column::Condition
-                | Column::Block(_)
-                | Column::Threads
-                | Column::Outstanding
-                | Column::OutstandingPerThread
-                | Column::IoDepth
-                | Column::OutstandingPerWorker
-                | Column::ReadPercent
-                | Column::WritePercent
-                | Column::RateIops
-                | Column::LatencyOf
-                | Column::Pattern
-                | Column::Copies
-                | Column::Unknown(_)
-        )
+    /// How it tells rows apart, if that is not kept in their points.
+    pub(super) fn apart(&self) -> Option<Apart> {
+        match self {
+            Column::Pattern | Column::Copies => Some(Apart::Always),
+            Column::Nodes
+            | Column::Threads
+            | Column::Outstanding
+            | Column::OutstandingPerThread
+            | Column::IoDepth
+            | Column::OutstandingPerWorker => Some(Apart::Alike),
+            Column::Unknown(_) => Some(Apart::Unknown),
+            _ => None,
+        }
     }
 }
+
+/// How a column tells rows apart whose points do not keep what it states. In the order in which they are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Apart {
+    /// Wherever rows of a load differ in it, they are different loads.
+    Always,
+    /// Only if without it they would be repeats: else it goes with what is kept, as nodes do with workers.
+    Alike,
+    /// The same, and it may as well be a result.
+    Unknown,
+}
+
+/// A column's name that is refused: what is wrong with it, and what to do.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Refused {
+    pub(super) problem: &'static str,
+    pub(super) advice: String,
+}
+
+const NO_UNIT: &str = "does not say its unit";
 
 const UNITS: [(&str, &str, f64); 7] = [
     ("bytes", "B/s", 1.0),
@@ -97,7 +108,8 @@ const UNITS: [(&str, &str, f64); 7] = [
 ];
 
 /// What a column of this name states. A column that is needed and does not say its unit is an error: how to name it.
-pub(super) fn column(name: &str) -> Result<Column, String> {
+pub(super) fn column(name: &str) -> Result<Column, Refused> {
+    let bits = has_bits(name);
     let name = plain(name);
     Ok(match name.as_str() {
         "workers" | "vms" | "vms_total" | "vm_count" => Column::Workers,
@@ -129,6 +141,13 @@ pub(super) fn column(name: &str) -> Result<Column, String> {
             let bare = ceiling.unwrap_or(&name);
             let bare = bare.strip_prefix("throughput_").unwrap_or(bare);
             match throughput(bare)? {
+                Some((unit, _)) if bits => {
+                    let unit = unit.to_lowercase().replace("/s", "_per_s");
+                    let advice = format!(
+                        "are bits or bytes meant? Name it {unit} if its figures are bytes; divide bits by 8 first"
+                    );
+                    return Err(Refused { problem: "may be in bits or in bytes", advice });
+                }
                 Some((_, bytes)) if ceiling.is_some() => Column::CeilingThroughput(bytes),
                 Some((unit, bytes)) => Column::Throughput { unit, bytes },
                 None => match latency(&name)? {
@@ -156,7 +175,12 @@ fn plain(name: &str) -> String {
     name.split('_').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_")
 }
 
-fn throughput(name: &str) -> Result<Option<(&'static str, f64)>, String> {
+/// Whether it has a unit such as `Mb`, which are megabits to the letter and often megabytes.
+fn has_bits(name: &str) -> bool {
+    name.split(|c: char| !c.is_alphanumeric()).any(|word| matches!(word, "Kb" | "Mb" | "Gb"))
+}
+
+fn throughput(name: &str) -> Result<Option<(&'static str, f64)>, Refused> {
     for (unit, written, bytes) in UNITS {
         if name.strip_prefix(unit) == Some("_per_s") {
             return Ok(Some((written, bytes)));
@@ -165,14 +189,16 @@ fn throughput(name: &str) -> Result<Option<(&'static str, f64)>, String> {
     let bare = ["throughput", "bandwidth", "bw", "mbps", "gbps", "kbps", "mibps", "gibps"].contains(&name)
         || UNITS.iter().any(|(unit, _, _)| *unit == name);
     match bare {
-        true => Err("name it mb_per_s (10^6 bytes), mib_per_s (2^20 bytes), gb_per_s, gib_per_s, kb_per_s, kib_per_s \
-                     or bytes_per_s"
-            .to_string()),
+        true => {
+            let advice = "name it mb_per_s (10^6 bytes), mib_per_s (2^20 bytes), gb_per_s, gib_per_s, kb_per_s, \
+                          kib_per_s or bytes_per_s";
+            Err(Refused { problem: NO_UNIT, advice: advice.into() })
+        }
         false => Ok(None),
     }
 }
 
-fn latency(name: &str) -> Result<Option<(Of, f64)>, String> {
+fn latency(name: &str) -> Result<Option<(Of, f64)>, Refused> {
     let mut words: Vec<&str> = name.split('_').collect();
     let unit = match words.last() {
         Some(&"ns") => Some(1e-3),
@@ -203,7 +229,10 @@ fn latency(name: &str) -> Result<Option<(Of, f64)>, String> {
     };
     match unit {
         Some(us) => Ok(Some((of, us))),
-        None => Err(format!("name it {name}_us, {name}_ms, {name}_ns or {name}_s")),
+        None => {
+            let advice = format!("name it {name}_us, {name}_ms, {name}_ns or {name}_s");
+            Err(Refused { problem: NO_UNIT, advice })
+        }
     }
 }
 
@@ -248,6 +277,23 @@ mod tests {
         for name in ["latency", "p99", "Mean", "lat", "throughput", "MB", "bandwidth", "mbps", "ceiling_gb"] {
             assert!(column(name).is_err(), "{name}: {:?}", column(name));
         }
-        assert!(column("p99").unwrap_err().contains("p99_us"));
+        assert!(column("p99").unwrap_err().advice.contains("p99_us"));
+    }
+
+    #[test]
+    fn units_that_are_bits_to_the_letter_are_refused() {
+        for (name, bytes) in [
+            ("throughput (Mb/s)", "mb_per_s"),
+            ("Kb/s", "kb_per_s"),
+            ("Gb/sec", "gb_per_s"),
+            ("theoretical_Gb/s", "gb_per_s"),
+        ] {
+            let refused = column(name).unwrap_err();
+            assert!(refused.problem.contains("bits"), "{name}: {refused:?}");
+            assert!(refused.advice.contains(&format!("Name it {bytes} if")), "{name}: {refused:?}");
+        }
+        for name in ["MB/s", "mb/s", "mb_per_s", "throughput (GB/s)"] {
+            assert!(matches!(column(name), Ok(Column::Throughput { .. })), "{name}");
+        }
     }
 }

@@ -27,13 +27,20 @@
 //! | `errors`, `lost_workers` | I/Os that failed; workers that ended early |
 //! | `theoretical_iops`, `ceiling_iops`, `theoretical_gb_per_s`, … | the most that the storage could do |
 //! | `stated_percent` | percent of that, as the source states it |
-//! | `pattern`, `copies` | known, and not needed |
+//! | `pattern`, `copies` | what tells rows of one load apart |
 //!
-//! Throughput may have `throughput_` in front. An empty cell states nothing. One disk a worker is assumed where a
+//! Rows of one load that differ in block size, share of writes, `latency_of`, `pattern` or `copies` are different
+//! loads; so are those that are alike but for a column that is not kept or not known. What tells them apart stands in
+//! [`Point::family`]: `x, pattern random`. Tables in which nothing of that varies keep the plain names.
+//!
+//! Throughput may have `throughput_` in front. `Kb`, `Mb` and `Gb`, with a small b alone, are refused: to the letter they
+//! are bits, and often bytes are meant. An empty cell states nothing. One disk a worker is assumed where a
 //! profile's name says threads and outstanding I/Os, so that a worker has threads × outstanding of them.
 
+mod apart;
 mod columns;
 mod row;
+mod thousands;
 
 use std::collections::HashMap;
 
@@ -41,9 +48,9 @@ use csv::{ReaderBuilder, StringRecord, Trim};
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::point::Point;
 
-use crate::text::shown;
+use crate::text::{counted, shown};
 use crate::{ImportError, Imported, Options};
-use columns::Column;
+use columns::{Column, Refused};
 
 /// More columns than any table of results has.
 const MOST_COLUMNS: usize = 1_000;
@@ -70,11 +77,12 @@ fn separator(header: &str) -> u8 {
 /// Reads a table.
 pub(crate) fn read(file: &str, text: &str, options: &Options) -> Result<Imported, ImportError> {
     let header = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let separator = separator(header);
     let mut reader = ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
         .trim(Trim::All)
-        .delimiter(separator(header))
+        .delimiter(separator)
         .from_reader(text.as_bytes());
     let mut records = reader.records();
     let broken = |error: csv::Error| {
@@ -87,9 +95,10 @@ pub(crate) fn read(file: &str, text: &str, options: &Options) -> Result<Imported
     };
     let columns = known_columns(file, &names)?;
     let mut table = Table { file, columns: &columns, names: &names, options, findings: Vec::new() };
+    let mut cells = apart::Cells::of(&columns, &names);
+    let mut grouped = thousands::Grouped::of(&columns, separator);
     let mut lines = Lines { text, at: 0, line: 1 };
     let mut points = Vec::new();
-    let mut same = HashMap::new();
     for record in records {
         let record = record.map_err(broken)?;
         if record.iter().all(str::is_empty) {
@@ -104,25 +113,35 @@ pub(crate) fn read(file: &str, text: &str, options: &Options) -> Result<Imported
             ));
         }
         let begin = record.position().and_then(|position| usize::try_from(position.byte()).ok());
-        let (point, key) = table.point(lines.of(begin.unwrap_or(0)), &record)?;
-        same.entry(key).or_insert_with(Vec::new).push(points.len());
-        points.push(point);
+        points.push(table.point(lines.of(begin.unwrap_or(0)), &record)?);
+        cells.take(&record);
+        grouped.take(&record);
     }
     let mut findings = unknown_columns(&columns).into_iter().collect::<Vec<_>>();
     findings.append(&mut table.findings);
     if points.is_empty() {
         return Err(ImportError::new(file, "it has a header and no rows", "give a table with measured rows"));
     }
+    findings.extend(grouped.findings(&names));
+    findings.extend(cells.tell_apart(&mut points));
     if !columns.contains(&Column::Repeat) {
-        findings.extend(number_repeats(&mut points, same.into_values()));
+        findings.extend(number_repeats(&mut points));
     }
     Ok(Imported { format: "CSV", points, findings })
 }
 
 /// Rows that state the same load are taken as repeats of one measurement.
-fn number_repeats(points: &mut [Point], same: impl Iterator<Item = Vec<usize>>) -> Option<Finding> {
+fn number_repeats(points: &mut [Point]) -> Option<Finding> {
+    let bits = |value: Option<f64>| value.map(f64::to_bits);
+    let mut same: HashMap<_, Vec<usize>> = HashMap::new();
+    for (row, point) in points.iter().enumerate() {
+        let load = (&point.profile, &point.family, &point.condition);
+        let place = (point.workers, point.nodes, bits(point.outstanding), bits(point.rate_iops));
+        same.entry((load, place)).or_default().push(row);
+    }
+    let same: Vec<Vec<usize>> = same.into_values().filter(|rows| rows.len() > 1).collect();
     let mut repeated = 0;
-    for rows in same.filter(|rows| rows.len() > 1) {
+    for rows in same {
         repeated += rows.len();
         for (repeat, row) in (1..).zip(rows) {
             if let Some(point) = points.get_mut(row) {
@@ -148,8 +167,8 @@ fn known_columns(file: &str, names: &StringRecord) -> Result<Vec<Column>, Import
     }
     let mut columns: Vec<Column> = Vec::new();
     for (at, name) in names.iter().enumerate() {
-        let column = columns::column(name).map_err(|advice| {
-            ImportError::new(&place, format!("the column \"{}\" does not say its unit", shown(name)), advice)
+        let column = columns::column(name).map_err(|Refused { problem, advice }| {
+            ImportError::new(&place, format!("the column \"{}\" {problem}", shown(name)), advice)
         })?;
         let twice = columns.iter().position(|other| other.same_as(&column));
         if let Some(other) = twice.and_then(|other| names.get(other)) {
@@ -227,33 +246,29 @@ struct Table<'a> {
     findings: Vec<Finding>,
 }
 
-/// What makes two rows measurements of the same thing.
-type Key = String;
-
 impl Table<'_> {
-    fn point(&mut self, line: usize, record: &StringRecord) -> Result<(Point, Key), ImportError> {
+    fn point(&mut self, line: usize, record: &StringRecord) -> Result<Point, ImportError> {
         let place = format!("{}, line {line}", self.file);
         if record.len() != self.columns.len() {
             return Err(ImportError::new(
                 place,
-                format!("{} fields under {} columns", record.len(), self.columns.len()),
+                format!(
+                    "{} under {}",
+                    counted(record.len(), "field", "fields"),
+                    counted(self.columns.len(), "column", "columns")
+                ),
                 "write one field for each column; decimals need a point, since a comma separates fields",
             ));
         }
         let mut row = row::Row::default();
-        let mut key = String::new();
         let cells = self.columns.iter().zip(self.names).zip(record);
         for ((column, name), cell) in cells {
-            if column.tells_apart() {
-                key.push_str(cell);
-                key.push('\x1f');
-            }
             if cell.is_empty() {
                 continue;
             }
             row.take(column, cell).map_err(|expected| {
                 let place = format!("{place}, column \"{}\"", shown(name));
-                let problem = format!("\"{}\" is not {expected}", shown(cell));
+                let problem = format!("\"{}\" {}", shown(cell), row::wrong(cell, expected));
                 let advice = match cell.contains(',') {
                     true => "write decimals with a point and no grouping, such as 1234.5",
                     false => "write digits and a decimal point, or leave the cell empty",
@@ -284,6 +299,6 @@ impl Table<'_> {
                 self.findings.push(finding);
             }
         }
-        Ok((point, key))
+        Ok(point)
     }
 }

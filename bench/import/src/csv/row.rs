@@ -22,13 +22,30 @@ pub(super) struct Row {
     write_percent: Option<f64>,
 }
 
+const NUMBER: &str = "a number";
+const WHOLE: &str = "a whole number";
+
+/// What is wrong with a cell that was refused.
+pub(super) fn wrong(cell: &str, expected: &str) -> String {
+    let digits = cell.strip_prefix('-').unwrap_or(cell);
+    let digit = digits.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+    let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+    match cell.parse::<f64>().ok().filter(|_| digit) {
+        Some(value) if value < 0.0 => "is negative".into(),
+        // A number that was refused as one is out of bounds.
+        Some(value) if !is_figure(value) || expected == NUMBER || (whole && expected == WHOLE) => {
+            "is too large".into()
+        }
+        _ => format!("is not {expected}"),
+    }
+}
+
 impl Row {
     /// Takes a cell that is not empty; the error is what was expected of it.
     pub(super) fn take(&mut self, column: &Column, cell: &str) -> Result<(), &'static str> {
-        const NUMBER: &str = "a number";
         let stated = |factor: f64| parse(cell, factor).ok_or(NUMBER);
         let figure = || number(cell).ok_or(NUMBER);
-        let count = || whole::<u32>(cell).ok_or("a whole number");
+        let count = || whole::<u32>(cell).ok_or(WHOLE);
         let percent = || number(cell).filter(|p| *p <= 100.0).ok_or("a percentage, 0 to 100");
         let positive = || number(cell).filter(|p| *p > 0.0).ok_or("a number above 0");
         let point = &mut self.point;
@@ -73,7 +90,7 @@ impl Row {
                     _ => return Err("read, write or all"),
                 };
             }
-            Column::Errors => point.errors = whole(cell).ok_or("a whole number")?,
+            Column::Errors => point.errors = whole(cell).ok_or(WHOLE)?,
             Column::LostWorkers => point.lost_workers = count()?,
             Column::CeilingIops => point.ceiling_iops = Some(stated(1.0)?),
             Column::CeilingThroughput(bytes) => point.ceiling_bytes_per_s = Some(stated(*bytes)?),

@@ -14,6 +14,7 @@ use loadline_measure::point::{LatencyOf, Point, SeriesPoint, Stated, Throughput}
 use roxmltree::Node;
 
 use crate::numbers::{deep_enough, is_figure, number, parse, shallow};
+use crate::text::counted;
 use crate::xml::{child, children, missing, number_in, place, text_in, whole_in};
 use crate::{ImportError, Imported, xml};
 
@@ -62,7 +63,7 @@ fn results(file: &str, root: Node, findings: &mut Vec<Finding>) -> Result<Vec<Po
     if !asked.is_empty() && asked.len() != measured.len() {
         findings.push(Finding::doubt(
             FindingKind::MissingIntervals,
-            format!("results of the {} time spans of the profile", asked.len()),
+            format!("results of the {} of the profile", counted(asked.len(), "time span", "time spans")),
             format!("{} of them", measured.len()),
             "DISKSPD was stopped, or the file was cut. Results and loads are put together in their order.",
         ));
@@ -133,7 +134,7 @@ fn measure(
         point.lost_workers = u32::from(idle == threads);
         findings.push(Finding::doubt(
             FindingKind::LostWorkers,
-            format!("I/O of each of the {threads} threads"),
+            format!("I/O of {}", counted(threads, "thread", "threads")),
             format!("{idle} did none in {}", point.place),
             "They could not open their target, failed, or were held back. See DISKSPD's messages.",
         ));

@@ -39,9 +39,21 @@ pub(super) struct Figures<'a> {
     pub(super) runtimes: Option<f64>,
 }
 
-impl Figures<'_> {
+impl<'a> Figures<'a> {
+    /// Those of processes that ran together, as one.
+    pub(super) fn together(each: impl IntoIterator<Item = Figures<'a>>) -> Figures<'a> {
+        let mut all = Figures { sides: Vec::new(), reads: 0, writes: 0, trimmed: false, runtimes: None };
+        for mut one in each {
+            all.sides.append(&mut one.sides);
+            all.reads = all.reads.saturating_add(one.reads);
+            all.writes = all.writes.saturating_add(one.writes);
+            all.trimmed |= one.trimmed;
+        }
+        all
+    }
+
     /// Reads them; the error names what is missing.
-    pub(super) fn of<'a>(place: &str, job: &'a Value) -> Result<Figures<'a>, ImportError> {
+    pub(super) fn of(place: &str, job: &'a Value) -> Result<Figures<'a>, ImportError> {
         let ios = |key: &str| job.get(key).and_then(|side| side.get("total_ios")?.as_u64()).unwrap_or(0);
         // With unified_rw_reporting reads and writes are counted together.
         let keys: &[&str] = if ios("mixed") > 0 { &["mixed"] } else { &["read", "write"] };

@@ -1,6 +1,7 @@
 //! What load a job put on, by its options.
 //!
-//! - An entry stands for one process, unless several were merged into it (`group_reporting`). fio does not say that
+//! - Entries of one job (`numjobs` without `group_reporting`) are of one process each, and run together.
+//! - Any other entry stands for one process, unless several were merged into it (`group_reporting`). fio does not say that
 //!   in its JSON when it was asked for on the command line, but `job_runtime` is the sum over the merged processes
 //!   while `runtime` is the longest: their quotient counts them. If it is the job's `numjobs`, they are those. If it is
 //!   more, different jobs were merged, and the options are of one of them only: then nothing is taken from them.
@@ -13,6 +14,7 @@ use serde_json::Value;
 
 use super::figures::Figures;
 use crate::numbers::{size, whole};
+use crate::text::shown;
 
 /// Engines that return only when an I/O is complete.
 const SYNCHRONOUS: [&str; 13] = [
@@ -63,6 +65,10 @@ struct Set<'a> {
 }
 
 impl<'a> Set<'a> {
+    fn of(result: &'a Value, job: &'a Value) -> Set<'a> {
+        Set { own: job.get("job options"), global: result.get("global options") }
+    }
+
     fn get(&self, key: &str) -> Option<&'a str> {
         let of = |set: Option<&'a Value>| set.and_then(|set| set.get(key)?.as_str());
         of(self.own).or(of(self.global))
@@ -76,7 +82,7 @@ impl<'a> Set<'a> {
 impl Load {
     /// `alike` entries of the result are of the same job.
     pub(super) fn of(result: &Value, job: &Value, alike: u32, figures: &Figures) -> Load {
-        let options = Set { own: job.get("job options"), global: result.get("global options") };
+        let options = Set::of(result, job);
         let measured = match (figures.reads as f64, figures.writes as f64) {
             (0.0, 0.0) => None,
             (reads, writes) => Some(100.0 * writes / (reads + writes)),
@@ -145,6 +151,33 @@ fn processes(options: &Set, alike: u32, runtimes: Option<f64>) -> Processes {
                 () => Processes::Mixed,
             }
         }
+    }
+}
+
+/// What tells loads of one name apart, as the options ask for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Asked {
+    /// Size, kind and mix of the I/Os.
+    pub(super) parts: [Option<String>; 3],
+}
+
+impl Asked {
+    /// Reads it; nothing is known where there are no options.
+    pub(super) fn of(result: &Value, job: &Value) -> Asked {
+        let options = Set::of(result, job);
+        if !options.stated() {
+            return Asked::default();
+        }
+        let kib = |text: &str| match size(text) {
+            Some(bytes) => format!("{} KiB", bytes / 1024.0),
+            None => shown(text),
+        };
+        let ranges = ["bsrange", "blocksize_range", "bssplit"].into_iter().find_map(|key| options.get(key));
+        let blocks = ranges.map_or_else(|| kib(options.get("bs").unwrap_or("4k")), shown);
+        let kind = options.get("rw").or(options.get("readwrite")).unwrap_or("read");
+        let mixed = kind.contains("rw") || kind.contains("readwrite");
+        let mix = write_percent(&options).filter(|_| mixed).map(|percent| format!("{percent} % writes"));
+        Asked { parts: [Some(blocks), Some(shown(kind)), mix] }
     }
 }
 

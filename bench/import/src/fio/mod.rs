@@ -1,7 +1,10 @@
 //! fio's JSON and JSON+, of fio 3 (`--output-format=json` and `json+`), alone or of client and server.
 //!
-//! Each entry of `jobs` (or of `client_stats`) is one point, over reads and writes together, since Little's law holds
-//! of both together: IOPS and bytes add up, means weigh by their I/Os. Latencies are `lat_ns`, from submission to
+//! Each job of `jobs` (or of `client_stats`) is one point, over reads and writes together, since Little's law holds
+//! of both together: IOPS and bytes add up, means weigh by their I/Os. So do the entries of the processes of one job,
+//! which fio writes for `numjobs` without `group_reporting`: same result, name, group and host, and same load. Jobs of
+//! one name that do not put on the same load have what tells them apart in [`Point::family`]: `x, 4 KiB`.
+//! Latencies are `lat_ns`, from submission to
 //! completion. Percentiles are never averaged: they are those of the only direction that did I/O, or come from the
 //! merged bins of JSON+. What is outstanding follows from the options: `iodepth` × processes, one for each
 //! process of a synchronous engine, and not known under a rate, think time or syncs.
@@ -9,8 +12,10 @@
 //! The entry `All clients` repeats the others and is left out, and so are the intermediate states that
 //! `--status-interval` writes before the final one. What stands before an object are warnings.
 
+mod apart;
 mod figures;
 mod load;
+mod states;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,10 +24,10 @@ use loadline_measure::point::{Point, Stated, Throughput};
 use serde_json::{Deserializer, Value};
 
 use crate::numbers::{deep_enough, is_figure, shallow};
-use crate::text::{kept, shown};
+use crate::text::{counted, kept, shown};
 use crate::{ImportError, Imported};
 use figures::Figures;
-use load::{Load, Processes};
+use load::{Asked, Load, Processes};
 
 /// More results than anybody writes into one file.
 const MOST_RESULTS: usize = 10_000;
@@ -44,16 +49,23 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
         findings.push(Finding::note(
             FindingKind::Adjusted,
             "JSON and nothing else",
-            format!("{} other lines, which are passed over; the first is \"{}\"", objects.skipped, shown(first)),
+            format!(
+                "{} passed over; the first is \"{}\"",
+                counted(objects.skipped, "other line", "other lines"),
+                shown(first)
+            ),
             "fio writes warnings there when its output is redirected together with its errors; they may matter.",
         ));
     }
-    let superseded = superseded(&objects.values);
+    let superseded = states::superseded(&objects.values);
     if !superseded.is_empty() {
         findings.push(Finding::note(
             FindingKind::Adjusted,
             "one result for each run",
-            format!("{} intermediate states of runs whose later state follows", superseded.len()),
+            format!(
+                "{} of runs whose later state follows",
+                counted(superseded.len(), "intermediate state", "intermediate states")
+            ),
             "fio writes them with --status-interval. Each counts from the beginning, so only the last is kept.",
         ));
     }
@@ -69,6 +81,7 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
             "give the output of fio --output-format=json or json+, or CSV",
         ));
     }
+    apart::tell(&mut reader.points, &reader.asked);
     if let Some(problem) = objects.cut {
         findings.push(Finding::doubt(
             FindingKind::MissingIntervals,
@@ -159,33 +172,15 @@ fn identity(entry: &Value) -> String {
         .join("\x1f")
 }
 
-/// Which results are intermediate states of the run that the next one is of: it began before they were written.
-fn superseded(results: &[Value]) -> BTreeSet<usize> {
-    let seconds = |result: &Value| {
-        let milliseconds = result.get("timestamp_ms").and_then(Value::as_f64).map(|ms| ms / 1e3);
-        milliseconds.or_else(|| result.get("timestamp").and_then(Value::as_f64))
-    };
-    let longest = |result: &Value| {
-        let sides =
-            entries(result).flat_map(|entry| ["read", "write", "trim", "mixed"].map(|side| entry.get(side)));
-        sides.flatten().filter_map(|side| side.get("runtime")?.as_f64()).fold(0.0, f64::max) / 1e3
-    };
-    let same_run = |earlier: &Value, later: &Value| {
-        let apart = seconds(later).zip(seconds(earlier)).map(|(later, earlier)| later - earlier);
-        let known = |result: &Value| entries(result).map(identity).collect::<Vec<_>>();
-        apart.is_some_and(|apart| (0.0..0.9 * longest(later)).contains(&apart))
-            && known(earlier) == known(later)
-    };
-    let pairs = results.windows(2).enumerate();
-    pairs.filter(|(_, pair)| matches!(pair, [a, b] if same_run(a, b))).map(|(at, _)| at).collect()
-}
-
 /// What is collected while results are read.
 #[derive(Default)]
 struct Reader<'a> {
     file: &'a str,
     several: bool,
     points: Vec<Point>,
+    /// What each point's options ask for, and the host that it ran on.
+    asked: Vec<(Asked, Option<String>)>,
+    entries: usize,
     bins: bool,
     /// Percentiles left out for want of samples.
     shallow: usize,
@@ -198,57 +193,96 @@ struct Reader<'a> {
     doubts: Vec<Finding>,
 }
 
+/// An entry of a result.
+struct Entry<'a> {
+    place: String,
+    value: &'a Value,
+}
+
 impl Reader<'_> {
     fn result(&mut self, at: usize, result: &Value) -> Result<(), ImportError> {
-        let mut counts: HashMap<String, u32> = HashMap::new();
-        for entry in entries(result) {
-            let count = counts.entry(identity(entry)).or_default();
-            *count = count.saturating_add(1);
+        let mut file = self.file.to_string();
+        if self.several {
+            file.push_str(&format!(", result {}", at + 1));
         }
+        let mut places: HashMap<(String, Asked), usize> = HashMap::new();
+        let mut jobs: Vec<Vec<(usize, &Value)>> = Vec::new();
         for (number, entry) in entries(result).enumerate() {
-            let mut place = self.file.to_string();
-            if self.several {
-                place.push_str(&format!(", result {}", at + 1));
-            }
-            place.push_str(&format!(", job {} \"{}\"", number + 1, shown(text_of(entry, "jobname"))));
-            if let Some(host) = entry.get("hostname").and_then(Value::as_str) {
-                place.push_str(&format!(" on {}", shown(host)));
-            }
-            if self.points.len() >= MOST_JOBS {
+            self.entries += 1;
+            if self.entries > MOST_JOBS {
                 let problem = format!("more than {MOST_JOBS} jobs");
                 return Err(ImportError::new(self.file, problem, "split the file"));
             }
-            let alike = counts.get(&identity(entry)).copied().unwrap_or(1);
-            let point = self.job(place, result, entry, alike)?;
+            let place = *places.entry((identity(entry), Asked::of(result, entry))).or_insert(jobs.len());
+            match jobs.get_mut(place) {
+                Some(job) => job.push((number + 1, entry)),
+                None => jobs.push(vec![(number + 1, entry)]),
+            }
+        }
+        for job in jobs {
+            let (Some((first, entry)), Some((last, _))) = (job.first(), job.last()) else { continue };
+            let of = |numbers: String| {
+                let mut place = format!("{file}, {numbers} \"{}\"", shown(text_of(entry, "jobname")));
+                if let Some(host) = entry.get("hostname").and_then(Value::as_str) {
+                    place.push_str(&format!(" on {}", shown(host)));
+                }
+                place
+            };
+            let place = of(match job.len() {
+                1 => format!("job {first}"),
+                count if last - first + 1 == count => format!("jobs {first} to {last}"),
+                count => format!("{count} of jobs {first} to {last}"),
+            });
+            let each = job.iter().map(|(number, value)| Entry { place: of(format!("job {number}")), value });
+            let point = self.job(place, result, each.collect())?;
             self.points.push(point);
+            let host = entry.get("hostname").and_then(Value::as_str).map(shown);
+            self.asked.push((Asked::of(result, entry), host));
         }
         Ok(())
     }
 
-    fn job(&mut self, place: String, result: &Value, job: &Value, alike: u32) -> Result<Point, ImportError> {
-        let figures = Figures::of(&place, job)?;
-        let load = Load::of(result, job, alike, &figures);
-        let processes = match load.processes {
-            Processes::Known(processes) => Some(processes),
-            Processes::Mixed => None,
-        };
-        let mut point = Point {
-            place,
-            profile: kept(text_of(job, "jobname")),
-            workers: processes,
-            block_bytes: load.block_bytes,
-            write_percent: load.write_percent,
-            outstanding: load.outstanding,
-            rate_iops: load.rate_iops,
-            ..Point::default()
-        };
-        self.open.extend(load.open);
-        self.trims += usize::from(figures.trimmed);
-        self.errors(job, &mut point);
-        if figures.ios() == 0 {
-            if !figures.trimmed {
-                self.lost(&mut point);
+    /// One job, of which each process may have an entry of its own.
+    fn job(&mut self, place: String, result: &Value, entries: Vec<Entry>) -> Result<Point, ImportError> {
+        let alike = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        let mut point = Point { place, ..Point::default() };
+        let (mut loads, mut active, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        for Entry { place, value } in &entries {
+            let figures = Figures::of(place, value)?;
+            let load = Load::of(result, value, alike, &figures);
+            let processes = match load.processes {
+                Processes::Known(processes) => Some(processes),
+                Processes::Mixed => None,
+            };
+            self.open.extend(load.open);
+            self.trims += usize::from(figures.trimmed);
+            let idle = figures.ios() == 0 && !figures.trimmed;
+            let lost = if idle { self.idle(place, processes) } else { 0 };
+            let failed = self.errors(place, value, &mut point.errors);
+            point.lost_workers = point.lost_workers.saturating_add(lost.max(failed));
+            point.profile = kept(text_of(value, "jobname"));
+            // Each of several entries is of one process, however long it ran.
+            point.workers = if alike > 1 { Some(alike) } else { processes };
+            let rates = (load.rate_iops, load.outstanding);
+            if figures.ios() > 0 || alike == 1 {
+                active.push((load.block_bytes, load.write_percent, load.rate_iops));
             }
+            loads.push(rates);
+            all.push(figures);
+        }
+        let figures = Figures::together(all);
+        point.outstanding = loads.iter().map(|(_, outstanding)| *outstanding).sum();
+        if let Some((block, writes, rate)) = active.first() {
+            let same = active.iter().all(|(other, ..)| other == block);
+            point.block_bytes = block.filter(|_| same);
+            let same = active.iter().all(|(_, other, _)| other == writes);
+            let measured = 100.0 * figures.writes as f64 / (figures.reads as f64 + figures.writes as f64);
+            point.write_percent = if same { *writes } else { Some(measured).filter(|m| is_figure(*m)) };
+            // A process that did nothing was to keep the rate of the others.
+            let known = active.iter().all(|(.., other)| other == rate);
+            point.rate_iops = rate.filter(|_| known).map(|rate| rate * entries.len() as f64);
+        }
+        if figures.ios() == 0 {
             return Ok(point);
         }
         point.window_s = figures.seconds().filter(|seconds| *seconds > 0.0);
@@ -285,32 +319,34 @@ impl Reader<'_> {
         self.completion |= figures.completion() && !point.percentiles_us.is_empty();
     }
 
-    fn errors(&mut self, job: &Value, point: &mut Point) {
+    /// Counts an entry's errors; returns how many workers were lost by them.
+    fn errors(&mut self, place: &str, job: &Value, errors: &mut u64) -> u32 {
         let code = job.get("error").and_then(Value::as_i64).unwrap_or(0);
         let total = job.get("total_err").and_then(Value::as_u64).unwrap_or(0);
         if code == 0 && total == 0 {
-            return;
+            return 0;
         }
-        point.errors = total.max(1);
-        let found = if total > 0 {
-            format!("{total} I/Os failed in {}", point.place)
-        } else {
-            // Without continue_on_error a job ends with its first error, whose code this is.
-            point.lost_workers = 1;
-            format!("{} ended with error {code}", point.place)
+        *errors = errors.saturating_add(total.max(1));
+        let found = match total {
+            0 => format!("{place} ended with error {code}"),
+            1 => format!("1 I/O failed in {place}"),
+            total => format!("{total} I/Os failed in {place}"),
         };
         let cause = "Failed I/Os are in no figure; error 5 is an I/O error, 28 no space. See the kernel log.";
         self.doubts.push(Finding::doubt(FindingKind::Errors, "no errors", found, cause));
+        // Without continue_on_error a job ends with its first error, whose code this is.
+        u32::from(total == 0)
     }
 
-    fn lost(&mut self, point: &mut Point) {
-        point.lost_workers = point.workers.unwrap_or(1).max(1);
+    /// An entry without I/O; returns how many workers were lost.
+    fn idle(&mut self, place: &str, processes: Option<u32>) -> u32 {
         self.doubts.push(Finding::doubt(
             FindingKind::LostWorkers,
             "I/O of each job",
-            format!("{} reported nothing", point.place),
+            format!("{place} reported nothing"),
             "It failed to start, or was stopped before its first I/O completed. See fio's errors.",
         ));
+        processes.unwrap_or(1).max(1)
     }
 
     fn findings(&mut self) -> Vec<Finding> {
@@ -319,7 +355,7 @@ impl Reader<'_> {
             findings.push(Finding::note(FindingKind::Adjusted, expected, found, cause));
         };
         if self.trims > 0 {
-            let found = format!("{} jobs that trim as well", self.trims);
+            let found = counted(self.trims, "job that trims", "jobs that trim") + " as well";
             note("reads and writes", found, "Trims move no data; they are in no figure here.");
         }
         if self.completion {
@@ -336,7 +372,8 @@ impl Reader<'_> {
             note("each latency", found, "Histograms and what is taken from them may be off by 0.8 %.");
         }
         if self.bad_bins > 0 {
-            let found = format!("bins of {} jobs that do not add up to their I/Os", self.bad_bins);
+            let jobs = counted(self.bad_bins, "job", "jobs");
+            let found = format!("bins of {jobs} that do not add up to their I/Os");
             note(
                 "all I/Os in the bins of JSON+",
                 found,
