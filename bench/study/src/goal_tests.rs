@@ -285,9 +285,8 @@ fn what_is_refused_before_anything_is_done() {
         (format!("load_line = {{ percentile = 99, limit = \"0s\" }}\n{read}"), "a limit of 0"),
         (format!("{read}[vary]\nfill_level = [\"25%\"]\n"), "at 25 % full it would reach 100 %"),
         (
-            format!(
-                "[[profile]]\nbase_offset = \"512M\"\nworking_set = \"25%\"\n[matrix]\nfill_level = [\"25%\"]\n"
-            ),
+            "[[profile]]\nbase_offset = \"512M\"\nworking_set = \"25%\"\n[matrix]\nfill_level = [\"25%\"]\n"
+                .to_string(),
             "would reach 62 %",
         ),
         (
