@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> Exit {
     }
     let doubtful = sources.iter().any(|source| is_doubtful(&source.analysis));
     if args.json {
-        let document = serde_json::to_string_pretty(&Analyses::new(sources));
+        let document = serde_json::to_string_pretty(&Analyses::new(sources, &options));
         match document {
             Ok(document) => out::write(format!("{document}\n").as_bytes()),
             Err(error) => return complain(Exit::Failed, &format!("cannot print the analysis: {error}")),

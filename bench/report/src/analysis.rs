@@ -1,7 +1,7 @@
 //! What measured points came to, as text: the findings, and a row for each load.
 
 use loadline_base::figures::thousands;
-use loadline_measure::analysis::{Analysis, Axis, Group};
+use loadline_measure::analysis::{Analysis, Axis, Group, Options};
 use loadline_measure::audit::Severity;
 use loadline_measure::curve::LoadLine;
 use loadline_measure::saturation::{Saturation, Trend};
@@ -31,14 +31,24 @@ pub struct Analyses {
     pub format: &'static str,
     /// Version of this format.
     pub version: u64,
+    /// The limit of the load lines, as it was stated; `null` if none was.
+    pub limit: Option<String>,
+    /// The ceilings that were stated, such as `26400000iops`.
+    pub ceilings: Vec<String>,
     /// Each source, in the order in which they were named.
     pub sources: Vec<SourceAnalysis>,
 }
 
 impl Analyses {
-    /// Of these sources.
-    pub fn new(sources: Vec<SourceAnalysis>) -> Analyses {
-        Analyses { format: "loadline-analysis", version: 1, sources }
+    /// Of these sources, with what was stated beside them.
+    pub fn new(sources: Vec<SourceAnalysis>, options: &Options) -> Analyses {
+        Analyses {
+            format: "loadline-analysis",
+            version: 1,
+            limit: options.limit.as_ref().map(ToString::to_string),
+            ceilings: options.ceilings.iter().map(ToString::to_string).collect(),
+            sources,
+        }
     }
 }
 

@@ -82,7 +82,10 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
         ));
     }
     let left = plan.steps.len().saturating_sub(complete.len());
-    let searched = if plan.searches.is_empty() { "" } else { ", and those of the searches" };
+    let searched = match plan.searches.len() {
+        0 => String::new(),
+        _ => format!(", at most {} with those of the searches", span(plan.length())),
+    };
     let total = plan.step_length.saturating_mul(u32::try_from(left).unwrap_or(u32::MAX));
     let fill = if plan.fill && left > 0 {
         let size = plan.disk_size.map_or("the devices".into(), |_| human(plan.file_space()));
