@@ -81,6 +81,9 @@ fn run(args: &Args) -> Result<(), String> {
         tell_steal(cpu);
         return Ok(());
     }
+    if args.names == ["analysis"] {
+        return analysis::measure(&context.program, &args.disk);
+    }
     println!("{} pairs of {} s each; ratios are Loadline / fio, median (range)\n", args.pairs, args.seconds);
     println!("{:<44} {:>12} {:>12}  {:<20} wanted", "", "loadline", "fio", "ratio");
     let cpu = steal::CpuTicks::now();
