@@ -34,7 +34,7 @@ use clap::{Parser, Subcommand};
     version,
     max_term_width = 100,
     after_help = "Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make a \
-                  figure doubtful; 99 a stated limit was missed; 130 after Ctrl-C."
+                  figure doubtful; 99 a stated limit was missed, or a load became slower; 130 after Ctrl-C."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -99,8 +99,6 @@ fn disks(study: &Study) -> Result<(), StudyError> {
     }
     let mut names = BTreeSet::new();
     let mut folders = BTreeSet::new();
-    let mut devices = BTreeSet::new();
-    let is_null = |target: &Target| matches!(target, Target::Null(_));
     for target in study.targets() {
         let what = target.name.map_or("[target]".to_string(), |name| format!("[[policy]] {name}"));
         if target.name.is_some_and(|name| !names.insert(name)) {
@@ -130,11 +128,6 @@ fn disks(study: &Study) -> Result<(), StudyError> {
                 fleet.workers(),
                 fleet.disks_per_worker,
                 fleet.disks()
-            ));
-        }
-        if let Some(twice) = target.devices.iter().find(|d| !is_null(d) && !devices.insert(d.to_string())) {
-            return usage(format!(
-                "{what}: the device {twice} is named twice: two workers, or two policies, would disturb each other"
             ));
         }
         if !target.devices.is_empty() && fleet.disk_size.is_some() {

@@ -243,10 +243,6 @@ impl Jobs<'_> {
         self.all(&workers, Set::Measured(step.policy.as_ref()), &step.profile, step.number)
     }
 
-    fn is_capacity_searched(&self) -> bool {
-        self.manifest.study.capacity.is_some()
-    }
-
     fn nodes(&self) -> Vec<&str> {
         let mut nodes: Vec<&str> = self.manifest.workers.iter().map(|worker| worker.node.as_str()).collect();
         nodes.dedup();
@@ -261,9 +257,9 @@ impl Jobs<'_> {
         limit: TimeSpan,
     ) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
         let alike = self.plan.steps.iter().filter(|other| other.warm_up_key() == step.warm_up_key());
-        let searched = matches!(step.purpose, Purpose::Search { .. });
         let most = alike.map(|other| other.workers.unwrap_or(u32::MAX)).max();
-        let workers = most.filter(|most| *most < u32::MAX && !searched && !self.is_capacity_searched());
+        let capacity = self.manifest.study.capacity.is_some();
+        let workers = most.filter(|most| *most < u32::MAX && !capacity);
         let mut jobs = self.of_step(&Step { workers, ..step.clone() })?;
         for job in jobs.values_mut() {
             (job.warm_up, job.measure, job.cool_down) = (TimeSpan::seconds(0), limit, TimeSpan::seconds(0));

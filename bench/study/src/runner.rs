@@ -91,7 +91,9 @@ impl<W: Workers> Runner<'_, W> {
         while let Some(step) = self.next_step()? {
             if let Err(error) = self.step(&step).await {
                 let bad = self.shared.lock().drop_step();
-                return Err(and_bad_blocks(error, bad));
+                // What the step's warm-up found is in no result either.
+                let before = self.found_before.iter().fold(0, |all: u64, one| all.saturating_add(one.bad()));
+                return Err(and_bad_blocks(error, bad.saturating_add(before)));
             }
         }
         self.finish().await

@@ -169,8 +169,7 @@ pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
                     point.label
                 ));
             }
-            let writes_wide = goal.width() < 0.01 || goal.width() > 0.5;
-            if writes_wide {
+            if !(0.01..=0.5).contains(&goal.width()) {
                 return usage("load_line: a width below 1 % is noise, and one above 50 % no answer".into());
             }
             add(point, over, goal.percentile, goal.limit, goal.width());

@@ -38,6 +38,8 @@ pub(crate) struct Settling {
     round_s: u64,
     limit_s: u64,
     seconds: u64,
+    /// Whether it has ended: what comes until the workers have stopped counts no more.
+    ended: bool,
     lost: u32,
     /// Bad blocks that each worker told of.
     pub(crate) bad: BTreeMap<WorkerId, VerifyReport>,
@@ -55,6 +57,7 @@ impl Settling {
             round_s,
             limit_s,
             seconds: 0,
+            ended: false,
             lost: 0,
             bad: BTreeMap::new(),
             current: 0.0,
@@ -85,6 +88,9 @@ impl Settling {
 
     /// A second of the fleet has passed with so many I/Os. Says whether that ends the warm-up.
     pub(crate) fn second(&mut self, operations: u64) -> bool {
+        if self.ended {
+            return true;
+        }
         self.seconds += 1;
         self.current += operations as f64;
         if self.seconds.is_multiple_of(self.round_s) {
@@ -92,7 +98,8 @@ impl Settling {
             let oldest = (self.rounds.len() as u64).saturating_sub(ROUNDS as u64);
             self.responses.retain(|round, _| *round >= oldest);
         }
-        self.lost > 0 || steadiness(&self.rounds).is_some_and(|found| found.steady)
+        self.ended = self.lost > 0 || steadiness(&self.rounds).is_some_and(|found| found.steady);
+        self.ended
     }
 
     /// How it went, for the steps that share it.
@@ -145,6 +152,8 @@ mod tests {
         let falling = (0..100).map(|at| if at < 50 { 60_000 - 900 * at } else { 15_000 });
         let mut settling = Settling::new(4, 100);
         assert_eq!(run(&mut settling, falling), Some(68));
+        // What is still on its way when it has ended does not make it unsteady again.
+        (0..8).for_each(|_| assert!(settling.second(0)));
         let outcome = settling.outcome(3);
         assert!(outcome.steady && outcome.step == 3 && outcome.seconds == 68, "{outcome:?}");
         assert!((outcome.p99_us.unwrap().mean / 1_000.0 - 1.0).abs() < 0.01, "{outcome:?}");
