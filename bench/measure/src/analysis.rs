@@ -201,12 +201,11 @@ pub fn analyse(mut points: Vec<Point>, options: &Options) -> Analysis {
             if load[0].condition.is_some() && !std::ptr::eq(first, load.as_slice()) {
                 group.against_first = against_first(first, load, group.in_bytes);
             }
+            if !options.audited {
+                findings.extend(cliffs(&group).or_else(|| not_steady(&group, &sweep.points)));
+            }
             groups.push(group);
         }
-    }
-    if !options.audited {
-        findings.extend(groups.iter().filter_map(cliffs));
-        findings.extend(groups.iter().filter_map(|group| not_steady(group, &points)));
     }
     Analysis { groups, findings }
 }
@@ -303,14 +302,14 @@ fn cliffs_of(point: &Point) -> Vec<Cliff> {
     found.windows(2).map(cliff).collect()
 }
 
-/// That windows of a load were not steady, where their level did not change at once.
-fn not_steady(group: &Group, points: &[Point]) -> Option<Finding> {
-    let of_group = |p: &&Point| {
-        p.family() == group.profile && p.condition == group.condition && p.series.len() >= 2 * ROUNDS
-    };
-    group.steadiness.filter(|found| !found.steady && group.cliffs.is_empty())?;
-    let looked_at: Vec<Steadiness> = points.iter().filter(of_group).filter_map(steadiness_of).collect();
+/// That windows of a sweep were not steady.
+fn not_steady(group: &Group, points: &[&Point]) -> Option<Finding> {
+    let long = points.iter().filter(|p| p.series.len() >= 2 * ROUNDS);
+    let looked_at: Vec<Steadiness> = long.filter_map(|p| steadiness_of(p)).collect();
     let unsteady = looked_at.iter().filter(|found| !found.steady).count();
+    if unsteady == 0 {
+        return None;
+    }
     let worst = looked_at.iter().map(|found| found.slope.abs()).fold(0.0, f64::max);
     Some(Finding::doubt(
         FindingKind::NotSteady,
