@@ -21,6 +21,7 @@ use crate::controller::Controller;
 use crate::error::FleetError;
 use crate::event::{EventSink, LossReason, Operation};
 use crate::event_queue::EventQueue;
+use crate::network::{Link, LinkSpeed};
 use crate::operation::{NO_PROGRESS, SHORT_ORDER};
 use crate::outcome::{PerWorker, StepOutcome};
 use crate::spec::{FleetSpec, WorkerId, WorkerInfo};
@@ -43,6 +44,7 @@ enum Request {
     Fill(BTreeMap<WorkerId, Job>, Answer<PerWorker<()>>),
     Measure(BTreeMap<WorkerId, Job>, Answer<StepOutcome>),
     Scan(BTreeMap<WorkerId, Job>, Answer<PerWorker<VerifyReport>>),
+    MeasureLink(Link, Answer<Result<LinkSpeed, String>>),
 }
 
 /// A request, and what ends when nobody waits for its answer any more.
@@ -176,6 +178,12 @@ impl Fleet {
         self.ask(|answer| Request::Scan(jobs, answer)).await
     }
 
+    /// Measures the network from one worker to another, for some three seconds; or says why that cannot be.
+    pub async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError> {
+        let link = link.clone();
+        self.ask(|answer| Request::MeasureLink(link, answer)).await
+    }
+
     /// Says goodbye to the workers, waits for them up to a limit, kills local ones that are left, and removes the
     /// control groups. Dropping the fleet does the same, blocking for as long.
     pub async fn stop(mut self) {
@@ -275,6 +283,10 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Asked>
             }
             Request::Measure(jobs, answer) => {
                 let result = controller.measure(&jobs).await;
+                reply(controller, answer, result).await;
+            }
+            Request::MeasureLink(link, answer) => {
+                let result = controller.measure_link(&link).await;
                 reply(controller, answer, result).await;
             }
             Request::Scan(jobs, answer) => {

@@ -1,5 +1,6 @@
 //! How a worker gets into a fleet: dial, introduce itself, be let in; and again, for a while.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub struct WorkerOptions {
 }
 
 /// A connection to the controller that has let this worker in.
-pub(crate) type Joined = (FrameReader<ReadHalf<TcpStream>>, WriteHalf<TcpStream>, WorkerId);
+pub(crate) type Joined = (FrameReader<ReadHalf<TcpStream>>, WriteHalf<TcpStream>, WorkerId, IpAddr);
 
 /// Why an attempt to join did not succeed.
 enum Failure {
@@ -124,6 +125,7 @@ async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
     let nonce = Digits::random().map_err(Failure::Final)?;
     let stream = TcpStream::connect(address).await.map_err(|e| again(&e))?;
     stream.set_nodelay(true).map_err(|e| again(&e))?;
+    let ip = stream.local_addr().map_err(|e| again(&e))?.ip();
     let (reader, mut writer) = split(stream);
     let mut reader = FrameReader::new(reader, LONGEST_HELLO);
     frame::send(&mut writer, &hello(options, nonce)).await.map_err(|e| again(&e))?;
@@ -144,7 +146,7 @@ async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
     match answer(&mut reader).await? {
         (_, Ok(ToWorker::Welcome { worker })) => {
             reader.allow(LONGEST_FRAME);
-            Ok((reader, writer, worker))
+            Ok((reader, writer, worker, ip))
         }
         (frame, other) => Err(refused(address, &frame, other.ok())),
     }

@@ -14,6 +14,7 @@
 //! | [`outcome`] | what an operation came to, worker by worker |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
+//! | [`network`] | the network between two workers, measured bare |
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
 
@@ -34,6 +35,7 @@ mod join;
 mod lifecycle;
 mod live;
 mod load_thread;
+pub mod network;
 mod operation;
 pub mod outcome;
 pub mod process;
@@ -48,6 +50,7 @@ pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
 pub use fleet::{Fleet, MadeFiles};
 pub use join::WorkerOptions;
+pub use network::{Link, LinkSpeed};
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use process::TOKEN_VARIABLE;
 pub use spec::{FleetSpec, NodeSpec, Placement, WorkerId, WorkerInfo};

@@ -4,6 +4,7 @@
 //! the thread.
 
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use loadline_load::{
 use loadline_measure::interval::Interval;
 use tokio::sync::mpsc;
 
+use crate::network;
 use crate::wire::{FileToMake, FileToRemove, Measured, Order, Reply};
 
 /// Orders that wait for the thread. The controller gives the next one when the last has ended, and then a stop.
@@ -57,12 +59,12 @@ pub(crate) struct LoadThread {
 }
 
 impl LoadThread {
-    /// Starts it.
-    pub(crate) fn start() -> std::io::Result<LoadThread> {
+    /// Starts it, on a host with this address on the way to the controller.
+    pub(crate) fn start(ip: IpAddr) -> std::io::Result<LoadThread> {
         let (work, orders) = std_mpsc::sync_channel::<Given>(ORDERS_WAITING);
         let (reply, replies) = mpsc::channel(REPLIES_WAITING);
         thread::Builder::new().name("load".into()).spawn(move || {
-            let mut state = State { prepared: None, reply };
+            let mut state = State { prepared: None, ip, reply };
             while let Ok((task, work, stop)) = orders.recv() {
                 state.work(task, work, &stop);
             }
@@ -80,11 +82,13 @@ impl LoadThread {
 struct State {
     /// With the length of its warm-up.
     prepared: Option<(Prepared, Nanos)>,
+    /// This host's address on the way to the controller.
+    ip: IpAddr,
     reply: mpsc::Sender<(u64, Reply)>,
 }
 
 impl State {
-    fn work(&mut self, task: u64, work: Work, stop: &AtomicBool) {
+    fn work(&mut self, task: u64, work: Work, stop: &Arc<AtomicBool>) {
         let last = match work {
             Work::Discard => {
                 self.prepared = None;
@@ -96,6 +100,15 @@ impl State {
             Work::Do(Order::Prepare { job, watch }) => self.prepare(&job, watch.as_deref()),
             Work::Do(Order::Run { start, hold_back }) => self.run(task, start, hold_back, stop),
             Work::Do(Order::Scan(job)) => self.scan(task, &job, stop),
+            Work::Do(Order::Listen { ip, key }) => {
+                let ip = ip.unwrap_or(self.ip);
+                let listening = network::listen(ip, key, stop.clone());
+                Ok(listening.map_or_else(|why| Reply::NoWay { why }, |address| Reply::Listening { address }))
+            }
+            Work::Do(Order::MeasureNetwork { address, key }) => {
+                let measured = network::measure(address, key, stop);
+                Ok(measured.map_or_else(|why| Reply::NoWay { why }, Reply::Network))
+            }
         };
         // If nobody listens any more, the process is about to end.
         let _ = self.reply.blocking_send((task, last.unwrap_or_else(Reply::from)));

@@ -19,7 +19,7 @@ use crate::error::FleetError;
 /// Random bytes in a token: nobody guesses 16.
 const RANDOM_BYTES: usize = 16;
 /// Bytes of a nonce, and of a proof.
-const LEN: usize = 32;
+const LEN: usize = Digits::LEN;
 
 /// 32 bytes, which travel as 64 hexadecimal digits: a nonce or a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -28,9 +28,17 @@ const LEN: usize = 32;
 pub struct Digits([u8; LEN]);
 
 impl Digits {
+    /// How many bytes.
+    pub(crate) const LEN: usize = 32;
+
     /// A nonce: bytes that were never sent before.
     pub fn random() -> Result<Digits, FleetError> {
         Ok(Digits(random_bytes("a nonce")?))
+    }
+
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8; LEN] {
+        &self.0
     }
 }
 

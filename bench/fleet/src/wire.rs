@@ -16,6 +16,7 @@
 //! In every version of the protocol, `hello.protocol`, `refused.protocol` and `refused.why` keep their place, so that
 //! two versions can tell each other that they are two.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,12 +31,13 @@ use loadline_measure::interval::EncodedInterval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::network::LinkSpeed;
 use crate::outcome::HostCpu;
 use crate::spec::WorkerId;
 pub use crate::token::{Digits, Nonces, Side};
 
 /// The version of these messages. Both sides must speak the same.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 /// The longest frame from somebody who has not proved yet that it knows the token, in bytes.
 pub const LONGEST_HELLO: usize = 4 << 10;
 /// The longest frame between the two afterwards, in bytes.
@@ -129,6 +131,22 @@ pub enum Order {
     },
     /// Read and check every block. Ends with `scanned`.
     Scan(Box<Job>),
+    /// Let another worker measure the network to this one. Ends with `listening`, or `no_way`; it goes on for half a
+    /// minute at the most.
+    Listen {
+        /// The address of its host to listen on; that of its connection to the controller if nothing is said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ip: Option<IpAddr>,
+        /// What the other one must say first.
+        key: Digits,
+    },
+    /// Measure the network to a worker that listens. Ends with `network`, or `no_way`.
+    MeasureNetwork {
+        /// Where it listens.
+        address: SocketAddr,
+        /// What it wants to hear first.
+        key: Digits,
+    },
 }
 
 /// What the controller says.
@@ -251,6 +269,18 @@ pub enum Reply {
     Measured(Box<Measured>),
     /// Every block is checked.
     Scanned(VerifyReport),
+    /// Another worker can dial it.
+    Listening {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// What the network to another worker does.
+    Network(LinkSpeed),
+    /// The network to another worker could not be measured.
+    NoWay {
+        /// Why.
+        why: String,
+    },
     /// Nothing runs and nothing is prepared any more.
     Stopped,
     /// It could not be done.

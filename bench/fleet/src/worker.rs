@@ -41,12 +41,12 @@ pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<
         .map_err(|e| FleetError::failed(format!("cannot start a worker: {e}")))?;
     let result = runtime.block_on(async {
         let mut interrupted = Interruption::watch()?;
-        let (reader, writer, id) = tokio::select! {
+        let (reader, writer, id, ip) = tokio::select! {
             joined = join(&options, tell) => joined?,
             _ = interrupted.recv() => return Err(FleetError::interrupted()),
         };
         tell(&format!("joined {} as {id}", options.join));
-        let load = LoadThread::start()
+        let load = LoadThread::start(ip)
             .map_err(|e| FleetError::failed(format!("worker {id} cannot start its thread: {e}")))?;
         let mut session = Session::new(options.join, id, writer, load);
         let result = session.obey(reader, &mut interrupted).await;

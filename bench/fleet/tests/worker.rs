@@ -10,7 +10,7 @@ use common::{Events, TOKEN, Wire, job, joined, run};
 use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::wire::{Digits, FileToMake, Nonces, Order, Reply, Side, ToController, ToWorker};
-use loadline_fleet::{ErrorKind, Fleet, FleetError, WorkerId, WorkerOptions, run_worker};
+use loadline_fleet::{ErrorKind, Fleet, FleetError, Link, WorkerId, WorkerOptions, run_worker};
 
 fn options(join: String, name: &str) -> WorkerOptions {
     WorkerOptions {
@@ -58,6 +58,13 @@ fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
         let jobs = jobs.collect();
         let filled = fleet.fill(&jobs).await.unwrap();
         assert!(filled.values().all(Result::is_ok), "{filled:?}");
+        let link =
+            |ip: &str| Link { from: ids[0].clone(), to: ids[1].clone(), ip: Some(ip.parse().unwrap()) };
+        let speed = fleet.measure_link(&link("127.0.0.1")).await.unwrap().unwrap();
+        assert!(speed.round_trip_us > 1.0 && speed.bytes_per_s > 1e6, "{speed:?}");
+        let nowhere = fleet.measure_link(&link("192.0.2.1")).await.unwrap().unwrap_err();
+        assert!(nowhere.contains("cannot listen on 192.0.2.1"), "{nowhere}");
+        // That is no loss, and the load that follows is measured by both.
         let outcome = fleet.measure(&jobs).await.unwrap();
         assert_eq!(outcome.lost().count(), 0);
         // Both are on one host, and one of them watches it, the other's disk included.

@@ -45,6 +45,7 @@ pub fn steps(report: &Report) -> String {
             "policy",
             "fill_level_percent",
             "of_ceiling",
+            "of_network",
         ]
         .map(String::from),
     );
@@ -97,6 +98,7 @@ pub fn steps(report: &Report) -> String {
             step.policy.as_ref().map(ToString::to_string).unwrap_or_default(),
             figure(step.fill_level),
             figure(step.of_ceiling),
+            figure(step.of_network),
         ]);
         text.push_str(&line(&fields));
     }

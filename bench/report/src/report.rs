@@ -11,6 +11,7 @@ use loadline_study::ceilings::{is_of, share};
 use loadline_study::folder::result::{NodeFigures, StepResult};
 use loadline_study::limit::Verdict;
 use loadline_study::name::Name;
+use loadline_study::network::{self, MeasuredLink};
 use loadline_study::plan::Purpose;
 use loadline_study::searches::{Measured, SearchResult};
 use loadline_study::settle::WarmUp;
@@ -50,6 +51,8 @@ pub struct Report {
     pub steps: Vec<StepRow>,
     /// Every load, over its complete repeats; ceilings among them, steps of searches not.
     pub loads: Vec<LoadRow>,
+    /// The network between the nodes, measured before the fleet; empty if the study asks for no ceilings.
+    pub network: Vec<MeasuredLink>,
     /// What the study's searches came to.
     pub searches: Vec<SearchResult>,
     /// How the study's criteria of success are met.
@@ -87,6 +90,9 @@ pub struct StepRow {
     /// What share of the ceiling that was measured before the fleet it reached (1 is all of it), each write counted as
     /// often as it costs one below; `null` without such a ceiling.
     pub of_ceiling: Option<f64>,
+    /// What share of the slowest measured link between nodes it used (1 is all of it), counted as the study says that the
+    /// storage sends; `null` if it does not say, or no link was measured.
+    pub of_network: Option<f64>,
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
     pub steadiness: Option<Steadiness>,
     /// The warm-up until the load was steady; `null` if the study asks for none.
@@ -159,6 +165,7 @@ impl Report {
             planned: steps.len(),
             steps: Vec::new(),
             loads: Vec::new(),
+            network: manifest.network.clone().unwrap_or_default(),
             searches: Vec::new(),
             criteria: Vec::new(),
             missing: Vec::new(),
@@ -184,6 +191,7 @@ impl Report {
         }
         report.complete = report.steps.len();
         report.hold_to_ceilings(manifest.study.ceilings.device_writes.unwrap_or(1.0));
+        report.hold_to_network(manifest.study.ceilings.network());
         report.loads = loads(&report.steps);
         report.searches = folder.plan.searches.iter().map(|search| search.result(&measured)).collect();
         let complete = report.missing.is_empty() && report.searches.iter().all(|search| search.done);
@@ -226,6 +234,22 @@ impl Report {
         }
     }
 
+    /// States each load's share of the slowest link between nodes.
+    fn hold_to_network(&mut self, sent: Option<(f64, f64)>) {
+        let Some(sent) = sent else { return };
+        for step in self.steps.iter_mut().filter(|step| step.purpose != Purpose::Ceiling) {
+            step.of_network = network::share(step.bytes_per_s, &step.profile, sent, &self.network);
+            if let Some(share) = step.of_network.filter(|share| *share > 1.0) {
+                step.findings.push(Finding::doubt(
+                    FindingKind::Ceiling,
+                    "no more than the network between the nodes carries",
+                    format!("{:.0} % of the slowest link that was measured bare", 100.0 * share),
+                    "The storage sends less than [ceilings] network_writes and network_reads say, or over another network                      than the one that was measured (address of [[ceilings.node]]), or the nodes send unevenly.",
+                ));
+            }
+        }
+    }
+
     /// Whether any load was measured more than once.
     pub fn has_repeats(&self) -> bool {
         self.loads.iter().any(|load| load.repeats > 1)
@@ -263,6 +287,7 @@ impl StepRow {
             fill_level: result.step.fill_level,
             nodes: result.nodes,
             of_ceiling: None,
+            of_network: None,
             steadiness: result.steadiness,
             warm_up: result.warm_up,
             findings: result.findings,

@@ -16,7 +16,10 @@ pub(crate) fn points(study: &Study, points: &[Point]) -> Result<Vec<Point>, Stud
     let ceilings = &study.ceilings;
     let usage = |message: String| Err(StudyError::usage(message));
     if ceilings.node.is_empty() {
-        return match ceilings.device_writes.is_some() || ceilings.threads.or(ceilings.outstanding).is_some() {
+        let says_how = ceilings.device_writes.is_some()
+            || ceilings.network().is_some()
+            || ceilings.threads.or(ceilings.outstanding).is_some();
+        return match says_how {
             true => {
                 usage("[ceilings] says how, but not what: add a [[ceilings.node]] table for each node".into())
             }
@@ -25,6 +28,13 @@ pub(crate) fn points(study: &Study, points: &[Point]) -> Result<Vec<Point>, Stud
     }
     if ceilings.device_writes.is_some_and(|cost| !(1.0..=100.0).contains(&cost)) {
         return usage("[ceilings] device_writes: give 1 to 100 writes on devices for each write".into());
+    }
+    for (key, cost) in
+        [("network_writes", ceilings.network_writes), ("network_reads", ceilings.network_reads)]
+    {
+        if cost.is_some_and(|cost| !(0.0..=100.0).contains(&cost)) {
+            return usage(format!("[ceilings] {key}: give 0 to 100 bytes between nodes for each byte"));
+        }
     }
     // The nodes that workers are started on; those that join bring their own names.
     let known: Vec<String> = match fleet_spec(study).placement {
@@ -115,6 +125,11 @@ mod tests {
         let base = "profiles = [\"B4-T1-O1-W0-PR\"]\n";
         for (text, part) in [
             ("[ceilings]\nthreads = 2", "not what"),
+            ("[ceilings]\nnetwork_reads = 0", "not what"),
+            (
+                "[ceilings]\nnetwork_writes = -1\n[[ceilings.node]]\nname = \"node-1\"\nfolder = \"/y\"",
+                "network_writes: give 0",
+            ),
             ("[[ceilings.node]]\nname = \"node-1\"", "say devices, or a folder"),
             (
                 "[fleet]\nnodes = 2\n[[ceilings.node]]\nname = \"node-1\"\nfolder = \"/y\"",

@@ -158,9 +158,36 @@ fn ceilings_are_measured_first_by_the_first_worker_of_each_node() {
     assert_eq!(seen.scans.len(), 0, "it only reads");
     let ceiling = folder.result(&folder.plan.steps[0]).unwrap().unwrap();
     assert_eq!(ceiling.figures.total.iops, 2_000.0);
+    let ways: Vec<_> =
+        seen.links.iter().map(|(link, before)| (&*link.from.0, &*link.to.0, *before)).collect();
+    assert_eq!(
+        ways,
+        [("node-1/0", "node-2/0", 0), ("node-2/0", "node-1/0", 0)],
+        "the network, before any load"
+    );
     assert_eq!(place.disks().len(), 0);
     let left = fs::read_dir(place.path.parent().unwrap()).unwrap().flatten();
     assert_eq!(left.filter(|e| e.path().extension().is_some_and(|x| x == "img")).count(), 0);
+}
+
+#[test]
+fn the_network_is_measured_once_and_a_way_that_leads_nowhere_ends_no_run() {
+    let ceilings = "[ceilings]\nnetwork_writes = 1\n[[ceilings.node]]\nname = \"node-1\"\ndevices = [\"null:1GiB\"]\n\
+                    [[ceilings.node]]\nname = \"node-2\"\naddress = \"10.0.0.2\"\ndevices = [\"null:1GiB\"]\n";
+    let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n{ceilings}", study("")));
+    let orders = Orders { unreachable: Some("node-1/0".into()), ..Orders::default() };
+    assert!(place.go_on(Orders { hang_at: Some(1), ..orders }).is_err(), "Ctrl-C in the second step");
+    place.go_on(Orders::default()).unwrap();
+    let network = place.folder().manifest.network.unwrap();
+    let found: Vec<_> =
+        network.iter().map(|link| (&*link.to, link.speed.is_some(), link.why.is_some())).collect();
+    assert_eq!(found, [("node-2", true, false), ("node-1", false, true)]);
+    assert!(network[1].one_host && network[1].why.as_ref().unwrap().contains("no route"), "{network:?}");
+    let seen = place.seen.lock().unwrap();
+    let asked: Vec<_> = seen.links.iter().map(|(link, _)| link.ip.map(|ip| ip.to_string())).collect();
+    assert_eq!(asked, [Some("10.0.0.2".into()), None], "and not again when the run is resumed");
+    let events = fs::read_to_string(place.path.join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("network_measured").count(), 1);
 }
 
 #[test]

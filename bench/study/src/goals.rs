@@ -1,6 +1,7 @@
 //! What a study is to find out: the load line, the capacity, the ceilings. How that is searched is [`crate::searches`].
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -163,12 +164,28 @@ pub struct Ceilings {
     /// these devices (4 with two copies and both). 1 if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_writes: Option<f64>,
+    /// Bytes that the nodes send each other for each byte that is written: 1 with two copies of which one is where the writer
+    /// is. Only if this or `network_reads` is said, loads are stated as a share of the measured network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_writes: Option<f64>,
+    /// Bytes that the nodes send each other for each byte that is read: 0 where reads are local.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_reads: Option<f64>,
     /// Threads on each device; 4 if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// I/Os that each thread keeps outstanding; 32 if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding: Option<u32>,
+}
+
+impl Ceilings {
+    /// Bytes that the nodes send each other for each byte that is written, and for each that is read; `None` if the study
+    /// does not say.
+    pub fn network(&self) -> Option<(f64, f64)> {
+        let said = self.network_writes.or(self.network_reads);
+        said.map(|_| (self.network_writes.unwrap_or(0.0), self.network_reads.unwrap_or(0.0)))
+    }
 }
 
 /// What is measured on one node, by its first worker.
@@ -183,6 +200,10 @@ pub struct CeilingNode {
     /// Instead of devices: a folder on the same storage, in which a scratch file is made, filled, measured and removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
+    /// Its address on the network of the storage, to measure that between the nodes; that of its workers' connection to the
+    /// controller if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
     /// Size of the scratch file; 1GiB if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,

@@ -11,7 +11,7 @@
 //! | [`settle`] | warming up until the load is steady |
 //! | [`limit`] | stated limits, and how a step did against them |
 //! | [`plan`] | every step in its order, its length, the space it needs. Pure |
-//! | [`ceilings`] | the loads that measure the storage below |
+//! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
 //! | [`check`] | the plan against what is there: space, devices, folders |
 //! | [`folder`] | a run's folder: complete after every step, readable in ten years |
 //! | [`run`] | a study, run or resumed: files, fill, steps, scans |
@@ -35,6 +35,7 @@ pub mod json_schema;
 pub mod limit;
 pub mod name;
 mod nearest;
+pub mod network;
 pub mod plan;
 pub mod points;
 pub mod profiles;

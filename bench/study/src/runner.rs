@@ -88,6 +88,7 @@ impl<W: Workers> Runner<'_, W> {
             self.owned.save()?;
         }
         self.fill().await?;
+        self.measure_network().await?;
         while let Some(step) = self.next_step()? {
             if let Err(error) = self.step(&step).await {
                 let bad = self.shared.lock().drop_step();

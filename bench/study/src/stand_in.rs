@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use loadline_base::clock::Nanos;
 use loadline_base::units::ByteSize;
 use loadline_fleet::{
-    EventSink, FleetError, FleetEvent, LiveSecond, Loss, LossReason, PerWorker, StepOutcome, WorkerId,
-    WorkerInfo, WorkerOutcome,
+    EventSink, FleetError, FleetEvent, Link, LinkSpeed, LiveSecond, Loss, LossReason, PerWorker, StepOutcome,
+    WorkerId, WorkerInfo, WorkerOutcome,
 };
 use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
@@ -48,6 +48,8 @@ pub(crate) struct Seen {
     pub(crate) permissions: Vec<WritePermission>,
     /// Workers that scanned, and whose journals.
     pub(crate) scans: Vec<(String, PathBuf)>,
+    /// Links that were measured, and how many measurements of load there were before.
+    pub(crate) links: Vec<(Link, usize)>,
 }
 
 /// What it does wrong.
@@ -79,6 +81,8 @@ pub(crate) struct Orders {
     pub(crate) bad_blocks: u64,
     /// Cannot remove its files.
     pub(crate) cannot_remove: Option<String>,
+    /// No worker reaches this one.
+    pub(crate) unreachable: Option<String>,
     /// Does not remove files at the end: as if the process had ended before.
     pub(crate) crash_at_the_end: bool,
 }
@@ -274,5 +278,15 @@ impl Workers for StandIn {
             (id.clone(), Ok(VerifyReport { checked: 100, lost: bad, ..VerifyReport::default() }))
         };
         Ok(jobs.iter().map(scan).collect())
+    }
+
+    async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError> {
+        let mut seen = self.seen.lock().unwrap();
+        let before = seen.measured.len();
+        seen.links.push((link.clone(), before));
+        if self.orders.unreachable.as_ref() == Some(&link.to.0) {
+            return Ok(Err("192.0.2.1:9: no route to host".into()));
+        }
+        Ok(Ok(LinkSpeed { round_trip_us: 50.0, bytes_per_s: 1e6 * seen.links.len() as f64 }))
     }
 }

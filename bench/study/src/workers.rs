@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
-use loadline_fleet::{Fleet, FleetError, PerWorker, StepOutcome, WorkerId, WorkerInfo};
+use loadline_fleet::{Fleet, FleetError, Link, LinkSpeed, PerWorker, StepOutcome, WorkerId, WorkerInfo};
 use loadline_load::VerifyReport;
 use loadline_load::{FileIdentity, Job};
 
@@ -24,6 +24,7 @@ pub(crate) trait Workers {
     async fn fill(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<()>, FleetError>;
     async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError>;
     async fn scan(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<VerifyReport>, FleetError>;
+    async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError>;
 }
 
 impl Workers for Fleet {
@@ -55,6 +56,10 @@ impl Workers for Fleet {
 
     async fn scan(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<VerifyReport>, FleetError> {
         Fleet::scan(self, jobs).await
+    }
+
+    async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError> {
+        Fleet::measure_link(self, link).await
     }
 }
 

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::StudyError;
+use crate::network::MeasuredLink;
 use crate::when::When;
 
 /// The longest line that is looked back for the end of the one before it.
@@ -34,6 +35,11 @@ pub enum RunEvent {
     FilesMade {
         /// How many.
         files: u32,
+    },
+    /// The network between the nodes was measured.
+    NetworkMeasured {
+        /// From each node to the next.
+        links: Vec<MeasuredLink>,
     },
     /// Writing the disks once began.
     FillBegan,

@@ -13,6 +13,7 @@ use crate::error::StudyError;
 use crate::file::Study;
 use crate::folder::sealed::{self, Format};
 use crate::name::Name;
+use crate::network::MeasuredLink;
 use crate::plan::{Plan, Purpose, Step};
 use crate::read;
 use crate::when::When;
@@ -87,6 +88,9 @@ pub struct Manifest {
     pub host: Option<Inventory>,
     /// Files that this run made.
     pub files: Vec<MadeFile>,
+    /// The network between the nodes, of a study with ceilings; `null` before it was measured, or of another study.
+    #[serde(default)]
+    pub network: Option<Vec<MeasuredLink>>,
     /// Whether all that the profiles use was written once, or as much as the lowest level of filling asks for.
     pub filled: bool,
     /// Percent of each disk that is written, of a study that varies it; `null` before.
@@ -116,6 +120,7 @@ impl Manifest {
             workers: Vec::new(),
             host: None,
             files: Vec::new(),
+            network: None,
             filled: false,
             filled_percent: None,
         })
