@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use loadline_report::{Report, findings, goals, json, table, write};
+use loadline_report::{Report, findings, fio, goals, json, table, write};
 use loadline_study::RunFolder;
 
 use crate::exit::Exit;
@@ -25,12 +25,38 @@ pub(crate) struct Args {
     /// Write no files: only print.
     #[arg(long)]
     no_files: bool,
+    /// Print one step in another tool's format, in place of the table, and write no files.
+    #[arg(long, value_enum, conflicts_with = "json")]
+    format: Option<Format>,
+    /// The number of the step that --format prints.
+    #[arg(long, value_name = "N", requires = "format")]
+    step: Option<u32>,
+}
+
+/// What a step is printed as.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// As fio's JSON+, for tools that plot it: percentiles and bins of lat_ns are of response times.
+    Fio,
 }
 
 pub(crate) fn run(args: Args) -> Exit {
+    if let Some(Format::Fio) = args.format {
+        let document = RunFolder::open(&args.folder).and_then(|folder| {
+            let result = fio::step(&folder, args.step)?;
+            fio::document(&folder.manifest.study, &result)
+        });
+        return match document {
+            Ok(document) => {
+                out::write(document.text().as_bytes());
+                Exit::Done
+            }
+            Err(error) => complain(error.kind.into(), &error.message),
+        };
+    }
     let outcome = RunFolder::open(&args.folder).and_then(|folder| {
         let report = Report::of(&folder)?;
-        let files = if args.no_files { Vec::new() } else { write::files(&report, folder.path())? };
+        let files = if args.no_files { Vec::new() } else { write::files(&report, &folder, None)? };
         Ok((report, files))
     });
     let (report, files) = match outcome {

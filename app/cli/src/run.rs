@@ -223,7 +223,7 @@ pub(crate) fn quoted(path: &Path) -> String {
 
 fn finished(args: &Args, folder: &RunFolder) -> Exit {
     let outcome = Report::of(folder).and_then(|report| {
-        write::files(&report, folder.path())?;
+        write::files(&report, folder, None)?;
         Ok((report, Verdict::of(folder)?))
     });
     let (report, verdict) = match outcome {

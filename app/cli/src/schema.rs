@@ -28,6 +28,8 @@ enum What {
     Second,
     /// `report.json`, which is also what `loadline run --json` prints.
     Report,
+    /// The messages that the page of a report is made of.
+    Page,
     /// What `loadline analyze --json` prints.
     Analysis,
     /// What `loadline compare --json` prints.
@@ -42,6 +44,7 @@ pub(crate) fn run(args: Args) -> Exit {
         What::Step => loadline_study::schema::step(),
         What::Second => loadline_study::schema::second(),
         What::Report => loadline_report::json::schema(),
+        What::Page => loadline_report::page::schema(),
         What::Analysis => loadline_study::json_schema::of::<loadline_report::analysis::Analyses>(),
         What::Compare => loadline_study::json_schema::of::<loadline_report::compare::Comparison>(),
     };
@@ -60,5 +63,14 @@ mod tests {
             loadline_load::result::BenchResult,
         >());
         assert!(published == current, "docs/reference/bench-result.schema.json is out of date");
+    }
+
+    /// To bring it up to date: `loadline schema page > docs/reference/report-page.schema.json`. The page's own types are
+    /// made of it when it is built.
+    #[test]
+    fn the_published_schema_of_the_page_is_current() {
+        let published = include_str!("../../../docs/reference/report-page.schema.json");
+        let current = loadline_study::json_schema::text(&loadline_report::page::schema());
+        assert!(published == current, "docs/reference/report-page.schema.json is out of date");
     }
 }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use loadline_base::figures::{latency, listed, thousands};
 use loadline_base::units::{Rate, TimeSpan};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::audit::points::{audit, carried, share_of_ceiling};
 use crate::audit::{Finding, FindingKind};
@@ -91,7 +91,7 @@ pub struct Options {
 }
 
 /// What varies from point to point of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
     /// The number of workers.
@@ -103,7 +103,7 @@ pub enum Axis {
 }
 
 /// A level of the series inside one point's window that was left for another.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cliff {
     /// Which point: its place in the source.
     pub place: String,
@@ -116,7 +116,7 @@ pub struct Cliff {
 }
 
 /// A sweep of one load in one condition, or points of it in which nothing varies.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
     /// The load.
     pub profile: String,
@@ -157,7 +157,7 @@ pub struct Group {
 }
 
 /// What points come to.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Analysis {
     /// Each load in each condition, in the order of the source.
     pub groups: Vec<Group>,

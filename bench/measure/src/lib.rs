@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`interval`] | what one disk of one worker did in one second, and how such records add up |
 //! | [`window`] | the measured window: intervals of many disks, workers and seconds, merged |
+//! | [`heat`] | how many I/Os took how long, over time, for a heat map |
 //! | [`stall`] | when I/Os completed, to the millisecond, and the longest time that none did |
 //! | [`summary`] | the figures that are printed of a histogram, and the depth gate |
 //! | [`point`] | one measured point as any tool states it |
@@ -25,6 +26,7 @@ pub mod bootstrap;
 pub mod change;
 pub mod curve;
 pub mod difference;
+pub mod heat;
 pub mod interval;
 pub mod knee;
 pub mod point;

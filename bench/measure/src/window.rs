@@ -5,6 +5,7 @@ use loadline_base::histogram::{EncodedHistogram, LatencyHistogram};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::heat::HeatMap;
 use crate::interval::{Interval, Operations, Phase};
 use crate::stall::Completions;
 use crate::summary::LatencySummary;
@@ -60,6 +61,7 @@ pub struct Window {
     write_done: Throughput,
     completions: Completions,
     seconds: Vec<SecondTotals>,
+    heat: HeatMap,
 }
 
 impl Window {
@@ -76,6 +78,7 @@ impl Window {
             write_done: Throughput::default(),
             completions: Completions::default(),
             seconds: vec![SecondTotals::default(); (length.0 / Nanos::SECOND.0).min(MOST_SECONDS) as usize],
+            heat: HeatMap::new(length.0 / Nanos::SECOND.0),
         }
     }
 
@@ -99,6 +102,9 @@ impl Window {
                 done.operations = done.operations.saturating_add(ops.completed());
                 done.bytes = done.bytes.saturating_add(ops.bytes);
             }
+            for ops in [&interval.read, &interval.write] {
+                self.heat.add(interval.second as u64, &ops.response);
+            }
             self.completions.add(interval.second, &interval.completions);
             let mut totals = SecondTotals {
                 reads: interval.read.completed(),
@@ -120,6 +126,7 @@ impl Window {
     pub fn cut(&mut self, length: Nanos) {
         assert!(length <= self.length && length.0 > 0 && length.0.is_multiple_of(Nanos::SECOND.0));
         self.length = length;
+        self.heat.cut(length.0 / Nanos::SECOND.0);
         self.seconds.truncate((length.0 / Nanos::SECOND.0).min(MOST_SECONDS) as usize);
     }
 
@@ -136,6 +143,7 @@ impl Window {
             mine.operations = mine.operations.saturating_add(theirs.operations);
             mine.bytes = mine.bytes.saturating_add(theirs.bytes);
         }
+        self.heat.merge(&other.heat);
         self.completions.merge(&other.completions);
         self.seconds.iter_mut().zip(&other.seconds).for_each(|(mine, theirs)| mine.merge(theirs));
     }
@@ -151,6 +159,11 @@ impl Window {
                 .then(|| totals.response_ns as f64 / totals.responses as f64 / 1e3),
         };
         self.seconds.iter().map(second).collect()
+    }
+
+    /// How many I/Os that completed in it took how long, over time.
+    pub fn heat(&self) -> &HeatMap {
+        &self.heat
     }
 
     /// The longest time inside the window without any completion, in whole milliseconds.

@@ -4,24 +4,33 @@
 //! | --- | --- |
 //! | [`report`] | what a run's folder says, as one value: a row for each step, one for each load |
 //! | [`table`] | as aligned text |
+//! | [`verdict`], [`validity`] | what it carries and what limits it; whether the figures can be believed |
+//! | [`conditions`] | the same load in several conditions, side by side |
 //! | [`findings`] | what a reader should know, in sentences |
 //! | [`goals`] | what a study was to find out, and what it found |
 //! | [`analysis`] | what measured points came to, as text |
 //! | [`points`] | its steps as measured points, to be analysed |
 //! | [`csv`], [`markdown`], [`json`] | as files |
+//! | [`page`] | as one offline page |
+//! | [`mod@fio`] | a step in the shape of fio's JSON+ |
 //! | [`mod@write`] | all of them, into the run's folder |
 //! | [`compare`] | two runs: which loads became faster or slower |
 
 pub mod analysis;
 pub mod compare;
+pub mod conditions;
 pub mod csv;
 pub mod findings;
+pub mod fio;
 pub mod goals;
 pub mod json;
 pub mod markdown;
+pub mod page;
 pub mod points;
 pub mod report;
 pub mod table;
+pub mod validity;
+pub mod verdict;
 pub mod write;
 
 pub use report::Report;

@@ -55,7 +55,8 @@ pub fn analysis(folder: &RunFolder, options: &Options) -> Result<(Analysis, usiz
     Ok((analysis, count))
 }
 
-fn point(result: &StepResult, disks_per_worker: u32) -> Point {
+/// A complete step as a measured point.
+pub(crate) fn point(result: &StepResult, disks_per_worker: u32) -> Point {
     let (step, total) = (&result.step, &result.figures.total);
     let profile = &step.profile;
     let workers = result.workers.len() as f64;

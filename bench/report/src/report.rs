@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use loadline_fleet::HostCpu;
 use loadline_load::VerifyReport;
+use loadline_measure::analysis::{Group, Options, analyse};
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::steady::Steadiness;
 use loadline_measure::summary::LatencySummary;
 use loadline_profile::Profile;
 use loadline_study::ceilings::{is_of, share};
 use loadline_study::folder::result::{NodeFigures, StepResult};
-use loadline_study::limit::Verdict;
+use loadline_study::limit::Verdict as LimitVerdict;
 use loadline_study::name::Name;
 use loadline_study::network::{self, MeasuredLink};
 use loadline_study::plan::Purpose;
@@ -22,6 +24,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use loadline_measure::spread::Spread;
+
+use crate::conditions::{self, ConditionRow};
+use crate::points;
+use crate::validity::{self, Check, Memory};
+use crate::verdict::Verdict;
 
 /// What a run came to. Every key is always there; `null` where there is no honest figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,10 +54,18 @@ pub struct Report {
     pub complete: usize,
     /// Steps in all.
     pub planned: usize,
+    /// What the cluster carries, in a sentence, and what limits it.
+    pub verdict: Verdict,
+    /// Whether the figures can be believed.
+    pub validity: Vec<Check>,
     /// Every complete step, in the order in which they were measured.
     pub steps: Vec<StepRow>,
     /// Every load, over its complete repeats; ceilings among them, steps of searches not.
     pub loads: Vec<LoadRow>,
+    /// Loads that were measured in more than one condition, side by side.
+    pub conditions: Vec<ConditionRow>,
+    /// Each load's sweeps: what grows, where it saturates, where the knee is.
+    pub sweeps: Vec<Group>,
     /// The network between the nodes, measured before the fleet; empty if the study asks for no ceilings.
     pub network: Vec<MeasuredLink>,
     /// What the study's searches came to.
@@ -97,6 +112,14 @@ pub struct StepRow {
     pub steadiness: Option<Steadiness>,
     /// The warm-up until the load was steady; `null` if the study asks for none.
     pub warm_up: Option<WarmUp>,
+    /// I/Os that the fleet kept outstanding; `null` of a load with a rate.
+    pub outstanding: Option<f64>,
+    /// I/Os a second that were offered to the fleet; `null` of a closed loop.
+    pub rate_iops: Option<f64>,
+    /// Share of its CPUs' time that the busiest host used in the window, by everything that ran there (0 to 1).
+    pub host_busy: Option<f64>,
+    /// Share of it that the hypervisor gave to others, on the host where it was most (0 to 1).
+    pub host_steal: Option<f64>,
     /// I/Os a second of the whole fleet.
     pub iops: f64,
     /// Bytes a second.
@@ -119,7 +142,7 @@ pub struct StepRow {
     /// What the checks of blocks found; `null` if not verifying.
     pub verify: Option<VerifyReport>,
     /// How it did against the study's limits.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<LimitVerdict>,
 }
 
 /// One load, over its complete repeats.
@@ -163,8 +186,12 @@ impl Report {
             finished: manifest.finished.clone(),
             complete: 0,
             planned: steps.len(),
+            verdict: Verdict::default(),
+            validity: Vec::new(),
             steps: Vec::new(),
             loads: Vec::new(),
+            conditions: Vec::new(),
+            sweeps: Vec::new(),
             network: manifest.network.clone().unwrap_or_default(),
             searches: Vec::new(),
             criteria: Vec::new(),
@@ -173,16 +200,22 @@ impl Report {
         };
         let mut candidates = Candidates::default();
         let mut measured = Vec::new();
+        let mut points = Vec::new();
+        let mut memory = Memory::of(folder);
         // One step at a time: a result of many workers is large.
         for step in steps {
             match folder.result(step)? {
                 Some(result) => {
                     report.notices.extend(folder.damaged_series(step, &result));
                     candidates.add(&result);
+                    memory.of_hosts(&result);
+                    if step.purpose != Purpose::Ceiling {
+                        points.push(points::point(&result, folder.plan.disks_per_worker));
+                    }
                     if !folder.plan.searches.is_empty() {
                         measured.push(Measured::of(&result));
                     }
-                    report.steps.push(StepRow::of(result));
+                    report.steps.push(StepRow::of(result, folder.plan.disks_per_worker));
                 }
                 None => {
                     report.missing.push(format!("{} ({}, repeat {})", step.number, step.label, step.repeat))
@@ -196,6 +229,11 @@ impl Report {
         report.searches = folder.plan.searches.iter().map(|search| search.result(&measured)).collect();
         let complete = report.missing.is_empty() && report.searches.iter().all(|search| search.done);
         report.criteria = candidates.judge(&manifest.study, complete);
+        report.conditions = conditions::rows(&report.steps);
+        // What was found of each step when it was measured stands with the step.
+        report.sweeps = analyse(points, &Options { audited: true, ..Options::default() }).groups;
+        report.validity = validity::checks(&report, &memory);
+        report.verdict = Verdict::of(&report);
         Ok(report)
     }
 
@@ -263,11 +301,19 @@ impl StepRow {
         self.lost_workers > 0 || self.errors > 0 || self.findings.iter().any(doubt)
     }
 
-    fn of(result: StepResult) -> StepRow {
+    fn of(result: StepResult, disks_per_worker: u32) -> StepRow {
+        let most = |share: fn(&HostCpu) -> f64| {
+            result.workers.iter().filter_map(|worker| worker.host_cpu.as_ref().map(share)).reduce(f64::max)
+        };
+        let point = points::point(&result, disks_per_worker);
         StepRow {
             step: result.step.number,
             repeat: result.step.repeat,
             workers: result.workers.len(),
+            outstanding: point.outstanding,
+            rate_iops: point.rate_iops,
+            host_busy: most(|cpu| cpu.busy),
+            host_steal: most(|cpu| cpu.steal),
             iops: result.figures.total.iops,
             bytes_per_s: result.figures.total.bytes_per_s,
             cpu_cores: result.cores(),

@@ -197,8 +197,8 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let run = synthetic(folder.path());
     let report = report(&run);
-    let files = write::files(&report, &run).unwrap();
-    assert_eq!(files.len(), 3);
+    let files = write::files(&report, &RunFolder::open(&run).unwrap(), None).unwrap();
+    assert_eq!(files.len(), 4);
     let lines: Vec<String> = csv::steps(&report).lines().map(str::to_string).collect();
     assert_eq!(lines.len(), 4);
     assert!(

@@ -67,6 +67,7 @@ pub(crate) fn collect(
     result.nodes =
         nodes.into_iter().map(|(node, (workers, window))| (node, of_node(workers, &window))).collect();
     result.seconds = window.seconds();
+    result.heat = Some(window.heat().clone());
     let iops: Vec<f64> = result.seconds.iter().map(WindowSecond::iops).collect();
     result.steadiness =
         rounds(&iops, ROUNDS).filter(|_| iops.len() >= 2 * ROUNDS).and_then(|rounds| steadiness(&rounds));

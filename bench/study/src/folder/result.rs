@@ -8,6 +8,7 @@ use loadline_fleet::{Loss, WorkerInfo};
 use loadline_load::host::Inventory;
 use loadline_load::{CpuTime, VerifyReport};
 use loadline_measure::audit::Finding;
+use loadline_measure::heat::HeatMap;
 use loadline_measure::steady::Steadiness;
 use loadline_measure::summary::LatencySummary;
 use loadline_measure::window::{Figures, Histograms, WindowSecond};
@@ -87,6 +88,9 @@ pub struct StepResult {
     /// What the whole fleet completed in each second of the window.
     #[serde(default)]
     pub seconds: Vec<WindowSecond>,
+    /// How many I/Os of the fleet took how long, over the window; `null` in results of versions that did not keep it.
+    #[serde(default)]
+    pub heat: Option<HeatMap>,
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
     #[serde(default)]
     pub steadiness: Option<Steadiness>,
@@ -130,6 +134,7 @@ impl StepResult {
             hosts: BTreeMap::new(),
             nodes: BTreeMap::new(),
             seconds: Vec::new(),
+            heat: None,
             steadiness: None,
             warm_up: None,
         }

@@ -1,0 +1,158 @@
+//! What happened in a run between two moments, for the timeline: from `events.jsonl`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+
+use loadline_study::RunFolder;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The most that is read of the file.
+const MOST_BYTES: u64 = 256 << 20;
+/// The longest line of it that is read.
+const LONGEST_LINE: u64 = 1 << 20;
+/// So many are shown at the most.
+const MOST: usize = 500;
+
+/// Something that lasted, or happened at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Band {
+    /// When it began.
+    pub from: String,
+    /// When it was over; `null` if that is not known.
+    pub to: Option<String>,
+    /// What kind of thing it is.
+    pub kind: BandKind,
+    /// What it was, in words.
+    pub label: String,
+}
+
+/// What kind of thing happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BandKind {
+    /// Disks were written before measuring.
+    Fill,
+    /// The load was put on until it was steady.
+    WarmUp,
+    /// A worker was lost.
+    Lost,
+    /// Nothing ran: the run was stopped, and went on later.
+    Stopped,
+}
+
+/// Everything that happened, in the order of its beginning, and what could not be read, in a sentence.
+pub fn bands(folder: &RunFolder) -> (Vec<Band>, Option<String>) {
+    let path = folder.path().join("events.jsonl");
+    let failed = |e: std::io::Error| {
+        let why =
+            format!("{} cannot be read ({e}): what happened beside the steps is not shown", path.display());
+        (Vec::new(), Some(why))
+    };
+    let mut reader = match File::open(&path) {
+        Ok(file) => BufReader::new(file.take(MOST_BYTES)),
+        Err(e) => return failed(e),
+    };
+    let mut found = Found::default();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            // A crash may have torn a line.
+            Ok(_) => serde_json::from_slice(&line).iter().for_each(|event| found.take(event)),
+            Err(e) => return failed(e),
+        }
+    }
+    let more = found.bands.len().saturating_sub(MOST);
+    found.bands.truncate(MOST);
+    let left = (more > 0).then(|| format!("{more} more events are in {}", path.display()));
+    (found.bands, left)
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Found {
+    bands: Vec<Band>,
+    /// Those that are not over, by what ends them.
+    open: BTreeMap<String, usize>,
+}
+
+impl Found {
+    fn take(&mut self, event: &Value) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+        let at = text(&event["at"]);
+        let worker = text(&event["worker"]["id"]);
+        match event["event"].as_str().unwrap_or_default() {
+            "fill_began" => self.begin("fill".into(), at, BandKind::Fill, "the disks are filled".into()),
+            "fill_done" => self.end("fill", at),
+            "warm_up_began" => {
+                self.begin("warm up".into(), at, BandKind::WarmUp, "warm-up until the load is steady".into());
+            }
+            "warm_up_ended" => self.end("warm up", at),
+            "run_stopped" => {
+                let label = format!("stopped: {}", text(&event["why"]));
+                self.begin("stop".into(), at, BandKind::Stopped, label);
+            }
+            "run_resumed" => {
+                // Whatever was going on when the run ended is over.
+                let open: Vec<String> = self.open.keys().cloned().collect();
+                open.iter().for_each(|key| self.end(key, at.clone()));
+            }
+            "lost" => {
+                let label = format!("{worker} was lost: {}", text(&event["loss"]["message"]));
+                self.begin(format!("lost {worker}"), at, BandKind::Lost, label);
+            }
+            "restarted" => self.end(&format!("lost {worker}"), at),
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, key: String, from: String, kind: BandKind, label: String) {
+        self.open.insert(key, self.bands.len());
+        self.bands.push(Band { from, to: None, kind, label });
+    }
+
+    fn end(&mut self, key: &str, at: String) {
+        if let Some(band) = self.open.remove(key).and_then(|place| self.bands.get_mut(place)) {
+            band.to = Some(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_began_and_ended_is_a_band_and_a_loss_lasts_until_the_worker_is_back() {
+        let mut found = Found::default();
+        for event in [
+            json!({"at": "1", "event": "fill_began"}),
+            json!({"at": "2", "event": "fill_done"}),
+            json!({"at": "3", "event": "lost", "worker": {"id": "a"}, "loss": {"message": "killed"}}),
+            json!({"at": "4", "event": "lost", "worker": {"id": "b"}, "loss": {"message": "<b>"}}),
+            json!({"at": "5", "event": "restarted", "worker": {"id": "a"}}),
+            json!({"at": "6", "event": "run_stopped", "why": "Ctrl-C"}),
+            json!({"at": "9", "event": "run_resumed", "complete": 1}),
+            json!("torn"),
+        ] {
+            found.take(&event);
+        }
+        let bands: Vec<_> = found.bands.iter().map(|b| (b.kind, &*b.from, b.to.as_deref())).collect();
+        assert_eq!(
+            bands,
+            [
+                (BandKind::Fill, "1", Some("2")),
+                (BandKind::Lost, "3", Some("5")),
+                (BandKind::Lost, "4", Some("9")),
+                (BandKind::Stopped, "6", Some("9")),
+            ]
+        );
+        assert_eq!(found.bands[2].label, "b was lost: <b>");
+    }
+}

@@ -1,0 +1,248 @@
+//! What the page shows of one complete step beside its row in the report: its seconds, its workers, its percentiles.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+
+use loadline_base::histogram::{EncodedHistogram, LatencyHistogram};
+use loadline_measure::heat::HeatMap;
+use loadline_measure::summary::SAMPLES_BEYOND;
+use loadline_study::folder::result::{StepResult, WorkerResult};
+use loadline_study::folder::series::{HOST, HostLine};
+use loadline_study::plan::Step;
+use loadline_study::when::When;
+use loadline_study::{RunFolder, StudyError};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::page::stragglers::{Straggler, stragglers};
+
+/// Points of a curve of percentiles in each power of ten of what lies beyond.
+const POINTS_PER_DECADE: i32 = 8;
+/// The most that is read of a step's `host.jsonl`.
+const MOST_HOST_BYTES: u64 = 64 << 20;
+/// The longest line of it that is read.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// One complete step over its window.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepSeries {
+    /// The step's number.
+    pub step: u32,
+    /// Its folder, relative to the run's: its raw files are there.
+    pub folder: String,
+    /// The raw files, and how many bytes each has.
+    pub files: BTreeMap<String, u64>,
+    /// When its warm-up began.
+    pub began: When,
+    /// Seconds of warm-up before the window.
+    pub warm_up_s: f64,
+    /// The length of its window, seconds.
+    pub window_s: f64,
+    /// The seconds of the window.
+    pub seconds: Seconds,
+    /// How many I/Os took how long, over the window; `null` in results of versions that did not keep it.
+    pub heat: Option<HeatMap>,
+    /// What each host did, by its name, second by second; empty where no host told, or its file is gone.
+    pub hosts: BTreeMap<String, HostSeries>,
+    /// Percentiles of the fleet's reads: the share of the I/Os that took longer (1 to 0), and how long that is, in
+    /// microseconds. It ends where fewer than 100 I/Os lie beyond.
+    pub read: Vec<(f64, f64)>,
+    /// The same of its writes.
+    pub write: Vec<(f64, f64)>,
+    /// Each worker.
+    pub workers: Vec<WorkerRow>,
+    /// The workers that stand out.
+    pub stragglers: Vec<Straggler>,
+    /// What could not be read, in sentences.
+    pub notices: Vec<String>,
+}
+
+/// Seconds of a window, each a column: what is in the same place is of the same second.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Seconds {
+    /// Reads that succeeded.
+    pub reads: Vec<u64>,
+    /// Writes that succeeded.
+    pub writes: Vec<u64>,
+    /// Bytes that both moved.
+    pub bytes: Vec<u64>,
+    /// I/Os that failed.
+    pub errors: Vec<u64>,
+    /// Mean response time, microseconds; `null` if nothing completed.
+    pub mean_us: Vec<Option<f64>>,
+}
+
+/// What one host did, each a column; shares are of 0 to 1.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostSeries {
+    /// The second, from the beginning of the window; negative in warm-up.
+    pub second: Vec<i64>,
+    /// CPU time in user space and the kernel.
+    pub busy: Vec<f64>,
+    /// CPU time given to others by the hypervisor.
+    pub steal: Vec<f64>,
+    /// Some task waited for a CPU; `null` where the kernel does not tell.
+    pub cpu_pressure: Vec<Option<f64>>,
+    /// Some task waited for I/O.
+    pub io_pressure: Vec<Option<f64>>,
+    /// Some task waited for memory.
+    pub memory_pressure: Vec<Option<f64>>,
+}
+
+/// One worker of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerRow {
+    /// Its name.
+    pub worker: String,
+    /// Its node.
+    pub node: String,
+    /// Its host.
+    pub host: String,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Mean response time, microseconds.
+    pub mean_us: Option<f64>,
+    /// 99th percentile, microseconds; `null` if it has too few I/Os for one.
+    pub p99_us: Option<f64>,
+    /// The longest time in which it completed nothing, milliseconds.
+    pub longest_stall_ms: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// Why it did not finish, if it did not.
+    pub lost: Option<String>,
+}
+
+impl WorkerRow {
+    fn of(worker: &WorkerResult) -> WorkerRow {
+        let figures = &worker.figures;
+        WorkerRow {
+            worker: worker.worker.id.to_string(),
+            node: worker.worker.node.clone(),
+            host: worker.worker.host.clone(),
+            iops: figures.total.iops,
+            mean_us: figures.total.latency_us.mean,
+            p99_us: figures.total.latency_us.p99,
+            longest_stall_ms: figures.longest_stall_ms,
+            errors: figures.errors,
+            lost: worker.lost.as_ref().map(|loss| loss.message.clone()),
+        }
+    }
+}
+
+impl StepSeries {
+    /// Of a complete step.
+    pub fn of(folder: &RunFolder, step: &Step, result: StepResult) -> Result<StepSeries, StudyError> {
+        let mut notices = Vec::new();
+        let hosts = hosts(folder, step).unwrap_or_else(|why| {
+            notices.push(why);
+            BTreeMap::new()
+        });
+        let nines = |histogram: &Option<EncodedHistogram>, what: &str| match histogram {
+            None => Ok(Vec::new()),
+            Some(encoded) => encoded.decode().map(|histogram| nines(&histogram)).map_err(|e| {
+                let path = folder.step_path(step).join("result.json");
+                StudyError::failed(format!("{}: histograms.{what}: {e}", path.display()))
+            }),
+        };
+        let workers: Vec<WorkerRow> = result.workers.iter().map(WorkerRow::of).collect();
+        let mut seconds = Seconds::default();
+        for second in &result.seconds {
+            seconds.reads.push(second.reads);
+            seconds.writes.push(second.writes);
+            seconds.bytes.push(second.bytes);
+            seconds.errors.push(second.errors);
+            seconds.mean_us.push(second.mean_us);
+        }
+        Ok(StepSeries {
+            step: step.number,
+            folder: format!("steps/{}", step.folder),
+            files: result.series,
+            began: result.began,
+            warm_up_s: folder.manifest.study.phases.warm_up.0.as_secs_f64(),
+            window_s: result.figures.window_s,
+            seconds,
+            heat: result.heat,
+            hosts,
+            read: nines(&result.histograms.read, "read")?,
+            write: nines(&result.histograms.write, "write")?,
+            stragglers: stragglers(&workers),
+            workers,
+            notices,
+        })
+    }
+}
+
+/// The curve of percentiles: as deep as 100 samples lie beyond, and the largest value is none of it.
+fn nines(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
+    let mut curve = Vec::new();
+    for at in 0.. {
+        let beyond = 10f64.powf(-f64::from(at) / f64::from(POINTS_PER_DECADE));
+        if beyond * (histogram.count() as f64) < SAMPLES_BEYOND as f64 {
+            break;
+        }
+        let value = histogram.quantile(1.0 - beyond);
+        curve.extend(value.map(|value| (beyond, value.as_micros())));
+    }
+    curve
+}
+
+/// What the hosts did, as far as it can be read; why not, in a sentence.
+fn hosts(folder: &RunFolder, step: &Step) -> Result<BTreeMap<String, HostSeries>, String> {
+    let path = folder.step_path(step).join(HOST);
+    let failed = |why: &dyn std::fmt::Display| {
+        format!("{} cannot be read ({why}): what the hosts did is not shown", path.display())
+    };
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        // Runs of versions that did not look at hosts.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(e) => return Err(failed(&e)),
+    };
+    let mut reader = BufReader::new(file.take(MOST_HOST_BYTES));
+    let mut hosts: BTreeMap<String, HostSeries> = BTreeMap::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(|e| failed(&e))?;
+        if read == 0 {
+            return Ok(hosts);
+        }
+        let line: HostLine = serde_json::from_slice(&line).map_err(|e| failed(&e))?;
+        let host = hosts.entry(line.host).or_default();
+        let did = line.did;
+        let pressure = did.pressure;
+        host.second.push(did.second);
+        host.busy.push(rounded(did.cpu.user + did.cpu.system));
+        host.steal.push(rounded(did.cpu.steal));
+        host.cpu_pressure.push(pressure.map(|p| rounded(p.cpu_some)));
+        host.io_pressure.push(pressure.map(|p| rounded(p.io_some)));
+        host.memory_pressure.push(pressure.map(|p| rounded(p.memory_some)));
+    }
+}
+
+/// To a tenth of a percent, for a chart: no figure comes from it.
+fn rounded(share: f64) -> f64 {
+    (share * 1_000.0).round() / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_base::clock::Nanos;
+
+    #[test]
+    fn a_curve_of_percentiles_ends_where_a_hundred_samples_lie_beyond() {
+        let mut histogram = LatencyHistogram::new();
+        (1..=10_000u64).for_each(|i| histogram.record(Nanos(i * 1_000)));
+        let curve = nines(&histogram);
+        assert_eq!(curve.len(), 2 * POINTS_PER_DECADE as usize + 1, "two nines");
+        let (beyond, p99) = curve[2 * POINTS_PER_DECADE as usize];
+        assert!((beyond - 0.01).abs() < 1e-12 && (p99 / 9_900.0 - 1.0).abs() < 0.01, "{p99}");
+        assert!(nines(&LatencyHistogram::new()).is_empty());
+    }
+}

@@ -1,0 +1,130 @@
+//! The verdict: what the cluster carries, in one sentence, and what limits it.
+
+use loadline_base::figures::{latency, thousands};
+use loadline_measure::audit::FindingKind;
+use loadline_study::plan::Purpose;
+use loadline_study::searches::{SearchOver, SearchResult};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::report::{Report, StepRow};
+
+/// From this share of its ceiling on, a part is said to limit a load.
+const AT_ITS_LIMIT: f64 = 0.9;
+
+/// What a run decides.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Verdict {
+    /// Whether every criterion of the study is met; `null` if it has none, or they are not decided yet.
+    pub met: Option<bool>,
+    /// What it carries, in sentences: the criteria, the searches, or else the most that was measured.
+    pub carries: Vec<String>,
+    /// What limits it, as far as it was measured, in a sentence; `null` if nothing was measured.
+    pub limited_by: Option<String>,
+}
+
+impl Verdict {
+    /// Of a report that has everything else.
+    pub(crate) fn of(report: &Report) -> Verdict {
+        let mut carries: Vec<String> = report.searches.iter().filter_map(searched).collect();
+        if carries.is_empty() {
+            carries.extend(most(report).map(|step| {
+                let deepest = step.latency_us.deepest_value();
+                let at = deepest.map(|(name, value)| format!(" at {name} {}", latency(value)));
+                format!(
+                    "The most that was measured: {} IOPS of {}{}",
+                    thousands(step.iops),
+                    step.label,
+                    at.unwrap_or_default()
+                )
+            }));
+        }
+        let held: Vec<Option<bool>> = report.criteria.iter().map(|decision| decision.held).collect();
+        let met = match held.as_slice() {
+            [] => None,
+            held if held.contains(&Some(false)) => Some(false),
+            held if held.contains(&None) => None,
+            _ => Some(true),
+        };
+        let missed = report.criteria.iter().filter(|decision| decision.held == Some(false));
+        let misses = missed.map(|missed| format!("Missed: {}: {}", missed.criterion, missed.found));
+        carries.splice(0..0, misses);
+        if met == Some(true) {
+            let all: Vec<&str> = report.criteria.iter().map(|decision| decision.criterion.as_str()).collect();
+            carries.insert(0, format!("Every criterion is met: {}", all.join("; ")));
+        }
+        Verdict { met, carries, limited_by: most(report).map(limit) }
+    }
+}
+
+/// What a search that has ended says about the cluster.
+fn searched(search: &SearchResult) -> Option<String> {
+    let within = format!("{} <= {}", search.percentile, latency(search.limit_us));
+    if !search.done || !search.is_decided() {
+        return None;
+    }
+    let Some(held) = search.held else {
+        return Some(format!("{}: not even the least load keeps {within}", search.label));
+    };
+    let iops = search.iops.map(|iops| format!("{} IOPS", thousands(iops))).unwrap_or_default();
+    Some(match (search.over, search.missed) {
+        (SearchOver::WorkersPerNode, Some(missed)) => format!(
+            "Fits {held:.0} workers a node of {} within {within} ({iops}); {missed:.0} are too many",
+            search.label
+        ),
+        (SearchOver::WorkersPerNode, None) => format!(
+            "Fits at least {held:.0} workers a node of {} within {within} ({iops}); no more were asked for",
+            search.label
+        ),
+        (_, Some(_)) => format!("Carries {iops} of {} within {within}", search.label),
+        (_, None) => format!("Carries at least {iops} of {} within {within}", search.label),
+    })
+}
+
+/// The load that carried the most, among those that nothing makes doubtful if there are such.
+fn most(report: &Report) -> Option<&StepRow> {
+    let loads = report.steps.iter().filter(|step| step.purpose != Purpose::Ceiling && step.iops > 0.0);
+    loads.max_by(|a, b| b.is_doubtful().cmp(&a.is_doubtful()).then(a.iops.total_cmp(&b.iops)))
+}
+
+/// What limits this load, as far as it was measured.
+fn limit(step: &StepRow) -> String {
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let found = |kind| step.findings.iter().any(|finding| finding.kind == kind);
+    let at_limit = |share: Option<f64>| share.filter(|share| *share >= AT_ITS_LIMIT);
+    if found(FindingKind::GeneratorBound) {
+        return format!("limited by the load generator, not by the storage ({})", step.label);
+    }
+    if let Some(share) = at_limit(step.of_ceiling) {
+        return format!(
+            "limited by the devices: {} of their measured ceiling ({})",
+            percent(share),
+            step.label
+        );
+    }
+    if let Some(share) = at_limit(step.of_network) {
+        return format!(
+            "limited by the network between the nodes: {} of its slowest link ({})",
+            percent(share),
+            step.label
+        );
+    }
+    if let Some(share) = at_limit(step.host_busy) {
+        return format!("limited by the hosts' CPUs: {} busy ({})", percent(share), step.label);
+    }
+    let known: Vec<String> = [
+        ("the devices' ceiling", step.of_ceiling),
+        ("the slowest link", step.of_network),
+        ("the busiest host's CPUs", step.host_busy),
+    ]
+    .into_iter()
+    .filter_map(|(what, share)| share.map(|share| format!("{} of {what}", percent(share))))
+    .collect();
+    match known.is_empty() {
+        true => {
+            format!("what limits it is not known: neither ceilings nor CPUs were measured ({})", step.label)
+        }
+        false => format!("what limits it was not found: it used {} ({})", known.join(", "), step.label),
+    }
+}

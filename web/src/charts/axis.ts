@@ -1,0 +1,46 @@
+// Where things stand on an axis, and where its ticks are.
+
+export interface Scale {
+  /** The place of a value, from 0 to 1. */
+  at: (value: number) => number;
+  ticks: number[];
+}
+
+/** A linear scale that begins at zero, unless all values are below it. */
+export function linear(values: number[], ticks = 5): Scale {
+  const most = Math.max(...values, 0);
+  const least = Math.min(...values, 0);
+  const span = most - least || 1;
+  const rough = span / ticks;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough) ?? rough;
+  const [low, high] = [Math.floor(least / step) * step, Math.ceil(most / step) * step || 1];
+  const places: number[] = [];
+  for (let n = 0; low + n * step <= high + step / 2; n++) places.push(low + n * step);
+  return { at: (value) => (value - low) / (high - low), ticks: places };
+}
+
+/** A logarithmic scale of positive values. */
+export function logarithmic(values: number[]): Scale {
+  const positive = values.filter((value) => value > 0);
+  const [least, most] = [Math.min(...positive), Math.max(...positive)];
+  if (!(least > 0)) return { at: () => 0, ticks: [] };
+  // A little room, so that no point lies on the frame.
+  const low = Math.log10(least) - 0.08;
+  const high = Math.max(Math.log10(most), Math.log10(least) + 0.3) + 0.08;
+  const decades = high - low;
+  const factors = decades > 4 ? [1] : decades > 2 ? [1, 3] : decades > 0.8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
+  const places: number[] = [];
+  for (let power = Math.floor(low); power <= high; power++) {
+    for (const factor of factors) {
+      const value = factor * 10 ** power;
+      if (Math.log10(value) >= low && Math.log10(value) <= high) places.push(value);
+    }
+  }
+  return { at: (value) => (Math.log10(Math.max(value, least)) - low) / (high - low), ticks: places };
+}
+
+/** The colour of the nth of several things; they repeat after eight. */
+export function colour(n: number): string {
+  return `var(--series-${(n % 8) + 1})`;
+}

@@ -1,0 +1,23 @@
+// The stream of messages that the page is made of: lines of JSON, here compressed and all at once.
+import type { Message } from "./generated/page";
+
+/** The messages in a page's own data: gzip in base64. Yields as they are decompressed. */
+export async function* embedded(base64: string): AsyncGenerator<Message> {
+  const packed = Uint8Array.from(atob(base64.trim()), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  yield* lines(stream);
+}
+
+/** The messages of a stream of bytes, a line each. */
+export async function* lines(bytes: ReadableStream<Uint8Array>): AsyncGenerator<Message> {
+  const reader = bytes.pipeThrough(new TextDecoderStream() as TransformStream<Uint8Array, string>).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    const parts = (rest + (value ?? "")).split("\n");
+    rest = parts.pop() ?? "";
+    for (const line of parts) if (line) yield JSON.parse(line) as Message;
+    if (done) break;
+  }
+  if (rest) yield JSON.parse(rest) as Message;
+}
