@@ -68,9 +68,15 @@ export function bytes(value: number | null | undefined): string {
 
 /** A number of seconds, short. */
 export function seconds(s: number): string {
-  if (s < 120) return `${Math.round(s)} s`;
-  if (s < 7200) return `${Math.round(s / 60)} min`;
-  return `${(s / 3600).toFixed(1)} h`;
+  const [hours, minutes, rest] = [Math.floor(s / 3600), Math.floor((s % 3600) / 60), Math.floor(s % 60)];
+  if (s < 60) return `${Math.floor(s)} s`;
+  if (hours === 0) return rest ? `${minutes} m ${rest} s` : `${minutes} m`;
+  return minutes ? `${hours} h ${minutes} m` : `${hours} h`;
+}
+
+/** How many, and of what. */
+export function counted(number: number, one: string): string {
+  return `${whole.format(number)} ${one}${number === 1 ? "" : "s"}`;
 }
 
 /** For an axis. */
@@ -84,6 +90,7 @@ export function short(value: number): string {
 
 /** A latency in microseconds, for an axis. */
 export function shortLatency(us: number): string {
+  if (us === 0) return "0";
   if (us < 1) return `${+(us * 1e3).toPrecision(3)} ns`;
   if (us < 1e3) return `${+us.toPrecision(3)} us`;
   if (us < 1e6) return `${+(us / 1e3).toPrecision(3)} ms`;

@@ -6,12 +6,12 @@ export interface Scale {
   ticks: number[];
 }
 
-/** A linear scale that begins at zero, unless all values are below it. */
-export function linear(values: number[], ticks = 5): Scale {
+/** A linear scale, with ticks at whole numbers only if asked, that begins at zero, unless all values are below it. */
+export function linear(values: number[], whole = false): Scale {
   const most = Math.max(...values, 0);
   const least = Math.min(...values, 0);
   const span = most - least || 1;
-  const rough = span / ticks;
+  const rough = whole ? Math.max(span / 5, 1) : span / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough) ?? rough;
   const [low, high] = [Math.floor(least / step) * step, Math.ceil(most / step) * step || 1];
@@ -20,8 +20,8 @@ export function linear(values: number[], ticks = 5): Scale {
   return { at: (value) => (value - low) / (high - low), ticks: places };
 }
 
-/** A logarithmic scale of positive values. */
-export function logarithmic(values: number[]): Scale {
+/** A logarithmic scale of positive values, with ticks at powers of ten only if asked. */
+export function logarithmic(values: number[], powers = false): Scale {
   const positive = values.filter((value) => value > 0);
   const [least, most] = [Math.min(...positive), Math.max(...positive)];
   if (!(least > 0)) return { at: () => 0, ticks: [] };
@@ -29,7 +29,7 @@ export function logarithmic(values: number[]): Scale {
   const low = Math.log10(least) - 0.08;
   const high = Math.max(Math.log10(most), Math.log10(least) + 0.3) + 0.08;
   const decades = high - low;
-  const factors = decades > 4 ? [1] : decades > 2 ? [1, 3] : decades > 0.8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
+  const factors = powers || decades > 4 ? [1] : decades > 2 ? [1, 3] : decades > 0.8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
   const places: number[] = [];
   for (let power = Math.floor(low); power <= high; power++) {
     for (const factor of factors) {

@@ -19,6 +19,10 @@ use crate::page::stragglers::{Straggler, stragglers};
 
 /// Points of a curve of percentiles in each power of ten of what lies beyond.
 const POINTS_PER_DECADE: i32 = 8;
+/// Columns of all steps' heat maps together, about: a screen has fewer dots.
+const MOST_COLUMNS: usize = 3_000;
+/// Columns that each step's heat map has all the same.
+const FEWEST_COLUMNS: usize = 30;
 /// The most that is read of a step's `host.jsonl`.
 const MOST_HOST_BYTES: u64 = 64 << 20;
 /// The longest line of it that is read.
@@ -42,7 +46,8 @@ pub struct StepSeries {
     pub window_s: f64,
     /// The seconds of the window.
     pub seconds: Seconds,
-    /// How many I/Os took how long, over the window; `null` in results of versions that did not keep it.
+    /// How many I/Os took how long, over the window, to two digits, and of a large run in longer columns than in its
+    /// `result.json`; `null` in results of versions that did not keep it.
     pub heat: Option<HeatMap>,
     /// What each host did, by its name, second by second; empty where no host told, or its file is gone.
     pub hosts: BTreeMap<String, HostSeries>,
@@ -71,11 +76,11 @@ pub struct Seconds {
     pub bytes: Vec<u64>,
     /// I/Os that failed.
     pub errors: Vec<u64>,
-    /// Mean response time, microseconds; `null` if nothing completed.
+    /// Mean response time, microseconds to three decimals; `null` if nothing completed.
     pub mean_us: Vec<Option<f64>>,
 }
 
-/// What one host did, each a column; shares are of 0 to 1.
+/// What one host did, each a column; shares are of 0 to 1, to a hundredth.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostSeries {
@@ -137,6 +142,8 @@ impl WorkerRow {
 impl StepSeries {
     /// Of a complete step.
     pub fn of(folder: &RunFolder, step: &Step, result: StepResult) -> Result<StepSeries, StudyError> {
+        // What all steps together may have, so that the page of a large run stays small.
+        let columns = (MOST_COLUMNS / folder.plan.steps.len().max(1)).max(FEWEST_COLUMNS);
         let mut notices = Vec::new();
         let hosts = hosts(folder, step).unwrap_or_else(|why| {
             notices.push(why);
@@ -156,7 +163,7 @@ impl StepSeries {
             seconds.writes.push(second.writes);
             seconds.bytes.push(second.bytes);
             seconds.errors.push(second.errors);
-            seconds.mean_us.push(second.mean_us);
+            seconds.mean_us.push(second.mean_us.map(|mean| (mean * 1_000.0).round() / 1_000.0));
         }
         Ok(StepSeries {
             step: step.number,
@@ -166,7 +173,7 @@ impl StepSeries {
             warm_up_s: folder.manifest.study.phases.warm_up.0.as_secs_f64(),
             window_s: result.figures.window_s,
             seconds,
-            heat: result.heat,
+            heat: result.heat.map(|heat| coarse(&heat, columns)),
             hosts,
             read: nines(&result.histograms.read, "read")?,
             write: nines(&result.histograms.write, "write")?,
@@ -189,6 +196,26 @@ fn nines(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
         curve.extend(value.map(|value| (beyond, value.as_micros())));
     }
     curve
+}
+
+/// A heat map of no more than so many columns, with counts to two digits: its colours show no more.
+fn coarse(heat: &HeatMap, columns: usize) -> HeatMap {
+    let at_once = heat.columns.len().div_ceil(columns).max(1);
+    let mut found = HeatMap { span_s: heat.span_s * at_once as u64, columns: Vec::new() };
+    for several in heat.columns.chunks(at_once) {
+        let mut bands: BTreeMap<u8, u64> = BTreeMap::new();
+        for (band, count) in several.iter().flatten() {
+            let sum = bands.entry(*band).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        found.columns.push(bands.into_iter().map(|(band, count)| (band, two_digits(count))).collect());
+    }
+    found
+}
+
+fn two_digits(count: u64) -> u64 {
+    let unit = 10u64.pow(count.max(1).ilog10().saturating_sub(1));
+    (count.saturating_add(unit / 2) / unit).saturating_mul(unit)
 }
 
 /// What the hosts did, as far as it can be read; why not, in a sentence.
@@ -225,9 +252,9 @@ fn hosts(folder: &RunFolder, step: &Step) -> Result<BTreeMap<String, HostSeries>
     }
 }
 
-/// To a tenth of a percent, for a chart: no figure comes from it.
+/// To a percent, for a chart: no figure comes from it.
 fn rounded(share: f64) -> f64 {
-    (share * 1_000.0).round() / 1_000.0
+    (share * 100.0).round() / 100.0
 }
 
 #[cfg(test)]
@@ -244,5 +271,15 @@ mod tests {
         let (beyond, p99) = curve[2 * POINTS_PER_DECADE as usize];
         assert!((beyond - 0.01).abs() < 1e-12 && (p99 / 9_900.0 - 1.0).abs() < 0.01, "{p99}");
         assert!(nines(&LatencyHistogram::new()).is_empty());
+    }
+
+    #[test]
+    fn a_heat_map_of_many_columns_is_told_in_fewer_and_keeps_all_ios() {
+        let columns = (0..100).map(|i| vec![(40, 100), (i as u8, 1)]).collect();
+        let found = coarse(&HeatMap { span_s: 2, columns }, 30);
+        assert_eq!((found.span_s, found.columns.len()), (8, 25));
+        assert_eq!(found.columns[0], [(0, 1), (1, 1), (2, 1), (3, 1), (40, 400)]);
+        assert_eq!([0, 7, 99, 149, 994, 996].map(two_digits), [0, 7, 99, 150, 990, 1_000]);
+        assert_eq!(two_digits(u64::MAX) % 10u64.pow(18), 0);
     }
 }
