@@ -6,6 +6,9 @@ export interface Scale {
   ticks: number[];
 }
 
+/** Seconds between two ticks of time. */
+export const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
+
 /** A linear scale, with ticks at whole numbers only if asked, that begins at zero, unless all values are below it. */
 export function linear(values: number[], whole = false): Scale {
   const most = Math.max(...values, 0);
