@@ -1,20 +1,24 @@
 //! `loadline report`: a run's folder, finished or not, as a table and as files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use loadline_report::{Report, findings, fio, goals, json, table, write};
-use loadline_study::RunFolder;
+use loadline_report::compare::{Comparison, Run};
+use loadline_report::{Report, findings, fio, goals, json, table, verdict, write};
+use loadline_study::{RunFolder, StudyError};
 
 use crate::exit::Exit;
 use crate::out::{self, complain, say};
 
-/// Print what a run measured, and write it as CSV, JSON and Markdown.
+/// Print what a run measured, and write it as a page, CSV, JSON and Markdown.
 ///
-/// The files go to `report/` in the run's folder: `steps.csv`, `report.json` and `report.md`. A run that is not
+/// The files go to `report/` in the run's folder: `report.html`, one offline page with charts, `steps.csv`, `report.json`
+/// and `report.md`. A run that is not
 /// finished is reported as far as it is, with what is missing. Exit code 0, whatever the run's was; 2 if the folder
 /// cannot be read.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  loadline report runs/files-20260131-120000")]
+#[command(after_help = "Examples:\n  loadline report runs/files-20260131-120000\n  \
+    loadline report runs/files-20260131-120000 --baseline runs/files-20260130-120000\n  \
+    loadline report runs/files-20260131-120000 --format fio --step 3 > step.json")]
 pub(crate) struct Args {
     /// The run's folder.
     #[arg(value_name = "DIR")]
@@ -25,8 +29,11 @@ pub(crate) struct Args {
     /// Write no files: only print.
     #[arg(long)]
     no_files: bool,
+    /// Let the page say which loads became faster or slower than in this earlier run.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_files")]
+    baseline: Option<PathBuf>,
     /// Print one step in another tool's format, in place of the table, and write no files.
-    #[arg(long, value_enum, conflicts_with = "json")]
+    #[arg(long, value_enum, conflicts_with_all = ["json", "baseline"])]
     format: Option<Format>,
     /// The number of the step that --format prints.
     #[arg(long, value_name = "N", requires = "format")]
@@ -56,7 +63,9 @@ pub(crate) fn run(args: Args) -> Exit {
     }
     let outcome = RunFolder::open(&args.folder).and_then(|folder| {
         let report = Report::of(&folder)?;
-        let files = if args.no_files { Vec::new() } else { write::files(&report, &folder, None)? };
+        let baseline =
+            args.baseline.as_deref().map(|baseline| compared(baseline, &args.folder)).transpose()?;
+        let files = if args.no_files { Vec::new() } else { write::files(&report, &folder, baseline)? };
         Ok((report, files))
     });
     let (report, files) = match outcome {
@@ -75,12 +84,23 @@ pub(crate) fn run(args: Args) -> Exit {
     Exit::Done
 }
 
+/// What became of an earlier run's loads.
+fn compared(baseline: &Path, run: &Path) -> Result<Comparison, StudyError> {
+    let before =
+        Run::open(baseline).map_err(|e| StudyError { message: format!("--baseline: {}", e.message), ..e })?;
+    Comparison::of(&before, &Run::open(run)?, 0.0)
+}
+
 /// Prints the tables and the findings on standard output.
 pub(crate) fn print(report: &Report) {
     out::write(table::steps(report).as_bytes());
     let loads = table::loads(report);
     if !loads.is_empty() {
         out::write(format!("\n{loads}").as_bytes());
+    }
+    let verdict = verdict::text(&report.verdict);
+    if !verdict.is_empty() {
+        out::write(format!("\n{verdict}").as_bytes());
     }
     let goals = goals::text(report);
     if !goals.is_empty() {

@@ -235,6 +235,7 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
     } else {
         report::print(&report);
         say!("\nresults: {}", folder.path().display());
+        say!("page:    {}", quoted(&folder.path().join("report/report.html")));
         say!("again:   loadline report {}", quoted(folder.path()));
     }
     // What is only seen of all steps together, such as more than the ceiling.

@@ -14,13 +14,18 @@ pub fn page(report: &Report) -> String {
         page.push_str(&format!("{}\n\n", escaped(description)));
     }
     page.push_str(&format!(
-        "Measured with Loadline {}, begun {}, {}. {} of {} steps are complete.\n\n## Steps\n\n",
+        "Measured with Loadline {}, begun {}, {}. {} of {} steps are complete.\n\n",
         report.loadline,
         report.begun.as_str(),
         report.finished.as_ref().map_or("not finished".into(), |when| format!("finished {}", when.as_str())),
         report.complete,
         report.planned
     ));
+    let verdict = &report.verdict;
+    for sentence in verdict.carries.iter().chain(&verdict.limited_by) {
+        page.push_str(&format!("**{}**\n\n", escaped(sentence)));
+    }
+    page.push_str("## Steps\n\n");
     let titles = [
         "step".to_string(),
         "profile".into(),

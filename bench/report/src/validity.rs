@@ -121,7 +121,7 @@ fn complete(report: &Report) -> Check {
         missing => check(
             "complete",
             Standing::Doubtful,
-            format!("{missing} of {planned} steps are missing: what is below is of the other {complete}"),
+            format!("missing: {missing} of {planned} steps; what is below is of the other {complete}"),
         ),
     }
 }
@@ -215,7 +215,7 @@ fn workers(report: &Report) -> Check {
         _ => check(
             "workers",
             Standing::Doubtful,
-            format!("{lost} workers were lost and {errors} I/Os failed: {}", steps(&which)),
+            format!("workers lost: {lost}, I/Os failed: {errors}, in {}", steps(&which)),
         ),
     }
 }

@@ -27,16 +27,19 @@ pub struct Verdict {
 impl Verdict {
     /// Of a report that has everything else.
     pub(crate) fn of(report: &Report) -> Verdict {
-        let mut carries: Vec<String> = report.searches.iter().filter_map(searched).collect();
+        let searches = || report.searches.iter().zip(1u32..);
+        let mut carries: Vec<String> =
+            searches().filter_map(|(search, number)| searched(&report.steps, number, search)).collect();
         if carries.is_empty() {
             carries.extend(most(report).map(|step| {
                 let deepest = step.latency_us.deepest_value();
                 let at = deepest.map(|(name, value)| format!(" at {name} {}", latency(value)));
                 format!(
-                    "The most that was measured: {} IOPS of {}{}",
+                    "The most that was measured: {} IOPS of {}{}{}",
                     thousands(step.iops),
                     step.label,
-                    at.unwrap_or_default()
+                    at.unwrap_or_default(),
+                    if step.is_doubtful() { ", which is doubtful" } else { "" }
                 )
             }));
         }
@@ -54,32 +57,63 @@ impl Verdict {
             let all: Vec<&str> = report.criteria.iter().map(|decision| decision.criterion.as_str()).collect();
             carries.insert(0, format!("Every criterion is met: {}", all.join("; ")));
         }
-        Verdict { met, carries, limited_by: most(report).map(limit) }
+        // What broke first says what limits; where no search found that, the largest load does.
+        let border = searches().find_map(|(search, number)| border(&report.steps, number, search));
+        Verdict { met, carries, limited_by: border.or_else(|| most(report)).map(limit) }
     }
 }
 
+/// As lines for a terminal, with a title; empty if nothing was measured.
+pub fn text(verdict: &Verdict) -> String {
+    let sentences: Vec<&String> = verdict.carries.iter().chain(&verdict.limited_by).collect();
+    if sentences.is_empty() {
+        return String::new();
+    }
+    format!("verdict:\n{}", sentences.iter().map(|sentence| format!("  {sentence}\n")).collect::<String>())
+}
+
 /// What a search that has ended says about the cluster.
-fn searched(search: &SearchResult) -> Option<String> {
+fn searched(steps: &[StepRow], number: u32, search: &SearchResult) -> Option<String> {
     let within = format!("{} <= {}", search.percentile, latency(search.limit_us));
-    if !search.done || !search.is_decided() {
+    if !search.done {
         return None;
     }
+    if !search.is_decided() {
+        return Some(format!("{}: what it carries within {within} is not decided", search.label));
+    }
+    let at_held = measured_at(steps, number, search.held);
+    let doubt = if at_held.into_iter().any(StepRow::is_doubtful) { ", which is doubtful" } else { "" };
     let Some(held) = search.held else {
         return Some(format!("{}: not even the least load keeps {within}", search.label));
     };
     let iops = search.iops.map(|iops| format!("{} IOPS", thousands(iops))).unwrap_or_default();
     Some(match (search.over, search.missed) {
         (SearchOver::WorkersPerNode, Some(missed)) => format!(
-            "Fits {held:.0} workers a node of {} within {within} ({iops}); {missed:.0} are too many",
+            "Fits {held:.0} workers a node of {} within {within} ({iops}){doubt}; {missed:.0} are too many",
             search.label
         ),
         (SearchOver::WorkersPerNode, None) => format!(
-            "Fits at least {held:.0} workers a node of {} within {within} ({iops}); no more were asked for",
+            "Fits at least {held:.0} workers a node of {} within {within} ({iops}){doubt}; no more were asked for",
             search.label
         ),
-        (_, Some(_)) => format!("Carries {iops} of {} within {within}", search.label),
-        (_, None) => format!("Carries at least {iops} of {} within {within}", search.label),
+        (_, Some(_)) => format!("Carries {iops} of {} within {within}{doubt}", search.label),
+        (_, None) => format!("Carries at least {iops} of {} within {within}{doubt}", search.label),
     })
+}
+
+/// The steps that a search measured at this load, in what it varied.
+fn measured_at(steps: &[StepRow], number: u32, at: Option<f64>) -> Vec<&StepRow> {
+    let is = |step: &&StepRow| match step.purpose {
+        Purpose::Search { search, load } => search == number && Some(load) == at,
+        _ => false,
+    };
+    steps.iter().filter(is).collect()
+}
+
+/// The last step at the least load that missed a search's limit; of one that missed none, at the most that held.
+fn border<'a>(steps: &'a [StepRow], number: u32, search: &SearchResult) -> Option<&'a StepRow> {
+    let at = search.missed.or(search.held).filter(|_| search.done);
+    measured_at(steps, number, at).pop()
 }
 
 /// The load that carried the most, among those that nothing makes doubtful if there are such.
@@ -126,5 +160,45 @@ fn limit(step: &StepRow) -> String {
             format!("what limits it is not known: neither ceilings nor CPUs were measured ({})", step.label)
         }
         false => format!("what limits it was not found: it used {} ({})", known.join(", "), step.label),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(held: Option<f64>, missed: Option<f64>, over: SearchOver) -> SearchResult {
+        SearchResult {
+            label: "B4".into(),
+            over,
+            percentile: "p99".into(),
+            limit_us: 2_000.0,
+            done: true,
+            held,
+            missed,
+            iops: held.map(|held| held * 0.99),
+            latency_us: Some(900.0),
+            steps: 12,
+            found: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_search_says_what_fits_and_what_is_too_much() {
+        let said = |held, missed, over| searched(&[], 1, &search(held, missed, over)).unwrap();
+        let workers = SearchOver::WorkersPerNode;
+        assert_eq!(
+            said(Some(3.0), Some(4.0), workers),
+            "Fits 3 workers a node of B4 within p99 <= 2.00 ms (3.0 IOPS); 4 are too many"
+        );
+        assert!(said(Some(3.0), None, workers).starts_with("Fits at least 3"));
+        assert_eq!(
+            said(Some(10_000.0), Some(10_400.0), SearchOver::Rate),
+            "Carries 9,900 IOPS of B4 within p99 <= 2.00 ms"
+        );
+        assert!(said(None, Some(10.0), SearchOver::Rate).contains("not even the least load"));
+        assert!(said(None, None, SearchOver::Rate).contains("not decided"));
+        let going_on = SearchResult { done: false, ..search(None, None, workers) };
+        assert_eq!(searched(&[], 1, &going_on), None);
     }
 }

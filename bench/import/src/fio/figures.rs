@@ -18,6 +18,8 @@ pub(super) struct Side<'a> {
     pub(super) iops: f64,
     pub(super) bytes_per_s: f64,
     runtime_ms: Option<f64>,
+    /// I/Os whose latencies are in the percentiles and bins: all of them, if that is not stated.
+    sampled: u64,
     /// Total latency: mean, smallest, largest, nanoseconds.
     mean: Option<f64>,
     min: Option<f64>,
@@ -111,7 +113,7 @@ impl<'a> Figures<'a> {
         self.sides.iter().any(|side| side.bins.is_some())
     }
 
-    /// All latencies, if each direction has bins that add up to its I/Os. A bin is named by its middle, nanoseconds.
+    /// All latencies, if each direction has bins that add up to the I/Os whose latencies it has. A bin is named by its middle, nanoseconds.
     pub(super) fn histogram(&self) -> Option<LatencyHistogram> {
         let mut histogram = LatencyHistogram::new();
         for side in &self.sides {
@@ -122,7 +124,7 @@ impl<'a> Figures<'a> {
                 counted = counted.checked_add(count)?;
                 histogram.record_many(Nanos(ns), count);
             }
-            if counted != side.ios {
+            if counted != side.sampled {
                 return None;
             }
         }
@@ -172,6 +174,7 @@ fn side_of<'a>(place: &str, side: &'a Value, ios: u64) -> Result<Side<'a>, Impor
     let map = |kind: &str, key: &str| {
         side.get(kind).and_then(|lat| lat.get(key)?.as_object()).filter(|map| !map.is_empty())
     };
+    let sampled = |kind: &str| side.get(kind).and_then(|lat| lat.get("N")?.as_u64());
     let completion = map("lat_ns", "percentile").is_none() && map("lat_ns", "bins").is_none();
     let kind = if completion { "clat_ns" } else { "lat_ns" };
     let stated = map(kind, "percentile").into_iter().flatten();
@@ -181,6 +184,7 @@ fn side_of<'a>(place: &str, side: &'a Value, ios: u64) -> Result<Side<'a>, Impor
     });
     Ok(Side {
         ios,
+        sampled: sampled(kind).unwrap_or(ios),
         iops: needed("iops")?,
         bytes_per_s,
         runtime_ms: figure(side.get("runtime")),
