@@ -5,9 +5,9 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`series`] | what it shows of one complete step |
-//! | [`stragglers`] | which workers stand out |
-//! | [`bands`] | what happened in the run, for the timeline |
+//! | [`mod@series`] | what it shows of one complete step |
+//! | [`mod@stragglers`] | which workers stand out |
+//! | [`mod@bands`] | what happened in the run, for the timeline |
 
 pub mod bands;
 pub mod series;
