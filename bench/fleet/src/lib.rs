@@ -14,7 +14,7 @@
 //! | [`outcome`] | what an operation came to, worker by worker |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
-//! | [`network`] | the network between two workers, measured bare |
+//! | [`network`], [`link`] | the network between two workers, measured bare |
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
 
@@ -33,6 +33,7 @@ mod host_seconds;
 mod inbound;
 mod join;
 mod lifecycle;
+pub mod link;
 mod live;
 mod load_thread;
 pub mod network;
@@ -50,7 +51,8 @@ pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
 pub use fleet::{Fleet, MadeFiles};
 pub use join::WorkerOptions;
-pub use network::{Link, LinkSpeed};
+pub use link::Link;
+pub use network::LinkSpeed;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use process::TOKEN_VARIABLE;
 pub use spec::{FleetSpec, NodeSpec, Placement, WorkerId, WorkerInfo};

@@ -1,4 +1,5 @@
-//! The network between two workers, measured bare: a message there and back, and as many bytes as go one way.
+//! The network between two workers, measured bare, as each of the two does it: a message there and back, and as many
+//! bytes as go one way.
 //!
 //! One worker listens, on an address of its own host; the other one dials it, once for the messages and then several
 //! times for the bytes, as storage uses a connection for each of its loops. Each connection begins with a key that the
@@ -15,12 +16,7 @@ use loadline_measure::stats::median;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::controller::Controller;
-use crate::error::FleetError;
-use crate::operation::SHORT_ORDER;
-use crate::spec::WorkerId;
 use crate::token::Digits;
-use crate::wire::{Order, Reply};
 
 /// Bytes of a message there, and of the one back.
 const MESSAGE: usize = 64;
@@ -56,65 +52,6 @@ pub struct LinkSpeed {
     pub round_trip_us: f64,
     /// Bytes that arrived in a second, one way, over four TCP connections.
     pub bytes_per_s: f64,
-}
-
-/// A way between two workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
-    /// Who sends.
-    pub from: WorkerId,
-    /// Who receives.
-    pub to: WorkerId,
-    /// The address of its host that the receiver listens on; that of its connection to the controller if none is given.
-    pub ip: Option<IpAddr>,
-}
-
-impl Controller {
-    /// Measures one way. Why it cannot be measured is no loss of a worker.
-    pub(crate) async fn measure_link(
-        &mut self,
-        link: &Link,
-    ) -> Result<Result<LinkSpeed, String>, FleetError> {
-        let key = Digits::random()?;
-        let order = Order::Listen { ip: link.ip, key };
-        let listening = |reply| match reply {
-            Reply::Listening { address } => Some(Ok(address)),
-            Reply::NoWay { why } => Some(Err(why)),
-            _ => None,
-        };
-        let address = match self.one(&link.to, order, listening).await? {
-            Ok(address) => address,
-            Err(why) => return Ok(Err(why)),
-        };
-        let measured = |reply| match reply {
-            Reply::Network(speed) => Some(Ok(speed)),
-            Reply::NoWay { why } => Some(Err(why)),
-            _ => None,
-        };
-        let order = Order::MeasureNetwork { address, key };
-        let speed = self.one(&link.from, order, measured).await;
-        if !matches!(speed, Ok(Ok(_))) {
-            // Nobody dials it any more.
-            self.stop_work([link.to.clone()].into()).await;
-        }
-        speed
-    }
-
-    /// One worker's part in it.
-    async fn one<T>(
-        &mut self,
-        worker: &WorkerId,
-        order: Order,
-        finish: impl Fn(Reply) -> Option<Result<T, String>>,
-    ) -> Result<Result<T, String>, FleetError> {
-        let orders = [(worker.clone(), order)].into();
-        let done = self.carry_out(orders, SHORT_ORDER, None, finish).await?.remove(worker);
-        Ok(match done {
-            Some(Ok(result)) => result,
-            Some(Err(loss)) => Err(format!("worker {worker}: {}", loss.message)),
-            None => Err(format!("worker {worker} said nothing")),
-        })
-    }
 }
 
 /// Listens for one measurement, on a thread that ends with it, at a limit, or when `stop` is set. Where it listens.

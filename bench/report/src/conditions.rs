@@ -6,7 +6,7 @@ use loadline_study::plan::Purpose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::report::StepRow;
+use crate::rows::StepRow;
 
 /// One load in every condition in which it was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

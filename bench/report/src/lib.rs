@@ -2,7 +2,7 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`report`] | what a run's folder says, as one value: a row for each step, one for each load |
+//! | [`report`], [`rows`] | what a run's folder says, as one value: a row for each step, one for each load |
 //! | [`table`] | as aligned text |
 //! | [`verdict`], [`validity`] | what it carries and what limits it; whether the figures can be believed |
 //! | [`conditions`] | the same load in several conditions, side by side |
@@ -28,6 +28,7 @@ pub mod markdown;
 pub mod page;
 pub mod points;
 pub mod report;
+pub mod rows;
 pub mod table;
 pub mod validity;
 pub mod verdict;

@@ -2,7 +2,8 @@
 
 use loadline_base::figures::thousands;
 
-use crate::report::{LoadRow, Report, StepRow};
+use crate::report::Report;
+use crate::rows::{LoadRow, StepRow};
 use loadline_measure::spread::Spread;
 
 /// What latencies are printed in: one unit for a whole table, so that rows can be compared.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loadline_base::figures::listed;
-use loadline_measure::audit::{FindingKind, Severity};
+use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::spread::REPEATS_FOR_A_LEVEL;
 use loadline_profile::Extent;
 use loadline_study::RunFolder;
@@ -12,7 +12,7 @@ use loadline_study::plan::{Purpose, Step};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Report, StepRow};
+use crate::rows::{LoadRow, StepRow, verified};
 
 /// So many steps are named.
 const MOST_NAMED: usize = 8;
@@ -39,6 +39,17 @@ pub struct Check {
     pub standing: Standing,
     /// In a sentence.
     pub found: String,
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Steps in all.
+    pub(crate) planned: usize,
+    /// Steps that are not complete.
+    pub(crate) missing: usize,
+    /// Whether the run is finished.
+    pub(crate) finished: bool,
 }
 
 /// What is needed to tell whether a run's load fits into caches.
@@ -80,26 +91,19 @@ impl Memory {
 }
 
 /// Every check, in the order in which a reader asks.
-pub(crate) fn checks(report: &Report, memory: &Memory) -> Vec<Check> {
-    let mut checks = vec![complete(report)];
-    if report.steps.is_empty() {
+pub(crate) fn checks(
+    progress: Progress,
+    steps: &[StepRow],
+    loads: &[LoadRow],
+    memory: &Memory,
+) -> Vec<Check> {
+    let mut checks = vec![complete(progress)];
+    if steps.is_empty() {
         return checks;
     }
-    checks.extend([
-        steady(report),
-        repeats(report),
-        by_finding(
-            report,
-            "generator",
-            &[FindingKind::GeneratorBound],
-            "the generator kept up",
-            "the generator was the bottleneck",
-        ),
-        workers(report),
-        cache(memory),
-    ]);
-    checks.extend(integrity(report));
-    checks.push(others(report));
+    checks.extend([steady(steps), repeats(steps, loads), generator(steps), workers(steps), cache(memory)]);
+    checks.extend(integrity(steps));
+    checks.push(others(steps));
     checks
 }
 
@@ -107,17 +111,14 @@ fn check(name: &str, standing: Standing, found: impl Into<String>) -> Check {
     Check { name: name.into(), standing, found: found.into() }
 }
 
-fn complete(report: &Report) -> Check {
-    let (complete, planned) = (report.complete, report.planned);
-    match report.missing.len() {
-        0 if report.finished.is_some() => {
-            check("complete", Standing::Sound, format!("all {planned} steps are complete"))
+fn complete(Progress { planned, missing, finished }: Progress) -> Check {
+    let complete = planned - missing;
+    match missing {
+        0 if finished => check("complete", Standing::Sound, format!("all {planned} steps are complete")),
+        0 => {
+            let found = format!("{complete} steps are complete, and the run is not finished");
+            check("complete", Standing::Open, found)
         }
-        0 => check(
-            "complete",
-            Standing::Open,
-            format!("{complete} steps are complete, and the run is not finished"),
-        ),
         missing => check(
             "complete",
             Standing::Doubtful,
@@ -127,29 +128,31 @@ fn complete(report: &Report) -> Check {
 }
 
 /// The numbers of steps, in words.
-fn steps(numbers: &[u32]) -> String {
+fn in_words(numbers: &[u32]) -> String {
     match numbers {
         [one] => format!("step {one}"),
         many => format!("steps {}", listed(many, MOST_NAMED)),
     }
 }
 
-fn numbers(report: &Report, is: impl Fn(&StepRow) -> bool) -> Vec<u32> {
-    report.steps.iter().filter(|step| is(step)).map(|step| step.step).collect()
+fn numbers(steps: &[StepRow], is: impl Fn(&StepRow) -> bool) -> Vec<u32> {
+    steps.iter().filter(|step| is(step)).map(|step| step.step).collect()
 }
 
-fn steady(report: &Report) -> Check {
+fn steady(steps: &[StepRow]) -> Check {
     let found = |step: &StepRow, kind| step.findings.iter().any(|finding| finding.kind == kind);
-    let unsteady = numbers(report, |step| {
+    let unsteady = numbers(steps, |step| {
         found(step, FindingKind::NotSteady)
             || found(step, FindingKind::LevelChange)
             || step.steadiness.is_some_and(|steadiness| !steadiness.steady)
     });
-    let short = numbers(report, |step| step.steadiness.is_none());
+    let short = numbers(steps, |step| step.steadiness.is_none());
     match (unsteady.is_empty(), short.len()) {
-        (false, _) => {
-            check("steady", Standing::Doubtful, format!("not steady over the window: {}", steps(&unsteady)))
-        }
+        (false, _) => check(
+            "steady",
+            Standing::Doubtful,
+            format!("not steady over the window: {}", in_words(&unsteady)),
+        ),
         (true, 0) => check(
             "steady",
             Standing::Sound,
@@ -158,20 +161,17 @@ fn steady(report: &Report) -> Check {
         (true, short) => check(
             "steady",
             Standing::Open,
-            format!(
-                "{short} of {} windows are shorter than ten seconds, too short to tell",
-                report.steps.len()
-            ),
+            format!("{short} of {} windows are shorter than ten seconds, too short to tell", steps.len()),
         ),
     }
 }
 
-fn repeats(report: &Report) -> Check {
-    let ceilings: Vec<&str> = (report.steps.iter())
+fn repeats(steps: &[StepRow], loads: &[LoadRow]) -> Check {
+    let ceilings: Vec<&str> = (steps.iter())
         .filter(|step| step.purpose == Purpose::Ceiling)
         .map(|step| step.label.as_str())
         .collect();
-    let loads = report.loads.iter().filter(|load| !ceilings.contains(&load.label.as_str()));
+    let loads = loads.iter().filter(|load| !ceilings.contains(&load.label.as_str()));
     match loads.map(|load| load.repeats).min() {
         None => check("interval", Standing::Open, "no load has an interval: only searches were measured"),
         Some(repeats) if repeats >= REPEATS_FOR_A_LEVEL => check(
@@ -192,30 +192,33 @@ fn repeats(report: &Report) -> Check {
     }
 }
 
-fn by_finding(report: &Report, name: &str, kinds: &[FindingKind], sound: &str, doubtful: &str) -> Check {
+fn generator(steps: &[StepRow]) -> Check {
     let of = |severity: Severity| {
-        numbers(report, |step| {
-            step.findings.iter().any(|finding| finding.severity == severity && kinds.contains(&finding.kind))
-        })
+        let is =
+            |finding: &Finding| finding.severity == severity && finding.kind == FindingKind::GeneratorBound;
+        numbers(steps, |step| step.findings.iter().any(is))
     };
     let (doubts, notes) = (of(Severity::Doubt), of(Severity::Note));
+    let found = "the generator was the bottleneck";
     match (doubts.is_empty(), notes.is_empty()) {
-        (false, _) => check(name, Standing::Doubtful, format!("{doubtful}: {}", steps(&doubts))),
-        (true, false) => check(name, Standing::Open, format!("{doubtful}, as a note: {}", steps(&notes))),
-        (true, true) => check(name, Standing::Sound, sound),
+        (false, _) => check("generator", Standing::Doubtful, format!("{found}: {}", in_words(&doubts))),
+        (true, false) => {
+            check("generator", Standing::Open, format!("{found}, as a note: {}", in_words(&notes)))
+        }
+        (true, true) => check("generator", Standing::Sound, "the generator kept up"),
     }
 }
 
-fn workers(report: &Report) -> Check {
-    let lost: usize = report.steps.iter().map(|step| step.lost_workers).sum();
-    let errors = report.steps.iter().fold(0u64, |all, step| all.saturating_add(step.errors));
-    let which = numbers(report, |step| step.lost_workers > 0 || step.errors > 0);
+fn workers(steps: &[StepRow]) -> Check {
+    let lost: usize = steps.iter().map(|step| step.lost_workers).sum();
+    let errors = steps.iter().fold(0u64, |all, step| all.saturating_add(step.errors));
+    let which = numbers(steps, |step| step.lost_workers > 0 || step.errors > 0);
     match (lost, errors) {
         (0, 0) => check("workers", Standing::Sound, "no worker was lost, and no I/O failed"),
         _ => check(
             "workers",
             Standing::Doubtful,
-            format!("workers lost: {lost}, I/Os failed: {errors}, in {}", steps(&which)),
+            format!("workers lost: {lost}, I/Os failed: {errors}, in {}", in_words(&which)),
         ),
     }
 }
@@ -246,8 +249,8 @@ fn cache(memory: &Memory) -> Check {
     }
 }
 
-fn integrity(report: &Report) -> Option<Check> {
-    let verified = report.verified()?;
+fn integrity(steps: &[StepRow]) -> Option<Check> {
+    let verified = verified(steps)?;
     Some(match verified.bad() {
         0 => check(
             "data",
@@ -263,7 +266,7 @@ fn integrity(report: &Report) -> Option<Check> {
 }
 
 /// What the checks above have not said.
-fn others(report: &Report) -> Check {
+fn others(steps: &[StepRow]) -> Check {
     let said = [
         FindingKind::NotSteady,
         FindingKind::LevelChange,
@@ -272,7 +275,7 @@ fn others(report: &Report) -> Check {
         FindingKind::Errors,
         FindingKind::Integrity,
     ];
-    let doubtful = numbers(report, |step| {
+    let doubtful = numbers(steps, |step| {
         step.findings.iter().any(|f| f.severity == Severity::Doubt && !said.contains(&f.kind))
     });
     match doubtful.is_empty() {
@@ -280,7 +283,7 @@ fn others(report: &Report) -> Check {
         false => check(
             "audit",
             Standing::Doubtful,
-            format!("other findings make figures doubtful: {}", steps(&doubtful)),
+            format!("other findings make figures doubtful: {}", in_words(&doubtful)),
         ),
     }
 }

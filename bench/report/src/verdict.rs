@@ -4,10 +4,11 @@ use loadline_base::figures::{latency, thousands};
 use loadline_measure::audit::FindingKind;
 use loadline_study::plan::Purpose;
 use loadline_study::searches::{SearchOver, SearchResult};
+use loadline_study::success::Decision;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Report, StepRow};
+use crate::rows::StepRow;
 
 /// From this share of its ceiling on, a part is said to limit a load.
 const AT_ITS_LIMIT: f64 = 0.9;
@@ -25,13 +26,13 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Of a report that has everything else.
-    pub(crate) fn of(report: &Report) -> Verdict {
-        let searches = || report.searches.iter().zip(1u32..);
+    /// Of a run's steps, what its searches came to, and how its criteria are met.
+    pub(crate) fn of(steps: &[StepRow], searches: &[SearchResult], criteria: &[Decision]) -> Verdict {
+        let searches = || searches.iter().zip(1u32..);
         let mut carries: Vec<String> =
-            searches().filter_map(|(search, number)| searched(&report.steps, number, search)).collect();
+            searches().filter_map(|(search, number)| searched(steps, number, search)).collect();
         if carries.is_empty() {
-            carries.extend(most(report).map(|step| {
+            carries.extend(most(steps).map(|step| {
                 let deepest = step.latency_us.deepest_value();
                 let at = deepest.map(|(name, value)| format!(" at {name} {}", latency(value)));
                 format!(
@@ -43,23 +44,23 @@ impl Verdict {
                 )
             }));
         }
-        let held: Vec<Option<bool>> = report.criteria.iter().map(|decision| decision.held).collect();
+        let held: Vec<Option<bool>> = criteria.iter().map(|decision| decision.held).collect();
         let met = match held.as_slice() {
             [] => None,
             held if held.contains(&Some(false)) => Some(false),
             held if held.contains(&None) => None,
             _ => Some(true),
         };
-        let missed = report.criteria.iter().filter(|decision| decision.held == Some(false));
+        let missed = criteria.iter().filter(|decision| decision.held == Some(false));
         let misses = missed.map(|missed| format!("Missed: {}: {}", missed.criterion, missed.found));
         carries.splice(0..0, misses);
         if met == Some(true) {
-            let all: Vec<&str> = report.criteria.iter().map(|decision| decision.criterion.as_str()).collect();
+            let all: Vec<&str> = criteria.iter().map(|decision| decision.criterion.as_str()).collect();
             carries.insert(0, format!("Every criterion is met: {}", all.join("; ")));
         }
         // What broke first says what limits; where no search found that, the largest load does.
-        let border = searches().find_map(|(search, number)| border(&report.steps, number, search));
-        Verdict { met, carries, limited_by: border.or_else(|| most(report)).map(limit) }
+        let border = searches().find_map(|(search, number)| border(steps, number, search));
+        Verdict { met, carries, limited_by: border.or_else(|| most(steps)).map(limit) }
     }
 }
 
@@ -117,8 +118,8 @@ fn border<'a>(steps: &'a [StepRow], number: u32, search: &SearchResult) -> Optio
 }
 
 /// The load that carried the most, among those that nothing makes doubtful if there are such.
-fn most(report: &Report) -> Option<&StepRow> {
-    let loads = report.steps.iter().filter(|step| step.purpose != Purpose::Ceiling && step.iops > 0.0);
+fn most(steps: &[StepRow]) -> Option<&StepRow> {
+    let loads = steps.iter().filter(|step| step.purpose != Purpose::Ceiling && step.iops > 0.0);
     loads.max_by(|a, b| b.is_doubtful().cmp(&a.is_doubtful()).then(a.iops.total_cmp(&b.iops)))
 }
 

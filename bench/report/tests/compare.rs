@@ -8,7 +8,7 @@ use loadline_report::Report;
 use loadline_report::compare::{
     Comparison, Figure, Load, Outcome, Run, Verdict, document, junit, markdown, text,
 };
-use loadline_report::report::{StepRow, loads};
+use loadline_report::rows::{StepRow, loads};
 use loadline_study::folder::OwnedFolder;
 use loadline_study::folder::manifest::Manifest;
 use loadline_study::folder::result::StepResult;

@@ -164,7 +164,7 @@ fn repeats_that_lost_workers_have_no_confidence_level() {
     let mut report = report(&synthetic(folder.path()));
     repeated(&mut report, 9);
     report.steps[8].iops = 50_000.0;
-    let of = |report: &Report| loadline_report::report::loads(&report.steps).remove(0);
+    let of = |report: &Report| loadline_report::rows::loads(&report.steps).remove(0);
     let whole = of(&report);
     assert_eq!((whole.doubtful, whole.iops.unwrap().level), (0, Some(0.95)));
     assert_eq!(whole.iops.unwrap().high, 40_000.0, "nine repeats leave out one at each end");

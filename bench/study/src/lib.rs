@@ -33,6 +33,7 @@ pub mod goals;
 mod jobs;
 pub mod json_schema;
 pub mod limit;
+mod links;
 pub mod name;
 mod nearest;
 pub mod network;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::compare::Run;
-use crate::report::StepRow;
+use crate::rows::StepRow;
 
 /// A value longer than this is cut where it is printed.
 const LONGEST: usize = 60;

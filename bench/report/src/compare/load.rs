@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compare::configuration::{Difference, of_loads, other_engines};
 use crate::compare::{Both, Run};
-use crate::report::{LoadRow, StepRow};
+use crate::rows::{LoadRow, StepRow};
 
 /// Of a rate, less than this share may be missing without the IOPS deciding.
 const RATE_TOLERANCE: f64 = 0.01;

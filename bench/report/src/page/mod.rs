@@ -6,12 +6,12 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`mod@series`] | what it shows of one complete step |
-//! | [`mod@stragglers`] | which workers stand out |
+//! | [`mod@workers`] | its workers, and which of them stand out |
 //! | [`mod@bands`] | what happened in the run, for the timeline |
 
 pub mod bands;
 pub mod series;
-pub mod stragglers;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use loadline_base::histogram::{EncodedHistogram, LatencyHistogram};
 use loadline_measure::heat::HeatMap;
 use loadline_measure::summary::SAMPLES_BEYOND;
-use loadline_study::folder::result::{StepResult, WorkerResult};
+use loadline_study::folder::result::StepResult;
 use loadline_study::folder::series::{HOST, HostLine};
 use loadline_study::plan::Step;
 use loadline_study::when::When;
@@ -15,7 +15,7 @@ use loadline_study::{RunFolder, StudyError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::page::stragglers::{Straggler, stragglers};
+use crate::page::workers::{Straggler, WorkerRow, stragglers};
 
 /// Points of a curve of percentiles in each power of ten of what lies beyond.
 const POINTS_PER_DECADE: i32 = 8;
@@ -96,47 +96,6 @@ pub struct HostSeries {
     pub io_pressure: Vec<Option<f64>>,
     /// Some task waited for memory.
     pub memory_pressure: Vec<Option<f64>>,
-}
-
-/// One worker of a step.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WorkerRow {
-    /// Its name.
-    pub worker: String,
-    /// Its node.
-    pub node: String,
-    /// Its host.
-    pub host: String,
-    /// I/Os a second.
-    pub iops: f64,
-    /// Mean response time, microseconds.
-    pub mean_us: Option<f64>,
-    /// 99th percentile, microseconds; `null` if it has too few I/Os for one.
-    pub p99_us: Option<f64>,
-    /// The longest time in which it completed nothing, milliseconds.
-    pub longest_stall_ms: u64,
-    /// I/Os that failed.
-    pub errors: u64,
-    /// Why it did not finish, if it did not.
-    pub lost: Option<String>,
-}
-
-impl WorkerRow {
-    fn of(worker: &WorkerResult) -> WorkerRow {
-        let figures = &worker.figures;
-        WorkerRow {
-            worker: worker.worker.id.to_string(),
-            node: worker.worker.node.clone(),
-            host: worker.worker.host.clone(),
-            iops: figures.total.iops,
-            mean_us: figures.total.latency_us.mean,
-            p99_us: figures.total.latency_us.p99,
-            longest_stall_ms: figures.longest_stall_ms,
-            errors: figures.errors,
-            lost: worker.lost.as_ref().map(|loss| loss.message.clone()),
-        }
-    }
 }
 
 impl StepSeries {

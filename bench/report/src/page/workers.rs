@@ -1,10 +1,9 @@
-//! Which workers of a step stand out from the others.
+//! The workers of a step, and which of them stand out from the others.
 
 use loadline_measure::stats::median;
+use loadline_study::folder::result::WorkerResult;
 use schemars::JsonSchema;
 use serde::Serialize;
-
-use crate::page::series::WorkerRow;
 
 /// A worker stands out if it differs from the median of all by more than this many deviations.
 const DEVIATIONS: f64 = 3.5;
@@ -14,6 +13,48 @@ const LEAST: f64 = 0.1;
 const FEWEST: usize = 4;
 /// The median absolute deviation × this is the standard deviation of a normal distribution.
 const NORMAL: f64 = 1.4826;
+
+/// One worker of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerRow {
+    /// Its name.
+    pub worker: String,
+    /// Its node.
+    pub node: String,
+    /// Its host.
+    pub host: String,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Mean response time, microseconds.
+    pub mean_us: Option<f64>,
+    /// 99th percentile, microseconds; `null` if it has too few I/Os for one.
+    pub p99_us: Option<f64>,
+    /// The longest time in which it completed nothing, milliseconds.
+    pub longest_stall_ms: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// Why it did not finish, if it did not.
+    pub lost: Option<String>,
+}
+
+impl WorkerRow {
+    /// Of its result.
+    pub(crate) fn of(worker: &WorkerResult) -> WorkerRow {
+        let figures = &worker.figures;
+        WorkerRow {
+            worker: worker.worker.id.to_string(),
+            node: worker.worker.node.clone(),
+            host: worker.worker.host.clone(),
+            iops: figures.total.iops,
+            mean_us: figures.total.latency_us.mean,
+            p99_us: figures.total.latency_us.p99,
+            longest_stall_ms: figures.longest_stall_ms,
+            errors: figures.errors,
+            lost: worker.lost.as_ref().map(|loss| loss.message.clone()),
+        }
+    }
+}
 
 /// A worker that stands out, for the worse.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]

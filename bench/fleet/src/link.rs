@@ -1,0 +1,70 @@
+//! The network between two workers, as the controller has it measured: one listens, the other one dials it.
+
+use std::net::IpAddr;
+
+use crate::controller::Controller;
+use crate::error::FleetError;
+use crate::network::LinkSpeed;
+use crate::operation::SHORT_ORDER;
+use crate::spec::WorkerId;
+use crate::token::Digits;
+use crate::wire::{Order, Reply};
+
+/// A way between two workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Who sends.
+    pub from: WorkerId,
+    /// Who receives.
+    pub to: WorkerId,
+    /// The address of its host that the receiver listens on; that of its connection to the controller if none is given.
+    pub ip: Option<IpAddr>,
+}
+
+impl Controller {
+    /// Measures one way. Why it cannot be measured is no loss of a worker.
+    pub(crate) async fn measure_link(
+        &mut self,
+        link: &Link,
+    ) -> Result<Result<LinkSpeed, String>, FleetError> {
+        let key = Digits::random()?;
+        let order = Order::Listen { ip: link.ip, key };
+        let listening = |reply| match reply {
+            Reply::Listening { address } => Some(Ok(address)),
+            Reply::NoWay { why } => Some(Err(why)),
+            _ => None,
+        };
+        let address = match self.one(&link.to, order, listening).await? {
+            Ok(address) => address,
+            Err(why) => return Ok(Err(why)),
+        };
+        let measured = |reply| match reply {
+            Reply::Network(speed) => Some(Ok(speed)),
+            Reply::NoWay { why } => Some(Err(why)),
+            _ => None,
+        };
+        let order = Order::MeasureNetwork { address, key };
+        let speed = self.one(&link.from, order, measured).await;
+        if !matches!(speed, Ok(Ok(_))) {
+            // Nobody dials it any more.
+            self.stop_work([link.to.clone()].into()).await;
+        }
+        speed
+    }
+
+    /// One worker's part in it.
+    async fn one<T>(
+        &mut self,
+        worker: &WorkerId,
+        order: Order,
+        finish: impl Fn(Reply) -> Option<Result<T, String>>,
+    ) -> Result<Result<T, String>, FleetError> {
+        let orders = [(worker.clone(), order)].into();
+        let done = self.carry_out(orders, SHORT_ORDER, None, finish).await?.remove(worker);
+        Ok(match done {
+            Some(Ok(result)) => result,
+            Some(Err(loss)) => Err(format!("worker {worker}: {}", loss.message)),
+            None => Err(format!("worker {worker} said nothing")),
+        })
+    }
+}
