@@ -50,11 +50,11 @@ export function percent(share: number | null | undefined, at?: string): Figure {
   return share == null ? none : { text: `${(100 * share).toFixed(1)} %`, value: share, at, scale: 0.01 };
 }
 
-/** How much more than a ratio of 1, in percent, with its sign. */
-export function change(ratio: number | null | undefined): string {
-  if (ratio == null) return "–";
+/** How much more than a ratio of 1, in percent, with its sign; the figure is the ratio. */
+export function change(ratio: number | null | undefined): Figure {
+  if (ratio == null) return none;
   const by = 100 * (ratio - 1);
-  return `${by > 0 ? "+" : by < 0 ? "−" : "±"}${Math.abs(by).toFixed(1)} %`;
+  return { text: `${by > 0 ? "+" : by < 0 ? "−" : "±"}${Math.abs(by).toFixed(1)} %`, value: ratio };
 }
 
 /** Bytes, in the unit that suits them (2^10 each). */

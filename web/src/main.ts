@@ -19,6 +19,3 @@ async function read(): Promise<void> {
 read().catch((error: unknown) => {
   page.broken = `The data in this file cannot be read (${String(error)}): it is cut short or damaged. Write it anew with loadline report.`;
 });
-
-// What is folded is not printed.
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = true)));

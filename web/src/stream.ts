@@ -11,13 +11,19 @@ export async function* embedded(base64: string): AsyncGenerator<Message> {
 /** The messages of a stream of bytes, a line each. */
 export async function* lines(bytes: ReadableStream<Uint8Array>): AsyncGenerator<Message> {
   const reader = bytes.pipeThrough(new TextDecoderStream() as TransformStream<Uint8Array, string>).getReader();
-  let rest = "";
+  // A long line comes in many pieces: they are joined once, at its end.
+  let pieces: string[] = [];
   for (;;) {
     const { done, value } = await reader.read();
-    const parts = (rest + (value ?? "")).split("\n");
-    rest = parts.pop() ?? "";
-    for (const line of parts) if (line) yield JSON.parse(line) as Message;
+    const [first, ...others] = (value ?? "").split("\n");
+    pieces.push(first);
+    for (const piece of others) {
+      const line = pieces.join("");
+      if (line) yield JSON.parse(line) as Message;
+      pieces = [piece];
+    }
     if (done) break;
   }
-  if (rest) yield JSON.parse(rest) as Message;
+  const line = pieces.join("");
+  if (line) yield JSON.parse(line) as Message;
 }

@@ -1,4 +1,5 @@
 // Loads over their repeats, and which of them are one sweep.
+import { largest, smallest } from "./charts/extent";
 import { count, latency } from "./figures";
 import type { StepRow } from "./generated/page";
 import { isDoubtful, median, percentile } from "./steps";
@@ -58,18 +59,17 @@ export function sweeps(all: Level[]): Sweep[] {
   return single.length > 0 ? [...found, { name: found.length > 0 ? "others" : "loads", levels: single }] : found;
 }
 
-/** What a chart needs of a level: IOPS, and a percentile if one is named. */
+/** What a chart needs of a level: IOPS, or a percentile, which every repeat must have. */
 export function pointOf(level: Level, x: (level: Level) => number, name?: string) {
-  const figures = level.steps.map((step) => (name ? percentile(step.latency_us, name) : step.iops));
-  const known = figures.filter((figure) => figure != null);
-  const y = median(known) ?? 0;
+  const figures = level.steps.map((step) => (name ? percentile(step.latency_us, name) : step.iops)).filter((figure) => figure != null);
+  const y = median(figures) ?? 0;
   const repeats = level.steps.length > 1 ? `, ${level.steps.length} repeats` : "";
   const what = name ? `${count(level.iops).text} IOPS, ${name} ${latency(y).text}` : `${count(level.iops).text} IOPS`;
   return {
     x: x(level),
     y,
-    low: known.length > 1 ? Math.min(...known) : undefined,
-    high: known.length > 1 ? Math.max(...known) : undefined,
+    low: figures.length > 1 ? smallest(figures) : undefined,
+    high: figures.length > 1 ? largest(figures) : undefined,
     title: `${level.label}${repeats}: ${what}`,
     doubtful: level.steps.some(isDoubtful),
   };

@@ -69,15 +69,22 @@ fn row(load: &[(&str, Vec<&StepRow>)]) -> ConditionRow {
     // Of all repeats or of none: some of them would be the lucky ones.
     let p99 = |steps: &[&StepRow]| steps.iter().map(|step| step.latency_us.p99).collect::<Option<Vec<f64>>>();
     let condition = |(at, (name, steps)): (usize, &(&str, Vec<&StepRow>))| {
+        // Where workers were lost the load was another: such repeats are not drawn from one distribution.
+        let whole = |steps: &[&StepRow]| steps.iter().all(|step| step.lost_workers == 0);
         let against = |figures: Option<Vec<f64>>, base: Option<Vec<f64>>| {
-            figures.zip(base).filter(|_| at > 0).and_then(|(figures, base)| ratio(&base, &figures))
+            let found =
+                figures.zip(base).filter(|_| at > 0).and_then(|(figures, base)| ratio(&base, &figures));
+            let is_whole = whole(steps) && whole(first);
+            found.map(|ratio| if is_whole { ratio } else { Ratio { low: None, high: None, ..ratio } })
         };
+        let spread =
+            |figures: &[f64]| if whole(steps) { Spread::of(figures) } else { Spread::range_of(figures) };
         Condition {
             name: (*name).to_string(),
             repeats: steps.len(),
             doubtful: steps.iter().filter(|step| step.is_doubtful()).count(),
-            iops: Spread::of(&iops(steps)),
-            p99_us: p99(steps).and_then(|figures| Spread::of(&figures)),
+            iops: spread(&iops(steps)),
+            p99_us: p99(steps).and_then(|figures| spread(&figures)),
             iops_ratio: against(Some(iops(steps)), Some(iops(first))),
             p99_ratio: against(p99(steps), p99(first)),
         }

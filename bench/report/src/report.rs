@@ -44,7 +44,7 @@ pub struct Report {
     pub complete: usize,
     /// Steps in all.
     pub planned: usize,
-    /// What the cluster carries, in a sentence, and what limits it.
+    /// What the cluster carries, and what limits it.
     pub verdict: Verdict,
     /// Whether the figures can be believed.
     pub validity: Vec<Check>,
@@ -141,7 +141,7 @@ impl Report {
             finished: report.finished.is_some(),
         };
         report.validity = validity::checks(progress, &report.steps, &report.loads, &memory);
-        report.verdict = Verdict::of(&report.steps, &report.searches, &report.criteria);
+        report.verdict = Verdict::of(&report.steps, &report.loads, &report.searches, &report.criteria);
         Ok(report)
     }
 

@@ -13,7 +13,11 @@ use loadline_study::folder::result::{NodeFigures, StepResult};
 use loadline_study::limit::Verdict;
 use loadline_study::name::Name;
 use loadline_study::plan::Purpose;
+#[cfg(test)]
+use loadline_study::plan::Step;
 use loadline_study::settle::WarmUp;
+#[cfg(test)]
+use loadline_study::when::When;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +111,25 @@ pub struct LoadRow {
 }
 
 impl StepRow {
+    /// A row in which nothing was measured, for tests.
+    #[cfg(test)]
+    pub(crate) fn none() -> StepRow {
+        let step = Step {
+            number: 1,
+            label: String::new(),
+            repeat: 1,
+            folder: String::new(),
+            profile: Profile::default(),
+            family: String::new(),
+            workers: None,
+            fill_level: None,
+            policy: None,
+            purpose: Purpose::Load,
+            table: None,
+        };
+        StepRow::of(StepResult::empty("", &step, When::now()), 1)
+    }
+
     /// Whether something makes a figure of it doubtful.
     pub fn is_doubtful(&self) -> bool {
         let doubt = |finding: &Finding| finding.severity == Severity::Doubt;

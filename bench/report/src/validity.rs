@@ -52,11 +52,11 @@ pub(crate) struct Progress {
     pub(crate) finished: bool,
 }
 
-/// What is needed to tell whether a run's load fits into caches.
+/// What is needed to tell whether a run's loads fit into caches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Memory {
-    /// The most bytes that a load of the study works on, all disks together; `None` if it is not known.
-    working_set: Option<u64>,
+    /// The bytes that each load works on, all disks together; `None` if one of them is not known.
+    working_sets: Option<BTreeMap<String, u64>>,
     /// Memory of each host of workers, bytes, by its name; `None` if it is not known.
     hosts: BTreeMap<String, Option<u64>>,
 }
@@ -65,7 +65,6 @@ impl Memory {
     /// What the plan says.
     pub(crate) fn of(folder: &RunFolder) -> Memory {
         let plan = &folder.plan;
-        let disks = u64::from(plan.disks_per_worker) * u64::from(plan.workers);
         let on_each = |step: &Step| match (step.profile.working_set, plan.disk_size) {
             (Some(Extent::Bytes(bytes)), _) => Some(bytes.0),
             (Some(Extent::Percent(percent)), Some(disk)) => Some((disk.0 as f64 * percent / 100.0) as u64),
@@ -73,9 +72,11 @@ impl Memory {
             (_, None) => None,
         };
         let loads = plan.steps.iter().filter(|step| step.purpose != Purpose::Ceiling);
-        let sizes: Option<Vec<u64>> = loads.map(on_each).collect();
-        let working_set = sizes.and_then(|sizes| sizes.into_iter().max());
-        Memory { working_set: working_set.map(|one| one.saturating_mul(disks)), hosts: BTreeMap::new() }
+        let set = |step: &Step| {
+            let disks = u64::from(step.workers.unwrap_or(plan.workers)) * u64::from(plan.disks_per_worker);
+            Some((step.label.clone(), on_each(step)?.saturating_mul(disks)))
+        };
+        Memory { working_sets: loads.map(set).collect(), hosts: BTreeMap::new() }
     }
 
     /// Takes down what the hosts of a step have.
@@ -167,26 +168,36 @@ fn steady(steps: &[StepRow]) -> Check {
 }
 
 fn repeats(steps: &[StepRow], loads: &[LoadRow]) -> Check {
-    let ceilings: Vec<&str> = (steps.iter())
-        .filter(|step| step.purpose == Purpose::Ceiling)
-        .map(|step| step.label.as_str())
-        .collect();
-    let loads = loads.iter().filter(|load| !ceilings.contains(&load.label.as_str()));
-    match loads.map(|load| load.repeats).min() {
-        None => check("interval", Standing::Open, "no load has an interval: only searches were measured"),
-        Some(repeats) if repeats >= REPEATS_FOR_A_LEVEL => check(
+    let is_load = |load: &&LoadRow| {
+        steps.iter().any(|step| step.label == load.label && step.purpose != Purpose::Ceiling)
+    };
+    let loads: Vec<&LoadRow> = loads.iter().filter(is_load).collect();
+    let with_level = loads.iter().filter(|load| load.iops.is_some_and(|iops| iops.level.is_some())).count();
+    match (loads.iter().map(|load| load.repeats).min(), loads.len() - with_level) {
+        (None, _) => {
+            check("interval", Standing::Open, "no load has an interval: only searches were measured")
+        }
+        (Some(repeats), 0) => check(
             "interval",
             Standing::Sound,
-            format!("{repeats} repeats of each load: intervals are those of 95 %"),
+            format!("{repeats} repeats of each load or more: every median has an interval of 95 %"),
         ),
-        Some(1) => {
+        (Some(repeats), without) if repeats >= REPEATS_FOR_A_LEVEL => check(
+            "interval",
+            Standing::Doubtful,
+            format!(
+                "{without} of {} loads lost workers in a repeat: their range is shown, without a level",
+                loads.len()
+            ),
+        ),
+        (Some(1), _) => {
             check("interval", Standing::Open, "a load was measured once: how much it varies is not known")
         }
-        Some(repeats) => check(
+        (Some(repeats), _) => check(
             "interval",
             Standing::Open,
             format!(
-                "{repeats} repeats: the range is shown, and an interval of 95 % needs {REPEATS_FOR_A_LEVEL}"
+                "{repeats} repeats: the range is shown, and a median has an interval of 95 % with {REPEATS_FOR_A_LEVEL}"
             ),
         ),
     }
@@ -199,13 +210,19 @@ fn generator(steps: &[StepRow]) -> Check {
         numbers(steps, |step| step.findings.iter().any(is))
     };
     let (doubts, notes) = (of(Severity::Doubt), of(Severity::Note));
+    // A rate tells by its lateness; a closed loop by the CPU that its host has to spare, if the host tells.
+    let blind = numbers(steps, |step| step.rate_iops.is_none() && step.host_busy.is_none());
     let found = "the generator was the bottleneck";
-    match (doubts.is_empty(), notes.is_empty()) {
-        (false, _) => check("generator", Standing::Doubtful, format!("{found}: {}", in_words(&doubts))),
-        (true, false) => {
+    match (doubts.is_empty(), notes.is_empty(), blind.is_empty()) {
+        (false, ..) => check("generator", Standing::Doubtful, format!("{found}: {}", in_words(&doubts))),
+        (true, false, _) => {
             check("generator", Standing::Open, format!("{found}, as a note: {}", in_words(&notes)))
         }
-        (true, true) => check("generator", Standing::Sound, "the generator kept up"),
+        (true, true, false) => {
+            let what = format!("whether the generator kept up could not be seen: {}", in_words(&blind));
+            check("generator", Standing::Open, what)
+        }
+        (true, true, true) => check("generator", Standing::Sound, "the generator kept up"),
     }
 }
 
@@ -226,42 +243,73 @@ fn workers(steps: &[StepRow]) -> Check {
 /// More in the cache than in production?
 fn cache(memory: &Memory) -> Check {
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
-    match (memory.working_set, memory.of_all()) {
-        (Some(set), Some(hosts)) if set <= hosts => check(
-            "cache",
-            Standing::Open,
-            format!(
-                "the working set, {}, fits into the memory of the workers' hosts, {}: caches may answer more than in production",
-                gib(set),
-                gib(hosts)
-            ),
-        ),
-        (Some(set), Some(hosts)) => check(
+    let (Some(sets), Some(hosts)) = (&memory.working_sets, memory.of_all()) else {
+        return check("cache", Standing::Open, "how much of the working set fits into caches is not known");
+    };
+    let fit: Vec<&String> =
+        sets.iter().filter(|(_, bytes)| **bytes <= hosts).map(|(label, _)| label).collect();
+    let range = || {
+        let (least, most) = (sets.values().min().copied(), sets.values().max().copied());
+        let (least, most) = (gib(least.unwrap_or(0)), gib(most.unwrap_or(0)));
+        if least == most { least } else { format!("{least} to {most}") }
+    };
+    match fit.len() {
+        0 => check(
             "cache",
             Standing::Sound,
             format!(
-                "the working set, {}, is larger than the memory of the workers' hosts, {}",
-                gib(set),
+                "every working set, {}, is larger than the memory of the workers' hosts, {}",
+                range(),
                 gib(hosts)
             ),
         ),
-        _ => check("cache", Standing::Open, "how much of the working set fits into caches is not known"),
+        all if all == sets.len() => check(
+            "cache",
+            Standing::Open,
+            format!(
+                "every working set, {}, fits into the memory of the workers' hosts, {}: caches may answer more than in \
+                 production",
+                range(),
+                gib(hosts)
+            ),
+        ),
+        _ => check(
+            "cache",
+            Standing::Open,
+            format!(
+                "the working sets of these fit into the memory of the workers' hosts, {}, and caches may answer more than \
+                 in production: {}",
+                gib(hosts),
+                listed(&fit, MOST_NAMED)
+            ),
+        ),
     }
 }
 
 fn integrity(steps: &[StepRow]) -> Option<Check> {
-    let verified = verified(steps)?;
-    Some(match verified.bad() {
-        0 => check(
+    let found = verified(steps)?;
+    let is_doubt =
+        |finding: &Finding| finding.kind == FindingKind::Integrity && finding.severity == Severity::Doubt;
+    let doubtful = numbers(steps, |step| step.findings.iter().any(is_doubt));
+    let judged = found.checked.saturating_sub(found.unjudged);
+    Some(if found.bad() > 0 {
+        let what = format!("the storage failed: {} blocks are not what was written", found.bad());
+        check("data", Standing::Doubtful, what)
+    } else if !doubtful.is_empty() {
+        let what = format!("whether every acknowledged write is there is not known: {}", in_words(&doubtful));
+        check("data", Standing::Doubtful, what)
+    } else if judged == 0 {
+        check("data", Standing::Open, "no block could be judged")
+    } else {
+        let unjudged = match found.unjudged {
+            0 => String::new(),
+            some => format!(" ({some} more could not be judged)"),
+        };
+        check(
             "data",
             Standing::Sound,
-            format!("{} blocks were checked, and no acknowledged write is lost", verified.checked),
-        ),
-        bad => check(
-            "data",
-            Standing::Doubtful,
-            format!("the storage failed: {bad} blocks are not what was written"),
-        ),
+            format!("{judged} blocks were checked, and no acknowledged write is lost{unjudged}"),
+        )
     })
 }
 

@@ -1,17 +1,24 @@
-//! The verdict: what the cluster carries, in one sentence, and what limits it.
+//! The verdict: what the cluster carries, in a sentence each, and what limits it.
 
-use loadline_base::figures::{latency, thousands};
+use std::collections::BTreeMap;
+
+use loadline_base::figures::{latency, listed, thousands};
 use loadline_measure::audit::FindingKind;
+use loadline_measure::stats::median;
 use loadline_study::plan::Purpose;
 use loadline_study::searches::{SearchOver, SearchResult};
 use loadline_study::success::Decision;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rows::StepRow;
+use crate::rows::{LoadRow, StepRow};
 
 /// From this share of its ceiling on, a part is said to limit a load.
 const AT_ITS_LIMIT: f64 = 0.9;
+/// A closed loop that carries so much more than the load line, within the same limit, is told of.
+const FAR_MORE: f64 = 1.2;
+/// So many loads are named where nothing was searched.
+const MOST_NAMED: usize = 4;
 
 /// What a run decides.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -21,46 +28,66 @@ pub struct Verdict {
     pub met: Option<bool>,
     /// What it carries, in sentences: the criteria, the searches, or else the most that was measured.
     pub carries: Vec<String>,
-    /// What limits it, as far as it was measured, in a sentence; `null` if nothing was measured.
-    pub limited_by: Option<String>,
+    /// What limits it, as far as it was measured, in sentences: one for each search, or else for the largest load.
+    pub limited_by: Vec<String>,
+}
+
+/// What limits a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Limit {
+    Generator,
+    /// It did more than a part can do.
+    Beyond,
+    Devices,
+    Network,
+    Cpus,
+    NotFound,
+    NotKnown,
 }
 
 impl Verdict {
-    /// Of a run's steps, what its searches came to, and how its criteria are met.
-    pub(crate) fn of(steps: &[StepRow], searches: &[SearchResult], criteria: &[Decision]) -> Verdict {
-        let searches = || searches.iter().zip(1u32..);
-        let mut carries: Vec<String> =
-            searches().filter_map(|(search, number)| searched(steps, number, search)).collect();
-        if carries.is_empty() {
-            carries.extend(most(steps).map(|step| {
-                let deepest = step.latency_us.deepest_value();
-                let at = deepest.map(|(name, value)| format!(" at {name} {}", latency(value)));
-                format!(
-                    "The most that was measured: {} IOPS of {}{}{}",
-                    thousands(step.iops),
-                    step.label,
-                    at.unwrap_or_default(),
-                    if step.is_doubtful() { ", which is doubtful" } else { "" }
-                )
-            }));
-        }
-        let held: Vec<Option<bool>> = criteria.iter().map(|decision| decision.held).collect();
-        let met = match held.as_slice() {
+    /// Of a run's steps and loads, what its searches came to, and how its criteria are met.
+    pub(crate) fn of(
+        steps: &[StepRow],
+        loads: &[LoadRow],
+        searches: &[SearchResult],
+        criteria: &[Decision],
+    ) -> Verdict {
+        let met = match criteria.iter().map(|decision| decision.held).collect::<Vec<_>>().as_slice() {
             [] => None,
             held if held.contains(&Some(false)) => Some(false),
             held if held.contains(&None) => None,
             _ => Some(true),
         };
-        let missed = criteria.iter().filter(|decision| decision.held == Some(false));
-        let misses = missed.map(|missed| format!("Missed: {}: {}", missed.criterion, missed.found));
-        carries.splice(0..0, misses);
+        let mut verdict = Verdict { met, ..Verdict::default() };
         if met == Some(true) {
             let all: Vec<&str> = criteria.iter().map(|decision| decision.criterion.as_str()).collect();
-            carries.insert(0, format!("Every criterion is met: {}", all.join("; ")));
+            verdict.carries.push(format!("Every criterion is met: {}", all.join("; ")));
         }
-        // What broke first says what limits; where no search found that, the largest load does.
-        let border = searches().find_map(|(search, number)| border(steps, number, search));
-        Verdict { met, carries, limited_by: border.or_else(|| most(steps)).map(limit) }
+        let missed = criteria.iter().filter(|decision| decision.held == Some(false));
+        verdict
+            .carries
+            .extend(missed.map(|missed| format!("Missed: {}: {}", missed.criterion, missed.found)));
+        let ended = searches.iter().zip(1u32..).filter(|(search, _)| search.done);
+        let ended: Vec<(&SearchResult, u32)> = ended.collect();
+        for (search, number) in &ended {
+            verdict.carries.push(searched(steps, *number, search));
+            verdict.carries.extend(closed_loop(steps, search));
+        }
+        verdict
+            .limited_by
+            .extend(ended.iter().filter_map(|(search, number)| limit_of(steps, *number, search)));
+        if ended.is_empty() {
+            let most = most(steps, loads);
+            let named = most.iter().take(MOST_NAMED);
+            verdict.carries.extend(named.map(|load| measured(steps, load)));
+            if most.len() > MOST_NAMED {
+                verdict.carries.push(format!("{} more loads are below", most.len() - MOST_NAMED));
+            }
+            let largest = most.first().map(|load| of_label(steps, &load.label));
+            verdict.limited_by.extend(largest.and_then(|steps| because(&steps)));
+        }
+        verdict
     }
 }
 
@@ -74,23 +101,23 @@ pub fn text(verdict: &Verdict) -> String {
 }
 
 /// What a search that has ended says about the cluster.
-fn searched(steps: &[StepRow], number: u32, search: &SearchResult) -> Option<String> {
+fn searched(steps: &[StepRow], number: u32, search: &SearchResult) -> String {
     let within = format!("{} <= {}", search.percentile, latency(search.limit_us));
-    if !search.done {
-        return None;
-    }
-    if !search.is_decided() {
-        return Some(format!("{}: what it carries within {within} is not decided", search.label));
-    }
-    let at_held = measured_at(steps, number, search.held);
-    let doubt = if at_held.into_iter().any(StepRow::is_doubtful) { ", which is doubtful" } else { "" };
-    let Some(held) = search.held else {
-        return Some(format!("{}: not even the least load keeps {within}", search.label));
+    let doubtful = |at| measured_at(steps, number, at).into_iter().any(StepRow::is_doubtful);
+    let doubt = match (doubtful(search.held), doubtful(search.missed)) {
+        (false, false) => String::new(),
+        (true, false) => ", which is doubtful".into(),
+        (false, true) => ", but that more is too much is doubtful".into(),
+        (true, true) => ", which is doubtful, and so is that more is too much".into(),
+    };
+    let (Some(held), Some(_)) = (search.held, search.latency_us) else {
+        // What the search itself found says it best: nothing held, it is undecided, or I/Os were too few.
+        return format!("{}: {}{doubt}", search.label, search.found);
     };
     let iops = search.iops.map(|iops| format!("{} IOPS", thousands(iops))).unwrap_or_default();
-    Some(match (search.over, search.missed) {
+    match (search.over, search.missed) {
         (SearchOver::WorkersPerNode, Some(missed)) => format!(
-            "Fits {held:.0} workers a node of {} within {within} ({iops}){doubt}; {missed:.0} are too many",
+            "Fits {held:.0} workers a node of {} within {within} ({iops}); {missed:.0} are too many{doubt}",
             search.label
         ),
         (SearchOver::WorkersPerNode, None) => format!(
@@ -99,6 +126,26 @@ fn searched(steps: &[StepRow], number: u32, search: &SearchResult) -> Option<Str
         ),
         (_, Some(_)) => format!("Carries {iops} of {} within {within}{doubt}", search.label),
         (_, None) => format!("Carries at least {iops} of {} within {within}{doubt}", search.label),
+    }
+}
+
+/// That the same load in a closed loop carried far more within the limit than the rate that was searched.
+fn closed_loop(steps: &[StepRow], search: &SearchResult) -> Option<String> {
+    let line = search.iops.filter(|_| search.over == SearchOver::Rate)?;
+    let same = |step: &&&StepRow| step.label == search.label && step.purpose == Purpose::Load;
+    let all: Vec<&StepRow> = steps.iter().collect();
+    let closed: Vec<&StepRow> = all.iter().filter(same).copied().collect();
+    let within = |step: &&StepRow| {
+        step.latency_us.percentile(&search.percentile).is_some_and(|value| value <= search.limit_us)
+    };
+    let carried = median(&closed.iter().map(|step| step.iops).collect::<Vec<_>>())?;
+    (carried > FAR_MORE * line && closed.iter().all(within)).then(|| {
+        format!(
+            "In a closed loop {} carried {} IOPS within the same limit: there, who waits offers less; a rate comes at \
+             random, and each I/O is charged for its waiting",
+            search.label,
+            thousands(carried)
+        )
     })
 }
 
@@ -111,62 +158,141 @@ fn measured_at(steps: &[StepRow], number: u32, at: Option<f64>) -> Vec<&StepRow>
     steps.iter().filter(is).collect()
 }
 
-/// The last step at the least load that missed a search's limit; of one that missed none, at the most that held.
-fn border<'a>(steps: &'a [StepRow], number: u32, search: &SearchResult) -> Option<&'a StepRow> {
-    let at = search.missed.or(search.held).filter(|_| search.done);
-    measured_at(steps, number, at).pop()
+/// What limits at the end of what a search found: of the measurements at the least load that missed, those that missed;
+/// if everything held, those at the most that was tried.
+fn limit_of(steps: &[StepRow], number: u32, search: &SearchResult) -> Option<String> {
+    if search.missed.is_none() {
+        return because(&measured_at(steps, number, search.held));
+    }
+    let mut missed = measured_at(steps, number, search.missed);
+    missed.retain(|step| {
+        let value = step.latency_us.percentile(&search.percentile).or(step.latency_us.max);
+        step.errors > 0 || step.lost_workers > 0 || value.is_none_or(|value| value > search.limit_us)
+    });
+    // None of them was too slow: the rate was not carried.
+    if missed.is_empty() {
+        missed = measured_at(steps, number, search.missed);
+    }
+    because(&missed)
 }
 
-/// The load that carried the most, among those that nothing makes doubtful if there are such.
-fn most(steps: &[StepRow]) -> Option<&StepRow> {
-    let loads = steps.iter().filter(|step| step.purpose != Purpose::Ceiling && step.iops > 0.0);
-    loads.max_by(|a, b| b.is_doubtful().cmp(&a.is_doubtful()).then(a.iops.total_cmp(&b.iops)))
+fn of_label<'a>(steps: &'a [StepRow], label: &str) -> Vec<&'a StepRow> {
+    steps.iter().filter(|step| step.label == label && step.purpose == Purpose::Load).collect()
 }
 
-/// What limits this load, as far as it was measured.
-fn limit(step: &StepRow) -> String {
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-    let found = |kind| step.findings.iter().any(|finding| finding.kind == kind);
-    let at_limit = |share: Option<f64>| share.filter(|share| *share >= AT_ITS_LIMIT);
-    if found(FindingKind::GeneratorBound) {
-        return format!("limited by the load generator, not by the storage ({})", step.label);
-    }
-    if let Some(share) = at_limit(step.of_ceiling) {
-        return format!(
-            "limited by the devices: {} of their measured ceiling ({})",
-            percent(share),
-            step.label
-        );
-    }
-    if let Some(share) = at_limit(step.of_network) {
-        return format!(
-            "limited by the network between the nodes: {} of its slowest link ({})",
-            percent(share),
-            step.label
-        );
-    }
-    if let Some(share) = at_limit(step.host_busy) {
-        return format!("limited by the hosts' CPUs: {} busy ({})", percent(share), step.label);
-    }
-    let known: Vec<String> = [
-        ("the devices' ceiling", step.of_ceiling),
-        ("the slowest link", step.of_network),
-        ("the busiest host's CPUs", step.host_busy),
-    ]
-    .into_iter()
-    .filter_map(|(what, share)| share.map(|share| format!("{} of {what}", percent(share))))
-    .collect();
-    match known.is_empty() {
-        true => {
-            format!("what limits it is not known: neither ceilings nor CPUs were measured ({})", step.label)
+/// The largest load of each family, the largest first: by medians, of those that nothing makes doubtful where there are
+/// such.
+fn most<'a>(steps: &[StepRow], loads: &'a [LoadRow]) -> Vec<&'a LoadRow> {
+    let mut families: BTreeMap<&str, &LoadRow> = BTreeMap::new();
+    let iops = |load: &LoadRow| load.iops.map_or(0.0, |iops| iops.median);
+    for load in loads.iter().filter(|load| iops(load) > 0.0) {
+        let Some(step) = of_label(steps, &load.label).pop() else { continue };
+        let best =
+            families.entry(if step.family.is_empty() { &step.label } else { &step.family }).or_insert(load);
+        let rank = |load: &LoadRow| (load.doubtful == 0, iops(load));
+        if rank(load) > rank(best) {
+            *best = load;
         }
-        false => format!("what limits it was not found: it used {} ({})", known.join(", "), step.label),
+    }
+    let mut most: Vec<&LoadRow> = families.into_values().collect();
+    most.sort_by(|a, b| iops(b).total_cmp(&iops(a)));
+    most
+}
+
+fn measured(steps: &[StepRow], load: &LoadRow) -> String {
+    let iops = load.iops.map_or(0.0, |iops| iops.median);
+    let at = match (load.p99_us, of_label(steps, &load.label).as_slice()) {
+        (Some(p99), _) => format!(" at p99 {}", latency(p99.median)),
+        (None, [one]) => one
+            .latency_us
+            .deepest_value()
+            .map(|(name, value)| format!(" at {name} {}", latency(value)))
+            .unwrap_or_default(),
+        _ => String::new(),
+    };
+    let repeats = if load.repeats > 1 { format!(" (median of {})", load.repeats) } else { String::new() };
+    let doubt = if load.doubtful > 0 { ", which is doubtful" } else { "" };
+    format!("The most that was measured of {}: {} IOPS{at}{repeats}{doubt}", load.label, thousands(iops))
+}
+
+/// What limits these measurements of one load, in a sentence; `None` if there are none.
+fn because(steps: &[&StepRow]) -> Option<String> {
+    let limits: Vec<Limit> = steps.iter().map(|step| limit(step)).collect();
+    let (first, label) = (*limits.first()?, &steps.first()?.label);
+    if limits.iter().any(|limit| *limit != first) {
+        return Some(format!("what limits it is not clear: the measurements disagree ({label})"));
+    }
+    // Of the parts that it used most.
+    let most = |share: fn(&StepRow) -> Option<f64>| {
+        steps
+            .iter()
+            .filter_map(|step| share(step))
+            .reduce(f64::max)
+            .map(|share| format!("{:.0} %", 100.0 * share))
+    };
+    let devices = most(|step| step.of_ceiling);
+    let network = most(|step| step.of_network);
+    let cpus = most(|step| step.host_busy);
+    let of = |share: &Option<String>| share.clone().unwrap_or_default();
+    Some(match first {
+        Limit::Generator => format!("limited by the load generator, not by the storage ({label})"),
+        Limit::Beyond => format!(
+            "what limits it is not clear: it did more than was measured of a part (devices {}, network {}), so that a \
+             cache answered, or the ceiling was measured too low ({label})",
+            devices.as_deref().unwrap_or("not measured"),
+            network.as_deref().unwrap_or("not measured")
+        ),
+        Limit::Devices => {
+            format!("limited by the devices: {} of their measured ceiling ({label})", of(&devices))
+        }
+        Limit::Network => {
+            format!(
+                "limited by the network between the nodes: {} of its slowest link ({label})",
+                of(&network)
+            )
+        }
+        Limit::Cpus => format!("limited by the hosts' CPUs: {} busy ({label})", of(&cpus)),
+        Limit::NotFound => {
+            let parts = [
+                ("the devices' ceiling", devices),
+                ("the slowest link", network),
+                ("the busiest host's CPUs", cpus),
+            ];
+            let used: Vec<String> = (parts.into_iter())
+                .filter_map(|(what, share)| Some(format!("{} of {what}", share?)))
+                .collect();
+            format!("what limits it was not found: it used {} ({label})", listed(&used, used.len()))
+        }
+        Limit::NotKnown => {
+            format!("what limits it is not known: neither ceilings nor CPUs were measured ({label})")
+        }
+    })
+}
+
+fn limit(step: &StepRow) -> Limit {
+    let shares = [step.of_ceiling, step.of_network];
+    let at_limit = |share: Option<f64>| share.is_some_and(|share| share >= AT_ITS_LIMIT);
+    if step.findings.iter().any(|finding| finding.kind == FindingKind::GeneratorBound) {
+        Limit::Generator
+    } else if shares.iter().flatten().any(|share| *share > 1.0) {
+        Limit::Beyond
+    } else if at_limit(step.of_ceiling) {
+        Limit::Devices
+    } else if at_limit(step.of_network) {
+        Limit::Network
+    } else if at_limit(step.host_busy) {
+        Limit::Cpus
+    } else if shares.iter().flatten().chain(&step.host_busy).next().is_some() {
+        Limit::NotFound
+    } else {
+        Limit::NotKnown
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loadline_measure::audit::Finding;
 
     fn search(held: Option<f64>, missed: Option<f64>, over: SearchOver) -> SearchResult {
         SearchResult {
@@ -178,15 +304,29 @@ mod tests {
             held,
             missed,
             iops: held.map(|held| held * 0.99),
-            latency_us: Some(900.0),
+            latency_us: held.map(|_| 900.0),
             steps: 12,
-            found: String::new(),
+            found: "what the search says".into(),
         }
+    }
+
+    fn step(purpose: Purpose, iops: f64, p99: f64) -> StepRow {
+        let mut step = StepRow::none();
+        (step.label, step.purpose, step.iops, step.latency_us.p99) = ("B4".into(), purpose, iops, Some(p99));
+        step
+    }
+
+    fn probe(load: f64, p99: f64) -> StepRow {
+        step(Purpose::Search { search: 1, load }, load, p99)
+    }
+
+    fn generator() -> Finding {
+        Finding::doubt(FindingKind::GeneratorBound, "", "", "")
     }
 
     #[test]
     fn a_search_says_what_fits_and_what_is_too_much() {
-        let said = |held, missed, over| searched(&[], 1, &search(held, missed, over)).unwrap();
+        let said = |held, missed, over| searched(&[], 1, &search(held, missed, over));
         let workers = SearchOver::WorkersPerNode;
         assert_eq!(
             said(Some(3.0), Some(4.0), workers),
@@ -197,9 +337,62 @@ mod tests {
             said(Some(10_000.0), Some(10_400.0), SearchOver::Rate),
             "Carries 9,900 IOPS of B4 within p99 <= 2.00 ms"
         );
-        assert!(said(None, Some(10.0), SearchOver::Rate).contains("not even the least load"));
-        assert!(said(None, None, SearchOver::Rate).contains("not decided"));
-        let going_on = SearchResult { done: false, ..search(None, None, workers) };
-        assert_eq!(searched(&[], 1, &going_on), None);
+        for nothing in [said(None, Some(10.0), SearchOver::Rate), said(None, None, SearchOver::Rate)] {
+            assert_eq!(nothing, "B4: what the search says");
+        }
+        let shallow = SearchResult { latency_us: None, ..search(Some(3.0), Some(4.0), workers) };
+        assert_eq!(searched(&[], 1, &shallow), "B4: what the search says", "it says that I/Os were too few");
+    }
+
+    #[test]
+    fn a_doubt_at_either_end_is_told() {
+        let mut steps = vec![probe(10.0, 900.0), probe(11.0, 3_000.0)];
+        let found = search(Some(10.0), Some(11.0), SearchOver::Rate);
+        steps[1].findings.push(generator());
+        assert!(searched(&steps, 1, &found).ends_with("but that more is too much is doubtful"));
+        steps[0].findings.push(generator());
+        assert!(searched(&steps, 1, &found).contains("which is doubtful, and so"));
+    }
+
+    #[test]
+    fn what_limits_is_said_of_the_measurements_that_missed() {
+        let found = search(Some(10.0), Some(11.0), SearchOver::Rate);
+        // Three at the load that missed: two were too slow, with the CPUs full; the one that held was bound by the generator.
+        let mut steps = vec![probe(11.0, 3_000.0), probe(11.0, 54_000.0), probe(11.0, 600.0)];
+        steps[2].findings.push(generator());
+        (steps[0].host_busy, steps[1].host_busy) = (Some(0.96), Some(0.97));
+        assert_eq!(limit_of(&steps, 1, &found).unwrap(), "limited by the hosts' CPUs: 97 % busy (B4)");
+        steps[0].findings.push(generator());
+        assert!(limit_of(&steps, 1, &found).unwrap().contains("disagree"));
+    }
+
+    #[test]
+    fn more_than_a_ceiling_is_no_limit_but_a_cache() {
+        let mut one = step(Purpose::Load, 1_000.0, 1.0);
+        (one.of_ceiling, one.host_busy) = (Some(1.5), Some(0.2));
+        let said = because(&[&one]).unwrap();
+        assert!(said.contains("devices 150 %") && said.contains("cache"), "{said}");
+        one.of_ceiling = Some(0.95);
+        assert_eq!(because(&[&one]).unwrap(), "limited by the devices: 95 % of their measured ceiling (B4)");
+        one.of_ceiling = Some(0.5);
+        assert!(
+            because(&[&one])
+                .unwrap()
+                .contains("50 % of the devices' ceiling, 20 % of the busiest host's CPUs")
+        );
+        assert_eq!(because(&[]), None);
+    }
+
+    #[test]
+    fn a_closed_loop_that_carried_far_more_within_the_limit_is_told() {
+        let found = search(Some(10_000.0), Some(10_400.0), SearchOver::Rate);
+        let steps = [step(Purpose::Load, 70_000.0, 800.0), step(Purpose::Load, 72_000.0, 900.0)];
+        assert!(closed_loop(&steps, &found).unwrap().contains("71,000 IOPS"));
+        assert_eq!(
+            closed_loop(&[step(Purpose::Load, 70_000.0, 2_500.0)], &found),
+            None,
+            "not within the limit"
+        );
+        assert_eq!(closed_loop(&[step(Purpose::Load, 11_000.0, 800.0)], &found), None, "not far more");
     }
 }

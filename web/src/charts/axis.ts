@@ -1,5 +1,7 @@
 // Where things stand on an axis, and where its ticks are.
 
+import { largest, smallest } from "./extent";
+
 export interface Scale {
   /** The place of a value, from 0 to 1. */
   at: (value: number) => number;
@@ -11,8 +13,8 @@ export const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7
 
 /** A linear scale, with ticks at whole numbers only if asked, that begins at zero, unless all values are below it. */
 export function linear(values: number[], whole = false): Scale {
-  const most = Math.max(...values, 0);
-  const least = Math.min(...values, 0);
+  const most = largest(values, 0);
+  const least = smallest(values, 0);
   const span = most - least || 1;
   const rough = whole ? Math.max(span / 5, 1) : span / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -26,8 +28,8 @@ export function linear(values: number[], whole = false): Scale {
 /** A logarithmic scale of positive values, with ticks at powers of ten only if asked. */
 export function logarithmic(values: number[], powers = false): Scale {
   const positive = values.filter((value) => value > 0);
-  const [least, most] = [Math.min(...positive), Math.max(...positive)];
-  if (!(least > 0)) return { at: () => 0, ticks: [] };
+  const [least, most] = [smallest(positive), largest(positive)];
+  if (positive.length === 0) return { at: () => 0, ticks: [] };
   // A little room, so that no point lies on the frame.
   const low = Math.log10(least) - 0.08;
   const high = Math.max(Math.log10(most), Math.log10(least) + 0.3) + 0.08;

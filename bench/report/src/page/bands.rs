@@ -79,6 +79,10 @@ struct Found {
     bands: Vec<Band>,
     /// Those that are not over, by what ends them.
     open: BTreeMap<String, usize>,
+    /// When the last event was.
+    last: Option<String>,
+    /// Whether the run has said that it stops.
+    stopped: bool,
 }
 
 impl Found {
@@ -86,6 +90,7 @@ impl Found {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
         let at = text(&event["at"]);
         let worker = text(&event["worker"]["id"]);
+        let when = at.clone();
         match event["event"].as_str().unwrap_or_default() {
             "fill_began" => self.begin("fill".into(), at, BandKind::Fill, "the disks are filled".into()),
             "fill_done" => self.end("fill", at),
@@ -95,12 +100,18 @@ impl Found {
             "warm_up_ended" => self.end("warm up", at),
             "run_stopped" => {
                 let label = format!("stopped: {}", text(&event["why"]));
-                self.begin("stop".into(), at, BandKind::Stopped, label);
+                self.begin("stop".into(), at.clone(), BandKind::Stopped, label);
+                self.stopped = true;
             }
             "run_resumed" => {
-                // Whatever was going on when the run ended is over.
-                let open: Vec<String> = self.open.keys().cloned().collect();
-                open.iter().for_each(|key| self.end(key, at.clone()));
+                // Whatever was going on when the run ended was over with it. One that crashed did not say so.
+                let ended = self.last.clone().unwrap_or_else(|| at.clone());
+                let open: Vec<String> = self.open.keys().filter(|key| *key != "stop").cloned().collect();
+                open.iter().for_each(|key| self.end(key, ended.clone()));
+                if !std::mem::take(&mut self.stopped) {
+                    self.begin("stop".into(), ended, BandKind::Stopped, "ended without a word".into());
+                }
+                self.end("stop", at.clone());
             }
             "lost" => {
                 let label = format!("{worker} was lost: {}", text(&event["loss"]["message"]));
@@ -108,6 +119,9 @@ impl Found {
             }
             "restarted" => self.end(&format!("lost {worker}"), at),
             _ => {}
+        }
+        if !when.is_empty() {
+            self.last = Some(when);
         }
     }
 
@@ -149,10 +163,27 @@ mod tests {
             [
                 (BandKind::Fill, "1", Some("2")),
                 (BandKind::Lost, "3", Some("5")),
-                (BandKind::Lost, "4", Some("9")),
+                (BandKind::Lost, "4", Some("6")),
                 (BandKind::Stopped, "6", Some("9")),
             ]
         );
         assert_eq!(found.bands[2].label, "b was lost: <b>");
+    }
+
+    #[test]
+    fn a_run_that_crashed_was_over_with_its_last_word() {
+        let mut found = Found::default();
+        for event in [
+            json!({"at": "18:00", "event": "warm_up_began"}),
+            json!({"at": "18:01", "event": "starting"}),
+            json!({"at": "33:00", "event": "run_resumed", "complete": 0}),
+        ] {
+            found.take(&event);
+        }
+        let bands: Vec<_> = found.bands.iter().map(|b| (b.kind, &*b.from, b.to.as_deref())).collect();
+        assert_eq!(
+            bands,
+            [(BandKind::WarmUp, "18:00", Some("18:01")), (BandKind::Stopped, "18:01", Some("33:00")),]
+        );
     }
 }

@@ -126,7 +126,7 @@ fn line(out: &mut impl Write, message: &Message) -> std::io::Result<()> {
 fn fill(template: &str, report: &Report, data: &str) -> String {
     let title = format!("{} {}", report.study, report.run_id);
     let mut sentences = report.verdict.carries.clone();
-    sentences.extend(report.verdict.limited_by.clone());
+    sentences.extend(report.verdict.limited_by.iter().cloned());
     let plain: String = sentences.iter().map(|sentence| format!("<p>{}</p>", escaped(sentence))).collect();
     // Each is put where the template has its word, and what is put there is not looked at again.
     let mut page = String::with_capacity(template.len() + data.len() + plain.len());

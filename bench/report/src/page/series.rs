@@ -23,8 +23,10 @@ const POINTS_PER_DECADE: i32 = 8;
 const MOST_COLUMNS: usize = 3_000;
 /// Columns that each step's heat map has all the same.
 const FEWEST_COLUMNS: usize = 30;
+/// Seconds of all hosts of a step together, about.
+const MOST_HOST_SECONDS: usize = 20_000;
 /// The most that is read of a step's `host.jsonl`.
-const MOST_HOST_BYTES: u64 = 64 << 20;
+const MOST_HOST_BYTES: u64 = 256 << 20;
 /// The longest line of it that is read.
 const LONGEST_LINE: u64 = 1 << 20;
 
@@ -80,7 +82,8 @@ pub struct Seconds {
     pub mean_us: Vec<Option<f64>>,
 }
 
-/// What one host did, each a column; shares are of 0 to 1, to a hundredth.
+/// What one host did, each a column; shares are of 0 to 1, to a hundredth. Of a long step on many hosts several seconds
+/// are one, with the largest of each.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostSeries {
@@ -104,10 +107,10 @@ impl StepSeries {
         // What all steps together may have, so that the page of a large run stays small.
         let columns = (MOST_COLUMNS / folder.plan.steps.len().max(1)).max(FEWEST_COLUMNS);
         let mut notices = Vec::new();
-        let hosts = hosts(folder, step).unwrap_or_else(|why| {
-            notices.push(why);
-            BTreeMap::new()
-        });
+        let (mut hosts, why) = hosts(folder, step);
+        notices.extend(why);
+        let most = (MOST_HOST_SECONDS / hosts.len().max(1)).max(FEWEST_COLUMNS);
+        hosts.values_mut().for_each(|host| host.thin(most));
         let nines = |histogram: &Option<EncodedHistogram>, what: &str| match histogram {
             None => Ok(Vec::new()),
             Some(encoded) => encoded.decode().map(|histogram| nines(&histogram)).map_err(|e| {
@@ -177,28 +180,35 @@ fn two_digits(count: u64) -> u64 {
     (count.saturating_add(unit / 2) / unit).saturating_mul(unit)
 }
 
-/// What the hosts did, as far as it can be read; why not, in a sentence.
-fn hosts(folder: &RunFolder, step: &Step) -> Result<BTreeMap<String, HostSeries>, String> {
+/// What the hosts did, as far as it can be read; why no further, in a sentence.
+fn hosts(folder: &RunFolder, step: &Step) -> (BTreeMap<String, HostSeries>, Option<String>) {
     let path = folder.step_path(step).join(HOST);
     let failed = |why: &dyn std::fmt::Display| {
-        format!("{} cannot be read ({why}): what the hosts did is not shown", path.display())
+        Some(format!(
+            "{} cannot be read to its end ({why}): what the hosts did is shown as far as it can",
+            path.display()
+        ))
     };
+    let mut hosts: BTreeMap<String, HostSeries> = BTreeMap::new();
     let file = match File::open(&path) {
         Ok(file) => file,
         // Runs of versions that did not look at hosts.
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(e) => return Err(failed(&e)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return (hosts, None),
+        Err(e) => return (hosts, failed(&e)),
     };
     let mut reader = BufReader::new(file.take(MOST_HOST_BYTES));
-    let mut hosts: BTreeMap<String, HostSeries> = BTreeMap::new();
     let mut line = Vec::new();
     loop {
         line.clear();
-        let read = reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(|e| failed(&e))?;
-        if read == 0 {
-            return Ok(hosts);
+        match reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) => return (hosts, None),
+            Ok(_) => {}
+            Err(e) => return (hosts, failed(&e)),
         }
-        let line: HostLine = serde_json::from_slice(&line).map_err(|e| failed(&e))?;
+        let line: HostLine = match serde_json::from_slice(&line) {
+            Ok(line) => line,
+            Err(e) => return (hosts, failed(&e)),
+        };
         let host = hosts.entry(line.host).or_default();
         let did = line.did;
         let pressure = did.pressure;
@@ -208,6 +218,26 @@ fn hosts(folder: &RunFolder, step: &Step) -> Result<BTreeMap<String, HostSeries>
         host.cpu_pressure.push(pressure.map(|p| rounded(p.cpu_some)));
         host.io_pressure.push(pressure.map(|p| rounded(p.io_some)));
         host.memory_pressure.push(pressure.map(|p| rounded(p.memory_some)));
+    }
+}
+
+impl HostSeries {
+    /// Keeps no more than so many seconds, each the largest of several: a chart has fewer dots, and a short spike must
+    /// show.
+    fn thin(&mut self, most: usize) {
+        let several = self.second.len().div_ceil(most).max(1);
+        if several == 1 {
+            return;
+        }
+        self.second = self.second.chunks(several).map(|part| part[0]).collect();
+        let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+        for column in [&mut self.busy, &mut self.steal] {
+            *column = column.chunks(several).map(largest).collect();
+        }
+        let known = |values: &[Option<f64>]| values.iter().copied().flatten().reduce(f64::max);
+        for column in [&mut self.cpu_pressure, &mut self.io_pressure, &mut self.memory_pressure] {
+            *column = column.chunks(several).map(known).collect();
+        }
     }
 }
 
@@ -230,6 +260,18 @@ mod tests {
         let (beyond, p99) = curve[2 * POINTS_PER_DECADE as usize];
         assert!((beyond - 0.01).abs() < 1e-12 && (p99 / 9_900.0 - 1.0).abs() < 0.01, "{p99}");
         assert!(nines(&LatencyHistogram::new()).is_empty());
+    }
+
+    #[test]
+    fn a_spike_of_a_host_is_seen_in_a_thinned_series() {
+        let mut host =
+            HostSeries { second: (0..100).collect(), busy: vec![0.1; 100], ..HostSeries::default() };
+        (host.steal, host.cpu_pressure) = (vec![0.0; 100], vec![None; 100]);
+        (host.io_pressure, host.memory_pressure) = (vec![Some(0.2); 100], vec![None; 100]);
+        host.busy[57] = 0.9;
+        host.thin(30);
+        assert_eq!((host.second.len(), host.second[14], host.busy[14]), (25, 56, 0.9));
+        assert_eq!((host.io_pressure[3], host.cpu_pressure[3]), (Some(0.2), None));
     }
 
     #[test]
