@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use loadline_base::clock::Nanos;
 use loadline_fleet::{WorkerId, WorkerInfo};
@@ -18,11 +18,12 @@ use loadline_study::folder::result::{NodeFigures, StepResult, WorkerResult};
 use loadline_study::folder::series::SeriesWriter;
 use loadline_study::read;
 use loadline_study::when::When;
-use nix::sys::resource::{UsageWho, getrusage};
 
 const NODES: u32 = 4;
 const WORKERS: u32 = 64;
 const SECONDS: i64 = 60;
+/// How often a command's memory is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A study of this many block sizes, each with four mixes and five depths.
 fn study(block_sizes: &[&str], repeats: u32) -> String {
@@ -58,24 +59,38 @@ pub(crate) fn measure(program: &Path, folder: &Path) -> Result<(), String> {
         (vec!["report", &small, "--json"], ""),
     ] {
         let begun = Instant::now();
-        let status = Command::new(program)
+        let mut child = Command::new(program)
             .args(&words)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .status()
+            .spawn()
             .map_err(|e| format!("{} cannot be run: {e}", program.display()))?;
+        let mut peak = 0;
+        let status = loop {
+            // Its own most so far, which only grows.
+            peak = peak.max(most_memory(child.id()).unwrap_or(0));
+            match child.try_wait().map_err(|e| format!("loadline {}: {e}", words[0]))? {
+                Some(status) => break status,
+                None => std::thread::sleep(LOOK_EVERY),
+            }
+        };
         let took = begun.elapsed().as_secs_f64();
         if !matches!(status.code(), Some(0 | 3)) {
             return Err(format!("loadline {} ended with {status}", words[0]));
         }
-        // The largest of all children so far, in KiB: each command needs more than the one before.
-        let peak = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| usage.max_rss());
         println!("loadline {:<8} {took:>6.2} s  {:>5} MiB at the most  {wanted}", words[0], peak >> 10);
     }
     for (run, wanted) in [(&small, "wanted: at most 1 MB, interactive in under 1 s"), (&large, "")] {
         page(&Path::new(run).join("report/report.html"), wanted)?;
     }
     Ok(())
+}
+
+/// The most memory that a process has had, KiB.
+fn most_memory(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 /// How large a page is, and how long a browser takes until it can be used: the median of five.
