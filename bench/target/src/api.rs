@@ -1,0 +1,163 @@
+//! The HTTP API of a cluster's nodes, as far as it is needed here (`GET /v1/openapi.json` describes all of it).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::TargetError;
+
+/// How long a question about how things are may take: a node that does not answer is told from one that is slow.
+const QUICK: Duration = Duration::from_secs(3);
+/// How long a change may take: longer than anything that a node waits for.
+const PATIENT: Duration = Duration::from_secs(90);
+/// So often who was asked may name somebody else.
+const MOST_REDIRECTS: usize = 4;
+
+/// How everything is.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) volumes: Vec<Volume>,
+}
+
+/// A node.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Node {
+    pub(crate) alive: bool,
+}
+
+/// A device.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Device {
+    pub(crate) id: u32,
+    pub(crate) node: String,
+}
+
+/// A volume.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Volume {
+    pub(crate) name: String,
+    /// `healthy`, `resyncing`, `degraded` or `waiting`; nothing while it is being made.
+    pub(crate) health: Option<String>,
+    pub(crate) attached: Option<String>,
+    pub(crate) replicas: Vec<Replica>,
+}
+
+/// A replica.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Replica {
+    pub(crate) group: u32,
+    pub(crate) node: String,
+    /// `in sync`, `away`, or what else it is.
+    pub(crate) state: String,
+    pub(crate) left_bytes: Option<u64>,
+}
+
+/// How a volume is used that is attached.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Use {
+    /// By TCP, from anywhere.
+    pub(crate) nbd: String,
+    /// The socket for who shares its memory, on the node's own machine.
+    pub(crate) vhost_user: String,
+}
+
+/// A new volume.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct CreateVolume<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) bytes: u64,
+    pub(crate) copies: u32,
+    pub(crate) stripes: u32,
+    pub(crate) at: &'a str,
+}
+
+/// What a node answers when it does not do what it was asked.
+#[derive(Debug, Deserialize)]
+struct Refusal {
+    message: String,
+    /// The node that does it.
+    #[serde(default)]
+    api: Option<SocketAddr>,
+}
+
+enum Method<'a> {
+    Get,
+    Delete,
+    Post(&'a serde_json::Value),
+}
+
+/// One node's API.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Api(pub(crate) SocketAddr);
+
+impl Api {
+    pub(crate) fn status(self) -> Result<Status, TargetError> {
+        self.ask("/v1/status", &Method::Get, QUICK)
+    }
+
+    pub(crate) fn post<T: DeserializeOwned>(
+        self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, TargetError> {
+        let body = serde_json::to_value(body)
+            .map_err(|e| TargetError::failed(format!("{path}: what is asked cannot be written: {e}")))?;
+        self.ask(path, &Method::Post(&body), PATIENT)
+    }
+
+    pub(crate) fn delete<T: DeserializeOwned>(self, path: &str) -> Result<T, TargetError> {
+        self.ask(path, &Method::Delete, PATIENT)
+    }
+
+    fn ask<T: DeserializeOwned>(
+        self,
+        path: &str,
+        method: &Method<'_>,
+        limit: Duration,
+    ) -> Result<T, TargetError> {
+        let mut api = self.0;
+        for _ in 0..MOST_REDIRECTS {
+            match ask_one(api, path, method, limit)? {
+                Ok(answer) => {
+                    let strange =
+                        |e| TargetError::failed(format!("{api}{path} says what is not understood: {e}"));
+                    return serde_json::from_str(&answer).map_err(strange);
+                }
+                Err(Refusal { api: Some(other), .. }) => api = other,
+                Err(Refusal { message, .. }) => {
+                    return Err(TargetError::failed(format!("the node at {api} refuses {path}: {message}")));
+                }
+            }
+        }
+        Err(TargetError::failed(format!("{path}: each node says that another one does that")))
+    }
+}
+
+fn ask_one(
+    api: SocketAddr,
+    path: &str,
+    method: &Method<'_>,
+    limit: Duration,
+) -> Result<Result<String, Refusal>, TargetError> {
+    let config = ureq::Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false);
+    let agent: ureq::Agent = config.build().into();
+    let url = format!("http://{api}{path}");
+    let answered = match method {
+        Method::Get => agent.get(&url).call(),
+        Method::Delete => agent.delete(&url).call(),
+        Method::Post(body) => agent.post(&url).send_json(body),
+    };
+    let silent = |e: ureq::Error| TargetError::failed(format!("the node at {api} does not answer: {e}"));
+    let mut answer = answered.map_err(silent)?;
+    let is_fine = answer.status().is_success();
+    let text = answer.body_mut().read_to_string().map_err(silent)?;
+    if is_fine {
+        return Ok(Ok(text));
+    }
+    let refusal = serde_json::from_str(&text).unwrap_or(Refusal { message: text, api: None });
+    Ok(Err(refusal))
+}

@@ -1,0 +1,460 @@
+//! A cluster of the virtual SAN on this machine: started, given volumes, harmed, healed, stopped.
+//!
+//! Everything of it lies in one folder. Started again on the same folder it goes on where it was.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use loadline_base::units::ByteSize;
+use loadline_load::Target;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::api::{Api, CreateVolume, Replica, Status, Use, Volume};
+use crate::error::TargetError;
+use crate::fault::{Fault, FaultKind};
+use crate::health::Health;
+use crate::process::NodeProcess;
+
+/// How long a node that was started may take to answer.
+const ANSWERS: Duration = Duration::from_secs(20);
+/// How often a node that was started is asked.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+/// Ports at each node's address: the API, other nodes, NBD.
+const PORTS: [u16; 3] = [7400, 7401, 10809];
+/// Networks that are tried before it is given up.
+const MOST_NETWORKS: u32 = 200;
+
+/// What a cluster is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSpec {
+    /// The `loadline` program, of which nodes are processes.
+    pub program: PathBuf,
+    /// Where everything is; made if it is not there.
+    pub folder: PathBuf,
+    /// Nodes: `node-1`, `node-2`, ...
+    pub nodes: u32,
+    /// The size of each node's device, a file.
+    pub device: ByteSize,
+}
+
+/// A volume that is to be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeSpec {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size: ByteSize,
+    /// Copies of every block, each on another node.
+    pub copies: u32,
+    /// Stripes that it is cut into.
+    pub stripes: u32,
+    /// The node that owns it, and has a copy.
+    pub node: String,
+}
+
+/// What was done to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing.
+    Up,
+    /// Its process is gone.
+    Killed,
+    /// Its process stands still.
+    Frozen,
+    /// It has a fault on purpose, which can be taken back while it runs.
+    Harmed,
+    /// Its device failed: it is used again when the node is started again.
+    Failed,
+}
+
+#[derive(Debug)]
+struct Node {
+    name: String,
+    api: Api,
+    config: PathBuf,
+    process: Option<NodeProcess>,
+    state: State,
+}
+
+/// A cluster that runs. Its nodes are killed when this is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    spec: ClusterSpec,
+    nodes: Vec<Node>,
+}
+
+impl Cluster {
+    /// Makes it, or goes on with what is in its folder, and waits until every node answers. `stop` turning true ends the
+    /// waiting, with an error of kind `Interrupted`.
+    pub fn start(spec: ClusterSpec, stop: &AtomicBool) -> Result<Cluster, TargetError> {
+        if !(1..=32).contains(&spec.nodes) {
+            return Err(TargetError::usage(format!("{} nodes: 1 to 32 are possible", spec.nodes)));
+        }
+        fs::create_dir_all(&spec.folder).map_err(|e| TargetError::io("make", &spec.folder, &e))?;
+        let network = network(&spec.folder)?;
+        let cluster = spec.folder.join("cluster.db");
+        if !cluster.exists() {
+            let mut init = Command::new(&spec.program);
+            run(init.args(["san", "init"]).arg(&cluster))?;
+        }
+        let mut nodes = Vec::new();
+        for number in 1..=spec.nodes {
+            let name = format!("node-{number}");
+            let address = addresses(network, number);
+            let config = spec.folder.join(&name).join("node.toml");
+            if !config.exists() {
+                let mut join = Command::new(&spec.program);
+                join.args(["san", "join"]).arg(&cluster).args(["--name", &name, "--folder"]);
+                run(join.arg(spec.folder.join(&name)).args(["--address", &address.to_string()]))?;
+                allow_faults(&config)?;
+            }
+            let api = Api(SocketAddr::from((address, PORTS[0])));
+            nodes.push(Node { name, api, config, process: None, state: State::Up });
+        }
+        let mut cluster = Cluster { spec, nodes };
+        for index in 0..cluster.nodes.len() {
+            cluster.launch(index)?;
+        }
+        for index in 0..cluster.nodes.len() {
+            cluster.await_answer(index, stop)?;
+            cluster.give_device(index)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Its nodes, in their order.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|node| node.name.as_str())
+    }
+
+    /// The process of a node, if it runs.
+    pub fn pid(&self, node: &str) -> Option<u32> {
+        let node = self.nodes.iter().find(|one| one.name == node)?;
+        node.process.as_ref().map(NodeProcess::pid)
+    }
+
+    /// Makes sure that a volume is there and attached at its node, and says how it is used: by the shared memory of
+    /// programs on its node, and from anywhere.
+    pub fn volume(&self, volume: &VolumeSpec) -> Result<(Target, Target), TargetError> {
+        let api = self.alive()?;
+        let known = api.status()?.volumes.into_iter().find(|known| known.name == volume.name);
+        if known.is_none() {
+            let wanted = CreateVolume {
+                name: &volume.name,
+                bytes: volume.size.0,
+                copies: volume.copies,
+                stripes: volume.stripes,
+                at: &volume.node,
+            };
+            api.post::<Value>("/v1/volumes", &wanted)?;
+        }
+        let attach = format!("/v1/volumes/{}/attach", volume.name);
+        let here = known.is_some_and(|known| known.attached.as_deref() == Some(volume.node.as_str()));
+        // Attached there already, it is said how; elsewhere, it is taken over.
+        let body = if here { json!({}) } else { json!({ "node": volume.node }) };
+        let used: Use = api.post(&attach, &body)?;
+        let target = |text: String| {
+            let parsed: Result<Target, _> = text.parse();
+            parsed.map_err(|e| TargetError::failed(format!("volume {}: {e}", volume.name)))
+        };
+        Ok((target(format!("vhost-user:{}", used.vhost_user))?, target(used.nbd)?))
+    }
+
+    /// How well it is, as a node that answers sees it.
+    pub fn health(&self) -> Result<Health, TargetError> {
+        let status = self.alive()?.status()?;
+        let of = |words: &[&str]| {
+            let is =
+                |volume: &&Volume| volume.health.as_deref().is_some_and(|health| words.contains(&health));
+            status.volumes.iter().filter(is).count()
+        };
+        let left = status.volumes.iter().flat_map(|volume| &volume.replicas);
+        Ok(Health {
+            nodes_alive: status.nodes.iter().filter(|node| node.alive).count(),
+            nodes: status.nodes.len(),
+            waiting: of(&["waiting"]),
+            degraded: of(&["degraded", "resyncing", "waiting"]),
+            volumes: status.volumes.len(),
+            left_bytes: left.filter_map(|replica| replica.left_bytes).sum(),
+        })
+    }
+
+    /// Waits until every volume has all its copies in sync, at most so long. Whether it has.
+    pub fn await_redundancy(&self, limit: Duration, stop: &AtomicBool) -> Result<bool, TargetError> {
+        let begun = Instant::now();
+        loop {
+            // A node that has just been killed may still be the one that is asked.
+            if self.health().is_ok_and(|health| health.is_redundant()) {
+                return Ok(true);
+            }
+            if begun.elapsed() > limit {
+                return Ok(false);
+            }
+            pause(stop)?;
+        }
+    }
+
+    /// Does something to a node. Refused, unless `force`, if a volume would be left without a copy that has everything.
+    pub fn inject(&mut self, fault: &Fault, force: bool, stop: &AtomicBool) -> Result<(), TargetError> {
+        let known = self.nodes.iter().position(|node| node.name == fault.node);
+        let index = known.ok_or_else(|| {
+            let are: Vec<&str> = self.nodes().collect();
+            TargetError::usage(format!(
+                "there is no node {} in the cluster; it has {}",
+                fault.node,
+                are.join(", ")
+            ))
+        })?;
+        if fault.what == FaultKind::Return {
+            return self.bring_back(index, stop);
+        }
+        if self.nodes[index].state != State::Up {
+            return Err(TargetError::usage(format!(
+                "{fault}: something was done to it before; let it return first"
+            )));
+        }
+        if !force && !matches!(fault.what, FaultKind::SlowDevice { .. }) {
+            self.leaves_a_copy(index, fault)?;
+        }
+        let api = self.nodes[index].api;
+        let state = match fault.what {
+            FaultKind::Kill => {
+                if let Some(mut process) = self.nodes[index].process.take() {
+                    process.kill();
+                }
+                State::Killed
+            }
+            FaultKind::Freeze => {
+                if let Some(process) = &self.nodes[index].process {
+                    process.signal(Signal::SIGSTOP)?;
+                }
+                State::Frozen
+            }
+            FaultKind::Cut => {
+                let others = self.nodes.iter().filter(|node| node.name != fault.node);
+                for other in others {
+                    let drop = json!({ "fault": "drop_peer", "node": other.name });
+                    api.post::<Value>("/v1/test-faults", &drop)?;
+                }
+                State::Harmed
+            }
+            FaultKind::FailDevice => {
+                for device in self.devices(index)? {
+                    let fail = json!({ "fault": "fail_device", "device": device });
+                    api.post::<Value>("/v1/test-faults", &fail)?;
+                }
+                State::Failed
+            }
+            FaultKind::SlowDevice { by } => {
+                let milliseconds = u32::try_from(by.0.as_millis()).unwrap_or(u32::MAX);
+                for device in self.devices(index)? {
+                    let slow =
+                        json!({ "fault": "slow_device", "device": device, "milliseconds": milliseconds });
+                    api.post::<Value>("/v1/test-faults", &slow)?;
+                }
+                State::Harmed
+            }
+            FaultKind::Return => State::Up,
+        };
+        self.nodes[index].state = state;
+        Ok(())
+    }
+
+    /// Tells every node to end, waits, and kills those that do not.
+    pub fn stop(mut self) {
+        let asked = Instant::now();
+        let processes = || self.nodes.iter().filter_map(|node| node.process.as_ref());
+        processes().for_each(NodeProcess::ask_to_stop);
+        for node in &mut self.nodes {
+            if let Some(process) = &mut node.process {
+                process.stop(asked);
+            }
+        }
+    }
+
+    fn launch(&mut self, index: usize) -> Result<(), TargetError> {
+        let log = self.spec.folder.join(format!("{}.log", self.nodes[index].name));
+        let node = &mut self.nodes[index];
+        node.process = Some(NodeProcess::start(&self.spec.program, &node.config, &log)?);
+        Ok(())
+    }
+
+    fn await_answer(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
+        let begun = Instant::now();
+        let node = &mut self.nodes[index];
+        loop {
+            let why = match node.api.status() {
+                Ok(_) => return Ok(()),
+                Err(error) => error.message,
+            };
+            if let Some(how) = node.process.as_mut().and_then(NodeProcess::ended) {
+                return Err(TargetError::failed(format!("{} of the cluster has ended: {how}", node.name)));
+            }
+            if begun.elapsed() > ANSWERS {
+                return Err(TargetError::failed(format!(
+                    "{} of the cluster does not answer within {} s: {why}",
+                    node.name,
+                    ANSWERS.as_secs()
+                )));
+            }
+            pause(stop)?;
+        }
+    }
+
+    /// Gives the cluster a node's device, if it has none yet.
+    fn give_device(&self, index: usize) -> Result<(), TargetError> {
+        let node = &self.nodes[index];
+        if !self.devices(index)?.is_empty() {
+            return Ok(());
+        }
+        let path = self.spec.folder.join(&node.name).join("device");
+        let add = json!({ "path": path, "create": self.spec.device.0 });
+        node.api.post::<Value>("/v1/devices", &add).map(drop)
+    }
+
+    /// A node's devices.
+    fn devices(&self, index: usize) -> Result<Vec<u32>, TargetError> {
+        let node = &self.nodes[index];
+        let devices = node.api.status()?.devices;
+        Ok(devices.into_iter().filter(|device| device.node == node.name).map(|device| device.id).collect())
+    }
+
+    /// A node to which nothing was done.
+    fn alive(&self) -> Result<Api, TargetError> {
+        let up = self.nodes.iter().find(|node| matches!(node.state, State::Up));
+        let any = up.or_else(|| self.nodes.iter().find(|node| node.state == State::Harmed));
+        any.map(|node| node.api)
+            .ok_or_else(|| TargetError::failed("no node of the cluster is left to be asked"))
+    }
+
+    /// That each part of each volume has a copy in sync on another node to which nothing was done.
+    fn leaves_a_copy(&self, index: usize, fault: &Fault) -> Result<(), TargetError> {
+        let status: Status = self.alive()?.status()?;
+        let lost = |name: &str| {
+            let here = |node: &&Node| node.name == name;
+            name == self.nodes[index].name
+                || self.nodes.iter().find(here).is_none_or(|node| node.state != State::Up)
+        };
+        for volume in &status.volumes {
+            let groups: BTreeSet<u32> = volume.replicas.iter().map(|replica| replica.group).collect();
+            let stays = |replica: &Replica| replica.state == "in sync" && !lost(&replica.node);
+            let bare = groups.into_iter().find(|group| {
+                !volume.replicas.iter().any(|replica| replica.group == *group && stays(replica))
+            });
+            if bare.is_some() {
+                return Err(TargetError::usage(format!(
+                    "{fault}: that would leave no copy of volume {} that has everything; say force = true if that is what \
+                     is to be seen",
+                    volume.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn bring_back(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
+        match self.nodes[index].state {
+            State::Up => {
+                let name = &self.nodes[index].name;
+                return Err(TargetError::usage(format!("{name} cannot return: nothing was done to it")));
+            }
+            State::Killed => {
+                self.launch(index)?;
+                self.await_answer(index, stop)?;
+            }
+            State::Frozen => {
+                if let Some(process) = &self.nodes[index].process {
+                    process.signal(Signal::SIGCONT)?;
+                }
+            }
+            State::Harmed => {
+                self.nodes[index].api.delete::<Value>("/v1/test-faults")?;
+            }
+            State::Failed => {
+                if let Some(mut process) = self.nodes[index].process.take() {
+                    process.ask_to_stop();
+                    process.stop(Instant::now());
+                }
+                self.launch(index)?;
+                self.await_answer(index, stop)?;
+            }
+        }
+        self.nodes[index].state = State::Up;
+        Ok(())
+    }
+}
+
+fn pause(stop: &AtomicBool) -> Result<(), TargetError> {
+    if stop.load(Ordering::Relaxed) {
+        return Err(TargetError {
+            kind: crate::error::ErrorKind::Interrupted,
+            message: "interrupted".into(),
+        });
+    }
+    std::thread::sleep(ASK_EVERY);
+    Ok(())
+}
+
+/// Runs a command to its end.
+fn run(command: &mut Command) -> Result<(), TargetError> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = match output {
+        Ok(output) => output,
+        Err(e) => return Err(TargetError::failed(format!("{command:?} cannot be run: {e}"))),
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(TargetError::failed(format!(
+        "{command:?} failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    )))
+}
+
+/// Lets a node have faults on purpose.
+fn allow_faults(config: &Path) -> Result<(), TargetError> {
+    let text = fs::read_to_string(config).map_err(|e| TargetError::io("read", config, &e))?;
+    // They have one machine together: none is to spin while another has work.
+    let (none, some) = ("test_faults = false", "test_faults = true\nspin_us = 0");
+    if text.matches(none).count() != 1 {
+        let what = format!("{} does not say \"{none}\" once: it is of another version", config.display());
+        return Err(TargetError::failed(what));
+    }
+    let text = text.replace(none, some);
+    fs::write(config, text).map_err(|e| TargetError::io("write", config, &e))
+}
+
+fn addresses(network: Ipv4Addr, number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(network.to_bits() + number)
+}
+
+/// The network of the cluster in this folder: where it was, or one within 127.0.0.0/8 that nobody uses.
+fn network(folder: &Path) -> Result<Ipv4Addr, TargetError> {
+    let file = folder.join("network");
+    if let Ok(text) = fs::read_to_string(&file) {
+        let wrong = |e| TargetError::failed(format!("{} names no network: {e}", file.display()));
+        return text.trim().parse().map_err(wrong);
+    }
+    let first = std::process::id();
+    let candidates = (0..MOST_NETWORKS).map(|n| {
+        let mixed = (first.wrapping_add(n)).wrapping_mul(2_654_435_761) >> 16;
+        Ipv4Addr::new(127, 10 + (mixed % 200) as u8, 1 + ((mixed >> 8) % 250) as u8, 0)
+    });
+    let is_free = |network: &Ipv4Addr| {
+        let at = |port| TcpListener::bind((addresses(*network, 1), port)).is_ok();
+        PORTS.iter().all(|port| at(*port))
+    };
+    let network = candidates.into_iter().find(is_free).ok_or_else(|| {
+        TargetError::failed(format!(
+            "no free network for a cluster within 127.0.0.0/8 in {MOST_NETWORKS} tries"
+        ))
+    })?;
+    fs::write(&file, format!("{network}\n")).map_err(|e| TargetError::io("write", &file, &e))?;
+    Ok(network)
+}

@@ -1,0 +1,90 @@
+//! A cluster of the virtual SAN as a target: made, harmed in every way, healed, found again.
+
+mod support;
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use loadline_base::units::{ByteSize, TimeSpan};
+use loadline_target::error::ErrorKind;
+use loadline_target::{Cluster, ClusterSpec, Fault, FaultKind, VolumeSpec};
+use support::{eventually, folder, run};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn spec(folder: &std::path::Path) -> ClusterSpec {
+    ClusterSpec {
+        program: env!("CARGO_BIN_EXE_loadline").into(),
+        folder: folder.to_path_buf(),
+        nodes: 3,
+        device: ByteSize(4 << 30),
+    }
+}
+
+fn volume(number: u32) -> VolumeSpec {
+    VolumeSpec {
+        name: format!("disk-{number}"),
+        size: ByteSize(32 << 20),
+        copies: 2,
+        stripes: 1,
+        node: format!("node-{number}"),
+    }
+}
+
+fn fault(what: FaultKind, node: &str) -> Fault {
+    Fault { what, node: node.into() }
+}
+
+#[test]
+fn every_fault_is_seen_and_taken_back_and_none_takes_the_last_copy() {
+    let folder = folder();
+    let stop = AtomicBool::new(false);
+    let mut cluster = Cluster::start(spec(folder.path()), &stop).unwrap();
+    assert_eq!(cluster.nodes().collect::<Vec<_>>(), ["node-1", "node-2", "node-3"]);
+    for number in 1..=3 {
+        let (local, nbd) = cluster.volume(&volume(number)).unwrap();
+        assert!(local.to_string().starts_with("vhost-user:") && nbd.to_string().starts_with("nbd://"));
+        let again = cluster.volume(&volume(number)).unwrap();
+        assert_eq!(again, (local.clone(), nbd), "what is there is used as it is");
+        let words = ["bench", &local.to_string(), "-p", "B4-T1-O8-W100-PR", "--destroy-data", "--for", "1s"];
+        let said = run(words);
+        assert!(matches!(said.code, Some(0 | 3)), "{}", said.err);
+    }
+    assert!(cluster.await_redundancy(LIMIT, &stop).unwrap());
+
+    let slow = FaultKind::SlowDevice { by: TimeSpan(Duration::from_millis(5)) };
+    for what in [FaultKind::Kill, FaultKind::Freeze, FaultKind::Cut, FaultKind::FailDevice, slow] {
+        cluster.inject(&fault(what, "node-2"), false, &stop).unwrap();
+        if what != slow {
+            eventually(&format!("{what:?} is seen"), LIMIT, || {
+                cluster.health().is_ok_and(|health| !health.is_redundant())
+            });
+        }
+        let twice = cluster.inject(&fault(FaultKind::Kill, "node-2"), false, &stop).unwrap_err();
+        assert!(twice.kind == ErrorKind::Usage && twice.message.contains("return first"), "{twice}");
+        cluster.inject(&fault(FaultKind::Return, "node-2"), false, &stop).unwrap();
+        assert!(cluster.await_redundancy(LIMIT, &stop).unwrap(), "{what:?}: {:?}", cluster.health());
+    }
+
+    cluster.inject(&fault(FaultKind::Kill, "node-1"), false, &stop).unwrap();
+    let last = cluster.inject(&fault(FaultKind::Kill, "node-2"), false, &stop).unwrap_err();
+    assert!(last.kind == ErrorKind::Usage && last.message.contains("no copy of volume"), "{last}");
+    cluster.inject(&fault(FaultKind::Kill, "node-2"), true, &stop).unwrap();
+    assert_eq!((cluster.pid("node-1"), cluster.pid("node-2")), (None, None));
+    let unknown = cluster.inject(&fault(FaultKind::Kill, "node-9"), false, &stop).unwrap_err();
+    assert!(unknown.message.contains("no node node-9") && unknown.message.contains("node-3"), "{unknown}");
+    let up = cluster.inject(&fault(FaultKind::Return, "node-3"), false, &stop).unwrap_err();
+    assert!(up.message.contains("nothing was done to it"), "{up}");
+    cluster.stop();
+
+    // Found again, all of it is whole again.
+    let cluster = Cluster::start(spec(folder.path()), &stop).unwrap();
+    cluster.volume(&volume(1)).unwrap();
+    assert!(cluster.await_redundancy(LIMIT, &stop).unwrap(), "{:?}", cluster.health());
+    let pids: Vec<u32> = (1..=3).filter_map(|n| cluster.pid(&format!("node-{n}"))).collect();
+    assert_eq!(pids.len(), 3);
+    drop(cluster);
+    for pid in pids {
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "{pid} is left");
+    }
+}
