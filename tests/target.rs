@@ -1,18 +1,20 @@
-//! A cluster of the virtual SAN as a target: made, harmed in every way, healed, found again.
+//! A cluster of the virtual SAN as a target: made, harmed in every way, healed, found again; and a study's own one.
 
 mod support;
 
+use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_target::error::ErrorKind;
 use loadline_target::{Cluster, ClusterSpec, Fault, FaultKind, VolumeSpec};
-use support::{eventually, folder, run};
+use support::{eventually, finish, folder, run, signal, start};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn spec(folder: &std::path::Path) -> ClusterSpec {
+fn spec(folder: &Path) -> ClusterSpec {
     ClusterSpec {
         program: env!("CARGO_BIN_EXE_loadline").into(),
         folder: folder.to_path_buf(),
@@ -85,6 +87,77 @@ fn every_fault_is_seen_and_taken_back_and_none_takes_the_last_copy() {
     assert_eq!(pids.len(), 3);
     drop(cluster);
     for pid in pids {
-        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "{pid} is left");
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} is left");
     }
+}
+
+const STUDY: &str = r#"
+name = "own"
+profiles = ["B4-T1-O4-W50-PR"]
+[target]
+san = { copies = 2 }
+[fleet]
+nodes = 3
+disk_size = "16MiB"
+[phases]
+warm_up = "1s"
+measure = "3s"
+cool_down = "0s"
+[run]
+repeats = 2
+verify = true
+"#;
+
+/// Processes of nodes whose configuration is in this folder.
+fn nodes_in(folder: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let of = |line: &Vec<u8>| {
+        let line = String::from_utf8_lossy(line);
+        line.contains("serve") && line.contains(folder.to_str().unwrap())
+    };
+    lines.filter(of).count()
+}
+
+/// Starts the study, and waits until so many of its steps are complete and its next one is being measured.
+fn started(folder: &Path, steps: usize) -> (Child, PathBuf) {
+    let (study, out) = (folder.join("own.toml"), folder.join("run"));
+    std::fs::write(&study, STUDY).unwrap();
+    let child = start(["run".as_ref(), study.as_os_str(), "--out".as_ref(), out.as_os_str()]);
+    let begun = || std::fs::read_to_string(out.join("events.jsonl")).unwrap_or_default();
+    eventually("its step is measured", Duration::from_secs(90), || {
+        begun().matches("\"event\":\"starting\"").count() > steps
+    });
+    assert_eq!(nodes_in(folder), 3, "its nodes run");
+    (child, out)
+}
+
+#[test]
+fn a_study_starts_a_cluster_of_its_own_goes_on_with_it_and_leaves_nothing_behind() {
+    let folder = folder();
+    let (child, out) = started(folder.path(), 0);
+    signal(child.id(), "INT");
+    let said = finish(child, LIMIT);
+    assert_eq!(said.code, Some(130), "{}", said.err);
+    assert_eq!(nodes_in(folder.path()), 0, "no node is left running");
+    assert!(out.join("san/cluster.db").exists(), "what was written is kept, to go on with");
+
+    let said = run(["run".as_ref(), "--resume".as_ref(), out.as_os_str()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    assert!(said.out.contains("0 lost, 0 corrupt"), "{}", said.out);
+    assert_eq!(nodes_in(folder.path()), 0);
+    assert!(!out.join("san").exists(), "and removed at the end");
+}
+
+#[test]
+fn a_study_that_is_killed_takes_its_nodes_with_it_and_can_be_resumed() {
+    let folder = folder();
+    let (mut child, out) = started(folder.path(), 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("its nodes end too", LIMIT, || nodes_in(folder.path()) == 0);
+    let said = run(["run".as_ref(), "--resume".as_ref(), out.as_os_str()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    let events = std::fs::read_to_string(out.join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("\"event\":\"fill_began\"").count(), 1, "what was filled is filled: {events}");
 }

@@ -35,6 +35,8 @@ pub fn sentences(report: &Report) -> Vec<String> {
                 (known.severity, known.kind, &known.cause) == (finding.severity, finding.kind, &finding.cause)
             };
             match groups.iter_mut().find(same) {
+                // Several workers of a step may have it.
+                Some((_, steps)) if steps.last() == Some(&step.step) => {}
                 Some((_, steps)) => steps.push(step.step),
                 None => groups.push((finding, vec![step.step])),
             }

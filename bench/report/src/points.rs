@@ -28,6 +28,7 @@ pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> 
                 (known.kind, &known.cause) == (finding.kind, &finding.cause)
             };
             match findings.iter_mut().find(same) {
+                Some((_, steps)) if steps.last() == Some(&step.number) => {}
                 Some((_, steps)) => steps.push(step.number),
                 None => findings.push((finding.clone(), vec![step.number])),
             }

@@ -90,9 +90,43 @@ pub(crate) fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Res
     )))
 }
 
+/// What a cluster for the run cannot be.
+fn cluster(study: &Study) -> Result<(), StudyError> {
+    let Some(san) = &study.target.san else { return Ok(()) };
+    let usage = |message: String| Err(StudyError::usage(message));
+    let nodes = study.fleet.node_count();
+    if study.target.folder.is_some() || !study.target.devices.is_empty() || !study.policy.is_empty() {
+        return usage("[target] san makes the disks: leave folder, devices and [[policy]] out".into());
+    }
+    if study.fleet.join.is_some() || !study.fleet.node.is_empty() {
+        return usage(
+            "[target] san starts a cluster on this machine, of as many nodes as the fleet has: say nodes = 4 in [fleet], \
+             and no join or [[fleet.node]]"
+                .into(),
+        );
+    }
+    if !(1..=32).contains(&nodes) {
+        return usage(format!("[target] san with {nodes} nodes: 1 to 32 are possible"));
+    }
+    if !(1..=3).contains(&san.copies()) || san.copies() > nodes {
+        return usage(format!(
+            "[target] san: copies = {}, each on another node, and there are {nodes} nodes: 1 to 3 copies are possible",
+            san.copies()
+        ));
+    }
+    if san.stripes.is_some_and(|stripes| !(1..=12).contains(&stripes)) {
+        return usage("[target] san: stripes: 1 to 12 are possible".into());
+    }
+    if !study.fleet.file_size().0.is_multiple_of(4096) {
+        return usage("[fleet] disk_size: a volume has whole blocks of 4 KiB".into());
+    }
+    Ok(())
+}
+
 /// What disks a study names: one kind, as many as there are, and for each policy its own.
 fn disks(study: &Study) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
+    cluster(study)?;
     let fleet = &study.fleet;
     if !study.policy.is_empty() && (study.target.folder.is_some() || !study.target.devices.is_empty()) {
         return usage("[target] and [[policy]] tables both name disks: leave [target] out".into());

@@ -16,6 +16,7 @@ use crate::file::Study;
 use crate::folder::manifest::MadeFile;
 use crate::name::Name;
 use crate::plan::{Plan, Step, fits};
+use crate::stage::FOLDER;
 
 /// Space that is needed on one file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +88,11 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
     // Workers that join see their own hosts' disks; they refuse what does not fit when they make or open it.
     let elsewhere = study.fleet.join.is_some();
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
-    if plan.disk_size.is_some() && !elsewhere {
+    if plan.volume_copies.is_some() {
+        let folder = place.run.join(FOLDER);
+        let needed = plan.cluster_space().0.saturating_sub(occupied(&folder));
+        needs.push((folder, "the cluster's devices", ByteSize(needed)));
+    } else if plan.disk_size.is_some() && !elsewhere {
         for target in study.targets() {
             let folder = existing_folder(target.folder, "[target] folder", place, &mut found);
             let needed = plan.file_space().0 / plan.policies;
@@ -135,6 +140,13 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
         )));
     }
     found
+}
+
+/// What the cluster's devices hold already.
+fn occupied(folder: &Path) -> u64 {
+    let nodes = fs::read_dir(folder).into_iter().flatten().flatten();
+    let devices = nodes.filter_map(|node| fs::metadata(node.path().join("device")).ok());
+    devices.map(|m| m.blocks() * 512).sum()
 }
 
 /// What the files that the run has made there hold already.

@@ -109,6 +109,44 @@ pub struct TargetSection {
     /// `--destroy-data`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,
+    /// A cluster of the virtual SAN, of as many nodes as the fleet has, which is started for the run on this machine:
+    /// each disk is a volume, owned by its worker's node. Its data are in the run's folder, and removed at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub san: Option<SanSection>,
+}
+
+/// A cluster of the virtual SAN that is started for the run.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SanSection {
+    /// Copies of every block, each on another node; 2 if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3))]
+    pub copies: Option<u32>,
+    /// Stripes that each volume is cut into; 1 if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 12))]
+    pub stripes: Option<u32>,
+    /// How workers reach their volumes.
+    pub access: Access,
+}
+
+impl SanSection {
+    /// Copies of every block.
+    pub fn copies(&self) -> u32 {
+        self.copies.unwrap_or(2)
+    }
+}
+
+/// How workers reach their volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// By shared memory with the node that owns the volume (vhost-user), as a virtual machine there.
+    #[default]
+    Local,
+    /// By NBD over TCP.
+    Nbd,
 }
 
 /// The disks of one storage policy, such as a number of stripes or of copies.

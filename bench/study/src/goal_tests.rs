@@ -298,6 +298,32 @@ fn a_run_that_is_not_complete_decides_nothing() {
 }
 
 #[test]
+fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
+    let plan = |target: &str, fleet: &str| {
+        let text =
+            format!("name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n[target]\n{target}\n[fleet]\n{fleet}\n");
+        Plan::of(&parse("s.toml", &text).unwrap())
+    };
+    let four = "nodes = 4\ndisk_size = \"64MiB\"";
+    let two = plan("san = {}", four).unwrap();
+    assert_eq!((two.volume_copies, two.fill), (Some(2), true));
+    assert_eq!(two.cluster_space().0, 4 * 2 * ((64 << 20) + (256 << 20)), "each copy, and its log");
+    for (target, fleet, part) in [
+        ("san = { copies = 2 }", "nodes = 1", "copies = 2, each on another node"),
+        ("san = { copies = 4 }", four, "1 to 3 copies"),
+        ("san = { stripes = 13 }", four, "1 to 12"),
+        ("san = {}\ndevices = [\"/dev/x\"]", four, "san makes the disks"),
+        ("san = {}", "join = 4", "no join"),
+        ("san = {}", "[[fleet.node]]\nname = \"a\"", "no join or [[fleet.node]]"),
+        ("san = {}", "nodes = 4\ndisk_size = \"64KiB1\"", ""),
+        ("san = {}", "nodes = 4\ndisk_size = \"65000\"", "whole blocks"),
+    ] {
+        let message = plan(target, fleet).unwrap_err().message;
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
 fn what_is_refused_before_anything_is_done() {
     let plan = |text: &str| {
         let study = parse("s.toml", &format!("name = \"s\"\n{text}")).unwrap();

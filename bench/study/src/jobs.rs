@@ -14,6 +14,7 @@ use crate::folder::manifest::{MadeFile, Manifest};
 use crate::goals::CeilingNode;
 use crate::name::Name;
 use crate::plan::{Plan, Purpose, Step, seed_of, used, verified_unit};
+use crate::stage::Volumes;
 
 /// Makes the jobs of one run.
 pub(crate) struct Jobs<'a> {
@@ -21,6 +22,8 @@ pub(crate) struct Jobs<'a> {
     pub(crate) plan: &'a Plan,
     /// The run's folder.
     pub(crate) run: &'a Path,
+    /// The disks of each worker, if a cluster makes them for the run.
+    pub(crate) volumes: &'a Volumes,
 }
 
 /// A worker's name as a part of a file's name.
@@ -75,7 +78,7 @@ impl Jobs<'_> {
         };
         let mut files = Vec::new();
         for target in manifest.study.targets() {
-            let Some(size) = self.plan.disk_size else { break };
+            let Some(size) = self.plan.disk_size.filter(|_| self.plan.volume_copies.is_none()) else { break };
             let folder = manifest.files_folder(self.run, target.folder);
             for worker in &manifest.workers {
                 files.extend((0..self.plan.disks_per_worker).map(|disk| {
@@ -97,6 +100,9 @@ impl Jobs<'_> {
 
     /// Every disk of the run, in the workers' order.
     pub(crate) fn targets(&self) -> Vec<Target> {
+        if self.plan.volume_copies.is_some() {
+            return self.volumes.values().flatten().cloned().collect();
+        }
         if self.plan.disk_size.is_some() {
             return self.manifest.files.iter().map(|file| Target::Path(file.path.clone())).collect();
         }
@@ -147,6 +153,12 @@ impl Jobs<'_> {
                 return Ok(disks);
             }
         };
+        if self.plan.volume_copies.is_some() {
+            let mine = self.volumes.get(&worker.id).map_or(&[] as &[Target], Vec::as_slice);
+            // The run made them, in its own cluster.
+            let disk = |target: &Target| Disk { target: target.clone(), writes: WritePermission::Destroy };
+            return Ok(mine.iter().map(disk).collect());
+        }
         if self.plan.disk_size.is_some() {
             return self.made(mine.filter(|file| !file.ceiling && file.policy.as_ref() == policy));
         }

@@ -50,6 +50,7 @@ mod runner_tests;
 pub mod schema;
 pub mod searches;
 pub mod settle;
+mod stage;
 #[cfg(test)]
 mod stand_in;
 mod step;

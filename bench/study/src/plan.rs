@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::bounds::{bounds, fill_levels, joined_devices};
 use crate::ceilings;
 use crate::error::StudyError;
-use crate::file::Study;
+use crate::file::{SanSection, Study};
 use crate::name::Name;
 use crate::points::{Point, points};
 use crate::searches::{self, SearchPlan};
@@ -113,6 +113,9 @@ impl Step {
     }
 }
 
+/// The log of each replica of a cluster's volumes, which it fills before it begins again at its beginning, bytes.
+const REPLICA_LOG: u64 = 256 << 20;
+
 /// What a study comes to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -129,8 +132,10 @@ pub struct Plan {
     pub disks_per_worker: u32,
     /// How many policies there are: each has as many disks of its own.
     pub policies: u64,
-    /// The size of each file that is created; `None` if existing devices are measured.
+    /// The size of each file or volume that is created; `None` if existing devices are measured.
     pub disk_size: Option<ByteSize>,
+    /// Copies of every block of the volumes that a cluster makes for the run; `None` if it starts none.
+    pub volume_copies: Option<u32>,
     /// Whether all that the profiles use is written once before the first step.
     pub fill: bool,
     /// How long one step lasts, from the beginning of warm-up to the end of cool-down.
@@ -172,6 +177,7 @@ impl Plan {
             disks_per_worker: fleet.disks_per_worker,
             policies: study.policy.len().max(1) as u64,
             disk_size: files.then(|| fleet.file_size()),
+            volume_copies: study.target.san.as_ref().map(SanSection::copies),
             fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
         };
@@ -210,6 +216,13 @@ impl Plan {
                 .map_or(0, |size| size.0.saturating_mul(self.disks()))
                 .saturating_mul(self.policies),
         )
+    }
+
+    /// The space that a cluster's devices need in the run's folder: every copy, and its log; nothing without one.
+    pub fn cluster_space(&self) -> ByteSize {
+        let copies = u64::from(self.volume_copies.unwrap_or(0));
+        let each = self.disk_size.map_or(0, |size| size.0).saturating_add(REPLICA_LOG);
+        ByteSize(each.saturating_mul(self.disks()).saturating_mul(copies))
     }
 
     /// The space that the run's folder needs at the most, without files that are created in it.

@@ -107,6 +107,7 @@ fn section_of(key: &str) -> Option<String> {
         ("[[fleet.node]]", "NodeSpec"),
         ("[target]", "TargetSection"),
         ("[matrix] or [vary]", "Axes"),
+        ("[target] san", "SanSection"),
         ("[ceilings]", "Ceilings"),
         ("[[ceilings.node]]", "CeilingNode"),
         ("[[policy]]", "PolicySection"),

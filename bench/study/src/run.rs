@@ -13,6 +13,7 @@ use crate::plan::fleet_spec;
 use crate::progress::{Progress, Update};
 use crate::record::Shared;
 use crate::runner::Runner;
+use crate::stage::{self, Stage};
 use crate::stop::or_stop;
 use crate::success::Candidates;
 
@@ -111,15 +112,45 @@ async fn attempt(
     if let (Placement::Joined { workers, .. }, Some(token)) = (&spec.placement, &spec.token) {
         shared.lock().await_workers(token.clone(), *workers);
     }
+    let stage = stage(owned, shared, stop).await?;
     let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
     let mut runner = Runner::new(owned, fleet, shared.clone(), stop.clone());
+    runner.stage = stage;
     let outcome = runner.all().await;
     let outcome = match outcome {
         Err(error) if error.kind == ErrorKind::Usage => runner.undo().await.map_or_else(Err, |()| Err(error)),
         other => other,
     };
     runner.workers.stop().await;
+    // Its nodes end here, and when the run is finished nobody needs their data any more.
+    if runner.stage.take().is_some() && owned.folder.manifest.state == State::Finished {
+        remove_cluster(owned)?;
+    }
     outcome
+}
+
+/// The cluster that the study asks for, started.
+async fn stage(
+    owned: &OwnedFolder,
+    shared: &Shared,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<Option<Stage>, StudyError> {
+    let RunFolder { plan, manifest, .. } = &owned.folder;
+    if manifest.study.target.san.is_none() {
+        return Ok(None);
+    }
+    let notice = format!("starting a cluster of {} nodes for the run", manifest.study.fleet.node_count());
+    shared.lock().show(Update::Notice(&notice));
+    Ok(Some(Stage::start(&manifest.study, plan, owned.folder.path(), stop).await?))
+}
+
+/// Removes the cluster's folder, which the run made, unless files are to be kept.
+fn remove_cluster(owned: &OwnedFolder) -> Result<(), StudyError> {
+    let folder = owned.folder.path().join(stage::FOLDER);
+    if owned.folder.manifest.keep_files || !folder.exists() {
+        return Ok(());
+    }
+    std::fs::remove_dir_all(&folder).map_err(|e| StudyError::io("remove", &folder, &e))
 }
 
 /// The fleet that the study asks for, as this run starts it.

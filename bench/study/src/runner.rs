@@ -26,6 +26,7 @@ use crate::progress::Update;
 use crate::record::Shared;
 use crate::searches::Measured;
 use crate::settle::WarmUp;
+use crate::stage::{Stage, Volumes};
 use crate::step::{collect, integrity};
 use crate::stop::or_stop;
 use crate::when::When;
@@ -53,6 +54,10 @@ pub(crate) struct Runner<'a, W> {
     pub(crate) warm: Option<(Step, WarmUp)>,
     /// What checks of blocks found in the warm-up of the step that comes.
     pub(crate) found_before: Vec<VerifyReport>,
+    /// The cluster that the study starts for itself, if it does.
+    pub(crate) stage: Option<Stage>,
+    /// The disks that it makes for each worker.
+    volumes: Volumes,
 }
 
 impl<'a, W> Runner<'a, W> {
@@ -73,6 +78,8 @@ impl<'a, W> Runner<'a, W> {
             measured: Vec::new(),
             warm: None,
             found_before: Vec::new(),
+            stage: None,
+            volumes: Volumes::new(),
         }
     }
 }
@@ -82,6 +89,7 @@ impl<W: Workers> Runner<'_, W> {
     pub(crate) async fn all(&mut self) -> Result<(), StudyError> {
         self.look_back()?;
         self.adopt()?;
+        self.make_volumes().await?;
         self.make_files().await?;
         if self.owned.folder.manifest.host.is_none() {
             self.owned.folder.manifest.host = Some(Inventory::collect(&self.jobs().targets()));
@@ -135,7 +143,7 @@ impl<W: Workers> Runner<'_, W> {
 
     pub(crate) fn jobs(&self) -> Jobs<'_> {
         let folder = &self.owned.folder;
-        Jobs { manifest: &folder.manifest, plan: &folder.plan, run: folder.path() }
+        Jobs { manifest: &folder.manifest, plan: &folder.plan, run: folder.path(), volumes: &self.volumes }
     }
 
     /// The workers of the run are those that it began with: files and journals are theirs.
@@ -166,6 +174,15 @@ impl<W: Workers> Runner<'_, W> {
         Ok(())
     }
 
+    /// Has the study's own cluster make the disks, if it has one: they are there already if the run is resumed.
+    async fn make_volumes(&mut self) -> Result<(), StudyError> {
+        let Some(stage) = self.stage.as_ref().filter(|_| !self.is_measured()) else { return Ok(()) };
+        let folder = &self.owned.folder;
+        let workers = &folder.manifest.workers;
+        self.volumes = stage.volumes(&folder.manifest.study, &folder.plan, workers, &mut self.stop).await?;
+        Ok(())
+    }
+
     /// Makes the files that are not there yet. Which they will be is written down before, and which they are after:
     /// whenever the process ends, no file of the run is forgotten, and no other is taken for one.
     async fn make_files(&mut self) -> Result<(), StudyError> {
@@ -179,6 +196,7 @@ impl<W: Workers> Runner<'_, W> {
         }
         if self.owned.folder.manifest.study.targets().any(|target| target.folder.is_none())
             && self.owned.folder.plan.disk_size.is_some()
+            && self.owned.folder.plan.volume_copies.is_none()
         {
             let folder = self.owned.folder.path().join("disks");
             fs::create_dir_all(&folder).map_err(|e| StudyError::io("make", &folder, &e))?;

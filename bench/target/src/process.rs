@@ -24,13 +24,15 @@ pub(crate) struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Starts `loadline san serve`; what it says goes behind what is in its log.
+    /// Starts `loadline san serve`; what it says goes behind what is in its log. It ends with the thread that starts it.
     pub(crate) fn start(program: &Path, config: &Path, log: &Path) -> Result<NodeProcess, TargetError> {
         let open = || File::options().create(true).append(true).open(log);
         let out = open().and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) = out.map_err(|e| TargetError::io("open", log, &e))?;
         let mut command = Command::new(program);
-        command.args(["san", "serve", "--config"]).arg(config);
+        command
+            .args(["san", "serve", "--with-parent", &std::process::id().to_string(), "--config"])
+            .arg(config);
         command.stdin(Stdio::null()).stdout(out).stderr(err);
         // Ctrl-C at the terminal is for the study, which stops its nodes when it is done.
         command.process_group(0);

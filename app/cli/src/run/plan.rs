@@ -33,7 +33,10 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
         ),
     };
     let disks = match plan.disk_size {
-        Some(size) => format!("files of {}", human(size)),
+        Some(size) => match plan.volume_copies {
+            Some(copies) => format!("volumes of {} with {copies} copies", human(size)),
+            None => format!("files of {}", human(size)),
+        },
         None if found.devices.is_empty() => "existing devices".into(),
         None => {
             let named = found.devices.iter().map(|d| format!("{} ({})", d.target, human(d.size)));

@@ -74,6 +74,9 @@ pub(super) struct Serve {
     /// Its node.toml, which 'loadline san join' has written.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// End, as by kill -9, when the process that started it is gone, which is this one: of a cluster for one run.
+    #[arg(long, hide = true, value_name = "PID")]
+    with_parent: Option<i32>,
 }
 
 pub(super) fn init(args: &Init) -> Exit {
@@ -134,6 +137,13 @@ pub(super) fn join(args: &Join) -> Exit {
 }
 
 pub(super) fn serve(args: &Serve) -> Exit {
+    if let Some(parent) = args.with_parent {
+        let bound = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+        // The signal comes only for a death that is still ahead.
+        if bound.is_err() || nix::unistd::getppid().as_raw() != parent {
+            return complain(Exit::Failed, "whoever started this node is gone");
+        }
+    }
     let settings = match NodeSettings::read(&args.config) {
         Ok(settings) => settings,
         Err(why) => return complain(Exit::Usage, &why.to_string()),

@@ -1,0 +1,154 @@
+//! The cluster that a study starts for itself, on a thread of its own: what is asked of it waits, and a study that is
+//! stopped does not.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use loadline_base::units::ByteSize;
+use loadline_fleet::{WorkerId, WorkerInfo};
+use loadline_load::Target;
+use loadline_target::{Cluster, ClusterSpec, TargetError, VolumeSpec};
+use tokio::sync::{oneshot, watch};
+
+use crate::error::StudyError;
+use crate::file::{Access, Study};
+use crate::plan::Plan;
+use crate::stop::or_stop;
+
+/// The name of its folder in the run's folder.
+pub(crate) const FOLDER: &str = "san";
+/// What a device has beyond what its replicas need: its tables, and room for an uneven spread.
+const SPARE: u64 = 1 << 30;
+
+/// What the thread is asked.
+type Ask = Box<dyn FnOnce(&mut Cluster, &AtomicBool) + Send>;
+
+/// The disks of each worker.
+pub(crate) type Volumes = BTreeMap<WorkerId, Vec<Target>>;
+
+/// A cluster that runs. When this is dropped its nodes are stopped.
+pub(crate) struct Stage {
+    asks: Option<mpsc::Sender<Ask>>,
+    thread: Option<JoinHandle<()>>,
+    leave: Arc<AtomicBool>,
+}
+
+impl Stage {
+    /// Starts the study's cluster, or goes on with the one in the run's folder.
+    pub(crate) async fn start(
+        study: &Study,
+        plan: &Plan,
+        run: &Path,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Stage, StudyError> {
+        let nodes = study.fleet.node_count();
+        // However unevenly copies are spread: each node has one of a volume at the most.
+        let each = plan.disk_size.map_or(0, |size| size.0).saturating_mul(plan.disks());
+        let logs = plan.cluster_space().0 / u64::from(plan.volume_copies.unwrap_or(1).max(1));
+        let spec = ClusterSpec {
+            program: "/proc/self/exe".into(),
+            folder: run.join(FOLDER),
+            nodes,
+            device: ByteSize(each.saturating_add(logs).saturating_add(SPARE)),
+        };
+        let leave = Arc::new(AtomicBool::new(false));
+        let (asks, to_do) = mpsc::channel::<Ask>();
+        let (started, when_started) = oneshot::channel();
+        let is_over = leave.clone();
+        // Nodes end with the thread that has started them.
+        let thread = std::thread::Builder::new().name("cluster".into()).spawn(move || {
+            let mut cluster = match Cluster::start(spec, &is_over) {
+                Ok(cluster) => cluster,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            if started.send(Ok(())).is_ok() {
+                while let Ok(ask) = to_do.recv() {
+                    ask(&mut cluster, &is_over);
+                }
+            }
+            cluster.stop();
+        });
+        let thread =
+            thread.map_err(|e| StudyError::failed(format!("cannot start the cluster's thread: {e}")))?;
+        // From here on, dropping this ends the thread.
+        let stage = Stage { asks: Some(asks), thread: Some(thread), leave };
+        or_stop(stop, when_started).await?.map_err(|_| died())??;
+        Ok(stage)
+    }
+
+    /// The disks of these workers: each a volume, owned by the worker's node.
+    pub(crate) async fn volumes(
+        &self,
+        study: &Study,
+        plan: &Plan,
+        workers: &[WorkerInfo],
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Volumes, StudyError> {
+        let san = study.target.san.clone().unwrap_or_default();
+        let size = plan.disk_size.unwrap_or(ByteSize::GIB);
+        let disks = plan.disks_per_worker;
+        let wanted = workers.iter().flat_map(|worker| (0..disks).map(move |disk| (worker, disk)));
+        let wanted: Vec<(WorkerId, VolumeSpec)> = wanted
+            .map(|(worker, disk)| {
+                let volume = VolumeSpec {
+                    name: format!("{}-{disk}", worker.id.0.replace('/', "-")),
+                    size,
+                    copies: san.copies(),
+                    stripes: san.stripes.unwrap_or(1),
+                    node: worker.node.clone(),
+                };
+                (worker.id.clone(), volume)
+            })
+            .collect();
+        let made = self.ask(stop, move |cluster, _| {
+            let mut volumes = Volumes::new();
+            for (worker, volume) in wanted {
+                let (local, nbd) = cluster.volume(&volume)?;
+                let target = match san.access {
+                    Access::Local => local,
+                    Access::Nbd => nbd,
+                };
+                volumes.entry(worker).or_default().push(target);
+            }
+            Ok(volumes)
+        });
+        Ok(made.await??)
+    }
+
+    /// Asks the cluster something.
+    async fn ask<T: Send + 'static>(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+        what: impl FnOnce(&mut Cluster, &AtomicBool) -> Result<T, TargetError> + Send + 'static,
+    ) -> Result<Result<T, TargetError>, StudyError> {
+        let (answer, answered) = oneshot::channel();
+        let ask: Ask = Box::new(move |cluster, leave| drop(answer.send(what(cluster, leave))));
+        self.asks.as_ref().ok_or_else(died)?.send(ask).map_err(|_| died())?;
+        or_stop(stop, answered).await?.map_err(|_| died())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.leave.store(true, Ordering::Relaxed);
+        self.asks = None;
+        if let Some(thread) = self.thread.take() {
+            // It stops its nodes, each wait of which has a limit.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn died() -> StudyError {
+    StudyError::failed("the cluster's thread has died: this is a mistake of Loadline")
+}
+
+impl From<TargetError> for StudyError {
+    fn from(error: TargetError) -> StudyError {
+        StudyError { kind: error.kind, message: error.message }
+    }
+}
