@@ -315,7 +315,6 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
         ("san = {}\ndevices = [\"/dev/x\"]", four, "san makes the disks"),
         ("san = {}", "join = 4", "no join"),
         ("san = {}", "[[fleet.node]]\nname = \"a\"", "no join or [[fleet.node]]"),
-        ("san = {}", "nodes = 4\ndisk_size = \"64KiB1\"", ""),
         ("san = {}", "nodes = 4\ndisk_size = \"65000\"", "whole blocks"),
     ] {
         let message = plan(target, fleet).unwrap_err().message;
