@@ -10,6 +10,7 @@ use std::time::Duration;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_target::error::ErrorKind;
 use loadline_target::{Cluster, ClusterSpec, Fault, FaultKind, VolumeSpec};
+use serde_json::Value;
 use support::{eventually, finish, folder, run, signal, start};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -34,7 +35,7 @@ fn volume(number: u32) -> VolumeSpec {
 }
 
 fn fault(what: FaultKind, node: &str) -> Fault {
-    Fault { what, node: node.into() }
+    Fault { what, node: node.into(), force: false }
 }
 
 #[test]
@@ -56,26 +57,27 @@ fn every_fault_is_seen_and_taken_back_and_none_takes_the_last_copy() {
 
     let slow = FaultKind::SlowDevice { by: TimeSpan(Duration::from_millis(5)) };
     for what in [FaultKind::Kill, FaultKind::Freeze, FaultKind::Cut, FaultKind::FailDevice, slow] {
-        cluster.inject(&fault(what, "node-2"), false, &stop).unwrap();
+        cluster.inject(&fault(what, "node-2"), &stop).unwrap();
         if what != slow {
             eventually(&format!("{what:?} is seen"), LIMIT, || {
                 cluster.health().is_ok_and(|health| !health.is_redundant())
             });
         }
-        let twice = cluster.inject(&fault(FaultKind::Kill, "node-2"), false, &stop).unwrap_err();
+        let twice = cluster.inject(&fault(FaultKind::Kill, "node-2"), &stop).unwrap_err();
         assert!(twice.kind == ErrorKind::Usage && twice.message.contains("return first"), "{twice}");
-        cluster.inject(&fault(FaultKind::Return, "node-2"), false, &stop).unwrap();
+        cluster.inject(&fault(FaultKind::Return, "node-2"), &stop).unwrap();
         assert!(cluster.await_redundancy(LIMIT, &stop).unwrap(), "{what:?}: {:?}", cluster.health());
     }
 
-    cluster.inject(&fault(FaultKind::Kill, "node-1"), false, &stop).unwrap();
-    let last = cluster.inject(&fault(FaultKind::Kill, "node-2"), false, &stop).unwrap_err();
+    cluster.inject(&fault(FaultKind::Kill, "node-1"), &stop).unwrap();
+    let last = cluster.inject(&fault(FaultKind::Kill, "node-2"), &stop).unwrap_err();
     assert!(last.kind == ErrorKind::Usage && last.message.contains("no copy of volume"), "{last}");
-    cluster.inject(&fault(FaultKind::Kill, "node-2"), true, &stop).unwrap();
+    let forced = Fault { force: true, ..fault(FaultKind::Kill, "node-2") };
+    cluster.inject(&forced, &stop).unwrap();
     assert_eq!((cluster.pid("node-1"), cluster.pid("node-2")), (None, None));
-    let unknown = cluster.inject(&fault(FaultKind::Kill, "node-9"), false, &stop).unwrap_err();
+    let unknown = cluster.inject(&fault(FaultKind::Kill, "node-9"), &stop).unwrap_err();
     assert!(unknown.message.contains("no node node-9") && unknown.message.contains("node-3"), "{unknown}");
-    let up = cluster.inject(&fault(FaultKind::Return, "node-3"), false, &stop).unwrap_err();
+    let up = cluster.inject(&fault(FaultKind::Return, "node-3"), &stop).unwrap_err();
     assert!(up.message.contains("nothing was done to it"), "{up}");
     cluster.stop();
 
@@ -160,4 +162,42 @@ fn a_study_that_is_killed_takes_its_nodes_with_it_and_can_be_resumed() {
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
     let events = std::fs::read_to_string(out.join("events.jsonl")).unwrap();
     assert_eq!(events.matches("\"event\":\"fill_began\"").count(), 1, "what was filled is filled: {events}");
+}
+
+#[test]
+fn every_load_is_measured_healthy_with_a_node_down_and_back_again_and_no_write_is_lost() {
+    let folder = folder();
+    let (study, out) = (folder.path().join("three.toml"), folder.path().join("run"));
+    let conditions = r#"
+[[condition]]
+name = "healthy"
+[[condition]]
+name = "one-down"
+do = [{ do = "kill", node = "node-3" }]
+[[condition]]
+name = "recovered"
+do = [{ do = "return", node = "node-3" }]
+wait_redundant = "60s"
+"#;
+    std::fs::write(&study, STUDY.replace("repeats = 2", "repeats = 1") + conditions).unwrap();
+    let said = run(["run".as_ref(), study.as_os_str(), "--out".as_ref(), out.as_os_str()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    assert!(said.out.contains("0 lost, 0 corrupt"), "{}", said.out);
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(out.join("report/report.json")).unwrap()).unwrap();
+    let row = &report["conditions"][0]["conditions"];
+    let names: Vec<&str> = row.as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!(names, ["healthy", "one-down", "recovered"]);
+    assert!(
+        row[1]["iops_ratio"]["estimate"].as_f64().unwrap() > 0.1,
+        "all three workers still do I/O: {row}"
+    );
+    assert_eq!(report["steps"][1]["errors"], 0, "{}", report["steps"][1]);
+    assert_eq!(report["steps"][1]["lost_workers"], 0);
+    let events = std::fs::read_to_string(out.join("events.jsonl")).unwrap();
+    let entered = events.lines().filter(|line| line.contains("condition_entered"));
+    let entered: Vec<Value> = entered.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let alive: Vec<u64> = entered.iter().filter_map(|event| event["nodes_alive"].as_u64()).collect();
+    assert_eq!(alive, [3, 2, 3]);
+    assert!(entered[1]["degraded"].as_u64().unwrap() > 0 && entered[2]["degraded"] == 0, "{entered:?}");
 }

@@ -22,7 +22,7 @@ pub struct ConditionRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// The condition's name: the storage policy's.
+    /// The condition's name, or the storage policy's.
     pub name: String,
     /// Complete repeats.
     pub repeats: usize,
@@ -42,7 +42,7 @@ pub struct Condition {
 pub(crate) fn rows(steps: &[StepRow]) -> Vec<ConditionRow> {
     let mut loads: Vec<Vec<(&str, Vec<&StepRow>)>> = Vec::new();
     for step in steps.iter().filter(|step| step.purpose == Purpose::Load) {
-        let Some(policy) = &step.policy else { continue };
+        let Some(condition) = step.policy.as_ref().or(step.condition.as_ref()) else { continue };
         let same = |other: &&StepRow| {
             (&other.profile, other.workers, other.fill_level)
                 == (&step.profile, step.workers, step.fill_level)
@@ -51,13 +51,13 @@ pub(crate) fn rows(steps: &[StepRow]) -> Vec<ConditionRow> {
         let load = match known {
             Some(load) => load,
             None => {
-                loads.push(vec![(policy.as_str(), vec![step])]);
+                loads.push(vec![(condition.as_str(), vec![step])]);
                 continue;
             }
         };
-        match load.iter_mut().find(|(name, _)| *name == policy.as_str()) {
+        match load.iter_mut().find(|(name, _)| *name == condition.as_str()) {
             Some((_, repeats)) => repeats.push(step),
-            None => load.push((policy.as_str(), vec![step])),
+            None => load.push((condition.as_str(), vec![step])),
         }
     }
     loads.into_iter().filter(|load| load.len() > 1).map(|load| row(&load)).collect()

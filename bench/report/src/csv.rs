@@ -43,6 +43,7 @@ pub fn steps(report: &Report) -> String {
             "blocks_unjudged",
             "purpose",
             "policy",
+            "condition",
             "fill_level_percent",
             "of_ceiling",
             "of_network",
@@ -96,6 +97,7 @@ pub fn steps(report: &Report) -> String {
         fields.extend([
             purpose.to_string(),
             step.policy.as_ref().map(ToString::to_string).unwrap_or_default(),
+            step.condition.as_ref().map(ToString::to_string).unwrap_or_default(),
             figure(step.fill_level),
             figure(step.of_ceiling),
             figure(step.of_network),

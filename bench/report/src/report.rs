@@ -141,7 +141,8 @@ impl Report {
             finished: report.finished.is_some(),
         };
         report.validity = validity::checks(progress, &report.steps, &report.loads, &memory);
-        report.verdict = Verdict::of(&report.steps, &report.loads, &report.searches, &report.criteria);
+        report.verdict =
+            Verdict::of(&report.steps, &report.loads, &report.searches, &report.criteria, &report.conditions);
         Ok(report)
     }
 

@@ -41,6 +41,8 @@ pub struct StepRow {
     pub purpose: Purpose,
     /// The policy on whose disks it was measured, if the study compares policies.
     pub policy: Option<Name>,
+    /// The condition of the storage in which it was measured, if the study has some.
+    pub condition: Option<Name>,
     /// Percent of each disk that was written before, if the study varies it.
     pub fill_level: Option<f64>,
     /// Workers that took part, the lost ones included.
@@ -124,6 +126,7 @@ impl StepRow {
             workers: None,
             fill_level: None,
             policy: None,
+            condition: None,
             purpose: Purpose::Load,
             table: None,
         };
@@ -165,6 +168,7 @@ impl StepRow {
             family: result.step.family,
             purpose: result.step.purpose,
             policy: result.step.policy,
+            condition: result.step.condition,
             fill_level: result.step.fill_level,
             nodes: result.nodes,
             of_ceiling: None,

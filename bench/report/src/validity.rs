@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loadline_base::figures::listed;
+use loadline_base::figures::{listed, thousands};
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::spread::REPEATS_FOR_A_LEVEL;
 use loadline_profile::Extent;
@@ -308,7 +308,10 @@ fn integrity(steps: &[StepRow]) -> Option<Check> {
         check(
             "data",
             Standing::Sound,
-            format!("{judged} blocks were checked, and no acknowledged write is lost{unjudged}"),
+            format!(
+                "{} blocks were checked, and no acknowledged write is lost{unjudged}",
+                thousands(judged as f64)
+            ),
         )
     })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use loadline_base::figures::{latency, listed, thousands};
 use loadline_measure::audit::FindingKind;
+use loadline_measure::difference::Change;
 use loadline_measure::stats::median;
 use loadline_study::plan::Purpose;
 use loadline_study::searches::{SearchOver, SearchResult};
@@ -11,6 +12,7 @@ use loadline_study::success::Decision;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::conditions::ConditionRow;
 use crate::rows::{LoadRow, StepRow};
 
 /// From this share of its ceiling on, a part is said to limit a load.
@@ -46,12 +48,13 @@ enum Limit {
 }
 
 impl Verdict {
-    /// Of a run's steps and loads, what its searches came to, and how its criteria are met.
+    /// Of a run's steps and loads, what its searches came to, how its criteria are met, and what is side by side.
     pub(crate) fn of(
         steps: &[StepRow],
         loads: &[LoadRow],
         searches: &[SearchResult],
         criteria: &[Decision],
+        conditions: &[ConditionRow],
     ) -> Verdict {
         let met = match criteria.iter().map(|decision| decision.held).collect::<Vec<_>>().as_slice() {
             [] => None,
@@ -77,18 +80,42 @@ impl Verdict {
         verdict
             .limited_by
             .extend(ended.iter().filter_map(|(search, number)| limit_of(steps, *number, search)));
+        // The same load in another condition is told beside it.
+        verdict.carries.extend(conditions.iter().take(MOST_NAMED).filter_map(side_by_side));
         if ended.is_empty() {
             let most = most(steps, loads);
-            let named = most.iter().take(MOST_NAMED);
-            verdict.carries.extend(named.map(|load| measured(steps, load)));
-            if most.len() > MOST_NAMED {
-                verdict.carries.push(format!("{} more loads are below", most.len() - MOST_NAMED));
+            if conditions.is_empty() {
+                verdict.carries.extend(most.iter().take(MOST_NAMED).map(|load| measured(steps, load)));
+                if most.len() > MOST_NAMED {
+                    verdict.carries.push(format!("{} more loads are below", most.len() - MOST_NAMED));
+                }
             }
             let largest = most.first().map(|load| of_label(steps, &load.label));
             verdict.limited_by.extend(largest.and_then(|steps| because(&steps)));
         }
         verdict
     }
+}
+
+/// One load in each of its conditions.
+fn side_by_side(row: &ConditionRow) -> Option<String> {
+    let (first, others) = row.conditions.split_first()?;
+    let others = others.iter().map(|one| {
+        let Some(ratio) = one.iops_ratio else { return format!("{}: not known", one.name) };
+        let percent = |ratio: f64| format!("{:+.0} %", 100.0 * (ratio - 1.0));
+        let sure = match (ratio.change(), ratio.low, ratio.high) {
+            (Change::NotShown, Some(low), Some(high)) => {
+                format!(", no change shown ({} to {})", percent(low), percent(high))
+            }
+            (_, Some(low), Some(high)) => format!(" ({} to {})", percent(low), percent(high)),
+            _ => String::new(),
+        };
+        let doubt = if one.doubtful > 0 { ", which is doubtful" } else { "" };
+        format!("{}: {}{sure}{doubt}", one.name, percent(ratio.estimate))
+    });
+    let others: Vec<String> = others.collect();
+    let iops = thousands(first.iops?.median);
+    Some(format!("{}: {iops} IOPS {}; {}", row.load, first.name, others.join("; ")))
 }
 
 /// As lines for a terminal, with a title; empty if nothing was measured.
@@ -292,7 +319,10 @@ fn limit(step: &StepRow) -> Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conditions::Condition;
     use loadline_measure::audit::Finding;
+    use loadline_measure::difference::Ratio;
+    use loadline_measure::spread::Spread;
 
     fn search(held: Option<f64>, missed: Option<f64>, over: SearchOver) -> SearchResult {
         SearchResult {
@@ -342,6 +372,33 @@ mod tests {
         }
         let shallow = SearchResult { latency_us: None, ..search(Some(3.0), Some(4.0), workers) };
         assert_eq!(searched(&[], 1, &shallow), "B4: what the search says", "it says that I/Os were too few");
+    }
+
+    #[test]
+    fn a_load_is_told_in_each_condition_against_the_first() {
+        let condition = |name: &str, ratio: Option<Ratio>| Condition {
+            name: name.into(),
+            repeats: 6,
+            doubtful: 0,
+            iops: Spread::of(&[1_000.0]),
+            p99_us: None,
+            iops_ratio: ratio,
+            p99_ratio: None,
+        };
+        let ratio = |estimate, low, high| Some(Ratio { estimate, low, high });
+        let row = ConditionRow {
+            load: "B4".into(),
+            conditions: vec![
+                condition("healthy", None),
+                condition("one-down", ratio(0.64, Some(0.6), Some(0.7))),
+                condition("back", ratio(1.01, Some(0.97), Some(1.04))),
+                condition("once", ratio(0.9, None, None)),
+            ],
+        };
+        assert_eq!(
+            side_by_side(&row).unwrap(),
+            "B4: 1,000 IOPS healthy; one-down: -36 % (-40 % to -30 %); back: +1 %, no change shown (-3 % to +4 %); once: -10 %"
+        );
     }
 
     #[test]

@@ -207,16 +207,17 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
         lines[0]
     );
     assert!(lines[3].starts_with("4,B4-T1-O8-W0-PR,2,2,40000,163840000,1.5,449.5,"), "{}", lines[3]);
-    assert_eq!(lines.iter().map(|line| line.split(',').count()).max(), Some(36));
+    assert_eq!(lines.iter().map(|line| line.split(',').count()).max(), Some(37));
     let back: Report = serde_json::from_str(&json::document(&report)).unwrap();
     assert_eq!((back.steps.len(), &back.missing), (3, &report.missing));
     assert!(
-        lines[0].ends_with(",blocks_unjudged,purpose,policy,fill_level_percent,of_ceiling,of_network"),
+        lines[0]
+            .ends_with(",blocks_unjudged,purpose,policy,condition,fill_level_percent,of_ceiling,of_network"),
         "{}",
         lines[0]
     );
     assert!(
-        lines[1].ends_with(",120,,,,,,,load,,,,") && lines[2].ends_with(",120,9,0,0,0,0,2,load,,,,"),
+        lines[1].ends_with(",120,,,,,,,load,,,,,") && lines[2].ends_with(",120,9,0,0,0,0,2,load,,,,,"),
         "{lines:?}"
     );
     let page = markdown::page(&report);

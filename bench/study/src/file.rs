@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::axes::Axes;
+use crate::conditions::Condition;
 use crate::goals::{CapacityGoal, Ceilings, LoadLineGoal, SteadyGoal};
 use crate::limit::Limit;
 use crate::name::{Name, ProfileName};
@@ -63,6 +64,9 @@ pub struct Study {
     /// Storage policies that are compared: every load is measured on the disks of each. Then `[target]` is left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policy: Vec<PolicySection>,
+    /// Conditions of the storage: every load is measured in each, such as with a node down.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub condition: Vec<Condition>,
     /// What the storage below the disks can do, measured before the fleet.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ceilings: Ceilings,

@@ -24,6 +24,7 @@ mod bounds;
 pub mod ceilings;
 pub mod check;
 mod conditioning;
+pub mod conditions;
 pub mod error;
 pub mod file;
 pub mod folder;
@@ -51,6 +52,7 @@ pub mod schema;
 pub mod searches;
 pub mod settle;
 mod stage;
+mod staging;
 #[cfg(test)]
 mod stand_in;
 mod step;

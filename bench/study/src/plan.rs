@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::{bounds, fill_levels, joined_devices};
 use crate::ceilings;
+use crate::conditions;
 use crate::error::StudyError;
 use crate::file::{SanSection, Study};
 use crate::name::Name;
@@ -77,6 +78,9 @@ pub struct Step {
     /// The policy on whose disks it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Name>,
+    /// The condition of the storage in which it is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Name>,
     /// What it is measured for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub purpose: Purpose,
@@ -102,6 +106,7 @@ impl Step {
             workers: point.workers,
             fill_level: point.fill_level,
             policy: point.policy.clone(),
+            condition: point.condition.clone(),
             purpose,
             table: point.table.clone(),
         }
@@ -147,6 +152,7 @@ impl Plan {
     pub fn of(study: &Study) -> Result<Plan, StudyError> {
         // First: what is counted below must not be absurd.
         bounds(study)?;
+        conditions::check(study)?;
         let points = points(study)?;
         let fleet = &study.fleet;
         let files = makes_files(study);
@@ -375,12 +381,22 @@ fn interleave(study: &Study, points: &[Point]) -> Result<Vec<Step>, StudyError> 
     let mut levels: Vec<Option<f64>> = points.iter().map(|point| point.fill_level).collect();
     levels.sort_by(|a, b| a.unwrap_or(0.0).total_cmp(&b.unwrap_or(0.0)));
     levels.dedup();
+    // Conditions come in their order, in every round: one leads to the next.
+    let in_turn: Vec<Option<&Name>> = match study.condition.as_slice() {
+        [] => vec![None],
+        conditions => conditions.iter().map(|condition| Some(&condition.name)).collect(),
+    };
     let round = |level: Option<f64>, repeat: u32| {
-        let mut round: Vec<&Point> = points.iter().filter(|point| point.fill_level == level).collect();
-        if repeat.is_multiple_of(2) {
-            round.reverse();
+        let mut all: Vec<&Point> = Vec::new();
+        for condition in &in_turn {
+            let here = |point: &&Point| point.fill_level == level && point.condition.as_ref() == *condition;
+            let mut round: Vec<&Point> = points.iter().filter(here).collect();
+            if repeat.is_multiple_of(2) {
+                round.reverse();
+            }
+            all.extend(round);
         }
-        round.into_iter().map(move |point| (repeat, point, Purpose::Load))
+        all.into_iter().map(move |point| (repeat, point, Purpose::Load))
     };
     let loads =
         levels.into_iter().flat_map(|level| (1..=repeats).flat_map(move |repeat| round(level, repeat)));

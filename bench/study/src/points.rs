@@ -24,6 +24,8 @@ pub struct Point {
     pub fill_level: Option<f64>,
     /// The policy on whose disks it is measured, if the study compares policies.
     pub policy: Option<Name>,
+    /// The condition in which it is measured, if the study has some.
+    pub condition: Option<Name>,
     /// The name of the table that it comes from.
     pub table: Option<Name>,
 }
@@ -32,7 +34,16 @@ impl Point {
     /// A load by itself.
     pub(crate) fn of(profile: Profile) -> Point {
         let (label, family) = (String::new(), String::new());
-        Point { label, family, profile, workers: None, fill_level: None, policy: None, table: None }
+        Point {
+            label,
+            family,
+            profile,
+            workers: None,
+            fill_level: None,
+            policy: None,
+            condition: None,
+            table: None,
+        }
     }
 
     /// Label and family, given the name of its table and whether that alone tells it apart.
@@ -50,6 +61,9 @@ impl Point {
         if let Some(policy) = self.policy.clone() {
             self.add(&format!("-{policy}"));
         }
+        if let Some(condition) = self.condition.clone() {
+            self.add(&format!("-{condition}"));
+        }
         if let Some(workers) = self.workers {
             self.label.push_str(&format!("-w{workers}"));
         }
@@ -66,13 +80,13 @@ impl Point {
 pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
     let bases = bases(study)?;
     let workers = study.fleet.workers();
-    let policies = study.policy.len().max(1);
+    let policies = study.policy.len().max(1).saturating_mul(study.condition.len().max(1));
     let (combinations, variations) = (study.matrix.combinations(workers), study.vary.variations(workers));
     let count =
         [bases.len(), combinations, variations, policies].into_iter().fold(1usize, usize::saturating_mul);
     if count > MOST_POINTS {
         return Err(StudyError::usage(format!(
-            "{} profiles in {combinations} combinations of the matrix, {variations} variations and {policies} policies \
+            "{} profiles in {combinations} combinations of the matrix, {variations} variations and {policies} policies or conditions \
              are {count} loads, more than the {MOST_POINTS} that one study measures: vary less at once",
             bases.len()
         )));
@@ -82,7 +96,7 @@ pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
     for (name, base) in bases {
         for combined in study.matrix.over(base, workers) {
             for point in study.vary.one_at_a_time(combined, workers) {
-                for point in on_policies(study, &point) {
+                for point in on_policies(study, &point).iter().flat_map(|point| in_conditions(study, point)) {
                     points.push(checked(point.named(name.as_ref(), alone), workers)?);
                 }
             }
@@ -92,17 +106,28 @@ pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
     Ok(points)
 }
 
-/// The loads that are searched: each profile in each combination of the matrix, on each policy.
+/// The loads that are searched: each profile in each combination of the matrix, on each policy, in the first condition.
 pub fn searched(study: &Study) -> Result<Vec<Point>, StudyError> {
     let workers = study.fleet.workers();
     let alone = study.matrix.combinations(workers) == 1 && study.vary.is_empty();
     let mut points = Vec::new();
     for (name, base) in bases(study)? {
         for combined in study.matrix.over(base, workers) {
-            points.extend(on_policies(study, &combined).into_iter().map(|p| p.named(name.as_ref(), alone)));
+            // In the first condition only.
+            let each = on_policies(study, &combined);
+            let first = each.iter().flat_map(|point| in_conditions(study, point).into_iter().take(1));
+            points.extend(first.map(|point| point.named(name.as_ref(), alone)));
         }
     }
     Ok(points)
+}
+
+fn in_conditions(study: &Study, point: &Point) -> Vec<Point> {
+    if study.condition.is_empty() {
+        return vec![point.clone()];
+    }
+    let names = study.condition.iter().map(|condition| condition.name.clone());
+    names.map(|name| Point { condition: Some(name), ..point.clone() }).collect()
 }
 
 fn on_policies(study: &Study, point: &Point) -> Vec<Point> {

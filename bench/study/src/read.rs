@@ -108,6 +108,7 @@ fn section_of(key: &str) -> Option<String> {
         ("[target]", "TargetSection"),
         ("[matrix] or [vary]", "Axes"),
         ("[target] san", "SanSection"),
+        ("[[condition]]", "Condition"),
         ("[ceilings]", "Ceilings"),
         ("[[ceilings.node]]", "CeilingNode"),
         ("[[policy]]", "PolicySection"),

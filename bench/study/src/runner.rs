@@ -57,7 +57,9 @@ pub(crate) struct Runner<'a, W> {
     /// The cluster that the study starts for itself, if it does.
     pub(crate) stage: Option<Stage>,
     /// The disks that it makes for each worker.
-    volumes: Volumes,
+    pub(crate) volumes: Volumes,
+    /// The repeat and the condition in which its cluster is, by the condition's place.
+    pub(crate) entered: Option<(u32, usize)>,
 }
 
 impl<'a, W> Runner<'a, W> {
@@ -80,6 +82,7 @@ impl<'a, W> Runner<'a, W> {
             found_before: Vec::new(),
             stage: None,
             volumes: Volumes::new(),
+            entered: None,
         }
     }
 }
@@ -174,15 +177,6 @@ impl<W: Workers> Runner<'_, W> {
         Ok(())
     }
 
-    /// Has the study's own cluster make the disks, if it has one: they are there already if the run is resumed.
-    async fn make_volumes(&mut self) -> Result<(), StudyError> {
-        let Some(stage) = self.stage.as_ref().filter(|_| !self.is_measured()) else { return Ok(()) };
-        let folder = &self.owned.folder;
-        let workers = &folder.manifest.workers;
-        self.volumes = stage.volumes(&folder.manifest.study, &folder.plan, workers, &mut self.stop).await?;
-        Ok(())
-    }
-
     /// Makes the files that are not there yet. Which they will be is written down before, and which they are after:
     /// whenever the process ends, no file of the run is forgotten, and no other is taken for one.
     async fn make_files(&mut self) -> Result<(), StudyError> {
@@ -268,6 +262,7 @@ impl<W: Workers> Runner<'_, W> {
 
     /// Measures one step and completes it.
     async fn step(&mut self, step: &Step) -> Result<(), StudyError> {
+        self.enter(step).await?;
         self.fill_to(step).await?;
         let warm_up = self.warm_up(step).await?;
         let folder = self.owned.begin_step(step)?;

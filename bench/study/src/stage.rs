@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use loadline_base::units::ByteSize;
 use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::Target;
-use loadline_target::{Cluster, ClusterSpec, TargetError, VolumeSpec};
+use loadline_target::error::ErrorKind;
+use loadline_target::{Cluster, ClusterSpec, Health, TargetError, VolumeSpec};
 use tokio::sync::{oneshot, watch};
 
+use crate::conditions::Condition;
 use crate::error::StudyError;
 use crate::file::{Access, Study};
 use crate::plan::Plan;
@@ -21,6 +24,8 @@ use crate::stop::or_stop;
 
 /// The name of its folder in the run's folder.
 pub(crate) const FOLDER: &str = "san";
+/// How long copies are waited for after everything was taken back, before conditions begin anew.
+const HEALED: Duration = Duration::from_secs(600);
 /// What a device has beyond what its replicas need: its tables, and room for an uneven spread.
 const SPARE: u64 = 1 << 30;
 
@@ -80,7 +85,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The disks of these workers: each a volume, owned by the worker's node.
+    /// The disks of these workers: each a volume, owned by the worker's node, or by who has taken it over.
     pub(crate) async fn volumes(
         &self,
         study: &Study,
@@ -104,10 +109,10 @@ impl Stage {
                 (worker.id.clone(), volume)
             })
             .collect();
-        let made = self.ask(stop, move |cluster, _| {
+        let made = self.ask(stop, move |cluster, leave| {
             let mut volumes = Volumes::new();
             for (worker, volume) in wanted {
-                let (local, nbd) = cluster.volume(&volume)?;
+                let (local, nbd) = cluster.placed(&volume, leave)?;
                 let target = match san.access {
                     Access::Local => local,
                     Access::Nbd => nbd,
@@ -117,6 +122,45 @@ impl Stage {
             Ok(volumes)
         });
         Ok(made.await??)
+    }
+
+    /// Leads the cluster into a condition, and says how it is then: whatever was done before is taken back first if it is
+    /// not `from` the one before; then these are done one after another, each with its waiting.
+    pub(crate) async fn enter(
+        &self,
+        heal: bool,
+        conditions: Vec<Condition>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Health, StudyError> {
+        let entered = self.ask(stop, move |cluster, leave| {
+            if heal {
+                cluster.heal(leave)?;
+                if !cluster.await_redundancy(HEALED, leave)? {
+                    let left = cluster.health()?.left_bytes;
+                    return Err(TargetError::failed(format!(
+                        "the cluster's copies are not in sync {} s after everything was taken back, and {left} bytes are left",
+                        HEALED.as_secs()
+                    )));
+                }
+            }
+            for condition in conditions {
+                for fault in &condition.actions {
+                    cluster.inject(fault, leave)?;
+                }
+                if let Some(limit) = condition.wait_redundant
+                    && !cluster.await_redundancy(limit.0, leave)?
+                {
+                    let left = cluster.health()?.left_bytes;
+                    return Err(TargetError::failed(format!(
+                        "condition {}: the copies are not in sync within {limit}, and {left} bytes are left: give it longer",
+                        condition.name
+                    )));
+                }
+                wait(condition.wait.map_or(Duration::ZERO, |wait| wait.0), leave)?;
+            }
+            cluster.health()
+        });
+        Ok(entered.await??)
     }
 
     /// Asks the cluster something.
@@ -141,6 +185,18 @@ impl Drop for Stage {
             let _ = thread.join();
         }
     }
+}
+
+/// Waits so long, unless it is to leave.
+fn wait(span: Duration, leave: &AtomicBool) -> Result<(), TargetError> {
+    let begun = Instant::now();
+    while begun.elapsed() < span {
+        if leave.load(Ordering::Relaxed) {
+            return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn died() -> StudyError {

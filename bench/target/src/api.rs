@@ -43,6 +43,7 @@ pub(crate) struct Volume {
     /// `healthy`, `resyncing`, `degraded` or `waiting`; nothing while it is being made.
     pub(crate) health: Option<String>,
     pub(crate) attached: Option<String>,
+    pub(crate) owner: Option<String>,
     pub(crate) replicas: Vec<Replica>,
 }
 

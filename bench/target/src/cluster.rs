@@ -23,6 +23,8 @@ use crate::process::NodeProcess;
 
 /// How long a node that was started may take to answer.
 const ANSWERS: Duration = Duration::from_secs(20);
+/// How long the volumes of a node that is gone may take to be served by another.
+const TAKEN_OVER: Duration = Duration::from_secs(30);
 /// How often a node that was started is asked.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Ports at each node's address: the API, other nodes, NBD.
@@ -166,6 +168,44 @@ impl Cluster {
         Ok((target(format!("vhost-user:{}", used.vhost_user))?, target(used.nbd)?))
     }
 
+    /// Takes back whatever was done to any node.
+    pub fn heal(&mut self, stop: &AtomicBool) -> Result<(), TargetError> {
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].state != State::Up {
+                self.bring_back(index, stop)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How a volume is used now: at its own node if nothing was done to that, else at whichever has taken it over, which is
+    /// waited for.
+    pub fn placed(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<(Target, Target), TargetError> {
+        let is_home = self.nodes.iter().any(|node| node.name == volume.node && node.state == State::Up);
+        if is_home {
+            return self.volume(volume);
+        }
+        let begun = Instant::now();
+        loop {
+            let seen = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
+            let served = seen.filter(|seen| seen.health.as_deref().is_some_and(|health| health != "waiting"));
+            let owner = served.and_then(|seen| seen.owner);
+            let is_up = |name: &String| self.nodes.iter().any(|n| n.name == *name && n.state == State::Up);
+            if let Some(owner) = owner.filter(is_up) {
+                return self.volume(&VolumeSpec { node: owner, ..volume.clone() });
+            }
+            if begun.elapsed() > TAKEN_OVER {
+                return Err(TargetError::failed(format!(
+                    "volume {} of {} was not taken over by another node within {} s",
+                    volume.name,
+                    volume.node,
+                    TAKEN_OVER.as_secs()
+                )));
+            }
+            pause(stop)?;
+        }
+    }
+
     /// How well it is, as a node that answers sees it.
     pub fn health(&self) -> Result<Health, TargetError> {
         let status = self.alive()?.status()?;
@@ -200,8 +240,8 @@ impl Cluster {
         }
     }
 
-    /// Does something to a node. Refused, unless `force`, if a volume would be left without a copy that has everything.
-    pub fn inject(&mut self, fault: &Fault, force: bool, stop: &AtomicBool) -> Result<(), TargetError> {
+    /// Does something to a node. Refused, unless it is forced, if a volume would be left without a copy that has everything.
+    pub fn inject(&mut self, fault: &Fault, stop: &AtomicBool) -> Result<(), TargetError> {
         let known = self.nodes.iter().position(|node| node.name == fault.node);
         let index = known.ok_or_else(|| {
             let are: Vec<&str> = self.nodes().collect();
@@ -219,7 +259,7 @@ impl Cluster {
                 "{fault}: something was done to it before; let it return first"
             )));
         }
-        if !force && !matches!(fault.what, FaultKind::SlowDevice { .. }) {
+        if !fault.force && !matches!(fault.what, FaultKind::SlowDevice { .. }) {
             self.leaves_a_copy(index, fault)?;
         }
         let api = self.nodes[index].api;

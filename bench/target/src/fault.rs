@@ -29,12 +29,16 @@ pub enum FaultKind {
 
 /// Something that is done to a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Fault {
     /// What.
     #[serde(rename = "do")]
     pub what: FaultKind,
     /// To which node.
     pub node: String,
+    /// Even if it leaves a volume without a copy that has everything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 impl fmt::Display for Fault {

@@ -102,6 +102,7 @@ pub(super) fn of_loads(a: &StepRow, b: &StepRow) -> Vec<Difference> {
         let on = [
             ("fill_level", step.fill_level.map(|percent| format!("{percent} %"))),
             ("policy", step.policy.as_ref().map(Name::to_string)),
+            ("condition", step.condition.as_ref().map(Name::to_string)),
             ("measured as a ceiling", (step.purpose == Purpose::Ceiling).then(|| "yes".into())),
         ];
         keys.extend(on.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));

@@ -38,6 +38,8 @@ pub enum BandKind {
     Fill,
     /// The load was put on until it was steady.
     WarmUp,
+    /// The storage was in another condition than the first.
+    Condition,
     /// A worker was lost.
     Lost,
     /// Nothing ran: the run was stopped, and went on later.
@@ -83,6 +85,8 @@ struct Found {
     last: Option<String>,
     /// Whether the run has said that it stops.
     stopped: bool,
+    /// The first condition: the baseline.
+    condition: Option<String>,
 }
 
 impl Found {
@@ -98,6 +102,15 @@ impl Found {
                 self.begin("warm up".into(), at, BandKind::WarmUp, "warm-up until the load is steady".into());
             }
             "warm_up_ended" => self.end("warm up", at),
+            "condition_entered" => {
+                let name = text(&event["condition"]);
+                self.end("condition", at.clone());
+                let first = self.condition.get_or_insert_with(|| name.clone());
+                if *first != name {
+                    self.begin("condition".into(), at, BandKind::Condition, format!("condition {name}"));
+                }
+            }
+            "run_finished" => self.end("condition", at),
             "run_stopped" => {
                 let label = format!("stopped: {}", text(&event["why"]));
                 self.begin("stop".into(), at.clone(), BandKind::Stopped, label);

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::StudyError;
+use crate::name::Name;
 use crate::network::MeasuredLink;
 use crate::when::When;
 
@@ -40,6 +41,21 @@ pub enum RunEvent {
     NetworkMeasured {
         /// From each node to the next.
         links: Vec<MeasuredLink>,
+    },
+    /// The study's own cluster is in a condition.
+    ConditionEntered {
+        /// Which.
+        condition: Name,
+        /// In which repeat.
+        repeat: u32,
+        /// How long that took, seconds.
+        seconds: f64,
+        /// Nodes that answer.
+        nodes_alive: usize,
+        /// Volumes that lack a copy.
+        degraded: usize,
+        /// Bytes that are still to be copied, as far as it is known.
+        left_bytes: u64,
     },
     /// Writing the disks once began.
     FillBegan,

@@ -1,0 +1,147 @@
+//! Conditions of the storage in which every load is measured: healthy, one node down, coming back.
+
+use std::collections::BTreeSet;
+
+use loadline_base::units::TimeSpan;
+use loadline_target::{Fault, FaultKind};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::StudyError;
+use crate::file::Study;
+use crate::name::Name;
+
+/// Longer than this nobody waits for copies to be in sync.
+const LONGEST_WAIT: u64 = 24 * 60 * 60;
+
+/// A condition of the storage. Every load is measured in each, in the order of the tables; with repeats all of them come
+/// again, after whatever was done is taken back and every copy is in sync.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    /// What the report calls it.
+    pub name: Name,
+    /// What is done when it begins: `[{ do = "kill", node = "node-4" }]`. What was done before stays as it is.
+    #[serde(default, rename = "do", skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Fault>,
+    /// How long every copy is waited for to be in sync before the loads are measured; nothing: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_redundant: Option<TimeSpan>,
+    /// How long is waited after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<TimeSpan>,
+}
+
+/// Whether what a study's conditions do can be done, as far as it can be known before.
+pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
+    let usage = |message: String| Err(StudyError::usage(message));
+    if study.condition.is_empty() {
+        return Ok(());
+    }
+    if study.target.san.is_none() {
+        return usage(
+            "[[condition]] does something to the storage, and only a cluster of the run's own can be asked to: say san = {} in \
+             [target]"
+                .into(),
+        );
+    }
+    if !study.matrix.fill_level.is_empty() || !study.vary.fill_level.is_empty() {
+        return usage("fill_level and [[condition]] do not go together: one study for each level".into());
+    }
+    let nodes = study.fleet.node_count();
+    let mut names = BTreeSet::new();
+    let mut harmed: BTreeSet<&str> = BTreeSet::new();
+    for condition in &study.condition {
+        let what = format!("[[condition]] {}", condition.name);
+        if !names.insert(&condition.name) {
+            return usage(format!("{what} is there twice: give each condition a name of its own"));
+        }
+        for wait in [condition.wait_redundant, condition.wait].into_iter().flatten() {
+            if wait.0.as_secs() > LONGEST_WAIT {
+                return usage(format!("{what} waits for {wait}: a day is the most"));
+            }
+        }
+        for fault in &condition.actions {
+            let known = fault.node.strip_prefix("node-").and_then(|number| number.parse::<u32>().ok());
+            if known.is_none_or(|number| !(1..=nodes).contains(&number)) {
+                return usage(format!(
+                    "{what}: there is no node {}; the cluster has node-1 to node-{nodes}",
+                    fault.node
+                ));
+            }
+            let fits = match fault.what {
+                FaultKind::Return => harmed.remove(fault.node.as_str()),
+                _ => harmed.insert(&fault.node),
+            };
+            if !fits && fault.what == FaultKind::Return {
+                return usage(format!("{what}: {} returns, and nothing was done to it before", fault.node));
+            }
+            if !fits {
+                return usage(format!(
+                    "{what}: {fault}, and something was done to it before: let it return first"
+                ));
+            }
+        }
+        if harmed.len() as u64 >= u64::from(nodes) {
+            return usage(format!("{what} leaves no node of the cluster unharmed: at least one must serve"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::Plan;
+    use crate::read::parse;
+
+    fn plan(conditions: &str) -> Result<Plan, String> {
+        let text = format!(
+            "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\", \"B8-T1-O1-W0-PR\"]\n[target]\nsan = {{}}\n[fleet]\nnodes = 3\n\
+             disk_size = \"64MiB\"\n[run]\nrepeats = 2\n{conditions}"
+        );
+        let study = parse("s.toml", &text).map_err(|e| e.message)?;
+        Plan::of(&study).map_err(|e| e.message)
+    }
+
+    const HEALTHY: &str = "[[condition]]\nname = \"healthy\"\n";
+    const DOWN: &str = "[[condition]]\nname = \"one-down\"\ndo = [{ do = \"kill\", node = \"node-3\" }]\n";
+    const BACK: &str = "[[condition]]\nname = \"back\"\ndo = [{ do = \"return\", node = \"node-3\" }]\nwait_redundant = \"60s\"\n";
+
+    #[test]
+    fn every_load_is_measured_in_each_condition_and_all_of_them_come_again() {
+        let plan = plan(&format!("{HEALTHY}{DOWN}{BACK}")).unwrap();
+        let order: Vec<(&str, u32)> =
+            plan.steps.iter().map(|step| (step.condition.as_ref().unwrap().as_str(), step.repeat)).collect();
+        let round = |repeat| ["healthy", "one-down", "back"].map(|name| [(name, repeat); 2]).concat();
+        assert_eq!(order, [round(1), round(2)].concat());
+        assert_eq!(plan.steps[2].label, "B4-T1-O1-W0-PR-one-down");
+        assert_eq!(plan.steps[6].label, "B8-T1-O1-W0-PR-healthy", "every other round goes backwards");
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        let slow = "[[condition]]\nname = \"slow\"\ndo = [{ do = { slow-device = { by = \"5ms\" } }, node = \"node-1\" }]\n";
+        plan(slow).unwrap();
+        for (conditions, part) in [
+            (format!("{DOWN}{DOWN}"), "is there twice"),
+            (DOWN.replace("node-3", "node-4"), "there is no node node-4"),
+            (DOWN.replace("node-3", "x"), "there is no node x"),
+            (BACK.into(), "nothing was done to it before"),
+            (format!("{DOWN}{}", DOWN.replace("one-down", "again")), "let it return first"),
+            (BACK.replace("60s", "100000s"), "a day is the most"),
+            (DOWN.replace("kill", "explode"), "explode"),
+            (
+                ["1", "2", "3"]
+                    .map(|n| DOWN.replace("one-down", n).replace("node-3", &format!("node-{n}")))
+                    .concat(),
+                "no node of the cluster unharmed",
+            ),
+        ] {
+            let message = plan(&conditions).unwrap_err();
+            assert!(message.contains(part), "{message}");
+        }
+        let files = format!("name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n{DOWN}");
+        let message = Plan::of(&parse("s.toml", &files).unwrap()).unwrap_err().message;
+        assert!(message.contains("san = {} in [target]"), "{message}");
+    }
+}
