@@ -4,6 +4,7 @@ mod analyze;
 mod bench;
 mod client;
 mod compare;
+mod demo;
 mod device;
 mod exit;
 mod inspect;
@@ -46,6 +47,7 @@ enum Command {
     Bench(Box<bench::Args>),
     Verify(verify::Args),
     Run(run::Args),
+    Demo(demo::Args),
     Report(report::Args),
     Analyze(analyze::Args),
     Compare(compare::Args),
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Verify(args) => verify::run(args),
         Command::Run(args) => run::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Report(args) => report::run(args),
         Command::Analyze(args) => analyze::run(args),
         Command::Compare(args) => compare::run(args),

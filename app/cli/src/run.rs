@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// The study file. `loadline schema study` describes it.
     #[arg(value_name = "STUDY.toml", required_unless_present = "resume")]
     study: Option<PathBuf>,
+    /// In its place: a study that is built in.
+    #[arg(skip)]
+    text: Option<&'static str>,
     /// Print every step, its length, the space it needs and the total, and do nothing.
     #[arg(long)]
     plan: bool,
@@ -65,6 +68,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
+impl Args {
+    /// To run a study that is built in.
+    pub(crate) fn of_text(text: &'static str, out: Option<PathBuf>, plan: bool, json: bool) -> Args {
+        let (study, resume, token, text) = (None, None, None, Some(text));
+        Args { study, text, plan, out, resume, keep: false, destroy_data: false, token, json }
+    }
+}
+
 pub(crate) fn run(args: Args) -> Exit {
     let stop = interrupt::flag();
     match prepared(&args) {
@@ -83,10 +94,14 @@ fn prepared(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
 }
 
 fn begun(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
-    let Some(path) = &args.study else {
-        return Err(StudyError::usage("name a study file, or a run's folder with --resume"));
+    let built_in = PathBuf::from("quick.toml");
+    let (path, (study, text)) = match (&args.study, args.text) {
+        (Some(path), _) => (path, read::read(path)?),
+        (None, Some(text)) => (&built_in, (read::parse("the built-in study", text)?, text.to_string())),
+        (None, None) => {
+            return Err(StudyError::usage("name a study file, or a run's folder with --resume"));
+        }
     };
-    let (study, text) = read::read(path)?;
     let named =
         |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
     let plan = Plan::of(&study).map_err(named)?;
