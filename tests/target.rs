@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_target::error::ErrorKind;
-use loadline_target::{Cluster, ClusterSpec, Fault, FaultKind, VolumeSpec};
+use loadline_target::{Cluster, ClusterSpec, Disk, Fault, FaultKind, VolumeSpec};
 use serde_json::Value;
 use support::{eventually, finish, folder, run, signal, start};
 
@@ -19,7 +19,7 @@ fn spec(folder: &Path) -> ClusterSpec {
     ClusterSpec {
         program: env!("CARGO_BIN_EXE_loadline").into(),
         folder: folder.to_path_buf(),
-        nodes: 3,
+        nodes: (1..=3).map(|n| format!("node-{n}")).collect(),
         device: ByteSize(4 << 30),
     }
 }
@@ -45,11 +45,14 @@ fn every_fault_is_seen_and_taken_back_and_none_takes_the_last_copy() {
     let mut cluster = Cluster::start(spec(folder.path()), &stop).unwrap();
     assert_eq!(cluster.nodes().collect::<Vec<_>>(), ["node-1", "node-2", "node-3"]);
     for number in 1..=3 {
-        let (local, nbd) = cluster.volume(&volume(number)).unwrap();
-        assert!(local.to_string().starts_with("vhost-user:") && nbd.to_string().starts_with("nbd://"));
+        let disk = cluster.volume(&volume(number)).unwrap();
+        let local = disk.local.to_string();
+        assert!(
+            local.starts_with("vhost-user:") && disk.nbd.to_string().starts_with("nbd://") && disk.is_new
+        );
         let again = cluster.volume(&volume(number)).unwrap();
-        assert_eq!(again, (local.clone(), nbd), "what is there is used as it is");
-        let words = ["bench", &local.to_string(), "-p", "B4-T1-O8-W100-PR", "--destroy-data", "--for", "1s"];
+        assert_eq!(again, Disk { is_new: false, ..disk }, "what is there is used as it is");
+        let words = ["bench", &local, "-p", "B4-T1-O8-W100-PR", "--destroy-data", "--for", "1s"];
         let said = run(words);
         assert!(matches!(said.code, Some(0 | 3)), "{}", said.err);
     }
@@ -200,4 +203,34 @@ wait_redundant = "60s"
     let alive: Vec<u64> = entered.iter().filter_map(|event| event["nodes_alive"].as_u64()).collect();
     assert_eq!(alive, [3, 2, 3]);
     assert!(entered[1]["degraded"].as_u64().unwrap() > 0 && entered[2]["degraded"] == 0, "{entered:?}");
+}
+
+#[test]
+fn loads_go_on_with_a_node_that_is_slow_without_its_device_or_cut_off() {
+    let folder = folder();
+    let (study, out) = (folder.path().join("harmed.toml"), folder.path().join("run"));
+    let conditions: String = [
+        ("slow", "{ slow-device = { by = \"2ms\" } }"),
+        ("without", "\"fail-device\""),
+        ("cut", "\"cut\""),
+        ("frozen", "\"freeze\""),
+    ]
+    .map(|(name, what)| {
+        format!(
+            "[[condition]]\nname = \"{name}\"\ndo = [{{ do = {what}, node = \"node-2\" }}]\n[[condition]]\n\
+             name = \"after-{name}\"\ndo = [{{ do = \"return\", node = \"node-2\" }}]\nwait_redundant = \"60s\"\n"
+        )
+    })
+    .concat();
+    let text = STUDY.replace("repeats = 2", "repeats = 1").replace("measure = \"3s\"", "measure = \"2s\"");
+    std::fs::write(&study, text + &conditions).unwrap();
+    let said = run(["run".as_ref(), study.as_os_str(), "--out".as_ref(), out.as_os_str()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    assert!(said.out.contains("0 lost, 0 corrupt"), "{}", said.out);
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(out.join("report/report.json")).unwrap()).unwrap();
+    assert_eq!(report["complete"], 8);
+    for step in report["steps"].as_array().unwrap() {
+        assert!(step["errors"] == 0 && step["iops"].as_f64().unwrap() > 0.0, "{step}");
+    }
 }

@@ -15,8 +15,12 @@ use crate::error::StudyError;
 use crate::file::Study;
 use crate::folder::manifest::MadeFile;
 use crate::name::Name;
+use crate::plan::node_names;
 use crate::plan::{Plan, Step, fits};
 use crate::stage::FOLDER;
+
+/// The longest name of a socket, bytes (`sun_path` of unix(7), and the byte that ends it).
+const LONGEST_SOCKET: usize = 107;
 
 /// Space that is needed on one file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +92,8 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
     // Workers that join see their own hosts' disks; they refuse what does not fit when they make or open it.
     let elsewhere = study.fleet.join.is_some();
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
-    if plan.volume_copies.is_some() {
+    if plan.cluster.is_some() {
+        found.problems.extend(sockets(study, plan, place));
         let folder = place.run.join(FOLDER);
         let needed = plan.cluster_space().0.saturating_sub(occupied(&folder));
         needs.push((folder, "the cluster's devices", ByteSize(needed)));
@@ -140,6 +145,23 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
         )));
     }
     found
+}
+
+/// That the cluster's sockets can be made: their names are limited, and lie in the run's folder.
+fn sockets(study: &Study, plan: &Plan, place: &Place<'_>) -> Option<StudyError> {
+    let node = node_names(study).pop()?;
+    let (worker, disk) =
+        (study.fleet.workers_per_node.saturating_sub(1), plan.disks_per_worker.saturating_sub(1));
+    let socket = format!("{FOLDER}/{node}/vhost/{node}-{worker}-{disk}.sock");
+    let longest = std::path::absolute(place.run).ok()?.join(socket);
+    let length = longest.as_os_str().len();
+    (length > LONGEST_SOCKET).then(|| {
+        StudyError::usage(format!(
+            "the run's folder {} is too deep for its cluster: the name of a socket in it would have {length} bytes, and \
+             {LONGEST_SOCKET} are possible. Name another folder with --out",
+            place.run.display()
+        ))
+    })
 }
 
 /// What the cluster's devices hold already.

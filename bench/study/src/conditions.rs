@@ -1,6 +1,6 @@
 //! Conditions of the storage in which every load is measured: healthy, one node down, coming back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_base::units::TimeSpan;
 use loadline_target::{Fault, FaultKind};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::name::Name;
+use crate::plan::node_names;
 
 /// Longer than this nobody waits for copies to be in sync.
 const LONGEST_WAIT: u64 = 24 * 60 * 60;
@@ -32,6 +33,13 @@ pub struct Condition {
     pub wait: Option<TimeSpan>,
 }
 
+impl Condition {
+    /// Whether a node comes back in it.
+    pub(crate) fn returns(&self) -> bool {
+        self.actions.iter().any(|fault| fault.what == FaultKind::Return)
+    }
+}
+
 /// Whether what a study's conditions do can be done, as far as it can be known before.
 pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
@@ -48,9 +56,11 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
     if !study.matrix.fill_level.is_empty() || !study.vary.fill_level.is_empty() {
         return usage("fill_level and [[condition]] do not go together: one study for each level".into());
     }
-    let nodes = study.fleet.node_count();
+    let nodes = node_names(study);
+    let copies = study.target.san.as_ref().map_or(1, |san| san.copies() as usize);
     let mut names = BTreeSet::new();
-    let mut harmed: BTreeSet<&str> = BTreeSet::new();
+    // What was done to each node, and whether it may cost a copy that is not missed on purpose.
+    let mut harmed: BTreeMap<&str, bool> = BTreeMap::new();
     for condition in &study.condition {
         let what = format!("[[condition]] {}", condition.name);
         if !names.insert(&condition.name) {
@@ -62,16 +72,17 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
             }
         }
         for fault in &condition.actions {
-            let known = fault.node.strip_prefix("node-").and_then(|number| number.parse::<u32>().ok());
-            if known.is_none_or(|number| !(1..=nodes).contains(&number)) {
+            if !nodes.contains(&fault.node) {
                 return usage(format!(
-                    "{what}: there is no node {}; the cluster has node-1 to node-{nodes}",
-                    fault.node
+                    "{what}: there is no node {}; the cluster has {}",
+                    fault.node,
+                    nodes.join(", ")
                 ));
             }
+            let costs = !fault.force && !matches!(fault.what, FaultKind::SlowDevice { .. });
             let fits = match fault.what {
-                FaultKind::Return => harmed.remove(fault.node.as_str()),
-                _ => harmed.insert(&fault.node),
+                FaultKind::Return => harmed.remove(fault.node.as_str()).is_some(),
+                _ => harmed.insert(&fault.node, costs).is_none(),
             };
             if !fits && fault.what == FaultKind::Return {
                 return usage(format!("{what}: {} returns, and nothing was done to it before", fault.node));
@@ -82,7 +93,14 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
                 ));
             }
         }
-        if harmed.len() as u64 >= u64::from(nodes) {
+        if harmed.values().filter(|costs| **costs).count() >= copies {
+            return usage(format!(
+                "{what}: with {copies} copies of everything, {} nodes at once may have all copies of a volume, and then nobody \
+                 serves it: let one return first, have more copies, or say force = true if that is what is to be seen",
+                harmed.len()
+            ));
+        }
+        if harmed.len() >= nodes.len() {
             return usage(format!("{what} leaves no node of the cluster unharmed: at least one must serve"));
         }
     }
@@ -132,10 +150,21 @@ mod tests {
             (DOWN.replace("kill", "explode"), "explode"),
             (
                 ["1", "2", "3"]
-                    .map(|n| DOWN.replace("one-down", n).replace("node-3", &format!("node-{n}")))
+                    .map(|n| {
+                        let forced = format!("\"node-{n}\", force = true");
+                        DOWN.replace("one-down", n).replace("\"node-3\"", &forced)
+                    })
                     .concat(),
                 "no node of the cluster unharmed",
             ),
+            (
+                ["1", "2"]
+                    .map(|n| DOWN.replace("one-down", n).replace("node-3", &format!("node-{n}")))
+                    .concat(),
+                "2 nodes at once may have all copies",
+            ),
+            (DOWN.replace("node-3", "node-03"), "there is no node node-03"),
+            (DOWN.replace("kill", "return"), "nothing was done"),
         ] {
             let message = plan(&conditions).unwrap_err();
             assert!(message.contains(part), "{message}");

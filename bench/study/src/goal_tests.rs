@@ -306,8 +306,16 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
     };
     let four = "nodes = 4\ndisk_size = \"64MiB\"";
     let two = plan("san = {}", four).unwrap();
-    assert_eq!((two.volume_copies, two.fill), (Some(2), true));
-    assert_eq!(two.cluster_space().0, 4 * 2 * ((64 << 20) + (256 << 20)), "each copy, and its log");
+    let cluster = two.cluster.unwrap();
+    assert_eq!((cluster.nodes, cluster.copies, two.fill), (4, 2, true));
+    // Eight copies on four nodes: two on each, and room for one more; each with its log of 256 MiB.
+    assert!(cluster.device.0 >= 3 * ((64 << 20) + (256 << 20)), "{cluster:?}");
+    assert_eq!(two.cluster_space().0, 4 * cluster.device.0);
+    let striped = plan("san = { stripes = 4 }", four).unwrap().cluster.unwrap();
+    assert!(
+        striped.device.0 >= 9 * ((16 << 20) + (256 << 20)),
+        "each stripe's copies have logs of their own"
+    );
     for (target, fleet, part) in [
         ("san = { copies = 2 }", "nodes = 1", "copies = 2, each on another node"),
         ("san = { copies = 4 }", four, "1 to 3 copies"),

@@ -78,7 +78,7 @@ impl Jobs<'_> {
         };
         let mut files = Vec::new();
         for target in manifest.study.targets() {
-            let Some(size) = self.plan.disk_size.filter(|_| self.plan.volume_copies.is_none()) else { break };
+            let Some(size) = self.plan.disk_size.filter(|_| self.plan.cluster.is_none()) else { break };
             let folder = manifest.files_folder(self.run, target.folder);
             for worker in &manifest.workers {
                 files.extend((0..self.plan.disks_per_worker).map(|disk| {
@@ -100,7 +100,7 @@ impl Jobs<'_> {
 
     /// Every disk of the run, in the workers' order.
     pub(crate) fn targets(&self) -> Vec<Target> {
-        if self.plan.volume_copies.is_some() {
+        if self.plan.cluster.is_some() {
             return self.volumes.values().flatten().cloned().collect();
         }
         if self.plan.disk_size.is_some() {
@@ -153,7 +153,7 @@ impl Jobs<'_> {
                 return Ok(disks);
             }
         };
-        if self.plan.volume_copies.is_some() {
+        if self.plan.cluster.is_some() {
             let mine = self.volumes.get(&worker.id).map_or(&[] as &[Target], Vec::as_slice);
             // The run made them, in its own cluster.
             let disk = |target: &Target| Disk { target: target.clone(), writes: WritePermission::Destroy };

@@ -121,6 +121,22 @@ impl Step {
 /// The log of each replica of a cluster's volumes, which it fills before it begins again at its beginning, bytes.
 const REPLICA_LOG: u64 = 256 << 20;
 
+/// What a replica takes beside its data and its log: its tables and checksums, bytes, and more than enough.
+const REPLICA_MORE: u64 = 32 << 20;
+/// What a device takes beside its replicas, bytes, and more than enough.
+const DEVICE_MORE: u64 = 128 << 20;
+
+/// A cluster that a run starts for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterPlan {
+    /// Its nodes.
+    pub nodes: u32,
+    /// Copies of every block.
+    pub copies: u32,
+    /// The size of each node's device, which is reserved when it is made.
+    pub device: ByteSize,
+}
+
 /// What a study comes to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -139,8 +155,8 @@ pub struct Plan {
     pub policies: u64,
     /// The size of each file or volume that is created; `None` if existing devices are measured.
     pub disk_size: Option<ByteSize>,
-    /// Copies of every block of the volumes that a cluster makes for the run; `None` if it starts none.
-    pub volume_copies: Option<u32>,
+    /// The cluster that the run starts for itself, if it does.
+    pub cluster: Option<ClusterPlan>,
     /// Whether all that the profiles use is written once before the first step.
     pub fill: bool,
     /// How long one step lasts, from the beginning of warm-up to the end of cool-down.
@@ -183,7 +199,7 @@ impl Plan {
             disks_per_worker: fleet.disks_per_worker,
             policies: study.policy.len().max(1) as u64,
             disk_size: files.then(|| fleet.file_size()),
-            volume_copies: study.target.san.as_ref().map(SanSection::copies),
+            cluster: study.target.san.as_ref().map(|san| cluster(study, san)),
             fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
         };
@@ -224,11 +240,11 @@ impl Plan {
         )
     }
 
-    /// The space that a cluster's devices need in the run's folder: every copy, and its log; nothing without one.
+    /// The space that a cluster's devices take in the run's folder; nothing without one.
     pub fn cluster_space(&self) -> ByteSize {
-        let copies = u64::from(self.volume_copies.unwrap_or(0));
-        let each = self.disk_size.map_or(0, |size| size.0).saturating_add(REPLICA_LOG);
-        ByteSize(each.saturating_mul(self.disks()).saturating_mul(copies))
+        self.cluster.map_or(ByteSize(0), |cluster| {
+            ByteSize(cluster.device.0.saturating_mul(u64::from(cluster.nodes)))
+        })
     }
 
     /// The space that the run's folder needs at the most, without files that are created in it.
@@ -283,6 +299,26 @@ pub fn fleet_spec(study: &Study) -> FleetSpec {
         Some(listen) => FleetSpec { listen, ..spec },
         None => spec,
     }
+}
+
+/// The names of the fleet's nodes that are processes of this machine.
+pub(crate) fn node_names(study: &Study) -> Vec<String> {
+    match fleet_spec(study).placement {
+        Placement::Processes { nodes, .. } => nodes.into_iter().map(|node| node.name).collect(),
+        Placement::Joined { .. } => Vec::new(),
+    }
+}
+
+/// A cluster of as many nodes as the fleet has, each with a device for its share of all copies, one more, and what an
+/// uneven spread takes.
+fn cluster(study: &Study, san: &SanSection) -> ClusterPlan {
+    let fleet = &study.fleet;
+    let (nodes, stripes) = (fleet.node_count().max(1), u64::from(san.stripes.unwrap_or(1).max(1)));
+    let replicas = u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
+    let on_each = replicas.div_ceil(u64::from(nodes)).saturating_add(1);
+    let each = fleet.file_size().0.div_ceil(stripes).saturating_add(REPLICA_LOG + REPLICA_MORE);
+    let device = ByteSize(on_each.saturating_mul(each).saturating_add(DEVICE_MORE));
+    ClusterPlan { nodes, copies: san.copies(), device }
 }
 
 /// Whether a load can be put on a disk of this size; `source` is where the size comes from.
@@ -346,10 +382,16 @@ pub(crate) fn used(profile: &Profile, disk: ByteSize) -> ByteSize {
     ByteSize(profile.base_offset.0.saturating_add(length).min(disk.0))
 }
 
+/// A load's label without the condition that it ends with.
+pub(crate) fn without(label: &str, condition: &Name) -> String {
+    label.strip_suffix(&format!("-{condition}")).unwrap_or(label).to_string()
+}
+
 fn is_measured(criterion: &Criterion, points: &[Point]) -> bool {
     let names = |point: &Point| {
         let table = point.table.as_ref().map(ToString::to_string);
-        [Some(point.label.clone()), Some(point.family.clone()), table]
+        let bare = point.condition.as_ref().map(|condition| without(&point.label, condition));
+        [Some(point.label.clone()), Some(point.family.clone()), table, bare]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()

@@ -79,6 +79,8 @@ pub async fn run(
     let RunFolder { plan, manifest, .. } = &owned.folder;
     shared.lock().show(Update::Begin { plan, phases: &manifest.study.phases, complete });
     if owned.folder.manifest.state == State::Finished {
+        // What a process that ended in the middle of it left.
+        remove_cluster(&owned, &shared);
         return Ok(owned.folder);
     }
     let manifest = &owned.folder.manifest;
@@ -124,7 +126,7 @@ async fn attempt(
     runner.workers.stop().await;
     // Its nodes end here, and when the run is finished nobody needs their data any more.
     if runner.stage.take().is_some() && owned.folder.manifest.state == State::Finished {
-        remove_cluster(owned)?;
+        remove_cluster(owned, shared);
     }
     outcome
 }
@@ -145,12 +147,16 @@ async fn stage(
 }
 
 /// Removes the cluster's folder, which the run made, unless files are to be kept.
-fn remove_cluster(owned: &OwnedFolder) -> Result<(), StudyError> {
+fn remove_cluster(owned: &OwnedFolder, shared: &Shared) {
     let folder = owned.folder.path().join(stage::FOLDER);
     if owned.folder.manifest.keep_files || !folder.exists() {
-        return Ok(());
+        return;
     }
-    std::fs::remove_dir_all(&folder).map_err(|e| StudyError::io("remove", &folder, &e))
+    if let Err(e) = std::fs::remove_dir_all(&folder) {
+        shared
+            .lock()
+            .show(Update::Notice(&format!("cannot remove {}: {e}; remove it by hand", folder.display())));
+    }
 }
 
 /// The fleet that the study asks for, as this run starts it.

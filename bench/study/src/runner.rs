@@ -60,6 +60,8 @@ pub(crate) struct Runner<'a, W> {
     pub(crate) volumes: Volumes,
     /// The repeat and the condition in which its cluster is, by the condition's place.
     pub(crate) entered: Option<(u32, usize)>,
+    /// Whether that condition was begun anew, without the loads of those before it.
+    pub(crate) out_of_turn: bool,
 }
 
 impl<'a, W> Runner<'a, W> {
@@ -83,6 +85,7 @@ impl<'a, W> Runner<'a, W> {
             stage: None,
             volumes: Volumes::new(),
             entered: None,
+            out_of_turn: false,
         }
     }
 }
@@ -190,7 +193,7 @@ impl<W: Workers> Runner<'_, W> {
         }
         if self.owned.folder.manifest.study.targets().any(|target| target.folder.is_none())
             && self.owned.folder.plan.disk_size.is_some()
-            && self.owned.folder.plan.volume_copies.is_none()
+            && self.owned.folder.plan.cluster.is_none()
         {
             let folder = self.owned.folder.path().join("disks");
             fs::create_dir_all(&folder).map_err(|e| StudyError::io("make", &folder, &e))?;
@@ -297,6 +300,7 @@ impl<W: Workers> Runner<'_, W> {
                 "The run's folder was too slow to write to. No figure of this table comes from the series.",
             ));
         }
+        result.findings.extend(self.staged().await?);
         result.findings.extend(warm_up.as_ref().and_then(not_steady));
         result.warm_up = warm_up;
         for report in std::mem::take(&mut self.found_before) {

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use loadline_base::units::ByteSize;
@@ -19,26 +18,27 @@ use tokio::sync::{oneshot, watch};
 use crate::conditions::Condition;
 use crate::error::StudyError;
 use crate::file::{Access, Study};
-use crate::plan::Plan;
+use crate::plan::{Plan, node_names};
 use crate::stop::or_stop;
 
 /// The name of its folder in the run's folder.
 pub(crate) const FOLDER: &str = "san";
 /// How long copies are waited for after everything was taken back, before conditions begin anew.
 const HEALED: Duration = Duration::from_secs(600);
-/// What a device has beyond what its replicas need: its tables, and room for an uneven spread.
-const SPARE: u64 = 1 << 30;
 
 /// What the thread is asked.
 type Ask = Box<dyn FnOnce(&mut Cluster, &AtomicBool) + Send>;
 
 /// The disks of each worker.
 pub(crate) type Volumes = BTreeMap<WorkerId, Vec<Target>>;
+/// How long the thread may take to stop its nodes. They end with this process in any case.
+const STOPS: Duration = Duration::from_secs(15);
 
 /// A cluster that runs. When this is dropped its nodes are stopped.
 pub(crate) struct Stage {
     asks: Option<mpsc::Sender<Ask>>,
-    thread: Option<JoinHandle<()>>,
+    /// Ends when the thread has.
+    ended: mpsc::Receiver<()>,
     leave: Arc<AtomicBool>,
 }
 
@@ -50,22 +50,21 @@ impl Stage {
         run: &Path,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Stage, StudyError> {
-        let nodes = study.fleet.node_count();
-        // However unevenly copies are spread: each node has one of a volume at the most.
-        let each = plan.disk_size.map_or(0, |size| size.0).saturating_mul(plan.disks());
-        let logs = plan.cluster_space().0 / u64::from(plan.volume_copies.unwrap_or(1).max(1));
         let spec = ClusterSpec {
             program: "/proc/self/exe".into(),
             folder: run.join(FOLDER),
-            nodes,
-            device: ByteSize(each.saturating_add(logs).saturating_add(SPARE)),
+            nodes: node_names(study),
+            device: plan.cluster.map_or(ByteSize(0), |cluster| cluster.device),
         };
         let leave = Arc::new(AtomicBool::new(false));
         let (asks, to_do) = mpsc::channel::<Ask>();
         let (started, when_started) = oneshot::channel();
         let is_over = leave.clone();
         // Nodes end with the thread that has started them.
+        let (ends, ended) = mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("cluster".into()).spawn(move || {
+            // Dropped when the thread ends, even by a panic.
+            let _ends = ends;
             let mut cluster = match Cluster::start(spec, &is_over) {
                 Ok(cluster) => cluster,
                 Err(error) => return drop(started.send(Err(error))),
@@ -77,22 +76,22 @@ impl Stage {
             }
             cluster.stop();
         });
-        let thread =
-            thread.map_err(|e| StudyError::failed(format!("cannot start the cluster's thread: {e}")))?;
+        thread.map_err(|e| StudyError::failed(format!("cannot start the cluster's thread: {e}")))?;
         // From here on, dropping this ends the thread.
-        let stage = Stage { asks: Some(asks), thread: Some(thread), leave };
+        let stage = Stage { asks: Some(asks), ended, leave };
         or_stop(stop, when_started).await?.map_err(|_| died())??;
         Ok(stage)
     }
 
-    /// The disks of these workers: each a volume, owned by the worker's node, or by who has taken it over.
+    /// The disks of these workers: each a volume, owned by the worker's node, or by who has taken it over. And whether one of
+    /// them was not there before.
     pub(crate) async fn volumes(
         &self,
         study: &Study,
         plan: &Plan,
         workers: &[WorkerInfo],
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<Volumes, StudyError> {
+    ) -> Result<(Volumes, bool), StudyError> {
         let san = study.target.san.clone().unwrap_or_default();
         let size = plan.disk_size.unwrap_or(ByteSize::GIB);
         let disks = plan.disks_per_worker;
@@ -110,28 +109,32 @@ impl Stage {
             })
             .collect();
         let made = self.ask(stop, move |cluster, leave| {
-            let mut volumes = Volumes::new();
+            let (mut volumes, mut any_new) = (Volumes::new(), false);
             for (worker, volume) in wanted {
-                let (local, nbd) = cluster.placed(&volume, leave)?;
+                if leave.load(Ordering::Relaxed) {
+                    return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
+                }
+                let disk = cluster.placed(&volume, leave)?;
+                any_new |= disk.is_new;
                 let target = match san.access {
-                    Access::Local => local,
-                    Access::Nbd => nbd,
+                    Access::Local => disk.local,
+                    Access::Nbd => disk.nbd,
                 };
                 volumes.entry(worker).or_default().push(target);
             }
-            Ok(volumes)
+            Ok((volumes, any_new))
         });
         Ok(made.await??)
     }
 
-    /// Leads the cluster into a condition, and says how it is then: whatever was done before is taken back first if it is
-    /// not `from` the one before; then these are done one after another, each with its waiting.
+    /// Leads the cluster into a condition: with `heal` whatever was done before is taken back first; then these are done one
+    /// after another, each with its waiting.
     pub(crate) async fn enter(
         &self,
         heal: bool,
         conditions: Vec<Condition>,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<Health, StudyError> {
+    ) -> Result<(), StudyError> {
         let entered = self.ask(stop, move |cluster, leave| {
             if heal {
                 cluster.heal(leave)?;
@@ -158,9 +161,22 @@ impl Stage {
                 }
                 wait(condition.wait.map_or(Duration::ZERO, |wait| wait.0), leave)?;
             }
-            cluster.health()
+            Ok(())
         });
         Ok(entered.await??)
+    }
+
+    /// How well the cluster is.
+    pub(crate) async fn health(&self, stop: &mut watch::Receiver<bool>) -> Result<Health, StudyError> {
+        Ok(self.ask(stop, |cluster, _| cluster.health()).await??)
+    }
+
+    /// The nodes that have ended though nobody asked them to.
+    pub(crate) async fn ended_unasked(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Vec<String>, StudyError> {
+        Ok(self.ask(stop, |cluster, _| Ok(cluster.ended_unasked())).await??)
     }
 
     /// Asks the cluster something.
@@ -180,10 +196,8 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.leave.store(true, Ordering::Relaxed);
         self.asks = None;
-        if let Some(thread) = self.thread.take() {
-            // It stops its nodes, each wait of which has a limit.
-            let _ = thread.join();
-        }
+        // Nothing is ever sent: it ends when the thread has stopped its nodes.
+        let _ = self.ended.recv_timeout(STOPS);
     }
 }
 

@@ -1,5 +1,8 @@
 //! What a run has its own cluster do: make the disks, and lead it from condition to condition.
 
+use loadline_measure::audit::{Finding, FindingKind};
+
+use crate::conditions::Condition;
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
 use crate::plan::{Purpose, Step};
@@ -13,7 +16,18 @@ impl<W: Workers> Runner<'_, W> {
         let Some(stage) = self.stage.as_ref().filter(|_| !self.is_measured()) else { return Ok(()) };
         let folder = &self.owned.folder;
         let workers = &folder.manifest.workers;
-        self.volumes = stage.volumes(&folder.manifest.study, &folder.plan, workers, &mut self.stop).await?;
+        let (volumes, any_new) =
+            stage.volumes(&folder.manifest.study, &folder.plan, workers, &mut self.stop).await?;
+        self.volumes = volumes;
+        if any_new {
+            // Somebody has removed the cluster of a run that is resumed: what its disks held, and what the journals say of
+            // it, is gone.
+            let _ = std::fs::remove_dir_all(folder.path().join("verify"));
+            std::fs::create_dir_all(folder.path().join("verify"))
+                .map_err(|e| StudyError::io("make", &folder.path().join("verify"), &e))?;
+            self.owned.folder.manifest.filled = false;
+            self.owned.save()?;
+        }
         Ok(())
     }
 
@@ -43,10 +57,16 @@ impl<W: Workers> Runner<'_, W> {
         let to_enter = conditions[from.unwrap_or(0)..=place].to_vec();
         self.shared.lock().show(Update::Notice(&format!("condition {name}")));
         let began = std::time::Instant::now();
-        let health = stage.enter(from.is_none(), to_enter, &mut self.stop).await?;
+        // What was not measured in between was not written either, and does not come back.
+        let is_again = self.entered.is_none() && place > 0;
+        self.out_of_turn = is_again && to_enter.iter().any(Condition::returns);
+        stage.enter(from.is_none(), to_enter, &mut self.stop).await?;
         let (study, plan) = (&manifest.study, &self.owned.folder.plan);
-        self.volumes = stage.volumes(study, plan, &manifest.workers, &mut self.stop).await?;
+        (self.volumes, _) = stage.volumes(study, plan, &manifest.workers, &mut self.stop).await?;
+        let health = stage.health(&mut self.stop).await?;
         self.entered = Some((repeat, place));
+        // The load that was put on before was of another condition.
+        self.warm = None;
         let event = RunEvent::ConditionEntered {
             condition: name.clone(),
             repeat: step.repeat,
@@ -56,5 +76,30 @@ impl<W: Workers> Runner<'_, W> {
             left_bytes: health.left_bytes,
         };
         self.owned.events.run(&event)
+    }
+
+    /// What makes a step doubtful that was measured on the run's own cluster: a node that ended by itself, or a condition
+    /// that was not reached as the ones before it lead to it.
+    pub(crate) async fn staged(&mut self) -> Result<Vec<Finding>, StudyError> {
+        let Some(stage) = &self.stage else { return Ok(Vec::new()) };
+        let mut findings = Vec::new();
+        for ended in stage.ended_unasked(&mut self.stop).await? {
+            findings.push(Finding::doubt(
+                FindingKind::TwoVariables,
+                "the cluster as the condition has it",
+                ended,
+                "The figures are of another condition. See the node's log, and free memory or space; then run the study anew.",
+            ));
+        }
+        if self.out_of_turn {
+            findings.push(Finding::doubt(
+                FindingKind::TwoVariables,
+                "the condition to be reached from the one before, after its loads",
+                "that it was begun anew when the run was resumed, with no load in between",
+                "What a node missed while it was gone was not written, so that less had to be copied to it. Run the study anew if \
+                 that matters.",
+            ));
+        }
+        Ok(findings)
     }
 }

@@ -16,7 +16,8 @@ use thiserror::Error;
 use crate::file::Study;
 use crate::folder::result::StepResult;
 use crate::limit::Verdict;
-use crate::plan::Purpose;
+use crate::name::Name;
+use crate::plan::{Purpose, without};
 
 /// Who must reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub struct CriterionError {
 pub struct Candidate {
     /// What the load is called: its label first, its family, the name of its table.
     pub names: Vec<String>,
+    /// The condition of the storage in which it was measured.
+    pub condition: Option<Name>,
     /// The search that asked for it, and the load that it asked for.
     pub probe: Option<(u32, u64)>,
     /// How many nodes took part.
@@ -96,8 +99,14 @@ impl Candidate {
             names: [Some(result.step.label.clone()), Some(result.step.family.clone())]
                 .into_iter()
                 .chain([result.step.table.as_ref().map(ToString::to_string)])
+                .chain([result
+                    .step
+                    .condition
+                    .as_ref()
+                    .map(|condition| without(&result.step.label, condition))])
                 .flatten()
                 .collect(),
+            condition: result.step.condition.clone(),
             probe: match result.step.purpose {
                 Purpose::Search { search, load } => Some((search, load.to_bits())),
                 _ => None,
@@ -161,7 +170,7 @@ impl Candidates {
             one.least_node = (0.0, 0.0);
         }
         let decide = |criterion: &Criterion| {
-            let Verdict { limit, held, found } = criterion.judge(&self.0);
+            let Verdict { limit, held, found } = criterion.in_each(study, &self.0);
             let held = complete.then_some(held);
             let found = if complete { found } else { format!("{found}, so far: the run is not complete") };
             Decision { criterion: limit, held, found }
@@ -276,6 +285,34 @@ impl Criterion {
         }
     }
 
+    /// Judges the loads of each condition by themselves: it holds if it holds in every one in which a load that it is about
+    /// was measured. Of a study without conditions, all loads together.
+    fn in_each(&self, study: &Study, loads: &[Vec<Candidate>]) -> Verdict {
+        let about = |load: &&Vec<Candidate>| {
+            load.first().is_some_and(|first| self.is_about(&first.names, &first.profile))
+        };
+        let of = |name: &Name| {
+            let here =
+                |load: &&Vec<Candidate>| load.first().is_some_and(|one| one.condition.as_ref() == Some(name));
+            loads.iter().filter(about).filter(here).cloned().collect::<Vec<_>>()
+        };
+        let conditions = study.condition.iter().map(|condition| (&condition.name, of(&condition.name)));
+        let judged: Vec<(&Name, Verdict)> = conditions
+            .filter(|(_, loads)| !loads.is_empty())
+            .map(|(name, loads)| (name, self.judge(&loads)))
+            .collect();
+        if judged.is_empty() {
+            return self.judge(loads);
+        }
+        let found: Vec<String> =
+            judged.iter().map(|(name, verdict)| format!("{name}: {}", verdict.found)).collect();
+        Verdict {
+            limit: self.text.clone(),
+            held: judged.iter().all(|(_, verdict)| verdict.held),
+            found: found.join("; "),
+        }
+    }
+
     /// Judges the loads of a study, each over its repeats: it holds if one of them that it is about reaches the figure
     /// within the latency, both by the median of its repeats. A load of which a repeat lost workers or had errors
     /// holds nothing.
@@ -360,6 +397,7 @@ mod tests {
             .map(|((name, profile), node, p95)| {
                 vec![Candidate {
                     names: vec![name.to_string()],
+                    condition: None,
                     probe: None,
                     nodes: 2,
                     profile: profile.clone(),

@@ -10,14 +10,18 @@ use crate::error::TargetError;
 
 /// How long a question about how things are may take: a node that does not answer is told from one that is slow.
 const QUICK: Duration = Duration::from_secs(3);
-/// How long a change may take: longer than anything that a node waits for.
-const PATIENT: Duration = Duration::from_secs(90);
+/// How long a change may take: of a cluster on one machine each is done in a second or two.
+const PATIENT: Duration = Duration::from_secs(30);
 /// So often who was asked may name somebody else.
 const MOST_REDIRECTS: usize = 4;
 
 /// How everything is.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Status {
+    /// The cluster's id.
+    pub(crate) cluster: String,
+    /// The node that was asked.
+    pub(crate) asked: String,
     pub(crate) nodes: Vec<Node>,
     pub(crate) devices: Vec<Device>,
     pub(crate) volumes: Vec<Volume>,
@@ -50,6 +54,7 @@ pub(crate) struct Volume {
 /// A replica.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Replica {
+    pub(crate) id: u64,
     pub(crate) group: u32,
     pub(crate) node: String,
     /// `in sync`, `away`, or what else it is.

@@ -23,6 +23,8 @@ use crate::process::NodeProcess;
 
 /// How long a node that was started may take to answer.
 const ANSWERS: Duration = Duration::from_secs(20);
+/// After so long every node knows who is gone or back: some leases of 0.6 s.
+const KNOWN_AFTER: Duration = Duration::from_millis(1_500);
 /// How long the volumes of a node that is gone may take to be served by another.
 const TAKEN_OVER: Duration = Duration::from_secs(30);
 /// How often a node that was started is asked.
@@ -39,8 +41,8 @@ pub struct ClusterSpec {
     pub program: PathBuf,
     /// Where everything is; made if it is not there.
     pub folder: PathBuf,
-    /// Nodes: `node-1`, `node-2`, ...
-    pub nodes: u32,
+    /// The names of its nodes, 1 to 32.
+    pub nodes: Vec<String>,
     /// The size of each node's device, a file.
     pub device: ByteSize,
 }
@@ -60,6 +62,17 @@ pub struct VolumeSpec {
     pub node: String,
 }
 
+/// How a volume is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// By the shared memory of programs on the node that owns it.
+    pub local: Target,
+    /// From anywhere.
+    pub nbd: Target,
+    /// Whether it was not there before: nothing was ever written to it.
+    pub is_new: bool,
+}
+
 /// What was done to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -69,8 +82,10 @@ enum State {
     Killed,
     /// Its process stands still.
     Frozen,
-    /// It has a fault on purpose, which can be taken back while it runs.
-    Harmed,
+    /// It does everything, only slower.
+    Slow,
+    /// No other node hears it.
+    Cut,
     /// Its device failed: it is used again when the node is started again.
     Failed,
 }
@@ -89,25 +104,30 @@ struct Node {
 pub struct Cluster {
     spec: ClusterSpec,
     nodes: Vec<Node>,
+    /// What the cluster calls itself.
+    id: String,
 }
 
 impl Cluster {
     /// Makes it, or goes on with what is in its folder, and waits until every node answers. `stop` turning true ends the
     /// waiting, with an error of kind `Interrupted`.
     pub fn start(spec: ClusterSpec, stop: &AtomicBool) -> Result<Cluster, TargetError> {
-        if !(1..=32).contains(&spec.nodes) {
-            return Err(TargetError::usage(format!("{} nodes: 1 to 32 are possible", spec.nodes)));
+        if !(1..=32).contains(&spec.nodes.len()) {
+            return Err(TargetError::usage(format!("{} nodes: 1 to 32 are possible", spec.nodes.len())));
         }
         fs::create_dir_all(&spec.folder).map_err(|e| TargetError::io("make", &spec.folder, &e))?;
-        let network = network(&spec.folder)?;
+        let network = network(&spec.folder, &spec.nodes)?;
         let cluster = spec.folder.join("cluster.db");
+        let id_file = spec.folder.join("id");
         if !cluster.exists() {
             let mut init = Command::new(&spec.program);
-            run(init.args(["san", "init"]).arg(&cluster))?;
+            let said = run(init.args(["san", "init"]).arg(&cluster))?;
+            // "cluster ID is made, in PATH"
+            let id = said.split_whitespace().nth(1).unwrap_or_default().to_string();
+            fs::write(&id_file, id).map_err(|e| TargetError::io("write", &id_file, &e))?;
         }
         let mut nodes = Vec::new();
-        for number in 1..=spec.nodes {
-            let name = format!("node-{number}");
+        for (name, number) in spec.nodes.iter().cloned().zip(1..) {
             let address = addresses(network, number);
             let config = spec.folder.join(&name).join("node.toml");
             if !config.exists() {
@@ -116,10 +136,12 @@ impl Cluster {
                 run(join.arg(spec.folder.join(&name)).args(["--address", &address.to_string()]))?;
                 allow_faults(&config)?;
             }
+            lies_here(&config, &spec.folder.join(&name))?;
             let api = Api(SocketAddr::from((address, PORTS[0])));
             nodes.push(Node { name, api, config, process: None, state: State::Up });
         }
-        let mut cluster = Cluster { spec, nodes };
+        let id = fs::read_to_string(&id_file).map_err(|e| TargetError::io("read", &id_file, &e))?;
+        let mut cluster = Cluster { spec, nodes, id };
         for index in 0..cluster.nodes.len() {
             cluster.launch(index)?;
         }
@@ -141,9 +163,8 @@ impl Cluster {
         node.process.as_ref().map(NodeProcess::pid)
     }
 
-    /// Makes sure that a volume is there and attached at its node, and says how it is used: by the shared memory of
-    /// programs on its node, and from anywhere.
-    pub fn volume(&self, volume: &VolumeSpec) -> Result<(Target, Target), TargetError> {
+    /// Makes sure that a volume is there and attached at its node, and says how it is used.
+    pub fn volume(&self, volume: &VolumeSpec) -> Result<Disk, TargetError> {
         let api = self.alive()?;
         let known = api.status()?.volumes.into_iter().find(|known| known.name == volume.name);
         if known.is_none() {
@@ -157,6 +178,7 @@ impl Cluster {
             api.post::<Value>("/v1/volumes", &wanted)?;
         }
         let attach = format!("/v1/volumes/{}/attach", volume.name);
+        let is_new = known.is_none();
         let here = known.is_some_and(|known| known.attached.as_deref() == Some(volume.node.as_str()));
         // Attached there already, it is said how; elsewhere, it is taken over.
         let body = if here { json!({}) } else { json!({ "node": volume.node }) };
@@ -165,7 +187,17 @@ impl Cluster {
             let parsed: Result<Target, _> = text.parse();
             parsed.map_err(|e| TargetError::failed(format!("volume {}: {e}", volume.name)))
         };
-        Ok((target(format!("vhost-user:{}", used.vhost_user))?, target(used.nbd)?))
+        Ok(Disk { local: target(format!("vhost-user:{}", used.vhost_user))?, nbd: target(used.nbd)?, is_new })
+    }
+
+    /// The nodes that have ended though nobody asked them to, and how.
+    pub fn ended_unasked(&mut self) -> Vec<String> {
+        let nodes = self.nodes.iter_mut().filter(|node| node.state != State::Killed);
+        let ended = |node: &mut Node| {
+            let how = node.process.as_mut().and_then(NodeProcess::ended)?;
+            Some(format!("{} has ended: {how}", node.name))
+        };
+        nodes.filter_map(ended).collect()
     }
 
     /// Takes back whatever was done to any node.
@@ -180,9 +212,13 @@ impl Cluster {
 
     /// How a volume is used now: at its own node if nothing was done to that, else at whichever has taken it over, which is
     /// waited for.
-    pub fn placed(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<(Target, Target), TargetError> {
-        let is_home = self.nodes.iter().any(|node| node.name == volume.node && node.state == State::Up);
-        if is_home {
+    pub fn placed(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<Disk, TargetError> {
+        // Who is slow, cut off or has no device any more owns what it owns; who is gone is done without.
+        let is_gone = |name: &str| {
+            let node = self.nodes.iter().find(|node| node.name == name);
+            node.is_none_or(|node| matches!(node.state, State::Killed | State::Frozen))
+        };
+        if !is_gone(&volume.node) {
             return self.volume(volume);
         }
         let begun = Instant::now();
@@ -190,8 +226,7 @@ impl Cluster {
             let seen = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
             let served = seen.filter(|seen| seen.health.as_deref().is_some_and(|health| health != "waiting"));
             let owner = served.and_then(|seen| seen.owner);
-            let is_up = |name: &String| self.nodes.iter().any(|n| n.name == *name && n.state == State::Up);
-            if let Some(owner) = owner.filter(is_up) {
+            if let Some(owner) = owner.filter(|owner| !is_gone(owner)) {
                 return self.volume(&VolumeSpec { node: owner, ..volume.clone() });
             }
             if begun.elapsed() > TAKEN_OVER {
@@ -209,31 +244,43 @@ impl Cluster {
     /// How well it is, as a node that answers sees it.
     pub fn health(&self) -> Result<Health, TargetError> {
         let status = self.alive()?.status()?;
+        let gone =
+            self.nodes.iter().filter(|node| matches!(node.state, State::Killed | State::Frozen)).count();
         let of = |words: &[&str]| {
             let is =
                 |volume: &&Volume| volume.health.as_deref().is_some_and(|health| words.contains(&health));
             status.volumes.iter().filter(is).count()
         };
-        let left = status.volumes.iter().flat_map(|volume| &volume.replicas);
+        // How much is left is known where a volume is owned.
+        let answering = self.nodes.iter().filter(|node| matches!(node.state, State::Up | State::Slow));
+        let seen: Vec<Status> = answering.filter_map(|node| node.api.status().ok()).collect();
+        let left = |id: u64| {
+            let replicas = seen.iter().flat_map(|status| &status.volumes).flat_map(|volume| &volume.replicas);
+            replicas.filter(|replica| replica.id == id).filter_map(|replica| replica.left_bytes).max()
+        };
+        let replicas = status.volumes.iter().flat_map(|volume| &volume.replicas);
         Ok(Health {
-            nodes_alive: status.nodes.iter().filter(|node| node.alive).count(),
+            nodes_alive: status.nodes.iter().filter(|node| node.alive).count().min(self.nodes.len() - gone),
             nodes: status.nodes.len(),
             waiting: of(&["waiting"]),
             degraded: of(&["degraded", "resyncing", "waiting"]),
             volumes: status.volumes.len(),
-            left_bytes: left.filter_map(|replica| replica.left_bytes).sum(),
+            left_bytes: replicas.filter_map(|replica| left(replica.id)).sum(),
         })
     }
 
-    /// Waits until every volume has all its copies in sync, at most so long. Whether it has.
+    /// Waits until every volume has all its copies in sync and has had them for a while, at most so long. Whether it has. A
+    /// node that has just gone or come is not known of at once.
     pub fn await_redundancy(&self, limit: Duration, stop: &AtomicBool) -> Result<bool, TargetError> {
         let begun = Instant::now();
+        let mut since: Option<Instant> = None;
         loop {
-            // A node that has just been killed may still be the one that is asked.
-            if self.health().is_ok_and(|health| health.is_redundant()) {
+            let is_so = self.health().is_ok_and(|health| health.is_redundant());
+            since = since.filter(|_| is_so).or_else(|| is_so.then(Instant::now));
+            if since.is_some_and(|since| since.elapsed() >= KNOWN_AFTER) {
                 return Ok(true);
             }
-            if begun.elapsed() > limit {
+            if since.is_none() && begun.elapsed() > limit {
                 return Ok(false);
             }
             pause(stop)?;
@@ -282,7 +329,7 @@ impl Cluster {
                     let drop = json!({ "fault": "drop_peer", "node": other.name });
                     api.post::<Value>("/v1/test-faults", &drop)?;
                 }
-                State::Harmed
+                State::Cut
             }
             FaultKind::FailDevice => {
                 for device in self.devices(index)? {
@@ -298,7 +345,7 @@ impl Cluster {
                         json!({ "fault": "slow_device", "device": device, "milliseconds": milliseconds });
                     api.post::<Value>("/v1/test-faults", &slow)?;
                 }
-                State::Harmed
+                State::Slow
             }
             FaultKind::Return => State::Up,
         };
@@ -329,13 +376,18 @@ impl Cluster {
         let begun = Instant::now();
         let node = &mut self.nodes[index];
         loop {
-            let why = match node.api.status() {
-                Ok(_) => return Ok(()),
-                Err(error) => error.message,
-            };
+            let answer = node.api.status();
+            // Whoever answers where it would have listened is another cluster's.
             if let Some(how) = node.process.as_mut().and_then(NodeProcess::ended) {
                 return Err(TargetError::failed(format!("{} of the cluster has ended: {how}", node.name)));
             }
+            let why = match answer {
+                Ok(status) if status.cluster == self.id && status.asked == node.name => return Ok(()),
+                Ok(status) => {
+                    format!("{} of another cluster, {}, answers there", status.asked, status.cluster)
+                }
+                Err(error) => error.message,
+            };
             if begun.elapsed() > ANSWERS {
                 return Err(TargetError::failed(format!(
                     "{} of the cluster does not answer within {} s: {why}",
@@ -368,7 +420,7 @@ impl Cluster {
     /// A node to which nothing was done.
     fn alive(&self) -> Result<Api, TargetError> {
         let up = self.nodes.iter().find(|node| matches!(node.state, State::Up));
-        let any = up.or_else(|| self.nodes.iter().find(|node| node.state == State::Harmed));
+        let any = up.or_else(|| self.nodes.iter().find(|node| node.state == State::Slow));
         any.map(|node| node.api)
             .ok_or_else(|| TargetError::failed("no node of the cluster is left to be asked"))
     }
@@ -379,7 +431,11 @@ impl Cluster {
         let lost = |name: &str| {
             let here = |node: &&Node| node.name == name;
             name == self.nodes[index].name
-                || self.nodes.iter().find(here).is_none_or(|node| node.state != State::Up)
+                || self
+                    .nodes
+                    .iter()
+                    .find(here)
+                    .is_none_or(|node| !matches!(node.state, State::Up | State::Slow))
         };
         for volume in &status.volumes {
             let groups: BTreeSet<u32> = volume.replicas.iter().map(|replica| replica.group).collect();
@@ -413,7 +469,7 @@ impl Cluster {
                     process.signal(Signal::SIGCONT)?;
                 }
             }
-            State::Harmed => {
+            State::Slow | State::Cut => {
                 self.nodes[index].api.delete::<Value>("/v1/test-faults")?;
             }
             State::Failed => {
@@ -441,15 +497,15 @@ fn pause(stop: &AtomicBool) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// Runs a command to its end.
-fn run(command: &mut Command) -> Result<(), TargetError> {
+/// Runs a command to its end. What it said.
+fn run(command: &mut Command) -> Result<String, TargetError> {
     let output = command.stdin(Stdio::null()).output();
     let output = match output {
         Ok(output) => output,
         Err(e) => return Err(TargetError::failed(format!("{command:?} cannot be run: {e}"))),
     };
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(TargetError::failed(format!(
         "{command:?} failed: {}",
@@ -470,12 +526,26 @@ fn allow_faults(config: &Path) -> Result<(), TargetError> {
     fs::write(config, text).map_err(|e| TargetError::io("write", config, &e))
 }
 
+/// That a node's configuration is of this folder, and not of one that this is a copy of.
+fn lies_here(config: &Path, folder: &Path) -> Result<(), TargetError> {
+    let text = fs::read_to_string(config).map_err(|e| TargetError::io("read", config, &e))?;
+    let folder = std::path::absolute(folder).map_err(|e| TargetError::io("find", folder, &e))?;
+    let named = format!("folder = {:?}", folder.display().to_string());
+    match text.lines().any(|line| line.trim() == named) {
+        true => Ok(()),
+        false => Err(TargetError::usage(format!(
+            "{} is of a cluster in another folder: a run with a cluster cannot be copied or moved. Run the study anew",
+            config.display()
+        ))),
+    }
+}
+
 fn addresses(network: Ipv4Addr, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(network.to_bits() + number)
 }
 
 /// The network of the cluster in this folder: where it was, or one within 127.0.0.0/8 that nobody uses.
-fn network(folder: &Path) -> Result<Ipv4Addr, TargetError> {
+fn network(folder: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
     let file = folder.join("network");
     if let Ok(text) = fs::read_to_string(&file) {
         let wrong = |e| TargetError::failed(format!("{} names no network: {e}", file.display()));
@@ -487,12 +557,14 @@ fn network(folder: &Path) -> Result<Ipv4Addr, TargetError> {
         Ipv4Addr::new(127, 10 + (mixed % 200) as u8, 1 + ((mixed >> 8) % 250) as u8, 0)
     });
     let is_free = |network: &Ipv4Addr| {
-        let at = |port| TcpListener::bind((addresses(*network, 1), port)).is_ok();
-        PORTS.iter().all(|port| at(*port))
+        (1..).zip(nodes).all(|(number, _)| {
+            PORTS.iter().all(|port| TcpListener::bind((addresses(*network, number), *port)).is_ok())
+        })
     };
     let network = candidates.into_iter().find(is_free).ok_or_else(|| {
         TargetError::failed(format!(
-            "no free network for a cluster within 127.0.0.0/8 in {MOST_NETWORKS} tries"
+            "no free network for a cluster within 127.0.0.0/8 in {MOST_NETWORKS} tries: does something listen at every \
+             address on one of the ports {PORTS:?}?"
         ))
     })?;
     fs::write(&file, format!("{network}\n")).map_err(|e| TargetError::io("write", &file, &e))?;

@@ -16,7 +16,7 @@ pub mod fault;
 pub mod health;
 mod process;
 
-pub use cluster::{Cluster, ClusterSpec, VolumeSpec};
+pub use cluster::{Cluster, ClusterSpec, Disk, VolumeSpec};
 pub use error::TargetError;
 pub use fault::{Fault, FaultKind};
 pub use health::Health;

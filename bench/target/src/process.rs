@@ -60,9 +60,12 @@ impl NodeProcess {
 
     /// Kills it, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
-        // It may have ended already.
+        // It may have ended already; one whose I/O hangs in the kernel is left to the kernel.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let begun = Instant::now();
+        while begun.elapsed() < STOPS && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Tells it to end.

@@ -33,8 +33,8 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
         ),
     };
     let disks = match plan.disk_size {
-        Some(size) => match plan.volume_copies {
-            Some(copies) => format!("volumes of {} with {copies} copies", human(size)),
+        Some(size) => match plan.cluster {
+            Some(cluster) => format!("volumes of {} with {} copies", human(size), cluster.copies),
             None => format!("files of {}", human(size)),
         },
         None if found.devices.is_empty() => "existing devices".into(),

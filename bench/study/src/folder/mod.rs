@@ -37,6 +37,7 @@ use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
 use crate::plan::{Plan, Step};
 use crate::searches::{Measured, SearchResult};
+use crate::stage;
 
 const STUDY: &str = "study.toml";
 const EVENTS: &str = "events.jsonl";
@@ -243,7 +244,7 @@ impl OwnedFolder {
             return Ok(());
         }
         let path = &self.folder.path;
-        for name in [STEPS, "verify", "workers", "disks"] {
+        for name in [STEPS, "verify", "workers", "disks", stage::FOLDER] {
             let _ = fs::remove_dir_all(path.join(name));
         }
         for name in [manifest::FILE, STUDY, EVENTS, LOCK] {
