@@ -97,6 +97,69 @@ fn every_fault_is_seen_and_taken_back_and_none_takes_the_last_copy() {
     }
 }
 
+#[test]
+fn a_node_is_filled_and_emptied_and_the_rest_goes_on() {
+    let folder = folder();
+    let stop = AtomicBool::new(false);
+    let mut cluster = Cluster::start(spec(folder.path()), &stop).unwrap();
+    let disks: Vec<Disk> = (1..=2).map(|number| cluster.volume(&volume(number)).unwrap()).collect();
+    let more = VolumeSpec { name: "more".into(), copies: 3, ..volume(1) };
+    let whole = cluster.health().unwrap();
+    cluster.inject(&fault(FaultKind::Fill, "node-2"), &stop).unwrap();
+    assert_eq!(cluster.health().unwrap(), whole, "what fills it is no volume of anybody");
+    let full = cluster.volume(&more).unwrap_err();
+    assert!(full.message.contains("add a device"), "{full}");
+    let twice = cluster.inject(&fault(FaultKind::Kill, "node-2"), &stop).unwrap_err();
+    assert!(twice.kind == ErrorKind::Usage && twice.message.contains("return first"), "{twice}");
+    // It owns what it owns, and has room for what it was promised.
+    for disk in &disks {
+        let local = disk.local.to_string();
+        let load = ["-p", "B64-T1-O8-W100-PS", "--destroy-data", "--warm-up", "0s", "--for", "2s"];
+        let said = run([&["bench", &*local][..], &load].concat());
+        assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    }
+    // Another fault beside it is not refused for the one copy of what fills it.
+    cluster.inject(&fault(FaultKind::Kill, "node-3"), &stop).unwrap();
+    cluster.inject(&fault(FaultKind::Return, "node-3"), &stop).unwrap();
+    assert!(cluster.await_redundancy(LIMIT, &stop).unwrap(), "{:?}", cluster.health());
+    cluster.inject(&fault(FaultKind::Return, "node-2"), &stop).unwrap();
+    cluster.volume(&more).unwrap();
+    // What a run left behind that was stopped is gone at the next start.
+    cluster.inject(&fault(FaultKind::Fill, "node-3"), &stop).unwrap();
+    cluster.stop();
+    let mut cluster = Cluster::start(spec(folder.path()), &stop).unwrap();
+    assert!(cluster.await_redundancy(LIMIT, &stop).unwrap(), "{:?}", cluster.health());
+    let none = cluster.inject(&fault(FaultKind::Return, "node-3"), &stop).unwrap_err();
+    assert!(none.message.contains("nothing was done to it"), "{none}");
+    cluster.stop();
+}
+
+#[test]
+fn what_the_nodes_count_is_what_was_asked_and_each_copy_is_logged_once() {
+    let folder = folder();
+    let stop = AtomicBool::new(false);
+    let mut cluster = Cluster::start(spec(folder.path()), &stop).unwrap();
+    let disk = cluster.volume(&volume(1)).unwrap();
+    let before = cluster.counters().unwrap();
+    let local = disk.local.to_string();
+    let load = ["-p", "B4-T1-O8-W50-PR", "--destroy-data", "--warm-up", "0s", "--for", "2s"];
+    let said = run([&["bench", &*local][..], &load].concat());
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    let counted = cluster.counters().unwrap().since(&before).unwrap();
+    let total = counted.total();
+    assert_eq!(counted.nodes["node-1"].front_reads, total.front_reads, "only its owner counts what is asked");
+    assert!(total.front_reads > 0 && total.front_errors == 0, "{total:?}");
+    assert_eq!(total.front_write_bytes, 4096 * total.front_writes);
+    // Two copies, each with a header of a sector; and beside them what replicas keep of themselves.
+    let least = 2 * (total.front_write_bytes + 512 * total.front_writes);
+    let over = total.log_write_bytes as f64 / least as f64;
+    assert!((1.0..1.05).contains(&over), "{over}: {total:?}");
+    cluster.inject(&fault(FaultKind::Kill, "node-1"), &stop).unwrap();
+    let without = cluster.counters().unwrap();
+    assert!(!without.nodes.contains_key("node-1") && without.since(&before).is_none());
+    cluster.stop();
+}
+
 const STUDY: &str = r#"
 name = "own"
 profiles = ["B4-T1-O4-W50-PR"]

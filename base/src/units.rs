@@ -85,6 +85,9 @@ impl fmt::Display for ByteSize {
 pub struct TimeSpan(pub Duration);
 
 impl TimeSpan {
+    /// No time at all.
+    pub const ZERO: TimeSpan = TimeSpan(Duration::ZERO);
+
     /// `n` seconds.
     pub const fn seconds(n: u64) -> TimeSpan {
         TimeSpan(Duration::from_secs(n))

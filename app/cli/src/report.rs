@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use loadline_report::compare::{Comparison, Run};
-use loadline_report::{Report, findings, fio, goals, json, table, verdict, write};
+use loadline_report::{Report, faults, findings, fio, goals, json, table, verdict, write};
 use loadline_study::{RunFolder, StudyError};
 
 use crate::exit::Exit;
@@ -97,6 +97,10 @@ pub(crate) fn print(report: &Report) {
     let loads = table::loads(report);
     if !loads.is_empty() {
         out::write(format!("\n{loads}").as_bytes());
+    }
+    let faults = faults::text(&report.faults);
+    if !faults.is_empty() {
+        out::write(format!("\n{faults}").as_bytes());
     }
     let verdict = verdict::text(&report.verdict);
     if !verdict.is_empty() {

@@ -21,6 +21,7 @@ use crate::error::FleetError;
 use crate::event::{FleetEvent, Loss, LossReason};
 use crate::event_queue::EventQueue;
 use crate::inbound::{Inbound, LinkNumber, Refusal};
+use crate::midway::Midway;
 use crate::process::{Launch, LocalWorker};
 use crate::spec::{FleetSpec, Placement, WorkerId, WorkerInfo, is_name};
 use crate::token::random_token;
@@ -63,6 +64,8 @@ pub(crate) enum Happening {
     Lost(WorkerId, Loss),
     /// The time that was asked for is there.
     Tick,
+    /// Something is to be done to workers that measure.
+    Midway(Midway),
     /// Nobody waits for the operation any more.
     Cancelled,
 }
@@ -81,6 +84,8 @@ pub(crate) struct Controller {
     pub(crate) events: EventQueue,
     /// Ends when nobody waits for the operation any more.
     pub(crate) alive: Option<oneshot::Receiver<()>>,
+    /// What is to be done to workers in the step that runs.
+    pub(crate) midway: Option<mpsc::Receiver<Midway>>,
     /// The agreed instant of start of the step that runs.
     pub(crate) zero: Option<Nanos>,
     last_task: u64,
@@ -132,6 +137,7 @@ impl Controller {
             inbox,
             events,
             alive: None,
+            midway: None,
             zero: None,
             last_task: 0,
             strangers: 0,
@@ -150,7 +156,7 @@ impl Controller {
 
     /// What ends when nobody waits for the operation any more.
     pub(crate) fn begin(&mut self, alive: oneshot::Receiver<()>) {
-        (self.alive, self.zero) = (Some(alive), None);
+        (self.alive, self.midway, self.zero) = (Some(alive), None, None);
     }
 
     pub(crate) fn add_member(&mut self, id: WorkerId, node: String, local: Option<Local>) {
@@ -169,6 +175,14 @@ impl Controller {
             let inbound = tokio::select! {
                 Some(inbound) = self.inbox.recv() => inbound,
                 () = sleep_until(until) => return Happening::Tick,
+                change = changed(&mut self.midway) => match change {
+                    Some(change) => return Happening::Midway(change),
+                    // Whoever could have asked for something does not any more.
+                    None => {
+                        self.midway = None;
+                        continue;
+                    }
+                },
                 () = gone(&mut self.alive) => {
                     self.alive = None;
                     return Happening::Cancelled;
@@ -388,6 +402,14 @@ async fn gone(alive: &mut Option<oneshot::Receiver<()>>) {
     match alive {
         // It carries nothing: either way the other end is gone.
         Some(alive) => drop(alive.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for something that is to be done midway; for ever if there is nobody to ask.
+async fn changed(midway: &mut Option<mpsc::Receiver<Midway>>) -> Option<Midway> {
+    match midway {
+        Some(changes) => changes.recv().await,
         None => std::future::pending().await,
     }
 }

@@ -116,6 +116,13 @@ pub enum FleetEvent {
         /// Why and when.
         loss: Loss,
     },
+    /// A worker was killed on purpose while it measures: its host is gone. It is not lost as long as it may be started again.
+    Killed {
+        /// Who.
+        worker: WorkerInfo,
+        /// When, in seconds since the agreed instant of start.
+        after_s: f64,
+    },
     /// A long operation went on.
     Progress {
         /// Which worker.

@@ -22,6 +22,7 @@ use crate::error::FleetError;
 use crate::event::{EventSink, LossReason, Operation};
 use crate::event_queue::EventQueue;
 use crate::link::Link;
+use crate::midway::Changes;
 use crate::network::LinkSpeed;
 use crate::operation::{NO_PROGRESS, SHORT_ORDER};
 use crate::outcome::{PerWorker, StepOutcome};
@@ -43,7 +44,7 @@ enum Request {
     MakeFiles(BTreeMap<WorkerId, Vec<FileToMake>>, Answer<MadeFiles>),
     RemoveFiles(BTreeMap<WorkerId, Vec<FileToRemove>>, Answer<PerWorker<()>>),
     Fill(BTreeMap<WorkerId, Job>, Answer<PerWorker<()>>),
-    Measure(BTreeMap<WorkerId, Job>, Answer<StepOutcome>),
+    Measure(BTreeMap<WorkerId, Job>, Option<Changes>, Answer<StepOutcome>),
     Scan(BTreeMap<WorkerId, Job>, Answer<PerWorker<VerifyReport>>),
     MeasureLink(Link, Answer<Result<LinkSpeed, String>>),
 }
@@ -166,8 +167,17 @@ impl Fleet {
     /// that could not begin or are lost on the way are in the outcome, even if all are. When the brake (`stop_if`) of
     /// one ends its load, all are stopped, and it is an error of kind `Limit`.
     pub async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError> {
+        self.measure_through(jobs, None).await
+    }
+
+    /// The same; while they measure, workers may be killed and started again.
+    pub async fn measure_through(
+        &mut self,
+        jobs: &BTreeMap<WorkerId, Job>,
+        changes: Option<Changes>,
+    ) -> Result<StepOutcome, FleetError> {
         let jobs = jobs.clone();
-        self.ask(|answer| Request::Measure(jobs, answer)).await
+        self.ask(|answer| Request::Measure(jobs, changes, answer)).await
     }
 
     /// Reads and checks every block that the jobs' journals know.
@@ -282,8 +292,8 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Asked>
                 let result = controller.carry_out(orders, NO_PROGRESS, Some(Operation::Fill), done).await;
                 reply(controller, answer, result).await;
             }
-            Request::Measure(jobs, answer) => {
-                let result = controller.measure(&jobs).await;
+            Request::Measure(jobs, changes, answer) => {
+                let result = controller.measure(&jobs, changes).await;
                 reply(controller, answer, result).await;
             }
             Request::MeasureLink(link, answer) => {

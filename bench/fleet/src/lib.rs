@@ -14,6 +14,7 @@
 //! | [`outcome`] | what an operation came to, worker by worker |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
+//! | [`midway`] | what is done to workers while they measure: killed with their host, started again |
 //! | [`network`], [`link`] | the network between two workers, measured bare |
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
@@ -36,6 +37,7 @@ mod lifecycle;
 pub mod link;
 mod live;
 mod load_thread;
+pub mod midway;
 pub mod network;
 mod operation;
 pub mod outcome;
@@ -52,6 +54,7 @@ pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
 pub use fleet::{Fleet, MadeFiles};
 pub use join::WorkerOptions;
 pub use link::Link;
+pub use midway::{Changes, Midway};
 pub use network::LinkSpeed;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use process::TOKEN_VARIABLE;

@@ -14,7 +14,7 @@ use crate::token::random_token;
 use crate::wire::ToWorker;
 
 /// How long a process that was started may take to join: 64 at once on two cores take a second or two.
-const LOCAL_JOIN_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LOCAL_JOIN_LIMIT: Duration = Duration::from_secs(30);
 /// How long a joined worker that was lost is waited for, once for each loss.
 const REJOIN_LIMIT: Duration = Duration::from_secs(15);
 /// How long workers may take to leave when told to: longer than they wait for their I/O.
@@ -126,7 +126,7 @@ impl Controller {
                         }
                     }
                 }
-                Happening::Reply { .. } | Happening::Lost(..) => {}
+                Happening::Reply { .. } | Happening::Lost(..) | Happening::Midway(_) => {}
             }
         }
         for id in waiting {
@@ -138,7 +138,7 @@ impl Controller {
     }
 
     /// Whether a process has ended before it joined; then that is why it is not there.
-    async fn note_early_end(&mut self, id: &WorkerId) -> bool {
+    pub(crate) async fn note_early_end(&mut self, id: &WorkerId) -> bool {
         let Some(member) = self.members.get_mut(id) else { return true };
         let Some(process) = member.local.as_mut().and_then(|l| l.process.as_mut()) else { return false };
         let Some(obituary) = process.ended().await else { return false };

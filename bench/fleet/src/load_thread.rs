@@ -98,7 +98,7 @@ impl State {
             Work::Do(Order::RemoveFiles(files)) => remove_files(&files).map(|()| Reply::FilesRemoved),
             Work::Do(Order::Fill(job)) => self.fill(task, &job, stop),
             Work::Do(Order::Prepare { job, watch }) => self.prepare(&job, watch.as_deref()),
-            Work::Do(Order::Run { start, hold_back }) => self.run(task, start, hold_back, stop),
+            Work::Do(Order::Run { start, hold_back, late }) => self.run(task, (start, late), hold_back, stop),
             Work::Do(Order::Scan(job)) => self.scan(task, &job, stop),
             Work::Do(Order::Listen { ip, key }) => {
                 let ip = ip.unwrap_or(self.ip);
@@ -139,7 +139,7 @@ impl State {
     fn run(
         &mut self,
         task: u64,
-        start: Nanos,
+        (start, late): (Nanos, bool),
         hold_back: Nanos,
         stop: &AtomicBool,
     ) -> Result<Reply, LoadError> {
@@ -169,7 +169,10 @@ impl State {
                 let _ = reply.blocking_send((task, Reply::Intervals(part)));
             }
         };
-        let outcome = prepared.run(start, stop, &mut sink);
+        let outcome = match late {
+            true => prepared.run_late(start, stop, &mut sink),
+            false => prepared.run(start, stop, &mut sink),
+        };
         tell_found(&self.reply);
         let outcome = outcome?;
         Ok(Reply::Measured(Box::new(Measured {

@@ -116,7 +116,7 @@ impl Controller {
                     self.stop_work(busy).await;
                     return Err(FleetError::interrupted());
                 }
-                Happening::Joined(_) => {}
+                Happening::Joined(_) | Happening::Midway(_) => {}
             }
         }
         self.retire(&useless).await;
@@ -144,7 +144,10 @@ impl Controller {
                     useless.insert(id);
                 }
                 Happening::Tick => break,
-                Happening::Reply { .. } | Happening::Joined(_) | Happening::Cancelled => {}
+                Happening::Reply { .. }
+                | Happening::Joined(_)
+                | Happening::Midway(_)
+                | Happening::Cancelled => {}
             }
         }
         useless.extend(stopping.into_keys());

@@ -15,6 +15,7 @@ use crate::controller::{Controller, Happening, unix_ms};
 use crate::error::{ErrorKind, FleetError};
 use crate::event::{FleetEvent, Loss, LossReason};
 use crate::live::Live;
+use crate::midway::{Before, Changes, Successor};
 use crate::operation::{SHORT_ORDER, failure};
 use crate::outcome::{StepOutcome, WorkerOutcome};
 use crate::spec::WorkerId;
@@ -87,12 +88,18 @@ fn validate(jobs: &BTreeMap<WorkerId, Job>) -> Result<(), FleetError> {
 }
 
 /// A running step.
-struct Step<'a> {
+pub(crate) struct Step<'a> {
     jobs: &'a BTreeMap<WorkerId, Job>,
     schedule: Schedule,
-    outcomes: BTreeMap<WorkerId, WorkerOutcome>,
+    pub(crate) outcomes: BTreeMap<WorkerId, WorkerOutcome>,
     /// Workers that have not ended, and the numbers of their orders.
-    running: BTreeMap<WorkerId, u64>,
+    pub(crate) running: BTreeMap<WorkerId, u64>,
+    /// Workers that were killed on purpose and are not started again yet.
+    pub(crate) out: BTreeSet<WorkerId>,
+    /// Those that are being started again.
+    pub(crate) successors: BTreeMap<WorkerId, Successor>,
+    /// What the killed ones had come to.
+    pub(crate) before: BTreeMap<WorkerId, Before>,
     /// Workers that have done their part: what befalls them later is not of this step.
     ended: BTreeSet<WorkerId>,
     /// Workers that are to be given up at the end of the step.
@@ -109,9 +116,15 @@ struct Step<'a> {
 impl Controller {
     /// One worker of each host, the first that is there or else one that is brought back, and the targets of all
     /// workers on that host: it watches the host. If it is lost, nobody does for the rest of the step.
-    fn watchers(&self, jobs: &BTreeMap<WorkerId, Job>) -> BTreeMap<WorkerId, Vec<Target>> {
+    fn watchers(
+        &self,
+        jobs: &BTreeMap<WorkerId, Job>,
+        may_go: &BTreeSet<WorkerId>,
+    ) -> BTreeMap<WorkerId, Vec<Target>> {
         let mut hosts: BTreeMap<String, (WorkerId, Vec<Target>)> = BTreeMap::new();
-        let (there, gone): (Vec<_>, Vec<_>) = jobs.iter().partition(|(id, _)| self.absent(id).is_none());
+        let (stay, go): (Vec<_>, Vec<_>) = jobs.iter().partition(|(id, _)| !may_go.contains(id));
+        let (there, gone): (Vec<_>, Vec<_>) =
+            stay.into_iter().chain(go).partition(|(id, _)| self.absent(id).is_none());
         for (id, job) in there.into_iter().chain(gone) {
             let (_, targets) = hosts.entry(self.info(id).host).or_insert_with(|| (id.clone(), Vec::new()));
             let room = MOST_WATCHED.saturating_sub(targets.len());
@@ -124,9 +137,11 @@ impl Controller {
     pub(crate) async fn measure(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
+        changes: Option<Changes>,
     ) -> Result<StepOutcome, FleetError> {
         validate(jobs)?;
-        let mut watchers = self.watchers(jobs);
+        let may_go = changes.as_ref().map_or(BTreeSet::new(), |changes| changes.may_go.clone());
+        let mut watchers = self.watchers(jobs, &may_go);
         let mut threads: BTreeMap<String, u32> = BTreeMap::new();
         for (id, job) in jobs {
             let on_host = threads.entry(self.info(id).host).or_default();
@@ -164,6 +179,9 @@ impl Controller {
             schedule,
             outcomes: BTreeMap::new(),
             running: BTreeMap::new(),
+            out: BTreeSet::new(),
+            successors: BTreeMap::new(),
+            before: BTreeMap::new(),
             ended: BTreeSet::new(),
             useless: BTreeSet::new(),
             tainted: BTreeSet::new(),
@@ -183,7 +201,7 @@ impl Controller {
             step.outcomes.insert(id.clone(), outcome);
             if ready {
                 let hold_back = FIRST_TURN + Nanos(TURNS.0 * rank / jobs.len() as u64);
-                match self.order(&id, Order::Run { start, hold_back }) {
+                match self.order(&id, Order::Run { start, hold_back, late: false }) {
                     Some(task) => drop(step.running.insert(id, task)),
                     // It was lost between the two orders; who it was and why is told when its connection ends.
                     None => {
@@ -194,31 +212,34 @@ impl Controller {
                 }
             }
         }
+        self.midway = changes.map(|changes| changes.orders);
         self.follow(&mut step).await?;
+        self.midway = None;
         Ok(StepOutcome { start_unix_ms, workers: step.outcomes, hosts: step.hosts })
     }
 
     /// Takes what the workers report until all have ended or are lost.
     async fn follow(&mut self, step: &mut Step<'_>) -> Result<(), FleetError> {
-        while !step.running.is_empty() {
+        while !step.is_over(Nanos::now()) {
             let happening = self.next(Instant::now() + LOOK_EVERY).await;
             let now = Nanos::now();
             match happening {
                 Happening::Reply { id, task, reply } if step.running.get(&id) == Some(&task) => {
                     self.hear(step, id, reply, now);
                 }
-                Happening::Reply { .. } | Happening::Joined(_) | Happening::Tick => {}
+                Happening::Reply { id, task, reply } => self.hear_successor(step, &id, task, reply),
+                Happening::Joined(id) => self.welcome_successor(step, &id),
+                Happening::Midway(change) => self.change(step, change).await,
+                Happening::Tick => {}
                 Happening::Lost(id, loss) => step.lose(&id, loss, true),
                 Happening::Cancelled => {
-                    let busy = std::mem::take(&mut step.running).into_keys().collect();
-                    self.stop_work(busy).await;
+                    self.stop_work(step.busy()).await;
                     return Err(FleetError::interrupted());
                 }
             }
             if let Some((id, why)) = step.braked.take() {
                 // What one worker finds too slow, the others must not go on to load.
-                let busy = std::mem::take(&mut step.running).into_keys().collect();
-                self.stop_work(busy).await;
+                self.stop_work(step.busy()).await;
                 self.retire(&step.useless).await;
                 return Err(FleetError {
                     kind: ErrorKind::Limit,
@@ -227,6 +248,7 @@ impl Controller {
                     ),
                 });
             }
+            self.look_after_successors(step).await;
             for second in step.live.due(now) {
                 self.events.emit(FleetEvent::Second(second));
             }
@@ -238,6 +260,7 @@ impl Controller {
                 }
             }
         }
+        self.count_out(step);
         for second in step.live.ended(Nanos::now()) {
             self.events.emit(FleetEvent::Second(second));
         }
@@ -301,6 +324,18 @@ impl Controller {
 }
 
 impl Step<'_> {
+    /// Whether nobody measures any more, nor will.
+    fn is_over(&self, now: Nanos) -> bool {
+        let is_awaited = !self.successors.is_empty() || !self.out.is_empty();
+        self.running.is_empty() && (!is_awaited || now > self.schedule.load_ends)
+    }
+
+    /// The workers that do something, which from now on are nobody's.
+    fn busy(&mut self) -> BTreeSet<WorkerId> {
+        let successors = std::mem::take(&mut self.successors).into_keys();
+        std::mem::take(&mut self.running).into_keys().chain(successors).collect()
+    }
+
     /// Adds a record to its worker's window.
     fn count(
         &mut self,
@@ -342,7 +377,14 @@ impl Step<'_> {
             self.tainted.insert(id.clone());
         }
         (outcome.findings, outcome.engine) = (findings, Some(engine));
-        let arrived = (outcome.window.completed(), outcome.window.errors());
+        let before = self.before.remove(id).unwrap_or_default();
+        if let Some(earlier) = before.verify {
+            outcome.verify.get_or_insert_default().merge(earlier);
+        }
+        let arrived = (
+            outcome.window.completed().saturating_sub(before.completed),
+            outcome.window.errors().saturating_sub(before.errors),
+        );
         if braked.is_none() && arrived != (completed, errors) {
             outcome.findings.push(Finding::doubt(
                 FindingKind::MissingIntervals,
@@ -357,7 +399,8 @@ impl Step<'_> {
         braked
     }
 
-    fn lose(&mut self, id: &WorkerId, loss: Loss, useless: bool) {
+    /// Takes down that a worker does not measure to the end.
+    pub(crate) fn lose(&mut self, id: &WorkerId, loss: Loss, useless: bool) {
         if useless {
             self.useless.insert(id.clone());
         }
@@ -368,6 +411,7 @@ impl Step<'_> {
             outcome.lost = Some(loss);
         }
         self.running.remove(id);
+        self.successors.remove(id);
     }
 }
 
@@ -405,6 +449,9 @@ mod tests {
             schedule: Schedule::new(Nanos(0), &jobs).unwrap(),
             outcomes: jobs.keys().map(|id| (id.clone(), outcome(id))).collect(),
             running: BTreeMap::new(),
+            out: BTreeSet::new(),
+            successors: BTreeMap::new(),
+            before: BTreeMap::new(),
             ended: BTreeSet::new(),
             useless: BTreeSet::new(),
             tainted: BTreeSet::new(),

@@ -37,7 +37,7 @@ use crate::spec::WorkerId;
 pub use crate::token::{Digits, Nonces, Side};
 
 /// The version of these messages. Both sides must speak the same.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 /// The longest frame from somebody who has not proved yet that it knows the token, in bytes.
 pub const LONGEST_HELLO: usize = 4 << 10;
 /// The longest frame between the two afterwards, in bytes.
@@ -128,6 +128,10 @@ pub enum Order {
         /// packed and sent theirs at one moment, they would take the CPU from the load.
         #[schemars(with = "u64")]
         hold_back: Nanos,
+        /// Whether it takes the place of a worker that was killed on purpose while it ran: then the load begins at once, and
+        /// the phases are where `start` puts them.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        late: bool,
     },
     /// Read and check every block. Ends with `scanned`.
     Scan(Box<Job>),

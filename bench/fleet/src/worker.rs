@@ -238,7 +238,19 @@ impl Session {
                 self.say(&ToController::Ping { sent: Nanos::now() }).await?;
                 Order::Prepare { job, watch }
             }
-            Order::Run { start, hold_back } => {
+            Order::Run { start, hold_back, late: true } => {
+                // Its host's CPUs were watched from the beginning by nobody.
+                (self.host, self.seconds, self.inventory) = (None, None, None);
+                match self.offset.and_then(|offset| offset.to_local(start)) {
+                    Some(start) => Order::Run { start, hold_back, late: true },
+                    None => {
+                        let message = "the controller's clock makes no sense".to_string();
+                        let failed = Reply::Failed { kind: FailureKind::Failed, message };
+                        return self.say(&ToController::Reply { task, reply: failed }).await;
+                    }
+                }
+            }
+            Order::Run { start, hold_back, late: false } => {
                 let now = Nanos::now();
                 match self.offset.and_then(|offset| offset.to_local(start)) {
                     Some(start) if start > now => {
@@ -248,7 +260,7 @@ impl Session {
                         let over = Nanos(end.0.saturating_add(self.phases.2.0));
                         let watch = |host: Box<Inventory>| HostSeconds::new(*host, start, begin, over);
                         self.seconds = self.inventory.take().map(|host| (task, watch(host)));
-                        Order::Run { start, hold_back }
+                        Order::Run { start, hold_back, late: false }
                     }
                     late => {
                         let late = late.map_or(0.0, |start| now.since(start).as_millis());

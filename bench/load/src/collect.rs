@@ -43,7 +43,8 @@ impl Collector<'_> {
         halt: &AtomicBool,
         give_up: Nanos,
     ) -> Option<(u64, String)> {
-        let mut second_over = self.timetable.begin + Nanos::SECOND + GRACE;
+        let first = self.timetable.second(self.timetable.begin);
+        let mut second_over = self.timetable.begin_of(first + 1) + GRACE;
         loop {
             let now = Nanos::now();
             if stop.load(Ordering::Relaxed) || now > give_up {

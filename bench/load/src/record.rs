@@ -33,8 +33,14 @@ impl Timetable {
     }
 
     /// The second of a moment, counted from the window's opening.
-    fn second(&self, moment: Nanos) -> i64 {
+    pub(crate) fn second(&self, moment: Nanos) -> i64 {
         (moment.0 as i64 - self.open.0 as i64).div_euclid(Nanos::SECOND.0 as i64)
+    }
+
+    /// When a second begins.
+    pub(crate) fn begin_of(&self, second: i64) -> Nanos {
+        let since_open = second * Nanos::SECOND.0 as i64;
+        Nanos((self.open.0 as i64 + since_open) as u64)
     }
 }
 
@@ -72,7 +78,8 @@ impl Recorder {
         let second = timetable.second(timetable.begin);
         let current =
             [Phase::WarmUp, Phase::Measure, Phase::CoolDown].map(|phase| Interval::new(second, phase, disk));
-        let from = timetable.begin;
+        // A load that begins late begins within a second.
+        let from = timetable.begin_of(second);
         Recorder {
             timetable,
             rate_driven,
@@ -152,8 +159,7 @@ impl Recorder {
             self.ended = true;
             self.send_current();
             self.second = self.timetable.second(now);
-            let since_open = self.second * Nanos::SECOND.0 as i64;
-            self.from = Nanos((self.timetable.open.0 as i64 + since_open) as u64);
+            self.from = self.timetable.begin_of(self.second);
             self.until = self.from + Nanos::SECOND;
             let second = self.second;
             self.current.iter_mut().for_each(|i| i.reset(second, i.phase));

@@ -24,14 +24,35 @@ impl Prepared {
     /// after a second ends, `sink` gets it and what was recorded, one record for each disk and phase (records of one
     /// second may come in several parts, to be added). Set `stop` to end it early: then the result is an error
     /// of kind `Interrupted`.
-    pub fn run(mut self, start: Nanos, stop: &AtomicBool, sink: &mut Sink<'_>) -> Result<Outcome, LoadError> {
+    pub fn run(self, start: Nanos, stop: &AtomicBool, sink: &mut Sink<'_>) -> Result<Outcome, LoadError> {
+        self.run_from(start, start, stop, sink)
+    }
+
+    /// The same, in the place of another that began at `start` and is gone: the load begins now. The phases stay where they
+    /// were, and nothing is owed for the time before.
+    pub fn run_late(
+        self,
+        start: Nanos,
+        stop: &AtomicBool,
+        sink: &mut Sink<'_>,
+    ) -> Result<Outcome, LoadError> {
+        self.run_from(start, Nanos::now().max(start), stop, sink)
+    }
+
+    fn run_from(
+        mut self,
+        start: Nanos,
+        begin: Nanos,
+        stop: &AtomicBool,
+        sink: &mut Sink<'_>,
+    ) -> Result<Outcome, LoadError> {
         assert!(self.writable || !self.job.writes(), "a job that writes is prepared for it");
         self.note_unwritten();
         let job = &self.job;
         let open = start + Nanos::from(job.warm_up.0);
         let close = open + Nanos::from(job.measure.0);
         let end = close + Nanos::from(job.cool_down.0);
-        let timetable = Timetable { begin: start, open, close, end };
+        let timetable = Timetable { begin, open, close, end };
         let watch = Arc::new(Watch::new(&job.stop_if));
         let (send, receive) = mpsc::channel();
         let threads = Threads::start(&self, timetable, &watch, send)?;
@@ -45,7 +66,7 @@ impl Prepared {
                  I/Os take more than 1 GiB.",
             ));
         }
-        if ready > open {
+        if ready > open && begin == start {
             self.findings.push(Finding::doubt(
                 FindingKind::Adjusted,
                 "the load to be on when the window opens",
@@ -159,5 +180,41 @@ impl Prepared {
                 ));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prepare::prepare;
+    use crate::{Disk, Job, Target, WritePermission};
+    use loadline_base::units::{ByteSize, TimeSpan};
+    use loadline_profile::Profile;
+
+    #[test]
+    fn a_load_that_begins_late_owes_nothing_for_the_time_before_and_ends_with_the_others() {
+        let disk = Disk { target: Target::Null(ByteSize::GIB), writes: WritePermission::Refused };
+        let profile: Profile = serde_json::from_str(r#"{"rate": "1000iops"}"#).unwrap();
+        let mut job = Job::new(vec![disk], profile);
+        (job.warm_up, job.measure, job.cool_down) =
+            (TimeSpan::seconds(1), TimeSpan::seconds(4), TimeSpan::ZERO);
+        let begun = Nanos::now();
+        // Warm-up began 2.5 s ago: a second and a half of the window has passed.
+        let start = Nanos(begun.0 - 2_500_000_000);
+        let mut seconds: Vec<i64> = Vec::new();
+        let mut sink = |_: Option<i64>, all: Vec<loadline_measure::interval::Interval>| {
+            seconds.extend(all.iter().filter(|one| !one.is_empty()).map(|one| one.second));
+        };
+        let outcome = prepare(&job).unwrap().run_late(start, &AtomicBool::new(false), &mut sink).unwrap();
+        assert!((2.4..4.0).contains(&Nanos::now().since(begun).as_secs()), "it ends at the window's end");
+        assert_eq!(seconds.first(), Some(&1), "{seconds:?}");
+        assert!(seconds.is_sorted() && seconds.iter().all(|second| (1..=4).contains(second)), "{seconds:?}");
+        let done = outcome.window.completed();
+        assert!((2_300..=2_501).contains(&done), "{done} of the 2,500 of two and a half seconds");
+        let first = outcome.window.seconds()[1].reads;
+        assert!((400..=510).contains(&first), "{first} of the 500 of the half second that was left of it");
+        let slowest = outcome.window.read.response.max().unwrap();
+        assert!(slowest < Nanos::SECOND, "no I/O is charged for the time before: {slowest:?}");
+        assert!(outcome.findings.is_empty(), "{:?}", outcome.findings);
     }
 }

@@ -50,6 +50,10 @@ pub enum FindingKind {
     UnwrittenReads,
     /// The profile could not be applied exactly.
     Adjusted,
+    /// What was to be done to the storage was not done.
+    Fault,
+    /// The storage's own counters do not say what the workers say.
+    Counters,
     /// Data were read back that were not what was written.
     Integrity,
     /// The brake ended the run.

@@ -82,8 +82,13 @@ impl Completions {
     /// The longest run of whole milliseconds without a completion in the `length` ms from second 0 on: the
     /// longest stall, to within a millisecond at either end. A window without any is one stall.
     pub fn longest_stall_ms(&self, length: u64) -> u64 {
+        self.longest_stall_between(0, length)
+    }
+
+    /// The same of the milliseconds from one of the window to before another.
+    pub fn longest_stall_between(&self, from: u64, to: u64) -> u64 {
         let (mut longest, mut run) = (0, 0);
-        let mut at = 0;
+        let (mut at, length) = (from, to);
         while at < length {
             let (second, milli) = ((at / MILLIS as u64) as i64, (at % MILLIS as u64) as usize);
             match self.seconds.get(&second) {
@@ -97,6 +102,16 @@ impl Completions {
             }
         }
         longest.max(run)
+    }
+
+    /// The first millisecond of the window from this one on in which something completed.
+    pub fn first_from(&self, from: u64) -> Option<u64> {
+        let (second, milli) = ((from / MILLIS as u64) as i64, (from % MILLIS as u64) as usize);
+        self.seconds.range(second..).find_map(|(known, map)| {
+            let begin = if *known == second { milli } else { 0 };
+            let milli = (begin..MILLIS).find(|milli| map.get(*milli))?;
+            Some(u64::try_from(*known).ok()? * MILLIS as u64 + milli as u64)
+        })
     }
 }
 
@@ -126,6 +141,16 @@ mod tests {
         assert_eq!(completions(400..1000).longest_stall_ms(1000), 400);
         assert_eq!(completions(0..700).longest_stall_ms(1000), 300);
         assert_eq!(completions([]).longest_stall_ms(2500), 2500, "nothing at all is one stall");
+    }
+
+    #[test]
+    fn a_stall_within_a_part_of_the_window_ends_at_its_ends() {
+        let outage = completions((0..2000).chain(7000..10_000));
+        assert_eq!(outage.longest_stall_between(0, 2000), 0);
+        assert_eq!(outage.longest_stall_between(1500, 4000), 2000);
+        assert_eq!(outage.longest_stall_between(6500, 20_000), 10_000);
+        assert_eq!((outage.first_from(1999), outage.first_from(2000)), (Some(1999), Some(7000)));
+        assert_eq!(outage.first_from(10_000), None);
     }
 
     #[test]

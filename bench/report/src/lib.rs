@@ -6,6 +6,7 @@
 //! | [`table`] | as aligned text |
 //! | [`verdict`], [`validity`] | what it carries and what limits it; whether the figures can be believed |
 //! | [`conditions`] | the same load in several conditions, side by side |
+//! | [`faults`] | what was done to the storage while it was measured, and what followed |
 //! | [`findings`] | what a reader should know, in sentences |
 //! | [`goals`] | what a study was to find out, and what it found |
 //! | [`analysis`] | what measured points came to, as text |
@@ -20,6 +21,7 @@ pub mod analysis;
 pub mod compare;
 pub mod conditions;
 pub mod csv;
+pub mod faults;
 pub mod findings;
 pub mod fio;
 pub mod goals;

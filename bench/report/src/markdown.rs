@@ -1,5 +1,6 @@
 //! `report.md`: the tables and the findings, to paste into a page or a ticket.
 
+use crate::faults;
 use crate::findings::sentences;
 use crate::goals;
 use crate::report::Report;
@@ -47,6 +48,11 @@ pub fn page(report: &Report) -> String {
     if report.has_repeats() {
         let rows: Vec<Vec<String>> = report.loads.iter().map(|load| load_cells(load, unit)).collect();
         page.push_str(&format!("\n## Loads\n\n{}\n\n{}", level(report), table(&load_titles(unit), &rows, 0)));
+    }
+    let done = faults::cells(&report.faults);
+    if !done.is_empty() {
+        let titles = faults::TITLES.map(String::from);
+        page.push_str(&format!("\n## Faults\n\n{}", table(&titles, &done, 0)));
     }
     let goals = goals::sentences(report);
     if !goals.is_empty() {

@@ -1,5 +1,6 @@
 //! What a run's folder says, as one value: rows, verdict, and what is missing.
 
+use loadline_base::figures::thousands;
 use loadline_load::VerifyReport;
 use loadline_measure::analysis::{Group, Options, analyse};
 use loadline_measure::audit::{Finding, FindingKind};
@@ -15,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::{self, ConditionRow};
+use crate::faults::{self, FaultsRow};
 use crate::points;
 use crate::rows::{LoadRow, StepRow, loads, verified};
 use crate::validity::{self, Check, Memory, Progress};
@@ -54,6 +56,8 @@ pub struct Report {
     pub loads: Vec<LoadRow>,
     /// Loads that were measured in more than one condition, side by side.
     pub conditions: Vec<ConditionRow>,
+    /// What was done to the storage in the windows of each load, and what followed.
+    pub faults: Vec<FaultsRow>,
     /// Each load's sweeps: what grows, where it saturates, where the knee is.
     pub sweeps: Vec<Group>,
     /// The network between the nodes, measured before the fleet; empty if the study asks for no ceilings.
@@ -94,6 +98,7 @@ impl Report {
             steps: Vec::new(),
             loads: Vec::new(),
             conditions: Vec::new(),
+            faults: Vec::new(),
             sweeps: Vec::new(),
             network: manifest.network.clone().unwrap_or_default(),
             searches: Vec::new(),
@@ -133,6 +138,7 @@ impl Report {
         let complete = report.missing.is_empty() && report.searches.iter().all(|search| search.done);
         report.criteria = candidates.judge(&manifest.study, complete);
         report.conditions = conditions::rows(&report.steps);
+        report.faults = faults::rows(&report.steps);
         // What was found of each step when it was measured stands with the step.
         report.sweeps = analyse(points, &Options { audited: true, ..Options::default() }).groups;
         let progress = Progress {
@@ -143,6 +149,8 @@ impl Report {
         report.validity = validity::checks(progress, &report.steps, &report.loads, &memory);
         report.verdict =
             Verdict::of(&report.steps, &report.loads, &report.searches, &report.criteria, &report.conditions);
+        report.verdict.carries.extend(faults::sentences(&report.faults));
+        report.verdict.carries.extend(report.verified().map(|verified| integrity(&verified)));
         Ok(report)
     }
 
@@ -196,5 +204,25 @@ impl Report {
     /// Whether any load was measured more than once.
     pub fn has_repeats(&self) -> bool {
         self.loads.iter().any(|load| load.repeats > 1)
+    }
+}
+
+/// What the checks of blocks say, in a sentence.
+fn integrity(verified: &VerifyReport) -> String {
+    let judged = verified.checked.saturating_sub(verified.unjudged);
+    match (verified.bad(), judged) {
+        (0, 0) => "Whether writes were lost is not known: no block could be judged".into(),
+        (0, _) => format!(
+            "No acknowledged write was lost and no read was old: {} blocks were checked",
+            thousands(judged as f64)
+        ),
+        _ => format!(
+            "DATA WERE LOST: of {} blocks checked {} were older than acknowledged, {} corrupt, {} from elsewhere, {} unreadable",
+            thousands(verified.checked as f64),
+            thousands(verified.lost as f64),
+            thousands(verified.corrupt as f64),
+            thousands(verified.foreign as f64),
+            thousands(verified.unreadable as f64)
+        ),
     }
 }

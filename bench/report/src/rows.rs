@@ -16,6 +16,7 @@ use loadline_study::plan::Purpose;
 #[cfg(test)]
 use loadline_study::plan::Step;
 use loadline_study::settle::WarmUp;
+use loadline_study::timeline::Timeline;
 #[cfg(test)]
 use loadline_study::when::When;
 use schemars::JsonSchema;
@@ -55,6 +56,8 @@ pub struct StepRow {
     /// What share of the slowest measured link between nodes it used (1 is all of it), counted as the study says that the
     /// storage sends; `null` if it does not say, or no link was measured.
     pub of_network: Option<f64>,
+    /// What was done to the storage in the window, and what followed; `null` if nothing was.
+    pub timeline: Option<Timeline>,
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
     pub steadiness: Option<Steadiness>,
     /// The warm-up until the load was steady; `null` if the study asks for none.
@@ -173,6 +176,7 @@ impl StepRow {
             nodes: result.nodes,
             of_ceiling: None,
             of_network: None,
+            timeline: result.timeline,
             steadiness: result.steadiness,
             warm_up: result.warm_up,
             findings: result.findings,

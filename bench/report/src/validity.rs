@@ -147,12 +147,19 @@ fn steady(steps: &[StepRow]) -> Check {
             || found(step, FindingKind::LevelChange)
             || step.steadiness.is_some_and(|steadiness| !steadiness.steady)
     });
-    let short = numbers(steps, |step| step.steadiness.is_none());
+    // In a window with faults the level is to change.
+    let harmed = numbers(steps, |step| step.timeline.is_some());
+    let short = numbers(steps, |step| step.steadiness.is_none() && step.timeline.is_none());
     match (unsteady.is_empty(), short.len()) {
         (false, _) => check(
             "steady",
             Standing::Doubtful,
             format!("not steady over the window: {}", in_words(&unsteady)),
+        ),
+        (true, 0) if harmed.len() == steps.len() => check(
+            "steady",
+            Standing::Open,
+            "something was done to the storage in every window: what is before, between and after is judged under Faults",
         ),
         (true, 0) => check(
             "steady",
@@ -242,7 +249,10 @@ fn workers(steps: &[StepRow]) -> Check {
 
 /// More in the cache than in production?
 fn cache(memory: &Memory) -> Check {
-    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
+    let gib = |bytes: u64| match bytes {
+        0..0x4000_0000 => format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    };
     let (Some(sets), Some(hosts)) = (&memory.working_sets, memory.of_all()) else {
         return check("cache", Standing::Open, "how much of the working set fits into caches is not known");
     };

@@ -213,7 +213,10 @@ fn most<'a>(steps: &[StepRow], loads: &'a [LoadRow]) -> Vec<&'a LoadRow> {
     let mut families: BTreeMap<&str, &LoadRow> = BTreeMap::new();
     let iops = |load: &LoadRow| load.iops.map_or(0.0, |iops| iops.median);
     for load in loads.iter().filter(|load| iops(load) > 0.0) {
-        let Some(step) = of_label(steps, &load.label).pop() else { continue };
+        // A window in which things were done to the storage says nothing of the most; its timeline says what it says.
+        let Some(step) = of_label(steps, &load.label).pop().filter(|step| step.timeline.is_none()) else {
+            continue;
+        };
         let best =
             families.entry(if step.family.is_empty() { &step.label } else { &step.family }).or_insert(load);
         let rank = |load: &LoadRow| (load.doubtful == 0, iops(load));

@@ -99,7 +99,7 @@ impl<W: Workers> Runner<'_, W> {
             tokio::select! {
                 biased;
                 () = is_steady => None,
-                done = self.workers.measure(&jobs) => Some(done),
+                done = self.workers.measure(&jobs, None) => Some(done),
             }
         })
         .await;

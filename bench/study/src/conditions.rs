@@ -1,6 +1,6 @@
 //! Conditions of the storage in which every load is measured: healthy, one node down, coming back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use loadline_base::units::TimeSpan;
 use loadline_target::{Fault, FaultKind};
@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
+use crate::faults::{self, Harm};
 use crate::file::Study;
 use crate::name::Name;
-use crate::plan::node_names;
 
 /// Longer than this nobody waits for copies to be in sync.
 const LONGEST_WAIT: u64 = 24 * 60 * 60;
@@ -46,21 +46,21 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
     if study.condition.is_empty() {
         return Ok(());
     }
-    if study.target.san.is_none() {
+    let faults = study.condition.iter().flat_map(|condition| condition.actions.iter().cloned());
+    let (nodes, copies) = faults::storage(study, "[[condition]]", faults)?;
+    let waits = study.condition.iter().any(|condition| condition.wait_redundant.is_some());
+    if waits && study.target.external.as_ref().is_some_and(|external| !external.tells_redundancy()) {
         return usage(
-            "[[condition]] does something to the storage, and only a cluster of the run's own can be asked to: say san = {} in \
-             [target]"
+            "[[condition]] wait_redundant: nothing tells when every copy is in sync; give health in [target.external], or \
+             prompt = true"
                 .into(),
         );
     }
     if !study.matrix.fill_level.is_empty() || !study.vary.fill_level.is_empty() {
         return usage("fill_level and [[condition]] do not go together: one study for each level".into());
     }
-    let nodes = node_names(study);
-    let copies = study.target.san.as_ref().map_or(1, |san| san.copies() as usize);
     let mut names = BTreeSet::new();
-    // What was done to each node, and whether it may cost a copy that is not missed on purpose.
-    let mut harmed: BTreeMap<&str, bool> = BTreeMap::new();
+    let mut harm = Harm::none(&nodes, copies);
     for condition in &study.condition {
         let what = format!("[[condition]] {}", condition.name);
         if !names.insert(&condition.name) {
@@ -71,37 +71,10 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
                 return usage(format!("{what} waits for {wait}: a day is the most"));
             }
         }
-        for fault in &condition.actions {
-            if !nodes.contains(&fault.node) {
-                return usage(format!(
-                    "{what}: there is no node {}; the cluster has {}",
-                    fault.node,
-                    nodes.join(", ")
-                ));
-            }
-            let costs = !fault.force && !matches!(fault.what, FaultKind::SlowDevice { .. });
-            let fits = match fault.what {
-                FaultKind::Return => harmed.remove(fault.node.as_str()).is_some(),
-                _ => harmed.insert(&fault.node, costs).is_none(),
-            };
-            if !fits && fault.what == FaultKind::Return {
-                return usage(format!("{what}: {} returns, and nothing was done to it before", fault.node));
-            }
-            if !fits {
-                return usage(format!(
-                    "{what}: {fault}, and something was done to it before: let it return first"
-                ));
-            }
-        }
-        if harmed.values().filter(|costs| **costs).count() >= copies {
-            return usage(format!(
-                "{what}: with {copies} copies of everything, {} nodes at once may have all copies of a volume, and then nobody \
-                 serves it: let one return first, have more copies, or say force = true if that is what is to be seen",
-                harmed.len()
-            ));
-        }
-        if harmed.len() >= nodes.len() {
-            return usage(format!("{what} leaves no node of the cluster unharmed: at least one must serve"));
+        let mut actions = condition.actions.iter();
+        let taken = actions.try_for_each(|fault| harm.take(fault.what, &fault.node, fault.force));
+        if let Err(why) = taken.and_then(|()| harm.judge()) {
+            return usage(format!("{what}: {why}"));
         }
     }
     Ok(())

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::NodeSpec;
 use loadline_load::{Engine, StopIf, Target};
+use loadline_target::ExternalSpec;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::axes::Axes;
 use crate::conditions::Condition;
+use crate::faults::TimedFault;
 use crate::goals::{CapacityGoal, Ceilings, LoadLineGoal, SteadyGoal};
 use crate::limit::Limit;
 use crate::name::{Name, ProfileName};
@@ -42,6 +44,10 @@ pub struct Study {
     /// one exits with 99.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub success: Vec<Criterion>,
+    /// What is done to the storage in the window of each load, at stated times:
+    /// `faults = [{ at = "60s", do = "kill", node = "node-4" }]`. Whatever was done is taken back after the window.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<TimedFault>,
     /// What is measured.
     #[serde(default)]
     pub target: TargetSection,
@@ -117,6 +123,10 @@ pub struct TargetSection {
     /// each disk is a volume, owned by its worker's node. Its data are in the run's folder, and removed at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub san: Option<SanSection>,
+    /// How things are done to the storage below the folder or the devices, which is somebody else's: by commands, or by a
+    /// person who is asked. `faults` and `[[condition]]` name its nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external: Option<ExternalSpec>,
 }
 
 /// A cluster of the virtual SAN that is started for the run.

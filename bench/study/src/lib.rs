@@ -26,6 +26,8 @@ pub mod check;
 mod conditioning;
 pub mod conditions;
 pub mod error;
+mod escort;
+pub mod faults;
 pub mod file;
 pub mod folder;
 #[cfg(test)]
@@ -58,6 +60,8 @@ mod stand_in;
 mod step;
 mod stop;
 pub mod success;
+pub mod timeline;
+mod trace;
 pub mod when;
 mod workers;
 

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::{bounds, fill_levels, joined_devices};
 use crate::ceilings;
-use crate::conditions;
 use crate::error::StudyError;
 use crate::file::{SanSection, Study};
 use crate::name::Name;
 use crate::points::{Point, points};
 use crate::searches::{self, SearchPlan};
 use crate::success::Criterion;
+use crate::{conditions, faults};
 
 /// More workers than this need more than one controller.
 pub const MOST_WORKERS: u32 = 1024;
@@ -169,6 +169,7 @@ impl Plan {
         // First: what is counted below must not be absurd.
         bounds(study)?;
         conditions::check(study)?;
+        faults::check(study)?;
         let points = points(study)?;
         let fleet = &study.fleet;
         let files = makes_files(study);

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use loadline_fleet::{EventSink, FleetEvent, Operation, WorkerId};
 use loadline_measure::interval::Phase;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::error::StudyError;
 use crate::folder::events::EventLog;
 use crate::folder::series::SeriesWriter;
 use crate::progress::{Progress, Update};
 use crate::settle::Settling;
+use crate::trace::Trace;
 
 /// The recorder, shared between the run and the thread that the fleet's events come on.
 #[derive(Clone)]
@@ -32,6 +33,8 @@ impl Shared {
             dropped: 0,
             error: None,
             awaited: None,
+            begins: None,
+            trace: None,
         };
         Shared(Arc::new(Mutex::new(recorder)))
     }
@@ -68,6 +71,10 @@ pub(crate) struct Recorder {
     error: Option<StudyError>,
     /// The token and the number of workers that are to join.
     awaited: Option<(String, u32)>,
+    /// Who is told when the load of the step begins, in milliseconds since 1970.
+    begins: Option<oneshot::Sender<u64>>,
+    /// What the fleet completes second by second, if somebody wants it.
+    trace: Option<Trace>,
 }
 
 impl Recorder {
@@ -81,6 +88,23 @@ impl Recorder {
         (self.series, self.measure_s) = (Some(series), measure_s);
         (self.phase, self.dropped, self.announced) = (None, 0, false);
         self.bad.clear();
+    }
+
+    /// The step that was begun has a timeline. The receiver gets the moment at which its load begins, or ends without.
+    pub(crate) fn begin_timeline(&mut self) -> oneshot::Receiver<u64> {
+        let (sender, receiver) = oneshot::channel();
+        (self.begins, self.trace) = (Some(sender), Some(Trace::default()));
+        receiver
+    }
+
+    /// Nobody needs to wait for the load any more: it was, or it will not be.
+    pub(crate) fn end_waiting(&mut self) {
+        self.begins = None;
+    }
+
+    /// What the step's timeline is drawn from.
+    pub(crate) fn end_timeline(&mut self) -> Trace {
+        self.trace.take().unwrap_or_default()
     }
 
     /// A warm-up begins. The receiver turns true when the load is steady.
@@ -104,7 +128,7 @@ impl Recorder {
 
     /// The step was interrupted: what was recorded stays in its folder. Says how many bad blocks were told of.
     pub(crate) fn drop_step(&mut self) -> u64 {
-        self.series = None;
+        (self.series, self.trace, self.begins) = (None, None, None);
         self.bad.values().fold(0, |all, bad| all.saturating_add(*bad))
     }
 
@@ -137,6 +161,9 @@ impl Recorder {
                 }
                 if let Some(series) = self.series.as_mut().filter(|_| self.announced) {
                     series.add(worker, interval)?;
+                }
+                if let Some(trace) = self.trace.as_mut().filter(|_| self.announced) {
+                    trace.add(worker, interval);
                 }
                 return Ok(());
             }
@@ -175,6 +202,10 @@ impl Recorder {
             FleetEvent::Starting { unix_ms, .. } => {
                 self.progress.update(Update::Fleet(event));
                 self.announced = self.settling.is_none();
+                if let Some(begins) = self.begins.take().filter(|_| self.announced) {
+                    // Whoever waited may have been stopped.
+                    let _ = begins.send(*unix_ms);
+                }
                 if let Some(series) = self.series.as_mut().filter(|_| self.announced) {
                     series.begin(*unix_ms)?;
                     let warm_up = series.warm_up_s();

@@ -138,11 +138,13 @@ async fn stage(
     stop: &mut watch::Receiver<bool>,
 ) -> Result<Option<Stage>, StudyError> {
     let RunFolder { plan, manifest, .. } = &owned.folder;
-    if manifest.study.target.san.is_none() {
+    if manifest.study.target.san.is_none() && manifest.study.target.external.is_none() {
         return Ok(None);
     }
-    let notice = format!("starting a cluster of {} nodes for the run", manifest.study.fleet.node_count());
-    shared.lock().show(Update::Notice(&notice));
+    if plan.cluster.is_some() {
+        let notice = format!("starting a cluster of {} nodes for the run", manifest.study.fleet.node_count());
+        shared.lock().show(Update::Notice(&notice));
+    }
     Ok(Some(Stage::start(&manifest.study, plan, owned.folder.path(), stop).await?))
 }
 

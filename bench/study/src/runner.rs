@@ -282,7 +282,7 @@ impl<W: Workers> Runner<'_, W> {
         }
         let began = When::now();
         let jobs = self.jobs().of_step(step)?;
-        let outcome = or_stop(&mut self.stop, self.workers.measure(&jobs)).await??;
+        let (outcome, timeline) = self.measured(step, &jobs).await?;
         let (series, dropped) = self.shared.lock().end_step()?;
         self.accept(step, &outcome)?;
         let in_vain = outcome.lost().next().filter(|_| outcome.lost().count() == outcome.workers.len());
@@ -300,7 +300,9 @@ impl<W: Workers> Runner<'_, W> {
                 "The run's folder was too slow to write to. No figure of this table comes from the series.",
             ));
         }
+        self.count_timeline(&mut result, timeline);
         result.findings.extend(self.staged().await?);
+        self.restore(step).await?;
         result.findings.extend(warm_up.as_ref().and_then(not_steady));
         result.warm_up = warm_up;
         for report in std::mem::take(&mut self.found_before) {

@@ -1,5 +1,5 @@
-//! The cluster that a study starts for itself, on a thread of its own: what is asked of it waits, and a study that is
-//! stopped does not.
+//! The storage that a study does things to, its own cluster or somebody else's, on a thread of its own: what is asked of it
+//! waits, and a study that is stopped does not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,14 +12,18 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::Target;
 use loadline_target::error::ErrorKind;
-use loadline_target::{Cluster, ClusterSpec, Health, TargetError, VolumeSpec};
+use loadline_target::{
+    Cluster, ClusterSpec, External, Health, Storage, TargetError, VolumeSpec, terminal_prompt,
+};
 use tokio::sync::{oneshot, watch};
 
 use crate::conditions::Condition;
 use crate::error::StudyError;
-use crate::file::{Access, Study};
+use crate::escort::{Escort, target};
+use crate::file::Study;
 use crate::plan::{Plan, node_names};
 use crate::stop::or_stop;
+use crate::timeline::Happened;
 
 /// The name of its folder in the run's folder.
 pub(crate) const FOLDER: &str = "san";
@@ -27,7 +31,7 @@ pub(crate) const FOLDER: &str = "san";
 const HEALED: Duration = Duration::from_secs(600);
 
 /// What the thread is asked.
-type Ask = Box<dyn FnOnce(&mut Cluster, &AtomicBool) + Send>;
+type Ask = Box<dyn FnOnce(&mut Storage, &AtomicBool) + Send>;
 
 /// The disks of each worker.
 pub(crate) type Volumes = BTreeMap<WorkerId, Vec<Target>>;
@@ -56,6 +60,7 @@ impl Stage {
             nodes: node_names(study),
             device: plan.cluster.map_or(ByteSize(0), |cluster| cluster.device),
         };
+        let (own, external) = (plan.cluster.is_some(), study.target.external.clone());
         let leave = Arc::new(AtomicBool::new(false));
         let (asks, to_do) = mpsc::channel::<Ask>();
         let (started, when_started) = oneshot::channel();
@@ -65,16 +70,23 @@ impl Stage {
         let thread = std::thread::Builder::new().name("cluster".into()).spawn(move || {
             // Dropped when the thread ends, even by a panic.
             let _ends = ends;
-            let mut cluster = match Cluster::start(spec, &is_over) {
-                Ok(cluster) => cluster,
+            let found = match (own, external) {
+                (true, _) | (_, None) => Cluster::start(spec, &is_over).map(Storage::Own),
+                (false, Some(external)) => {
+                    let ask = external.prompt.then(terminal_prompt);
+                    External::new(external, ask).map(Storage::Foreign)
+                }
+            };
+            let mut storage = match found {
+                Ok(storage) => storage,
                 Err(error) => return drop(started.send(Err(error))),
             };
             if started.send(Ok(())).is_ok() {
                 while let Ok(ask) = to_do.recv() {
-                    ask(&mut cluster, &is_over);
+                    ask(&mut storage, &is_over);
                 }
             }
-            cluster.stop();
+            storage.stop();
         });
         thread.map_err(|e| StudyError::failed(format!("cannot start the cluster's thread: {e}")))?;
         // From here on, dropping this ends the thread.
@@ -92,35 +104,22 @@ impl Stage {
         workers: &[WorkerInfo],
         stop: &mut watch::Receiver<bool>,
     ) -> Result<(Volumes, bool), StudyError> {
-        let san = study.target.san.clone().unwrap_or_default();
-        let size = plan.disk_size.unwrap_or(ByteSize::GIB);
-        let disks = plan.disks_per_worker;
-        let wanted = workers.iter().flat_map(|worker| (0..disks).map(move |disk| (worker, disk)));
-        let wanted: Vec<(WorkerId, VolumeSpec)> = wanted
-            .map(|(worker, disk)| {
-                let volume = VolumeSpec {
-                    name: format!("{}-{disk}", worker.id.0.replace('/', "-")),
-                    size,
-                    copies: san.copies(),
-                    stripes: san.stripes.unwrap_or(1),
-                    node: worker.node.clone(),
-                };
-                (worker.id.clone(), volume)
-            })
-            .collect();
-        let made = self.ask(stop, move |cluster, leave| {
+        let access = study.target.san.clone().unwrap_or_default().access;
+        let wanted = volumes_of(study, plan, workers);
+        let made = self.ask(stop, move |storage, leave| {
+            let cluster =
+                storage.own().ok_or_else(|| TargetError::failed("there is no cluster for volumes"))?;
             let (mut volumes, mut any_new) = (Volumes::new(), false);
-            for (worker, volume) in wanted {
+            for (worker, volume) in wanted
+                .into_iter()
+                .flat_map(|(worker, all)| all.into_iter().map(move |one| (worker.clone(), one)))
+            {
                 if leave.load(Ordering::Relaxed) {
                     return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
                 }
                 let disk = cluster.placed(&volume, leave)?;
                 any_new |= disk.is_new;
-                let target = match san.access {
-                    Access::Local => disk.local,
-                    Access::Nbd => disk.nbd,
-                };
-                volumes.entry(worker).or_default().push(target);
+                volumes.entry(worker).or_default().push(target(access, &disk));
             }
             Ok((volumes, any_new))
         });
@@ -135,28 +134,28 @@ impl Stage {
         conditions: Vec<Condition>,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<(), StudyError> {
-        let entered = self.ask(stop, move |cluster, leave| {
+        let entered = self.ask(stop, move |storage, leave| {
             if heal {
-                cluster.heal(leave)?;
-                if !cluster.await_redundancy(HEALED, leave)? {
-                    let left = cluster.health()?.left_bytes;
+                storage.heal(leave)?;
+                if !storage.await_redundancy(HEALED, leave)? {
                     return Err(TargetError::failed(format!(
-                        "the cluster's copies are not in sync {} s after everything was taken back, and {left} bytes are left",
-                        HEALED.as_secs()
+                        "the copies are not in sync {} s after everything was taken back{}",
+                        HEALED.as_secs(),
+                        left(storage, leave)
                     )));
                 }
             }
             for condition in conditions {
                 for fault in &condition.actions {
-                    cluster.inject(fault, leave)?;
+                    storage.inject(fault, leave)?;
                 }
                 if let Some(limit) = condition.wait_redundant
-                    && !cluster.await_redundancy(limit.0, leave)?
+                    && !storage.await_redundancy(limit.0, leave)?
                 {
-                    let left = cluster.health()?.left_bytes;
                     return Err(TargetError::failed(format!(
-                        "condition {}: the copies are not in sync within {limit}, and {left} bytes are left: give it longer",
-                        condition.name
+                        "condition {}: the copies are not in sync within {limit}{}: give it longer",
+                        condition.name,
+                        left(storage, leave)
                     )));
                 }
                 wait(condition.wait.map_or(Duration::ZERO, |wait| wait.0), leave)?;
@@ -166,9 +165,21 @@ impl Stage {
         Ok(entered.await??)
     }
 
-    /// How well the cluster is.
-    pub(crate) async fn health(&self, stop: &mut watch::Receiver<bool>) -> Result<Health, StudyError> {
-        Ok(self.ask(stop, |cluster, _| cluster.health()).await??)
+    /// Goes along with a window. What happened in it.
+    pub(crate) async fn escort(
+        &self,
+        escort: Escort,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Vec<Happened>, StudyError> {
+        Ok(self.ask(stop, move |storage, leave| escort.go(storage, leave)).await??)
+    }
+
+    /// How well the cluster is; `None` if it is somebody else's storage.
+    pub(crate) async fn health(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Option<Health>, StudyError> {
+        Ok(self.ask(stop, |storage, _| storage.own().map(Cluster::health).transpose()).await??)
     }
 
     /// The nodes that have ended though nobody asked them to.
@@ -176,17 +187,17 @@ impl Stage {
         &self,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Vec<String>, StudyError> {
-        Ok(self.ask(stop, |cluster, _| Ok(cluster.ended_unasked())).await??)
+        Ok(self.ask(stop, |storage, _| Ok(storage.ended_unasked())).await??)
     }
 
     /// Asks the cluster something.
     async fn ask<T: Send + 'static>(
         &self,
         stop: &mut watch::Receiver<bool>,
-        what: impl FnOnce(&mut Cluster, &AtomicBool) -> Result<T, TargetError> + Send + 'static,
+        what: impl FnOnce(&mut Storage, &AtomicBool) -> Result<T, TargetError> + Send + 'static,
     ) -> Result<Result<T, TargetError>, StudyError> {
         let (answer, answered) = oneshot::channel();
-        let ask: Ask = Box::new(move |cluster, leave| drop(answer.send(what(cluster, leave))));
+        let ask: Ask = Box::new(move |storage, leave| drop(answer.send(what(storage, leave))));
         self.asks.as_ref().ok_or_else(died)?.send(ask).map_err(|_| died())?;
         or_stop(stop, answered).await?.map_err(|_| died())
     }
@@ -199,6 +210,31 @@ impl Drop for Stage {
         // Nothing is ever sent: it ends when the thread has stopped its nodes.
         let _ = self.ended.recv_timeout(STOPS);
     }
+}
+
+/// The volumes of these workers, in the order of their disks, each owned by the worker's node.
+pub(crate) fn volumes_of(
+    study: &Study,
+    plan: &Plan,
+    workers: &[WorkerInfo],
+) -> BTreeMap<WorkerId, Vec<VolumeSpec>> {
+    let san = study.target.san.clone().unwrap_or_default();
+    let size = plan.disk_size.unwrap_or(ByteSize::GIB);
+    let volume = |worker: &WorkerInfo, disk: u32| VolumeSpec {
+        name: format!("{}-{disk}", worker.id.0.replace('/', "-")),
+        size,
+        copies: san.copies(),
+        stripes: san.stripes.unwrap_or(1),
+        node: worker.node.clone(),
+    };
+    let all = |worker: &WorkerInfo| (0..plan.disks_per_worker).map(|disk| volume(worker, disk)).collect();
+    workers.iter().map(|worker| (worker.id.clone(), all(worker))).collect()
+}
+
+/// What is left to be copied, in words, if that is known.
+fn left(storage: &Storage, leave: &AtomicBool) -> String {
+    let left = storage.copies(leave).and_then(|copies| copies.left_bytes);
+    left.map(|left| format!(", and {left} bytes are left")).unwrap_or_default()
 }
 
 /// Waits so long, unless it is to leave.

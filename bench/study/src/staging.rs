@@ -13,7 +13,10 @@ use crate::workers::Workers;
 impl<W: Workers> Runner<'_, W> {
     /// Has the study's own cluster make the disks, if it has one: they are there already if the run is resumed.
     pub(crate) async fn make_volumes(&mut self) -> Result<(), StudyError> {
-        let Some(stage) = self.stage.as_ref().filter(|_| !self.is_measured()) else { return Ok(()) };
+        let is_own = self.owned.folder.plan.cluster.is_some();
+        let Some(stage) = self.stage.as_ref().filter(|_| is_own && !self.is_measured()) else {
+            return Ok(());
+        };
         let folder = &self.owned.folder;
         let workers = &folder.manifest.workers;
         let (volumes, any_new) =
@@ -62,7 +65,9 @@ impl<W: Workers> Runner<'_, W> {
         self.out_of_turn = is_again && to_enter.iter().any(Condition::returns);
         stage.enter(from.is_none(), to_enter, &mut self.stop).await?;
         let (study, plan) = (&manifest.study, &self.owned.folder.plan);
-        (self.volumes, _) = stage.volumes(study, plan, &manifest.workers, &mut self.stop).await?;
+        if plan.cluster.is_some() {
+            (self.volumes, _) = stage.volumes(study, plan, &manifest.workers, &mut self.stop).await?;
+        }
         let health = stage.health(&mut self.stop).await?;
         self.entered = Some((repeat, place));
         // The load that was put on before was of another condition.
@@ -71,9 +76,9 @@ impl<W: Workers> Runner<'_, W> {
             condition: name.clone(),
             repeat: step.repeat,
             seconds: began.elapsed().as_secs_f64(),
-            nodes_alive: health.nodes_alive,
-            degraded: health.degraded,
-            left_bytes: health.left_bytes,
+            nodes_alive: health.as_ref().map(|health| health.nodes_alive),
+            degraded: health.as_ref().map(|health| health.degraded),
+            left_bytes: health.as_ref().map(|health| health.left_bytes),
         };
         self.owned.events.run(&event)
     }

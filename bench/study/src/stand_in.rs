@@ -177,7 +177,11 @@ impl Workers for StandIn {
         Ok(jobs.keys().map(|id| (id.clone(), result(id))).collect())
     }
 
-    async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError> {
+    async fn measure(
+        &mut self,
+        jobs: &BTreeMap<WorkerId, Job>,
+        _: Option<loadline_fleet::Changes>,
+    ) -> Result<StepOutcome, FleetError> {
         (self.sink)(FleetEvent::Starting { workers: jobs.len() as u32, unix_ms: 1_700_000_000_000 });
         let place = self.seen.lock().unwrap().measured.len();
         self.seen.lock().unwrap().begun.push(jobs.len());

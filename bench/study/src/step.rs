@@ -13,6 +13,7 @@ use loadline_measure::steady::{ROUNDS, rounds, steadiness};
 use loadline_measure::window::{Window, WindowSecond};
 use loadline_profile::Arrival;
 
+use crate::escort::has_faults;
 use crate::file::Study;
 use crate::folder::result::{NodeFigures, StepResult, WorkerResult};
 use crate::plan::Purpose;
@@ -69,12 +70,15 @@ pub(crate) fn collect(
     result.seconds = window.seconds();
     result.heat = Some(window.heat().clone());
     let iops: Vec<f64> = result.seconds.iter().map(WindowSecond::iops).collect();
-    result.steadiness =
-        rounds(&iops, ROUNDS).filter(|_| iops.len() >= 2 * ROUNDS).and_then(|rounds| steadiness(&rounds));
+    // A window in which things are done to the storage is not to be steady; its timeline says how it was.
+    let is_calm = !has_faults(study, &result.step);
+    result.steadiness = rounds(&iops, ROUNDS)
+        .filter(|_| is_calm && iops.len() >= 2 * ROUNDS)
+        .and_then(|rounds| steadiness(&rounds));
     result.findings = lost(&result.workers).into_iter().collect();
     result.findings.extend(audit(&result.figures, &asked(study, result, job)));
     result.findings.extend(gathered(findings));
-    result.findings.extend(level_change(&iops));
+    result.findings.extend(level_change(&iops).filter(|_| is_calm));
     // Ceilings and searches go beyond what the study's loads must keep, by design.
     if result.step.purpose == Purpose::Load {
         result.verdicts = study.run.limits.iter().map(|limit| limit.judge(&result.figures)).collect();
@@ -117,7 +121,7 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
     let rate = job.profile.rate.map(|offered| offered.rate.iops(job.profile.block_size));
     // Of a fleet that lost workers neither the one nor the other was offered for the whole window; that it lost
     // them is a finding already.
-    let whole = result.lost() == 0;
+    let whole = result.lost() == 0 && !has_faults(study, &result.step);
     let on_nothing = result.workers.iter().any(|worker| worker.engine.as_deref() == Some("null"));
     let looks = result
         .workers

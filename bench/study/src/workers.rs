@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
-use loadline_fleet::{Fleet, FleetError, Link, LinkSpeed, PerWorker, StepOutcome, WorkerId, WorkerInfo};
+use loadline_fleet::{
+    Changes, Fleet, FleetError, Link, LinkSpeed, PerWorker, StepOutcome, WorkerId, WorkerInfo,
+};
 use loadline_load::VerifyReport;
 use loadline_load::{FileIdentity, Job};
 
 use crate::error::StudyError;
 
-/// See [`Fleet`]: each method is the one of the same name.
+/// See [`Fleet`]: each method is the one of the same name, `measure` is [`Fleet::measure_through`].
 pub(crate) trait Workers {
     fn workers(&self) -> Vec<WorkerInfo>;
     async fn make_files(
@@ -22,7 +24,11 @@ pub(crate) trait Workers {
         files: &BTreeMap<WorkerId, Vec<(PathBuf, FileIdentity)>>,
     ) -> Result<PerWorker<()>, FleetError>;
     async fn fill(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<()>, FleetError>;
-    async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError>;
+    async fn measure(
+        &mut self,
+        jobs: &BTreeMap<WorkerId, Job>,
+        changes: Option<Changes>,
+    ) -> Result<StepOutcome, FleetError>;
     async fn scan(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<VerifyReport>, FleetError>;
     async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError>;
 }
@@ -50,8 +56,12 @@ impl Workers for Fleet {
         Fleet::fill(self, jobs).await
     }
 
-    async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError> {
-        Fleet::measure(self, jobs).await
+    async fn measure(
+        &mut self,
+        jobs: &BTreeMap<WorkerId, Job>,
+        changes: Option<Changes>,
+    ) -> Result<StepOutcome, FleetError> {
+        Fleet::measure_through(self, jobs, changes).await
     }
 
     async fn scan(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<VerifyReport>, FleetError> {

@@ -38,6 +38,12 @@ pub(crate) struct Node {
 pub(crate) struct Device {
     pub(crate) id: u32,
     pub(crate) node: String,
+    /// Bytes that it has for replicas.
+    pub(crate) bytes: u64,
+    /// Bytes of them that are promised to replicas.
+    pub(crate) promised: u64,
+    /// Replicas that it has, those that are being removed among them.
+    pub(crate) replicas: usize,
 }
 
 /// A volume.
@@ -103,6 +109,16 @@ pub(crate) struct Api(pub(crate) SocketAddr);
 impl Api {
     pub(crate) fn status(self) -> Result<Status, TargetError> {
         self.ask("/v1/status", &Method::Get, QUICK)
+    }
+
+    /// The page of its counters, as text.
+    pub(crate) fn metrics(self) -> Result<String, TargetError> {
+        ask_one(self.0, "/metrics", &Method::Get, QUICK)?.map_err(|refusal| {
+            TargetError::failed(format!(
+                "the node at {} does not tell its counters: {}",
+                self.0, refusal.message
+            ))
+        })
     }
 
     pub(crate) fn post<T: DeserializeOwned>(

@@ -1,8 +1,8 @@
-//! A cluster of the virtual SAN on this machine: started, given volumes, harmed, healed, stopped.
+//! A cluster of the virtual SAN on this machine: started, given volumes, asked how it is, stopped. What is done
+//! to its nodes is in `harm`.
 //!
 //! Everything of it lies in one folder. Started again on the same folder it goes on where it was.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use loadline_base::units::ByteSize;
 use loadline_load::Target;
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::api::{Api, CreateVolume, Replica, Status, Use, Volume};
+use crate::api::{Api, CreateVolume, Status, Use, Volume};
 use crate::error::TargetError;
-use crate::fault::{Fault, FaultKind};
+use crate::filler::is_filler;
+use crate::harm::State;
 use crate::health::Health;
 use crate::process::NodeProcess;
 
@@ -25,8 +25,6 @@ use crate::process::NodeProcess;
 const ANSWERS: Duration = Duration::from_secs(20);
 /// After so long every node knows who is gone or back: some leases of 0.6 s.
 const KNOWN_AFTER: Duration = Duration::from_millis(1_500);
-/// How long the volumes of a node that is gone may take to be served by another.
-const TAKEN_OVER: Duration = Duration::from_secs(30);
 /// How often a node that was started is asked.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Ports at each node's address: the API, other nodes, NBD.
@@ -73,37 +71,20 @@ pub struct Disk {
     pub is_new: bool,
 }
 
-/// What was done to a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing.
-    Up,
-    /// Its process is gone.
-    Killed,
-    /// Its process stands still.
-    Frozen,
-    /// It does everything, only slower.
-    Slow,
-    /// No other node hears it.
-    Cut,
-    /// Its device failed: it is used again when the node is started again.
-    Failed,
-}
-
 #[derive(Debug)]
-struct Node {
-    name: String,
-    api: Api,
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) api: Api,
     config: PathBuf,
-    process: Option<NodeProcess>,
-    state: State,
+    pub(crate) process: Option<NodeProcess>,
+    pub(crate) state: State,
 }
 
 /// A cluster that runs. Its nodes are killed when this is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     spec: ClusterSpec,
-    nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     /// What the cluster calls itself.
     id: String,
 }
@@ -149,6 +130,8 @@ impl Cluster {
             cluster.await_answer(index, stop)?;
             cluster.give_device(index)?;
         }
+        // Nothing is done to any node yet, whatever was when it ended.
+        cluster.remove_fillers(stop)?;
         Ok(cluster)
     }
 
@@ -200,71 +183,31 @@ impl Cluster {
         nodes.filter_map(ended).collect()
     }
 
-    /// Takes back whatever was done to any node.
-    pub fn heal(&mut self, stop: &AtomicBool) -> Result<(), TargetError> {
-        for index in 0..self.nodes.len() {
-            if self.nodes[index].state != State::Up {
-                self.bring_back(index, stop)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// How a volume is used now: at its own node if nothing was done to that, else at whichever has taken it over, which is
-    /// waited for.
-    pub fn placed(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<Disk, TargetError> {
-        // Who is slow, cut off or has no device any more owns what it owns; who is gone is done without.
-        let is_gone = |name: &str| {
-            let node = self.nodes.iter().find(|node| node.name == name);
-            node.is_none_or(|node| matches!(node.state, State::Killed | State::Frozen))
-        };
-        if !is_gone(&volume.node) {
-            return self.volume(volume);
-        }
-        let begun = Instant::now();
-        loop {
-            let seen = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
-            let served = seen.filter(|seen| seen.health.as_deref().is_some_and(|health| health != "waiting"));
-            let owner = served.and_then(|seen| seen.owner);
-            if let Some(owner) = owner.filter(|owner| !is_gone(owner)) {
-                return self.volume(&VolumeSpec { node: owner, ..volume.clone() });
-            }
-            if begun.elapsed() > TAKEN_OVER {
-                return Err(TargetError::failed(format!(
-                    "volume {} of {} was not taken over by another node within {} s",
-                    volume.name,
-                    volume.node,
-                    TAKEN_OVER.as_secs()
-                )));
-            }
-            pause(stop)?;
-        }
-    }
-
     /// How well it is, as a node that answers sees it.
     pub fn health(&self) -> Result<Health, TargetError> {
         let status = self.alive()?.status()?;
-        let gone =
-            self.nodes.iter().filter(|node| matches!(node.state, State::Killed | State::Frozen)).count();
+        let gone = self.nodes.iter().filter(|node| node.state.is_gone()).count();
+        // What fills a device has one copy, and nobody misses it.
+        let volumes = || status.volumes.iter().filter(|volume| !is_filler(&volume.name));
         let of = |words: &[&str]| {
             let is =
                 |volume: &&Volume| volume.health.as_deref().is_some_and(|health| words.contains(&health));
-            status.volumes.iter().filter(is).count()
+            volumes().filter(is).count()
         };
         // How much is left is known where a volume is owned.
-        let answering = self.nodes.iter().filter(|node| matches!(node.state, State::Up | State::Slow));
+        let answering = self.nodes.iter().filter(|node| node.state.serves());
         let seen: Vec<Status> = answering.filter_map(|node| node.api.status().ok()).collect();
         let left = |id: u64| {
             let replicas = seen.iter().flat_map(|status| &status.volumes).flat_map(|volume| &volume.replicas);
             replicas.filter(|replica| replica.id == id).filter_map(|replica| replica.left_bytes).max()
         };
-        let replicas = status.volumes.iter().flat_map(|volume| &volume.replicas);
+        let replicas = volumes().flat_map(|volume| &volume.replicas);
         Ok(Health {
             nodes_alive: status.nodes.iter().filter(|node| node.alive).count().min(self.nodes.len() - gone),
             nodes: status.nodes.len(),
             waiting: of(&["waiting"]),
             degraded: of(&["degraded", "resyncing", "waiting"]),
-            volumes: status.volumes.len(),
+            volumes: volumes().count(),
             left_bytes: replicas.filter_map(|replica| left(replica.id)).sum(),
         })
     }
@@ -287,72 +230,6 @@ impl Cluster {
         }
     }
 
-    /// Does something to a node. Refused, unless it is forced, if a volume would be left without a copy that has everything.
-    pub fn inject(&mut self, fault: &Fault, stop: &AtomicBool) -> Result<(), TargetError> {
-        let known = self.nodes.iter().position(|node| node.name == fault.node);
-        let index = known.ok_or_else(|| {
-            let are: Vec<&str> = self.nodes().collect();
-            TargetError::usage(format!(
-                "there is no node {} in the cluster; it has {}",
-                fault.node,
-                are.join(", ")
-            ))
-        })?;
-        if fault.what == FaultKind::Return {
-            return self.bring_back(index, stop);
-        }
-        if self.nodes[index].state != State::Up {
-            return Err(TargetError::usage(format!(
-                "{fault}: something was done to it before; let it return first"
-            )));
-        }
-        if !fault.force && !matches!(fault.what, FaultKind::SlowDevice { .. }) {
-            self.leaves_a_copy(index, fault)?;
-        }
-        let api = self.nodes[index].api;
-        let state = match fault.what {
-            FaultKind::Kill => {
-                if let Some(mut process) = self.nodes[index].process.take() {
-                    process.kill();
-                }
-                State::Killed
-            }
-            FaultKind::Freeze => {
-                if let Some(process) = &self.nodes[index].process {
-                    process.signal(Signal::SIGSTOP)?;
-                }
-                State::Frozen
-            }
-            FaultKind::Cut => {
-                let others = self.nodes.iter().filter(|node| node.name != fault.node);
-                for other in others {
-                    let drop = json!({ "fault": "drop_peer", "node": other.name });
-                    api.post::<Value>("/v1/test-faults", &drop)?;
-                }
-                State::Cut
-            }
-            FaultKind::FailDevice => {
-                for device in self.devices(index)? {
-                    let fail = json!({ "fault": "fail_device", "device": device });
-                    api.post::<Value>("/v1/test-faults", &fail)?;
-                }
-                State::Failed
-            }
-            FaultKind::SlowDevice { by } => {
-                let milliseconds = u32::try_from(by.0.as_millis()).unwrap_or(u32::MAX);
-                for device in self.devices(index)? {
-                    let slow =
-                        json!({ "fault": "slow_device", "device": device, "milliseconds": milliseconds });
-                    api.post::<Value>("/v1/test-faults", &slow)?;
-                }
-                State::Slow
-            }
-            FaultKind::Return => State::Up,
-        };
-        self.nodes[index].state = state;
-        Ok(())
-    }
-
     /// Tells every node to end, waits, and kills those that do not.
     pub fn stop(mut self) {
         let asked = Instant::now();
@@ -365,14 +242,14 @@ impl Cluster {
         }
     }
 
-    fn launch(&mut self, index: usize) -> Result<(), TargetError> {
+    pub(crate) fn launch(&mut self, index: usize) -> Result<(), TargetError> {
         let log = self.spec.folder.join(format!("{}.log", self.nodes[index].name));
         let node = &mut self.nodes[index];
         node.process = Some(NodeProcess::start(&self.spec.program, &node.config, &log)?);
         Ok(())
     }
 
-    fn await_answer(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
+    pub(crate) fn await_answer(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
         let begun = Instant::now();
         let node = &mut self.nodes[index];
         loop {
@@ -411,87 +288,25 @@ impl Cluster {
     }
 
     /// A node's devices.
-    fn devices(&self, index: usize) -> Result<Vec<u32>, TargetError> {
+    pub(crate) fn devices(&self, index: usize) -> Result<Vec<u32>, TargetError> {
         let node = &self.nodes[index];
         let devices = node.api.status()?.devices;
         Ok(devices.into_iter().filter(|device| device.node == node.name).map(|device| device.id).collect())
     }
 
-    /// A node to which nothing was done.
-    fn alive(&self) -> Result<Api, TargetError> {
-        let up = self.nodes.iter().find(|node| matches!(node.state, State::Up));
-        let any = up.or_else(|| self.nodes.iter().find(|node| node.state == State::Slow));
+    /// A node that answers, at best one to which nothing was done.
+    pub(crate) fn alive(&self) -> Result<Api, TargetError> {
+        let up = self.nodes.iter().find(|node| node.state == State::Up);
+        let any = up.or_else(|| self.nodes.iter().find(|node| node.state.serves()));
         any.map(|node| node.api)
             .ok_or_else(|| TargetError::failed("no node of the cluster is left to be asked"))
     }
-
-    /// That each part of each volume has a copy in sync on another node to which nothing was done.
-    fn leaves_a_copy(&self, index: usize, fault: &Fault) -> Result<(), TargetError> {
-        let status: Status = self.alive()?.status()?;
-        let lost = |name: &str| {
-            let here = |node: &&Node| node.name == name;
-            name == self.nodes[index].name
-                || self
-                    .nodes
-                    .iter()
-                    .find(here)
-                    .is_none_or(|node| !matches!(node.state, State::Up | State::Slow))
-        };
-        for volume in &status.volumes {
-            let groups: BTreeSet<u32> = volume.replicas.iter().map(|replica| replica.group).collect();
-            let stays = |replica: &Replica| replica.state == "in sync" && !lost(&replica.node);
-            let bare = groups.into_iter().find(|group| {
-                !volume.replicas.iter().any(|replica| replica.group == *group && stays(replica))
-            });
-            if bare.is_some() {
-                return Err(TargetError::usage(format!(
-                    "{fault}: that would leave no copy of volume {} that has everything; say force = true if that is what \
-                     is to be seen",
-                    volume.name
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    fn bring_back(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
-        match self.nodes[index].state {
-            State::Up => {
-                let name = &self.nodes[index].name;
-                return Err(TargetError::usage(format!("{name} cannot return: nothing was done to it")));
-            }
-            State::Killed => {
-                self.launch(index)?;
-                self.await_answer(index, stop)?;
-            }
-            State::Frozen => {
-                if let Some(process) = &self.nodes[index].process {
-                    process.signal(Signal::SIGCONT)?;
-                }
-            }
-            State::Slow | State::Cut => {
-                self.nodes[index].api.delete::<Value>("/v1/test-faults")?;
-            }
-            State::Failed => {
-                if let Some(mut process) = self.nodes[index].process.take() {
-                    process.ask_to_stop();
-                    process.stop(Instant::now());
-                }
-                self.launch(index)?;
-                self.await_answer(index, stop)?;
-            }
-        }
-        self.nodes[index].state = State::Up;
-        Ok(())
-    }
 }
 
-fn pause(stop: &AtomicBool) -> Result<(), TargetError> {
+/// Waits until it is time to look again; an error when it is to leave.
+pub(crate) fn pause(stop: &AtomicBool) -> Result<(), TargetError> {
     if stop.load(Ordering::Relaxed) {
-        return Err(TargetError {
-            kind: crate::error::ErrorKind::Interrupted,
-            message: "interrupted".into(),
-        });
+        return Err(TargetError::interrupted());
     }
     std::thread::sleep(ASK_EVERY);
     Ok(())

@@ -25,6 +25,11 @@ impl TargetError {
         TargetError { kind: ErrorKind::Failed, message: message.into() }
     }
 
+    /// It was told to stop.
+    pub(crate) fn interrupted() -> TargetError {
+        TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() }
+    }
+
     pub(crate) fn io(what: &str, path: &Path, error: &std::io::Error) -> TargetError {
         TargetError::failed(format!("cannot {what} {}: {error}", path.display()))
     }

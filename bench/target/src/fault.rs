@@ -23,6 +23,8 @@ pub enum FaultKind {
         /// By how much.
         by: TimeSpan,
     },
+    /// What is free on its devices is taken.
+    Fill,
     /// Whatever was done to it is taken back.
     Return,
 }
@@ -50,6 +52,7 @@ impl fmt::Display for Fault {
             FaultKind::Cut => write!(f, "{node} is cut off"),
             FaultKind::FailDevice => write!(f, "the devices of {node} fail"),
             FaultKind::SlowDevice { by } => write!(f, "the devices of {node} are slowed by {by}"),
+            FaultKind::Fill => write!(f, "the devices of {node} are filled"),
             FaultKind::Return => write!(f, "{node} is back"),
         }
     }

@@ -5,18 +5,39 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`fault`] | what can happen to a node |
-//! | [`cluster`] | a cluster of the virtual SAN on this machine: started, given volumes, harmed, healed, stopped |
+//! | [`cluster`] | a cluster of the virtual SAN on this machine: started, given volumes, asked how it is, stopped |
+//! | `harm` | its nodes harmed, and brought back |
+//! | `filler` | what is free on a node's device, taken and given back |
 //! | [`health`] | how well a cluster is |
+//! | [`counters`] | what its nodes count themselves, to be held against what workers measured |
+//! | [`external`] | storage that is not ours, harmed by the user's commands or by a person |
+//! | [`storage`] | either of the two |
+//! | `takeover` | where volumes are served whose node is gone |
+//! | `command`, `prompt` | a command of the user's is run; a person is asked |
 //! | [`error`] | what can go wrong, and which exit code that is |
 
 mod api;
 pub mod cluster;
+mod command;
+pub mod counters;
 pub mod error;
+pub mod external;
+#[cfg(test)]
+mod external_tests;
 pub mod fault;
+mod filler;
+mod harm;
 pub mod health;
 mod process;
+mod prompt;
+pub mod storage;
+mod takeover;
 
 pub use cluster::{Cluster, ClusterSpec, Disk, VolumeSpec};
+pub use counters::{Counters, NodeCounters};
 pub use error::TargetError;
+pub use external::{External, ExternalSpec};
 pub use fault::{Fault, FaultKind};
 pub use health::Health;
+pub use prompt::terminal_prompt;
+pub use storage::Storage;

@@ -50,12 +50,12 @@ pub enum RunEvent {
         repeat: u32,
         /// How long that took, seconds.
         seconds: f64,
-        /// Nodes that answer.
-        nodes_alive: usize,
+        /// Nodes that answer; `null` of somebody else's storage, as what follows.
+        nodes_alive: Option<usize>,
         /// Volumes that lack a copy.
-        degraded: usize,
+        degraded: Option<usize>,
         /// Bytes that are still to be copied, as far as it is known.
-        left_bytes: u64,
+        left_bytes: Option<u64>,
     },
     /// Writing the disks once began.
     FillBegan,

@@ -20,6 +20,7 @@ use crate::folder::sealed::{self, Format};
 use crate::limit::Verdict;
 use crate::plan::Step;
 use crate::settle::WarmUp;
+use crate::timeline::Timeline;
 use crate::when::When;
 
 const FORMAT: Format = Format { name: "loadline-step", version: 1 };
@@ -94,6 +95,9 @@ pub struct StepResult {
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
     #[serde(default)]
     pub steadiness: Option<Steadiness>,
+    /// What was done to the storage in the window, and what followed; `null` if nothing was.
+    #[serde(default)]
+    pub timeline: Option<Timeline>,
     /// The warm-up until the load was steady; `null` if the study asks for none.
     #[serde(default)]
     pub warm_up: Option<WarmUp>,
@@ -136,6 +140,7 @@ impl StepResult {
             seconds: Vec::new(),
             heat: None,
             steadiness: None,
+            timeline: None,
             warm_up: None,
         }
     }

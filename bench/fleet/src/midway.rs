@@ -1,0 +1,189 @@
+//! What is done to workers while they measure: their host is gone, and they are started again.
+//!
+//! A worker that is killed so is not lost: what it measured stays, its successor goes on in its place, under its name, and the
+//! records of both are one worker's. What the killed process had not sent yet, its last second or so, is in no figure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use loadline_base::clock::Nanos;
+use loadline_load::{Job, VerifyReport};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::controller::Controller;
+use crate::event::{FleetEvent, LossReason};
+use crate::lifecycle::LOCAL_JOIN_LIMIT;
+use crate::operation::failure;
+use crate::spec::WorkerId;
+use crate::step::Step;
+use crate::wire::{Order, Reply};
+
+/// How long a worker that takes a place may take to open its disks.
+const PREPARES: Duration = Duration::from_secs(20);
+/// How long it keeps its records back: in the middle of what the others do.
+const HOLD_BACK: Nanos = Nanos(500_000_000);
+
+/// What is done to workers that measure. Only processes that the fleet has started can be killed.
+#[derive(Debug)]
+pub enum Midway {
+    /// The host of these is gone: their processes are killed. It is told when they are.
+    Kill(BTreeSet<WorkerId>, oneshot::Sender<()>),
+    /// Those that were killed are started again, each with what it is to do now: phases as before, other disks perhaps.
+    Start(BTreeMap<WorkerId, Job>),
+}
+
+/// What may be done to workers in a step.
+#[derive(Debug)]
+pub struct Changes {
+    /// Workers that may be killed: nobody else's figures must depend on them.
+    pub may_go: BTreeSet<WorkerId>,
+    /// What is done, when it comes.
+    pub orders: mpsc::Receiver<Midway>,
+}
+
+/// A worker on its way into the place of one that was killed.
+pub(crate) struct Successor {
+    job: Job,
+    /// The number of the order to prepare, once it is there.
+    task: Option<u64>,
+    since: Instant,
+}
+
+/// What the worker before had come to.
+#[derive(Default)]
+pub(crate) struct Before {
+    pub(crate) completed: u64,
+    pub(crate) errors: u64,
+    pub(crate) verify: Option<VerifyReport>,
+}
+
+impl Controller {
+    /// Does what is to be done to workers midway.
+    pub(crate) async fn change(&mut self, step: &mut Step<'_>, change: Midway) {
+        match change {
+            Midway::Kill(workers, killed) => {
+                self.kill(step, workers).await;
+                // Whoever asked may not wait any more.
+                let _ = killed.send(());
+            }
+            Midway::Start(jobs) => self.start_again(step, jobs),
+        }
+    }
+
+    async fn kill(&mut self, step: &mut Step<'_>, workers: BTreeSet<WorkerId>) {
+        let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.local.is_some());
+        let gone: BTreeSet<WorkerId> =
+            workers.into_iter().filter(|id| ours(id) && step.running.remove(id).is_some()).collect();
+        self.retire(&gone).await;
+        for id in gone {
+            let after_s = self.zero.map_or(0.0, |zero| Nanos::now().since(zero).as_secs());
+            self.events.emit(FleetEvent::Killed { worker: self.info(&id), after_s });
+            if let Some(outcome) = step.outcomes.get_mut(&id) {
+                let before = step.before.entry(id.clone()).or_default();
+                (before.completed, before.errors) = (outcome.window.completed(), outcome.window.errors());
+                if let Some(report) = outcome.verify.take() {
+                    before.verify.get_or_insert_default().merge(report);
+                }
+            }
+            step.out.insert(id);
+        }
+    }
+
+    fn start_again(&mut self, step: &mut Step<'_>, jobs: BTreeMap<WorkerId, Job>) {
+        for (id, job) in jobs {
+            if !step.out.remove(&id) {
+                continue;
+            }
+            let started = match self.members.get_mut(&id).and_then(|member| member.local.as_mut()) {
+                Some(local) => local.launch.start().map(|process| local.process = Some(process)),
+                None => continue,
+            };
+            match started {
+                Ok(()) => {
+                    let successor = Successor { job, task: None, since: Instant::now() };
+                    step.successors.insert(id, successor);
+                }
+                Err(error) => {
+                    let loss = self.tell_loss(&id, LossReason::Absent, error.message);
+                    step.lose(&id, loss, true);
+                }
+            }
+        }
+    }
+
+    /// A successor is there: it is told what to prepare. Whoever else joins has nothing to do in this step.
+    pub(crate) fn welcome_successor(&mut self, step: &mut Step<'_>, id: &WorkerId) {
+        let Some(successor) = step.successors.get_mut(id) else { return };
+        let order = Order::Prepare { job: Box::new(successor.job.clone()), watch: None };
+        (successor.task, successor.since) = (self.order(id, order), Instant::now());
+        if let Some(outcome) = step.outcomes.get_mut(id) {
+            outcome.worker = self.info(id);
+        }
+    }
+
+    /// Takes a reply of a successor, if it is to the order that it has.
+    pub(crate) fn hear_successor(&mut self, step: &mut Step<'_>, id: &WorkerId, task: u64, reply: Reply) {
+        if step.successors.get(id).is_none_or(|successor| successor.task != Some(task)) {
+            return;
+        }
+        let (reason, why) = match reply {
+            Reply::Prepared { clock_error_ns, .. } => {
+                step.successors.remove(id);
+                if let Some(outcome) = step.outcomes.get_mut(id) {
+                    outcome.clock_error = outcome.clock_error.max(Some(Nanos(clock_error_ns)));
+                }
+                let start = self.zero.unwrap_or_else(Nanos::now);
+                match self.order(id, Order::Run { start, hold_back: HOLD_BACK, late: true }) {
+                    Some(task) => {
+                        step.running.insert(id.clone(), task);
+                        return;
+                    }
+                    None => (LossReason::Hung, "it does not take orders".to_string()),
+                }
+            }
+            Reply::Failed { kind, message } => failure(kind, message),
+            reply if !reply.is_last() => return,
+            _ => (LossReason::Garbled, "it replied to something else than its order".to_string()),
+        };
+        let loss = self.tell_loss(id, reason, why);
+        step.lose(id, loss, true);
+    }
+
+    /// Gives up successors that do not come.
+    pub(crate) async fn look_after_successors(&mut self, step: &mut Step<'_>) {
+        for id in step.successors.keys().cloned().collect::<Vec<_>>() {
+            let successor = &step.successors[&id];
+            let is_here = successor.task.is_some();
+            let limit = if is_here { PREPARES } else { LOCAL_JOIN_LIMIT };
+            let late = successor.since.elapsed() > limit;
+            if !late && (is_here || !self.note_early_end(&id).await) {
+                continue;
+            }
+            let why = match (late, is_here) {
+                (true, true) => {
+                    format!("it did not open its disks within {limit:?} after it was started again")
+                }
+                (true, false) => format!("it did not join within {limit:?} of being started again"),
+                _ => self.absent(&id).unwrap_or_default(),
+            };
+            let loss = self.tell_loss(&id, LossReason::Hung, why);
+            step.lose(&id, loss, true);
+        }
+    }
+
+    /// When the load is over: whoever was killed and never started again did not measure to the end, and what those found
+    /// that were killed is not lost with a successor.
+    pub(crate) fn count_out(&mut self, step: &mut Step<'_>) {
+        for id in std::mem::take(&mut step.out) {
+            let why = "its host was gone, and it was not started again before the load ended".to_string();
+            let loss = self.tell_loss(&id, LossReason::Absent, why);
+            step.lose(&id, loss, true);
+        }
+        for (id, before) in std::mem::take(&mut step.before) {
+            if let (Some(outcome), Some(report)) = (step.outcomes.get_mut(&id), before.verify) {
+                outcome.verify.get_or_insert_default().merge(report);
+            }
+        }
+    }
+}

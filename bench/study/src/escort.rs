@@ -1,0 +1,374 @@
+//! What is done to a run's own cluster while a step is measured on it, and what is seen of it: faults at their times, workers
+//! of a node that is gone started again where their volumes are, the storage's own counters at both ends of the window.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use loadline_fleet::{Changes, Midway, StepOutcome, WorkerId};
+use loadline_load::{Job, Target};
+use loadline_measure::audit::{Finding, FindingKind};
+use loadline_target::error::ErrorKind;
+use loadline_target::{Disk, FaultKind, Storage, TargetError, VolumeSpec};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::StudyError;
+use crate::faults::TimedFault;
+use crate::file::{Access, Study};
+use crate::folder::RunFolder;
+use crate::folder::result::StepResult;
+use crate::plan::{Purpose, Step};
+use crate::runner::Runner;
+use crate::stage::volumes_of;
+use crate::stop::or_stop;
+use crate::timeline::{Happened, Moved, Timeline};
+use crate::workers::Workers;
+
+/// How often the cluster is looked at while something is awaited there. Each look is a question to every node.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often there is a look at the clock.
+const TICK: Duration = Duration::from_millis(5);
+/// Copies that have been in sync for so long stay so: a node that has just come is not known of at once.
+const STAYS: Duration = Duration::from_millis(1_500);
+/// Changes that may wait for the fleet.
+const CHANGES_WAITING: usize = 16;
+/// How long the fleet may take to kill workers.
+const KILLED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What accompanies one window.
+pub(crate) struct Escort {
+    /// When the window begins.
+    pub(crate) begin: Instant,
+    /// The window's length.
+    pub(crate) length: Duration,
+    pub(crate) faults: Vec<TimedFault>,
+    /// Each worker's volumes, in the order of its disks.
+    pub(crate) volumes: BTreeMap<WorkerId, Vec<VolumeSpec>>,
+    /// What each worker does in the step.
+    pub(crate) jobs: BTreeMap<WorkerId, Job>,
+    pub(crate) access: Access,
+    /// To the fleet.
+    pub(crate) changes: mpsc::Sender<Midway>,
+    /// The step is over, in whatever way.
+    pub(crate) over: Arc<AtomicBool>,
+}
+
+/// A worker whose host is gone, on its way to where its volumes are.
+struct Move {
+    worker: WorkerId,
+    /// The fault that it is counted with.
+    event: usize,
+    since: Instant,
+    /// How its volumes are used now, as far as somebody has them.
+    found: Vec<Option<(String, Disk)>>,
+}
+
+/// What is awaited of the last fault.
+#[derive(Default)]
+struct Awaited {
+    detection: bool,
+    redundancy: bool,
+    /// Since when every copy is in sync.
+    redundant: Option<Instant>,
+    /// Whether a copy was seen to be missing since.
+    was_seen: bool,
+}
+
+impl Escort {
+    /// Goes along with the window until it ends. What happened, in the order of time.
+    pub(crate) fn go(
+        mut self,
+        storage: &mut Storage,
+        leave: &AtomicBool,
+    ) -> Result<Vec<Happened>, TargetError> {
+        let mut events: Vec<Happened> = Vec::new();
+        let mut moves: Vec<Move> = Vec::new();
+        let mut awaited = Awaited::default();
+        let mut looked = Instant::now();
+        let mut to_do = std::mem::take(&mut self.faults).into_iter().peekable();
+        while !self.is_over(leave)? {
+            let now = Instant::now();
+            if let Some(fault) = to_do.next_if(|fault| now >= self.begin + fault.at.0) {
+                let event = self.do_to(storage, &fault, leave)?;
+                if event.failed.is_none() {
+                    let gone = event.moved.iter().map(|moved| Move {
+                        worker: moved.worker.clone(),
+                        event: events.len(),
+                        since: now,
+                        found: vec![None; self.volumes.get(&moved.worker).map_or(0, Vec::len)],
+                    });
+                    moves.extend(gone);
+                    let is_return = fault.what == FaultKind::Return;
+                    awaited = Awaited { detection: !is_return, redundancy: is_return, ..Awaited::default() };
+                }
+                events.push(event);
+                continue;
+            }
+            let is_idle = moves.is_empty() && !awaited.detection && !awaited.redundancy;
+            if !is_idle && looked.elapsed() >= LOOK_EVERY {
+                self.look(storage, &mut awaited, events.last_mut(), leave);
+                self.follow(storage, &mut moves, &mut events);
+                looked = Instant::now();
+            }
+            std::thread::sleep(TICK);
+        }
+        Ok(events)
+    }
+
+    fn is_over(&self, leave: &AtomicBool) -> Result<bool, TargetError> {
+        if leave.load(Ordering::Relaxed) {
+            return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
+        }
+        Ok(self.over.load(Ordering::Relaxed) || Instant::now() >= self.begin + self.length)
+    }
+
+    /// Does one thing to the cluster. That it cannot be done is told in what it returns.
+    fn do_to(
+        &self,
+        storage: &mut Storage,
+        fault: &TimedFault,
+        leave: &AtomicBool,
+    ) -> Result<Happened, TargetError> {
+        // Whoever runs on a node that is gone is gone with it: before the node, or they would see its end.
+        let takes_workers = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
+        let refused = storage.refuses(&fault.fault()).err();
+        let gone: BTreeSet<WorkerId> = match takes_workers && refused.is_none() {
+            true => self.on_node(&fault.node),
+            false => BTreeSet::new(),
+        };
+        let mut begun = Instant::now();
+        if !gone.is_empty() {
+            self.kill(&gone, leave)?;
+        }
+        let failed = match refused {
+            Some(why) => Some(why.message),
+            None => match storage.inject(&fault.fault(), leave) {
+                Err(error) if error.kind == ErrorKind::Interrupted => return Err(error),
+                done => done.err().map(|error| error.message),
+            },
+        };
+        if storage.asks_for(&fault.fault()) {
+            // A person says that it is done, and not when it is begun.
+            begun = Instant::now();
+        }
+        let moved =
+            gone.into_iter().map(|worker| Moved { worker, to: Vec::new(), started_s: None, out_s: None });
+        Ok(Happened {
+            fault: fault.fault(),
+            planned_s: fault.at.0.as_secs_f64(),
+            at_s: begun.saturating_duration_since(self.begin).as_secs_f64(),
+            took_s: begun.elapsed().as_secs_f64(),
+            failed,
+            detected_s: None,
+            moved: moved.collect(),
+            resync_bytes: None,
+            redundant_s: None,
+        })
+    }
+
+    /// The workers that run on a node. Those that were started again run where their volumes are.
+    fn on_node(&self, node: &str) -> BTreeSet<WorkerId> {
+        let there = self.volumes.iter().filter(|(_, volumes)| volumes.iter().any(|one| one.node == node));
+        there.map(|(worker, _)| worker.clone()).collect()
+    }
+
+    fn kill(&self, workers: &BTreeSet<WorkerId>, leave: &AtomicBool) -> Result<(), TargetError> {
+        let (told, mut killed) = oneshot::channel();
+        let begun = Instant::now();
+        // Where nobody listens any more the step is over.
+        if self.changes.blocking_send(Midway::Kill(workers.clone(), told)).is_err() {
+            return Ok(());
+        }
+        while matches!(killed.try_recv(), Err(oneshot::error::TryRecvError::Empty)) && !self.is_over(leave)? {
+            if begun.elapsed() > KILLED_WITHIN {
+                return Err(TargetError::failed(format!(
+                    "the fleet did not kill {} workers within {} s",
+                    workers.len(),
+                    KILLED_WITHIN.as_secs()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Looks at how the cluster is, for the last thing that was done to it.
+    fn look(
+        &self,
+        storage: &Storage,
+        awaited: &mut Awaited,
+        event: Option<&mut Happened>,
+        leave: &AtomicBool,
+    ) {
+        let Some(event) = event else { return };
+        // Who does not answer now is asked again.
+        let Some(copies) = storage.copies(leave) else { return };
+        let since = Instant::now().saturating_duration_since(self.begin).as_secs_f64() - event.at_s;
+        // What the storage says of its volumes; which nodes are gone, this process knows without it.
+        let is_missing = !copies.in_sync;
+        if awaited.detection && is_missing {
+            event.detected_s = Some(since);
+            awaited.detection = false;
+        }
+        if !awaited.redundancy {
+            return;
+        }
+        event.resync_bytes = event.resync_bytes.max(copies.left_bytes);
+        awaited.was_seen |= is_missing;
+        if is_missing {
+            awaited.redundant = None;
+            return;
+        }
+        let redundant = *awaited.redundant.get_or_insert_with(Instant::now);
+        if redundant.elapsed() >= STAYS {
+            let at = redundant.saturating_duration_since(self.begin).as_secs_f64();
+            event.redundant_s = Some(at - event.at_s);
+            awaited.redundancy = false;
+        }
+    }
+
+    /// Starts workers again whose volumes somebody has taken over.
+    fn follow(&mut self, storage: &Storage, moves: &mut Vec<Move>, events: &mut [Happened]) {
+        let Some(cluster) = storage.own() else { return };
+        let mut ready: BTreeMap<WorkerId, Job> = BTreeMap::new();
+        for one in moves.iter_mut() {
+            let Some(volumes) = self.volumes.get_mut(&one.worker) else { continue };
+            for (volume, found) in volumes.iter().zip(&mut one.found) {
+                if found.is_none() {
+                    // Who does not answer now is asked again.
+                    *found = cluster.taken_over(volume).ok().flatten();
+                }
+            }
+            let Some(found) = one.found.iter().cloned().collect::<Option<Vec<_>>>() else { continue };
+            let Some(job) = self.jobs.get_mut(&one.worker) else { continue };
+            for ((disk, volume), (owner, now)) in job.disks.iter_mut().zip(volumes).zip(&found) {
+                disk.target = target(self.access, now);
+                volume.node.clone_from(owner);
+            }
+            if let Some(moved) = events[one.event].moved.iter_mut().find(|moved| moved.worker == one.worker) {
+                moved.to = found.into_iter().map(|(owner, _)| owner).collect();
+                moved.to.dedup();
+                moved.started_s = Some(one.since.elapsed().as_secs_f64());
+            }
+            ready.insert(one.worker.clone(), job.clone());
+        }
+        moves.retain(|one| !ready.contains_key(&one.worker));
+        if !ready.is_empty() {
+            // Where nobody listens any more the step is over.
+            let _ = self.changes.blocking_send(Midway::Start(ready));
+        }
+    }
+}
+
+impl<W: Workers> Runner<'_, W> {
+    /// Has the fleet measure a step, and goes along with it if something is done to the storage meanwhile.
+    pub(crate) async fn measured(
+        &mut self,
+        step: &Step,
+        jobs: &BTreeMap<WorkerId, Job>,
+    ) -> Result<(StepOutcome, Option<Timeline>), StudyError> {
+        let RunFolder { manifest, plan, .. } = &self.owned.folder;
+        let study = &manifest.study;
+        let Some(stage) = self.stage.as_ref().filter(|_| has_faults(study, step)) else {
+            let measured = or_stop(&mut self.stop, self.workers.measure(jobs, None)).await??;
+            return Ok((measured, None));
+        };
+        let begins = self.shared.lock().begin_timeline();
+        let (changes, orders) = mpsc::channel(CHANGES_WAITING);
+        let over = Arc::new(AtomicBool::new(false));
+        let mut escort = Escort {
+            begin: Instant::now(),
+            length: study.phases.measure.0,
+            faults: study.faults.clone(),
+            // Where workers run that use somebody else's storage has nothing to do with its nodes.
+            volumes: match plan.cluster {
+                Some(_) => volumes_of(study, plan, &manifest.workers),
+                None => BTreeMap::new(),
+            },
+            jobs: jobs.clone(),
+            access: study.target.san.clone().unwrap_or_default().access,
+            changes,
+            over: over.clone(),
+        };
+        escort.volumes.retain(|worker, _| jobs.contains_key(worker));
+        let harmed = |node: &str| {
+            let takes = |fault: &&TimedFault| matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
+            study.faults.iter().filter(takes).any(|fault| fault.node == node)
+        };
+        let may_go = manifest.workers.iter().filter(|worker| plan.cluster.is_some() && harmed(&worker.node));
+        let changes = Changes { may_go: may_go.map(|worker| worker.id.clone()).collect(), orders };
+        let warm_up = study.phases.warm_up.0;
+        let (shared, mut stop) = (self.shared.clone(), self.stop.clone());
+        let measuring = async {
+            let measured = self.workers.measure(jobs, Some(changes)).await;
+            over.store(true, Ordering::Relaxed);
+            shared.lock().end_waiting();
+            measured
+        };
+        let escorting = async {
+            // Where nobody could begin, nothing is done to the storage.
+            let Ok(unix_ms) = begins.await else { return Ok(Vec::new()) };
+            let from_now = UNIX_EPOCH + Duration::from_millis(unix_ms);
+            let lead = from_now.duration_since(SystemTime::now()).unwrap_or_default();
+            escort.begin = Instant::now() + lead + warm_up;
+            stage.escort(escort, &mut stop).await
+        };
+        let both = async { tokio::join!(measuring, escorting) };
+        let (measured, happened) = or_stop(&mut self.stop, both).await?;
+        let (measured, happened) = (measured?, happened?);
+        let trace = self.shared.lock().end_timeline();
+        Ok((measured, Some(Timeline::of(&trace, happened, study.phases.measure.0.as_secs()))))
+    }
+
+    /// Takes a timeline into a step's result, with what a reader should know of it.
+    pub(crate) fn count_timeline(&self, result: &mut StepResult, timeline: Option<Timeline>) {
+        let Some(timeline) = timeline else { return };
+        let planned = self.owned.folder.manifest.study.faults.len();
+        let not_done = timeline.events.iter().filter_map(|event| {
+            Some(format!("at {:.1} s, {}: {}", event.at_s, event.fault, event.failed.as_ref()?))
+        });
+        let mut not_done: Vec<String> = not_done.collect();
+        if timeline.events.len() < planned {
+            not_done
+                .push(format!("{} were not begun before the window ended", planned - timeline.events.len()));
+        }
+        if !not_done.is_empty() {
+            result.findings.push(Finding::doubt(
+                FindingKind::Fault,
+                format!("{planned} things to be done to the storage"),
+                not_done.join("; "),
+                "The window is not what the study says. See the nodes' logs in the run's folder.",
+            ));
+        }
+        result.timeline = Some(timeline);
+    }
+
+    /// After a window in which things were done to the storage: takes all of it back, and waits until every copy is in sync,
+    /// so that the next load finds what this one found.
+    pub(crate) async fn restore(&mut self, step: &Step) -> Result<(), StudyError> {
+        let RunFolder { manifest, plan, .. } = &self.owned.folder;
+        let Some(stage) = self.stage.as_ref().filter(|_| has_faults(&manifest.study, step)) else {
+            return Ok(());
+        };
+        stage.enter(true, Vec::new(), &mut self.stop).await?;
+        if plan.cluster.is_some() {
+            (self.volumes, _) =
+                stage.volumes(&manifest.study, plan, &manifest.workers, &mut self.stop).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether things are done to the storage in this step: in what the study asks for, and not in ceilings and searches.
+pub(crate) fn has_faults(study: &Study, step: &Step) -> bool {
+    !study.faults.is_empty() && step.purpose == Purpose::Load
+}
+
+/// How a worker reaches a volume.
+pub(crate) fn target(access: Access, disk: &Disk) -> Target {
+    match access {
+        Access::Local => disk.local.clone(),
+        Access::Nbd => disk.nbd.clone(),
+    }
+}

@@ -1,0 +1,189 @@
+//! What is done to the storage while it is measured, or between; and whether that can be done, as far as it is known before.
+
+use std::collections::BTreeMap;
+
+use loadline_base::units::TimeSpan;
+use loadline_target::{Fault, FaultKind};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::StudyError;
+use crate::file::Study;
+use crate::plan::node_names;
+
+/// Something that is done to the storage in each window, at a stated time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TimedFault {
+    /// When, from the beginning of the window.
+    pub at: TimeSpan,
+    /// What is done.
+    #[serde(rename = "do")]
+    pub what: FaultKind,
+    /// To which node.
+    pub node: String,
+    /// Even if it leaves a volume without a copy that has everything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
+impl TimedFault {
+    /// What is done, whenever.
+    pub fn fault(&self) -> Fault {
+        Fault { what: self.what, node: self.node.clone(), force: self.force }
+    }
+}
+
+/// What was done to which node, followed on paper.
+pub(crate) struct Harm<'a> {
+    nodes: &'a [String],
+    copies: usize,
+    /// By node: whether it may cost a copy that is not missed on purpose.
+    done: BTreeMap<&'a str, bool>,
+}
+
+impl<'a> Harm<'a> {
+    /// Nothing was done to any of these nodes.
+    pub(crate) fn none(nodes: &'a [String], copies: usize) -> Harm<'a> {
+        Harm { nodes, copies, done: BTreeMap::new() }
+    }
+
+    /// Goes on with this; or says why it cannot be done.
+    pub(crate) fn take(&mut self, what: FaultKind, node: &'a str, force: bool) -> Result<(), String> {
+        if !self.nodes.iter().any(|known| known == node) {
+            return Err(format!("there is no node {node}; the cluster has {}", self.nodes.join(", ")));
+        }
+        let costs = !force && !matches!(what, FaultKind::SlowDevice { .. } | FaultKind::Fill);
+        let is_return = what == FaultKind::Return;
+        let fits = match is_return {
+            true => self.done.remove(node).is_some(),
+            false => self.done.insert(node, costs).is_none(),
+        };
+        match (fits, is_return) {
+            (true, _) => Ok(()),
+            (false, true) => Err(format!("{node} returns, and nothing was done to it before")),
+            (false, false) => {
+                let fault = Fault { what, node: node.into(), force };
+                Err(format!("{fault}, and something was done to it before: let it return first"))
+            }
+        }
+    }
+
+    /// Whether what is left can serve every volume.
+    pub(crate) fn judge(&self) -> Result<(), String> {
+        let copies = self.copies;
+        if self.done.values().filter(|costs| **costs).count() >= copies {
+            return Err(format!(
+                "with {copies} copies of everything, {} nodes at once may have all copies of a volume, and then nobody serves \
+                 it: let one return first, have more copies, or say force = true if that is what is to be seen",
+                self.done.len()
+            ));
+        }
+        if self.done.len() >= self.nodes.len() {
+            return Err("it leaves no node of the cluster unharmed: at least one must serve".into());
+        }
+        Ok(())
+    }
+}
+
+/// The nodes of the storage that things are done to, and how many may be harmed at once before something is not served, where
+/// that is known. `what` does these things; an error if there is no way to do them.
+pub(crate) fn storage(
+    study: &Study,
+    what: &str,
+    faults: impl Iterator<Item = Fault>,
+) -> Result<(Vec<String>, usize), StudyError> {
+    match (&study.target.san, &study.target.external) {
+        (Some(san), None) => Ok((node_names(study), san.copies() as usize)),
+        (None, Some(external)) => {
+            let faults: Vec<Fault> = faults.collect();
+            external.check(faults.iter()).map_err(|error| StudyError {
+                message: format!("[target.external]: {}", error.message),
+                ..StudyError::from(error)
+            })?;
+            // How many copies somebody else's storage has is not known here.
+            Ok((external.nodes.clone(), usize::MAX))
+        }
+        (Some(_), Some(_)) => Err(StudyError::usage(
+            "[target] san and [target.external]: a cluster of the run's own is not somebody else's; leave one out",
+        )),
+        (None, None) => Err(StudyError::usage(format!(
+            "{what} does something to the storage, and only a cluster of the run's own can be asked to: say san = {{}} in \
+             [target], or how it is done to the storage that you have: [target.external]"
+        ))),
+    }
+}
+
+/// Whether what a study does in its windows can be done, as far as it can be known before.
+pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
+    let usage = |message: String| Err(StudyError::usage(message));
+    if study.faults.is_empty() {
+        return Ok(());
+    }
+    if !study.condition.is_empty() {
+        return usage(
+            "faults and [[condition]] do not go together: in a window with faults there is no one condition. Write two studies"
+                .into(),
+        );
+    }
+    let (nodes, copies) = storage(study, "faults", study.faults.iter().map(TimedFault::fault))?;
+    if study.target.external.as_ref().is_some_and(|external| !external.tells_redundancy()) {
+        return usage(
+            "faults: after each window everything is taken back and every copy waited for, and nothing tells when they are in \
+             sync; give health in [target.external], or prompt = true"
+                .into(),
+        );
+    }
+    let mut harm = Harm::none(&nodes, copies);
+    let window = study.phases.measure;
+    let mut last = TimeSpan::ZERO;
+    for fault in &study.faults {
+        let what = format!("faults, at {}", fault.at);
+        if fault.at.0 >= window.0 {
+            return usage(format!("{what}: the window ends after {window} ([phases] measure)"));
+        }
+        if fault.at.0 < last.0 {
+            return usage(format!("{what}: it comes after one at {last}; write them in the order of time"));
+        }
+        last = fault.at;
+        let done = harm.take(fault.what, &fault.node, fault.force).and_then(|()| harm.judge());
+        if let Err(why) = done {
+            return usage(format!("{what}: {why}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::Plan;
+    use crate::read::parse;
+
+    fn plan(faults: &str) -> Result<Plan, String> {
+        let text = format!(
+            "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\nfaults = [{faults}]\n[target]\nsan = {{}}\n[fleet]\nnodes = 3\n\
+             disk_size = \"64MiB\"\n[phases]\nmeasure = \"60s\"\n"
+        );
+        let study = parse("s.toml", &text).map_err(|e| e.message)?;
+        Plan::of(&study).map_err(|e| e.message)
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        let kill = "{ at = \"10s\", do = \"kill\", node = \"node-3\" }";
+        let back = "{ at = \"30s\", do = \"return\", node = \"node-3\" }";
+        plan(&format!("{kill}, {back}")).unwrap();
+        for (faults, part) in [
+            (kill.replace("10s", "60s"), "the window ends after 1m"),
+            (format!("{back}, {kill}"), "nothing was done to it before"),
+            (format!("{kill}, {}", back.replace("30s", "5s")), "in the order of time"),
+            (format!("{kill}, {kill}"), "let it return first"),
+            (kill.replace("node-3", "node-4"), "there is no node node-4"),
+            (format!("{kill}, {}", kill.replace("node-3", "node-2")), "2 nodes at once may have all copies"),
+            (kill.replace("kill", "explode"), "explode"),
+        ] {
+            let message = plan(&faults).unwrap_err();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The timeline of a window in which things are done to the storage: how it was before, how long nothing came back, how it is
+//! with a node less, what coming back costs, and when every copy is there again.
+
+use loadline_base::histogram::LatencyHistogram;
+use loadline_fleet::WorkerId;
+use loadline_measure::difference::{Ratio, ratio};
+use loadline_measure::summary::LatencySummary;
+use loadline_target::Fault;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::trace::Trace;
+
+/// A stretch is cut into so many parts at the most, whose IOPS are compared.
+const PARTS: usize = 10;
+/// A plateau is reached at this share of it.
+const REACHED: f64 = 0.95;
+
+/// A stretch of whole seconds of the window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stretch {
+    /// Its first second.
+    pub from_s: u64,
+    /// The second after its last one.
+    pub to_s: u64,
+    /// I/Os that completed in it, a second.
+    pub iops: f64,
+    /// Bytes that they moved, a second.
+    pub bytes_per_s: f64,
+    /// Their response times, microseconds.
+    pub latency_us: LatencySummary,
+    /// Its IOPS as a multiple of those before the first fault, over parts of both: up to ten each, of at least a second. Parts
+    /// of one window are not independent as repeats are. `null` in the baseline itself.
+    pub iops_ratio: Option<Ratio>,
+    /// Its 99th percentile as a multiple of that before the first fault; `null` if either has too few I/Os for one.
+    pub p99_ratio: Option<f64>,
+}
+
+/// A worker whose host was gone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Moved {
+    /// Which.
+    pub worker: WorkerId,
+    /// The nodes that own its volumes now; empty if nobody took them over in the window.
+    pub to: Vec<String>,
+    /// From the fault until it was started again, seconds; `null` if it was not.
+    pub started_s: Option<f64>,
+    /// From the fault until its first I/O completed, seconds: how long it was out; `null` if none did.
+    pub out_s: Option<f64>,
+}
+
+/// Something that was done to the storage, and what followed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// What was done, and to which node.
+    pub fault: Fault,
+    /// When it was to be done, seconds from the beginning of the window.
+    pub planned_s: f64,
+    /// When it was begun.
+    pub at_s: f64,
+    /// How long doing it took, seconds.
+    pub took_s: f64,
+    /// Why it was not done; `null` if it was.
+    pub failed: Option<String>,
+    /// From the fault until the storage said that a volume lacks a copy or is not served, seconds; `null` if it did not.
+    pub detected_s: Option<f64>,
+    /// The longest time until the next fault in which one worker that stayed completed nothing, milliseconds: the longest stall.
+    pub stall_ms: u64,
+    /// Whose it was.
+    pub stalled: Option<WorkerId>,
+    /// The same of the whole fleet: nobody completed anything.
+    pub fleet_stall_ms: u64,
+    /// I/Os that failed until the next fault.
+    pub errors: u64,
+    /// Workers whose host was gone with the node.
+    pub moved: Vec<Moved>,
+    /// Of a return: the most bytes that were seen to be left to be copied.
+    pub resync_bytes: Option<u64>,
+    /// Of a return: from it until every copy was in sync, seconds; `null` if that was not before the next fault.
+    pub redundant_s: Option<f64>,
+    /// Of a return: until every copy was in sync. What coming back costs.
+    pub resync: Option<Stretch>,
+    /// The later half of what is left until the next fault, once workers that were gone are back, and every copy after a return.
+    pub plateau: Option<Stretch>,
+    /// From the fault until a second in which 95 % of the plateau's IOPS completed had begun, seconds.
+    pub plateau_after_s: Option<f64>,
+}
+
+/// A window in which things were done to the storage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Timeline {
+    /// Before the first fault; `null` if there is no whole second before it.
+    pub baseline: Option<Stretch>,
+    /// What was done, in the order of time.
+    pub events: Vec<Event>,
+}
+
+/// What was seen at the storage of one fault.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Happened {
+    pub(crate) fault: Fault,
+    pub(crate) planned_s: f64,
+    pub(crate) at_s: f64,
+    pub(crate) took_s: f64,
+    pub(crate) failed: Option<String>,
+    pub(crate) detected_s: Option<f64>,
+    pub(crate) moved: Vec<Moved>,
+    pub(crate) resync_bytes: Option<u64>,
+    pub(crate) redundant_s: Option<f64>,
+}
+
+impl Timeline {
+    /// Of a window of so many seconds.
+    pub(crate) fn of(trace: &Trace, happened: Vec<Happened>, window_s: u64) -> Timeline {
+        let first = happened.first().map_or(window_s as f64, |first| first.at_s);
+        let baseline = stretch(trace, 0.0, first, None);
+        let ends: Vec<f64> = happened.iter().skip(1).map(|next| next.at_s).chain([window_s as f64]).collect();
+        // Who was gone once is where another one's stall says nothing of the storage.
+        let mut gone: Vec<WorkerId> = Vec::new();
+        let events = happened.into_iter().zip(ends).map(|(happened, end)| {
+            gone.extend(happened.moved.iter().map(|moved| moved.worker.clone()));
+            event(trace, happened, end.max(0.0), baseline.as_ref(), &gone)
+        });
+        let events = events.collect();
+        Timeline { baseline, events }
+    }
+}
+
+fn event(
+    trace: &Trace,
+    happened: Happened,
+    end: f64,
+    baseline: Option<&Stretch>,
+    gone: &[WorkerId],
+) -> Event {
+    let Happened { fault, planned_s, at_s, took_s, failed, detected_s, mut moved, resync_bytes, redundant_s } =
+        happened;
+    let (from_ms, to_ms) = ((at_s * 1e3).max(0.0) as u64, (end * 1e3) as u64);
+    for one in &mut moved {
+        let started = one.started_s.map(|started| ((at_s + started) * 1e3) as u64);
+        let first = started.and_then(|started| trace.workers.get(&one.worker)?.first_from(started));
+        one.out_s = first.map(|first| first as f64 / 1e3 - at_s).filter(|out| at_s + out < end);
+    }
+    let stayed = trace.workers.iter().filter(|(worker, _)| !gone.contains(worker));
+    let stall = stayed
+        .map(|(worker, completions)| (completions.longest_stall_between(from_ms, to_ms), worker))
+        .max_by_key(|(stall, _)| *stall);
+    let mut fleet = loadline_measure::stall::Completions::default();
+    trace.workers.values().for_each(|completions| fleet.merge(completions));
+    let of_span = |from: f64, to: f64| stretch(trace, from, to, baseline);
+    let is_return = fault.what == loadline_target::FaultKind::Return;
+    let resync_ends = redundant_s.map_or(end, |redundant| at_s + redundant).min(end);
+    let resync = is_return.then(|| of_span(at_s.floor(), resync_ends.ceil().min(end))).flatten();
+    // A second in which it was still coming back is none of how it is afterwards.
+    let settled = match is_return {
+        true => redundant_s.map(|redundant| at_s + redundant),
+        false => {
+            let back = |moved: &Moved| moved.out_s.map_or(at_s, |out| at_s + out);
+            Some(moved.iter().map(back).fold(at_s + detected_s.unwrap_or(0.0), f64::max))
+        }
+    };
+    let plateau = settled.and_then(|settled| of_span(settled + (end - settled) / 2.0, end));
+    let plateau_after_s = plateau.as_ref().and_then(|plateau| {
+        let reached =
+            |(_, second): &(&i64, &crate::trace::Second)| second.ios as f64 >= REACHED * plateau.iops;
+        let (second, _) = trace.seconds.range(at_s.ceil() as i64..end as i64).find(reached)?;
+        Some((*second as f64 - at_s).max(0.0))
+    });
+    let errors = trace.seconds.range(at_s.floor() as i64..end.ceil() as i64).map(|(_, second)| second.errors);
+    Event {
+        fault,
+        planned_s,
+        at_s,
+        took_s,
+        failed,
+        detected_s,
+        stall_ms: stall.map_or(0, |(stall, _)| stall),
+        stalled: stall.filter(|(stall, _)| *stall > 0).map(|(_, worker)| worker.clone()),
+        fleet_stall_ms: fleet.longest_stall_between(from_ms, to_ms),
+        errors: errors.sum(),
+        moved,
+        resync_bytes,
+        redundant_s,
+        resync,
+        plateau,
+        plateau_after_s,
+    }
+}
+
+/// The whole seconds between two moments; `None` if there is none.
+fn stretch(trace: &Trace, from: f64, to: f64, baseline: Option<&Stretch>) -> Option<Stretch> {
+    let (from, to) = (from.max(0.0).ceil() as u64, to.max(0.0).floor() as u64);
+    let seconds = to.checked_sub(from).filter(|seconds| *seconds > 0)?;
+    let mut response = LatencyHistogram::new();
+    let (mut ios, mut bytes) = (0u64, 0u64);
+    for (_, second) in trace.seconds.range(from as i64..to as i64) {
+        response.merge(&second.response());
+        (ios, bytes) = (ios.saturating_add(second.ios), bytes.saturating_add(second.bytes));
+    }
+    let latency_us = LatencySummary::of(&response);
+    let parts = |from: u64, to: u64| parts(trace, from, to);
+    let iops_ratio = baseline.and_then(|base| ratio(&parts(base.from_s, base.to_s), &parts(from, to)));
+    let p99_ratio = baseline.and_then(|base| Some(latency_us.p99? / base.latency_us.p99?));
+    Some(Stretch {
+        from_s: from,
+        to_s: to,
+        iops: ios as f64 / seconds as f64,
+        bytes_per_s: bytes as f64 / seconds as f64,
+        latency_us,
+        iops_ratio,
+        p99_ratio,
+    })
+}
+
+/// The IOPS of up to [`PARTS`] equal parts.
+fn parts(trace: &Trace, from: u64, to: u64) -> Vec<f64> {
+    let seconds = (to - from) as usize;
+    let count = seconds.min(PARTS);
+    let bound = |part: usize| from + (part * seconds / count) as u64;
+    let iops = |part: usize| {
+        let (begin, end) = (bound(part), bound(part + 1));
+        let ios: u64 = trace.seconds.range(begin as i64..end as i64).map(|(_, second)| second.ios).sum();
+        ios as f64 / (end - begin) as f64
+    };
+    (0..count).map(iops).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use loadline_base::clock::Nanos as Time;
+    use loadline_measure::interval::{Interval, Phase};
+    use loadline_target::FaultKind;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A worker that completes `iops` reads of `us` microseconds in a second, evenly, in those milliseconds of it.
+    fn second(trace: &mut Trace, worker: &str, at: i64, iops: u64, us: u64, millis: std::ops::Range<u64>) {
+        let mut interval = Interval::new(at, Phase::Measure, 0);
+        interval.read.response.record_many(Time(us * 1_000), iops);
+        interval.read.bytes = iops * 4096;
+        millis.for_each(|ms| interval.completions.set(Time(ms * MS)));
+        trace.add(&WorkerId(worker.into()), &interval.encode());
+    }
+
+    fn happened(what: FaultKind, at_s: f64) -> Happened {
+        Happened {
+            fault: Fault { what, node: "b".into(), force: false },
+            planned_s: at_s.floor(),
+            at_s,
+            took_s: 0.01,
+            failed: None,
+            detected_s: None,
+            moved: Vec::new(),
+            resync_bytes: None,
+            redundant_s: None,
+        }
+    }
+
+    /// Ten seconds of two workers, 10,000 reads of 100 us each; then b is gone with its node, and a stalls for 0.6 s, is back at
+    /// once, slower; b goes on elsewhere from 12.5 s on; at 20 s the node is back, and every copy at 24 s.
+    fn story() -> Timeline {
+        let mut trace = Trace::default();
+        for at in 0..40 {
+            let us = if (20..24).contains(&at) { 300 } else { 100 };
+            let a = if at == 10 { 400..1000 } else { 0..1000 };
+            let iops = if at < 10 || at >= 24 { 10_000 } else { 8_000 };
+            // It stalls from 9.8 s on; what is before the fault is none of it.
+            second(&mut trace, "a", at, iops, us, if at == 9 { 0..800 } else { a });
+            match at {
+                0..10 | 13.. => second(&mut trace, "b", at, iops, us, 0..1000),
+                12 => second(&mut trace, "b", at, 4_000, us, 500..1000),
+                _ => {}
+            }
+        }
+        let moved = |worker: &str| Moved {
+            worker: WorkerId(worker.into()),
+            to: vec!["a".into()],
+            started_s: Some(2.25),
+            out_s: None,
+        };
+        let kill =
+            Happened { moved: vec![moved("b")], detected_s: Some(0.5), ..happened(FaultKind::Kill, 10.0) };
+        let back =
+            Happened { redundant_s: Some(4.0), resync_bytes: Some(5), ..happened(FaultKind::Return, 20.0) };
+        Timeline::of(&trace, vec![kill, back], 40)
+    }
+
+    #[test]
+    fn each_part_of_the_story_has_its_figures() {
+        let Timeline { baseline, events } = story();
+        let baseline = baseline.unwrap();
+        assert_eq!((baseline.from_s, baseline.to_s, baseline.iops), (0, 10, 20_000.0));
+        let [kill, back] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(
+            (kill.stall_ms, kill.stalled.as_ref().unwrap().0.as_str()),
+            (400, "a"),
+            "from the fault on"
+        );
+        assert_eq!(kill.moved[0].out_s, Some(2.5));
+        let plateau = kill.plateau.as_ref().unwrap();
+        assert_eq!(
+            (plateau.from_s, plateau.to_s, plateau.iops),
+            (17, 20, 16_000.0),
+            "the later half of 12.5 to 20"
+        );
+        assert_eq!(kill.plateau_after_s, Some(3.0), "from second 13 on");
+        assert!((plateau.iops_ratio.unwrap().estimate - 0.8).abs() < 1e-9);
+        let resync = back.resync.as_ref().unwrap();
+        assert_eq!((resync.from_s, resync.to_s, resync.p99_ratio.map(f64::round)), (20, 24, Some(3.0)));
+        let plateau = back.plateau.as_ref().unwrap();
+        assert_eq!((plateau.from_s, plateau.to_s, plateau.iops), (32, 40, 20_000.0));
+        let ratio = plateau.iops_ratio.unwrap();
+        assert_eq!((ratio.estimate, ratio.low, ratio.high), (1.0, Some(1.0), Some(1.0)));
+    }
+
+    #[test]
+    fn what_did_not_come_to_an_end_has_no_figure() {
+        let mut trace = Trace::default();
+        (0..6).for_each(|at| second(&mut trace, "a", at, 1000, 100, 0..1000));
+        let gone = Moved { worker: WorkerId("b".into()), to: Vec::new(), started_s: None, out_s: None };
+        let kill = Happened { moved: vec![gone], ..happened(FaultKind::Kill, 0.5) };
+        let back = happened(FaultKind::Return, 4.5);
+        let Timeline { baseline, events } = Timeline::of(&trace, vec![kill, back], 6);
+        assert_eq!(baseline, None, "no whole second before it");
+        assert_eq!(events[0].moved[0].out_s, None);
+        assert_eq!((events[1].redundant_s, &events[1].plateau), (None, &None));
+        assert!(events[1].resync.is_some());
+    }
+}

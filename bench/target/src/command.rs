@@ -1,0 +1,145 @@
+//! A command of the user's, run by the shell: with a limit, and without any way for what it is about to become what is run.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind as IoKind, PipeReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use loadline_base::units::TimeSpan;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::error::TargetError;
+
+/// How much of the end of what a command said is kept, bytes.
+const MOST_SAID: usize = 4 << 10;
+/// How often a command is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Looked for its end at least after so many reads of what it says: one that never stops talking ends by its limit.
+const READS_AT_ONCE: usize = 64;
+/// How long one that was killed may take to be gone. One whose I/O hangs in the kernel is left to the kernel.
+const GONE: Duration = Duration::from_secs(5);
+/// What commands are told of, so that nothing of it is ever a part of their text.
+pub(crate) const VARIABLES: [&str; 4] = ["NODE", "BY", "LOADLINE_ACTION", "LOADLINE_WAS"];
+
+/// A command that has ended by itself.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Its exit code; `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// How it ended and the last that it said, in words.
+    pub(crate) how: String,
+}
+
+/// Runs a line with `/bin/sh -c`, in a process group of its own. Its environment is ours and these variables; of
+/// [`VARIABLES`] it has no others. At the limit, and when `stop` turns true, it is killed with all of its group.
+pub(crate) fn run(
+    line: &str,
+    variables: &[(&str, &str)],
+    limit: TimeSpan,
+    stop: &AtomicBool,
+) -> Result<Ended, TargetError> {
+    let cannot = |e: std::io::Error| TargetError::failed(format!("\"{line}\" cannot be run: {e}"));
+    let (mut heard, says) = std::io::pipe().map_err(cannot)?;
+    fcntl(&heard, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| cannot(e.into()))?;
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(line).stdin(Stdio::null()).process_group(0);
+    command.stdout(says.try_clone().map_err(cannot)?).stderr(says);
+    for name in VARIABLES {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().copied());
+    let mut child = command.spawn().map_err(cannot)?;
+    // It has our ends of the pipe too, until it is dropped.
+    drop(command);
+    let (begun, mut said) = (Instant::now(), Said::default());
+    loop {
+        said.hear(&mut heard);
+        match child.try_wait() {
+            Ok(Some(status)) => {
+                // What it leaves running may hold the pipe: nobody waits for that to end.
+                said.hear(&mut heard);
+                return Ok(Ended { code: status.code(), how: format!("{}{said}", in_words(status)) });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                kill(&mut child);
+                return Err(cannot(error));
+            }
+        }
+        if stop.load(Ordering::Relaxed) {
+            kill(&mut child);
+            return Err(TargetError::interrupted());
+        }
+        if begun.elapsed() >= limit.0 {
+            kill(&mut child);
+            said.hear(&mut heard);
+            return Err(TargetError::failed(format!(
+                "\"{line}\" has not ended within {limit}, and was killed{said}"
+            )));
+        }
+        sleep(LOOK_EVERY);
+    }
+}
+
+/// Kills all of its group, and waits until it is gone itself.
+fn kill(child: &mut Child) {
+    // Nobody has waited for it, so its number is nobody else's yet.
+    let _ = killpg(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)), Signal::SIGKILL);
+    let begun = Instant::now();
+    while begun.elapsed() < GONE && matches!(child.try_wait(), Ok(None)) {
+        sleep(LOOK_EVERY);
+    }
+}
+
+fn in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it ended with exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal} ended it"),
+        (None, None) => "it ended".into(),
+    }
+}
+
+/// The last that a command said.
+#[derive(Debug, Default)]
+struct Said {
+    last: VecDeque<u8>,
+    is_cut: bool,
+}
+
+impl Said {
+    /// Takes what there is to be heard, and not more than so often.
+    fn hear(&mut self, from: &mut PipeReader) {
+        let mut bytes = [0; MOST_SAID];
+        for _ in 0..READS_AT_ONCE {
+            match from.read(&mut bytes) {
+                Ok(0) => return,
+                Ok(count) => {
+                    self.last.extend(&bytes[..count]);
+                    let over = self.last.len().saturating_sub(MOST_SAID);
+                    self.is_cut |= over > 0;
+                    drop(self.last.drain(..over));
+                }
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                // There is nothing now; any other fault says nothing of the command.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes: Vec<u8> = self.last.iter().copied().collect();
+        let text = String::from_utf8_lossy(&bytes);
+        match text.trim() {
+            "" => f.write_str(", and said nothing"),
+            text if self.is_cut => write!(f, ", and the last that it said was: …{text}"),
+            text => write!(f, ", and said: {text}"),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! A cluster's nodes harmed, and brought back.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::api::{Replica, Status};
+use crate::cluster::{Cluster, Node};
+use crate::error::TargetError;
+use crate::fault::{Fault, FaultKind};
+use crate::filler::is_filler;
+
+/// What was done to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing.
+    Up,
+    /// Its process is gone.
+    Killed,
+    /// Its process stands still.
+    Frozen,
+    /// It does everything, only slower.
+    Slow,
+    /// No other node hears it.
+    Cut,
+    /// Its device failed: it is used again when the node is started again.
+    Failed,
+    /// A volume that nobody uses has what was free on its device.
+    Filled,
+}
+
+impl State {
+    /// Whether it does everything that it did before, however slowly.
+    pub(crate) fn serves(self) -> bool {
+        matches!(self, State::Up | State::Slow | State::Filled)
+    }
+
+    /// Whether it is done without: others take over what it owned.
+    pub(crate) fn is_gone(self) -> bool {
+        matches!(self, State::Killed | State::Frozen)
+    }
+}
+
+impl Cluster {
+    /// Takes back whatever was done to any node.
+    pub fn heal(&mut self, stop: &AtomicBool) -> Result<(), TargetError> {
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].state != State::Up {
+                self.bring_back(index, stop)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something can be done to a node now: it is not forced, and a volume would be left without a copy that has
+    /// everything; or it does not follow on what was done before. Where this is so, why.
+    pub fn refuses(&self, fault: &Fault) -> Result<(), TargetError> {
+        self.may(fault).map(drop)
+    }
+
+    /// The node to which something can be done now.
+    fn may(&self, fault: &Fault) -> Result<usize, TargetError> {
+        let known = self.nodes.iter().position(|node| node.name == fault.node);
+        let index = known.ok_or_else(|| {
+            let are: Vec<&str> = self.nodes().collect();
+            TargetError::usage(format!(
+                "there is no node {} in the cluster; it has {}",
+                fault.node,
+                are.join(", ")
+            ))
+        })?;
+        if fault.what == FaultKind::Return {
+            return match self.nodes[index].state {
+                State::Up => {
+                    let name = &self.nodes[index].name;
+                    Err(TargetError::usage(format!("{name} cannot return: nothing was done to it")))
+                }
+                _ => Ok(index),
+            };
+        }
+        if self.nodes[index].state != State::Up {
+            return Err(TargetError::usage(format!(
+                "{fault}: something was done to it before; let it return first"
+            )));
+        }
+        let costs_nothing = matches!(fault.what, FaultKind::SlowDevice { .. } | FaultKind::Fill);
+        if !fault.force && !costs_nothing {
+            self.leaves_a_copy(index, fault)?;
+        }
+        Ok(index)
+    }
+
+    /// Does something to a node. Refused, unless it is forced, if a volume would be left without a copy that has everything.
+    pub fn inject(&mut self, fault: &Fault, stop: &AtomicBool) -> Result<(), TargetError> {
+        let index = self.may(fault)?;
+        if fault.what == FaultKind::Return {
+            return self.bring_back(index, stop);
+        }
+        let api = self.nodes[index].api;
+        let state = match fault.what {
+            FaultKind::Kill => {
+                if let Some(mut process) = self.nodes[index].process.take() {
+                    process.kill();
+                }
+                State::Killed
+            }
+            FaultKind::Freeze => {
+                if let Some(process) = &self.nodes[index].process {
+                    process.signal(Signal::SIGSTOP)?;
+                }
+                State::Frozen
+            }
+            FaultKind::Cut => {
+                let others = self.nodes.iter().filter(|node| node.name != fault.node);
+                for other in others {
+                    let drop = json!({ "fault": "drop_peer", "node": other.name });
+                    api.post::<Value>("/v1/test-faults", &drop)?;
+                }
+                State::Cut
+            }
+            FaultKind::FailDevice => {
+                for device in self.devices(index)? {
+                    let fail = json!({ "fault": "fail_device", "device": device });
+                    api.post::<Value>("/v1/test-faults", &fail)?;
+                }
+                State::Failed
+            }
+            FaultKind::SlowDevice { by } => {
+                let milliseconds = u32::try_from(by.0.as_millis()).unwrap_or(u32::MAX);
+                for device in self.devices(index)? {
+                    let slow =
+                        json!({ "fault": "slow_device", "device": device, "milliseconds": milliseconds });
+                    api.post::<Value>("/v1/test-faults", &slow)?;
+                }
+                State::Slow
+            }
+            FaultKind::Fill => {
+                self.fill_device(index, stop)?;
+                State::Filled
+            }
+            FaultKind::Return => State::Up,
+        };
+        self.nodes[index].state = state;
+        Ok(())
+    }
+
+    /// That each part of each volume has a copy in sync on another node to which nothing was done.
+    fn leaves_a_copy(&self, index: usize, fault: &Fault) -> Result<(), TargetError> {
+        let status: Status = self.alive()?.status()?;
+        let lost = |name: &str| {
+            let here = |node: &&Node| node.name == name;
+            name == self.nodes[index].name
+                || self.nodes.iter().find(here).is_none_or(|node| !node.state.serves())
+        };
+        // What fills a device is nobody's data.
+        for volume in status.volumes.iter().filter(|volume| !is_filler(&volume.name)) {
+            let groups: BTreeSet<u32> = volume.replicas.iter().map(|replica| replica.group).collect();
+            let stays = |replica: &Replica| replica.state == "in sync" && !lost(&replica.node);
+            let bare = groups.into_iter().find(|group| {
+                !volume.replicas.iter().any(|replica| replica.group == *group && stays(replica))
+            });
+            if bare.is_some() {
+                return Err(TargetError::usage(format!(
+                    "{fault}: that would leave no copy of volume {} that has everything; say force = true if that is what \
+                     is to be seen",
+                    volume.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn bring_back(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
+        match self.nodes[index].state {
+            State::Up => {}
+            State::Killed => {
+                self.launch(index)?;
+                self.await_answer(index, stop)?;
+            }
+            State::Frozen => {
+                if let Some(process) = &self.nodes[index].process {
+                    process.signal(Signal::SIGCONT)?;
+                }
+            }
+            State::Slow | State::Cut => {
+                self.nodes[index].api.delete::<Value>("/v1/test-faults")?;
+            }
+            State::Filled => self.empty_device(index, stop)?,
+            State::Failed => {
+                if let Some(mut process) = self.nodes[index].process.take() {
+                    process.ask_to_stop();
+                    process.stop(Instant::now());
+                }
+                self.launch(index)?;
+                self.await_answer(index, stop)?;
+            }
+        }
+        self.nodes[index].state = State::Up;
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Storage that things can be done to, whoever's it is.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use crate::error::TargetError;
+use crate::external::External;
+use crate::fault::Fault;
+
+/// Storage that things can be done to.
+#[derive(Debug)]
+pub enum Storage {
+    /// A cluster of ours.
+    Own(Cluster),
+    /// Somebody else's.
+    Foreign(External),
+}
+
+/// How the copies of everything are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copies {
+    /// Whether every copy is in sync.
+    pub in_sync: bool,
+    /// Bytes that are still to be copied; `None` if the storage does not tell.
+    pub left_bytes: Option<u64>,
+}
+
+impl Storage {
+    /// The cluster, if it is ours.
+    pub fn own(&self) -> Option<&Cluster> {
+        match self {
+            Storage::Own(cluster) => Some(cluster),
+            Storage::Foreign(_) => None,
+        }
+    }
+
+    /// Whether something can be done to a node now; where not, why. Of somebody else's storage that is not known before.
+    pub fn refuses(&self, fault: &Fault) -> Result<(), TargetError> {
+        self.own().map_or(Ok(()), |cluster| cluster.refuses(fault))
+    }
+
+    /// Does something to a node.
+    pub fn inject(&mut self, fault: &Fault, stop: &AtomicBool) -> Result<(), TargetError> {
+        match self {
+            Storage::Own(cluster) => cluster.inject(fault, stop),
+            Storage::Foreign(external) => external.inject(fault, stop),
+        }
+    }
+
+    /// Whether a person does it: when it is done is known, and not when it was begun.
+    pub fn asks_for(&self, fault: &Fault) -> bool {
+        matches!(self, Storage::Foreign(external) if external.asks_for(fault))
+    }
+
+    /// Takes back whatever was done to any node.
+    pub fn heal(&mut self, stop: &AtomicBool) -> Result<(), TargetError> {
+        match self {
+            Storage::Own(cluster) => cluster.heal(stop),
+            Storage::Foreign(external) => external.heal(stop),
+        }
+    }
+
+    /// Waits until every copy is in sync, at most so long. Whether it is.
+    pub fn await_redundancy(&mut self, limit: Duration, stop: &AtomicBool) -> Result<bool, TargetError> {
+        match self {
+            Storage::Own(cluster) => cluster.await_redundancy(limit, stop),
+            Storage::Foreign(external) => external.await_redundancy(limit, stop),
+        }
+    }
+
+    /// How the copies are at the moment; `None` if nothing tells.
+    pub fn copies(&self, stop: &AtomicBool) -> Option<Copies> {
+        match self {
+            Storage::Own(cluster) => {
+                let health = cluster.health().ok()?;
+                Some(Copies { in_sync: health.is_redundant(), left_bytes: Some(health.left_bytes) })
+            }
+            Storage::Foreign(external) => {
+                Some(Copies { in_sync: external.is_in_sync(stop)?, left_bytes: None })
+            }
+        }
+    }
+
+    /// What has ended though nobody asked for it.
+    pub fn ended_unasked(&mut self) -> Vec<String> {
+        match self {
+            Storage::Own(cluster) => cluster.ended_unasked(),
+            Storage::Foreign(_) => Vec::new(),
+        }
+    }
+
+    /// Ends what is ours.
+    pub fn stop(self) {
+        if let Storage::Own(cluster) = self {
+            cluster.stop();
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Where volumes are served whose node is gone.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use crate::cluster::{Cluster, Disk, VolumeSpec, pause};
+use crate::error::TargetError;
+
+/// How long the volumes of a node that is gone may take to be served by another.
+const TAKEN_OVER: Duration = Duration::from_secs(30);
+
+impl Cluster {
+    /// How a volume is used now, as [`taken_over`](Self::taken_over) says it, which is waited for.
+    pub fn placed(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<Disk, TargetError> {
+        let begun = Instant::now();
+        loop {
+            if let Some((_, disk)) = self.taken_over(volume)? {
+                return Ok(disk);
+            }
+            if begun.elapsed() > TAKEN_OVER {
+                return Err(TargetError::failed(format!(
+                    "volume {} of {} was not taken over by another node within {} s",
+                    volume.name,
+                    volume.node,
+                    TAKEN_OVER.as_secs()
+                )));
+            }
+            pause(stop)?;
+        }
+    }
+
+    /// How a volume is used now, if it is served: at its own node if nothing was done to that, else at whichever has taken it
+    /// over, with that node's name. `None` while nobody has.
+    pub fn taken_over(&self, volume: &VolumeSpec) -> Result<Option<(String, Disk)>, TargetError> {
+        // Who is slow, cut off or has no device any more owns what it owns; who is gone is done without.
+        let is_gone = |name: &str| {
+            let node = self.nodes.iter().find(|node| node.name == name);
+            node.is_none_or(|node| node.state.is_gone())
+        };
+        if !is_gone(&volume.node) {
+            return Ok(Some((volume.node.clone(), self.volume(volume)?)));
+        }
+        let seen = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
+        let served = seen.filter(|seen| seen.health.as_deref().is_some_and(|health| health != "waiting"));
+        let Some(owner) = served.and_then(|seen| seen.owner).filter(|owner| !is_gone(owner)) else {
+            return Ok(None);
+        };
+        let disk = self.volume(&VolumeSpec { node: owner.clone(), ..volume.clone() })?;
+        Ok(Some((owner, disk)))
+    }
+}
