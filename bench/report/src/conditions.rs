@@ -44,8 +44,8 @@ pub(crate) fn rows(steps: &[StepRow]) -> Vec<ConditionRow> {
     for step in steps.iter().filter(|step| step.purpose == Purpose::Load) {
         let Some(condition) = step.policy.as_ref().or(step.condition.as_ref()) else { continue };
         let same = |other: &&StepRow| {
-            (&other.profile, other.workers, other.fill_level)
-                == (&step.profile, step.workers, step.fill_level)
+            (&other.profile, other.workers, other.fill_level, other.unaligned_percent)
+                == (&step.profile, step.workers, step.fill_level, step.unaligned_percent)
         };
         let known = loads.iter_mut().find(|load| load[0].1.first().is_some_and(same));
         let load = match known {

@@ -45,6 +45,7 @@ pub fn steps(report: &Report) -> String {
             "policy",
             "condition",
             "fill_level_percent",
+            "unaligned_percent",
             "of_ceiling",
             "of_network",
         ]
@@ -99,6 +100,7 @@ pub fn steps(report: &Report) -> String {
             step.policy.as_ref().map(ToString::to_string).unwrap_or_default(),
             step.condition.as_ref().map(ToString::to_string).unwrap_or_default(),
             figure(step.fill_level),
+            step.unaligned_percent.to_string(),
             figure(step.of_ceiling),
             figure(step.of_network),
         ]);

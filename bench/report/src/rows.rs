@@ -16,6 +16,7 @@ use loadline_study::plan::Purpose;
 #[cfg(test)]
 use loadline_study::plan::Step;
 use loadline_study::settle::WarmUp;
+use loadline_study::storage_counts::StorageCounts;
 use loadline_study::timeline::Timeline;
 #[cfg(test)]
 use loadline_study::when::When;
@@ -46,6 +47,8 @@ pub struct StepRow {
     pub condition: Option<Name>,
     /// Percent of each disk that was written before, if the study varies it.
     pub fill_level: Option<f64>,
+    /// Percent of the workers whose volumes were owned by another node.
+    pub unaligned_percent: u8,
     /// Workers that took part, the lost ones included.
     pub workers: usize,
     /// What the workers of each node did.
@@ -58,6 +61,8 @@ pub struct StepRow {
     pub of_network: Option<f64>,
     /// What was done to the storage in the window, and what followed; `null` if nothing was.
     pub timeline: Option<Timeline>,
+    /// What the storage counted itself over the window; `null` if it is not a cluster of the run's own.
+    pub storage: Option<StorageCounts>,
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
     pub steadiness: Option<Steadiness>,
     /// The warm-up until the load was steady; `null` if the study asks for none.
@@ -128,6 +133,7 @@ impl StepRow {
             family: String::new(),
             workers: None,
             fill_level: None,
+            unaligned_percent: 0,
             policy: None,
             condition: None,
             purpose: Purpose::Load,
@@ -173,10 +179,12 @@ impl StepRow {
             policy: result.step.policy,
             condition: result.step.condition,
             fill_level: result.step.fill_level,
+            unaligned_percent: result.step.unaligned_percent,
             nodes: result.nodes,
             of_ceiling: None,
             of_network: None,
             timeline: result.timeline,
+            storage: result.storage,
             steadiness: result.steadiness,
             warm_up: result.warm_up,
             findings: result.findings,

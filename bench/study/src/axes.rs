@@ -55,6 +55,10 @@ pub struct Axes {
     /// The rate that each worker offers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rate: Vec<OfferedRate>,
+    /// Percent of the workers whose volumes are owned by another node, which they reach over the network, such as
+    /// `[0, 50, 100]`: how it is where machines and their disks have drifted apart. Of a cluster of the run's own only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unaligned_percent: Vec<u8>,
     /// How many workers put the load on, such as `[1, 4, 16]`, or `"each"` for growth by one worker at a time. They come
     /// in a circle over the nodes: the first worker of each node, then the second of each.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,6 +100,7 @@ impl Axes {
             axis(&self.threads, |p, v| p.profile.threads = v),
             axis(&self.outstanding, |p, v| p.profile.outstanding = v),
             axis(&self.rate, |p, v| p.profile.rate = Some(v)),
+            axis(&self.unaligned_percent, |p, v| p.unaligned_percent = v),
             axis(&counts, |p, v| p.workers = v),
         ];
         axes.retain(|axis| !axis.is_empty());

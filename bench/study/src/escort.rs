@@ -10,18 +10,19 @@ use loadline_fleet::{Changes, Midway, StepOutcome, WorkerId};
 use loadline_load::{Job, Target};
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_target::error::ErrorKind;
-use loadline_target::{Disk, FaultKind, Storage, TargetError, VolumeSpec};
+use loadline_target::{Counters, Disk, FaultKind, NodeCounters, Storage, TargetError, VolumeSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StudyError;
 use crate::faults::TimedFault;
-use crate::file::{Access, Study};
+use crate::file::{Access, SanSection, Study};
 use crate::folder::RunFolder;
 use crate::folder::result::StepResult;
 use crate::plan::{Purpose, Step};
 use crate::runner::Runner;
 use crate::stage::volumes_of;
 use crate::stop::or_stop;
+use crate::storage_counts::StorageCounts;
 use crate::timeline::{Happened, Moved, Timeline};
 use crate::workers::Workers;
 
@@ -43,6 +44,8 @@ pub(crate) struct Escort {
     /// The window's length.
     pub(crate) length: Duration,
     pub(crate) faults: Vec<TimedFault>,
+    /// Whether the storage's own counters are read at both ends.
+    pub(crate) counts: bool,
     /// Each worker's volumes, in the order of its disks.
     pub(crate) volumes: BTreeMap<WorkerId, Vec<VolumeSpec>>,
     /// What each worker does in the step.
@@ -52,6 +55,24 @@ pub(crate) struct Escort {
     pub(crate) changes: mpsc::Sender<Midway>,
     /// The step is over, in whatever way.
     pub(crate) over: Arc<AtomicBool>,
+}
+
+/// What was seen in a window.
+#[derive(Default)]
+pub(crate) struct Escorted {
+    /// What was done, in the order of time.
+    events: Vec<Happened>,
+    /// What the nodes of the run's own cluster counted together, and in how many seconds.
+    counted: Option<(NodeCounters, f64)>,
+    /// Whether every copy was in sync at the end.
+    in_sync: bool,
+}
+
+/// What the nodes have counted so far, and when they were asked.
+fn count(storage: &Storage) -> Option<(Counters, Instant)> {
+    let begun = Instant::now();
+    let counters = storage.own()?.counters().ok()?;
+    Some((counters, begun + begun.elapsed() / 2))
 }
 
 /// A worker whose host is gone, on its way to where its volumes are.
@@ -76,12 +97,9 @@ struct Awaited {
 }
 
 impl Escort {
-    /// Goes along with the window until it ends. What happened, in the order of time.
-    pub(crate) fn go(
-        mut self,
-        storage: &mut Storage,
-        leave: &AtomicBool,
-    ) -> Result<Vec<Happened>, TargetError> {
+    /// Goes along with the window until it ends.
+    pub(crate) fn go(mut self, storage: &mut Storage, leave: &AtomicBool) -> Result<Escorted, TargetError> {
+        let mut before = None;
         let mut events: Vec<Happened> = Vec::new();
         let mut moves: Vec<Move> = Vec::new();
         let mut awaited = Awaited::default();
@@ -89,6 +107,10 @@ impl Escort {
         let mut to_do = std::mem::take(&mut self.faults).into_iter().peekable();
         while !self.is_over(leave)? {
             let now = Instant::now();
+            // Where things are done to it, what its nodes count begins anew.
+            if before.is_none() && self.counts && now >= self.begin {
+                before = Some(count(storage));
+            }
             if let Some(fault) = to_do.next_if(|fault| now >= self.begin + fault.at.0) {
                 let event = self.do_to(storage, &fault, leave)?;
                 if event.failed.is_none() {
@@ -113,7 +135,13 @@ impl Escort {
             }
             std::thread::sleep(TICK);
         }
-        Ok(events)
+        let counted = match before.flatten() {
+            Some((first, from)) if !self.over.load(Ordering::Relaxed) => count(storage)
+                .and_then(|(last, to)| Some((last.since(&first)?.total(), (to - from).as_secs_f64()))),
+            _ => None,
+        };
+        let in_sync = storage.copies(leave).is_some_and(|copies| copies.in_sync);
+        Ok(Escorted { events, counted, in_sync })
     }
 
     fn is_over(&self, leave: &AtomicBool) -> Result<bool, TargetError> {
@@ -267,20 +295,23 @@ impl<W: Workers> Runner<'_, W> {
         &mut self,
         step: &Step,
         jobs: &BTreeMap<WorkerId, Job>,
-    ) -> Result<(StepOutcome, Option<Timeline>), StudyError> {
+    ) -> Result<(StepOutcome, Accompaniment), StudyError> {
         let RunFolder { manifest, plan, .. } = &self.owned.folder;
         let study = &manifest.study;
-        let Some(stage) = self.stage.as_ref().filter(|_| has_faults(study, step)) else {
+        let is_harmed = has_faults(study, step);
+        let counts = plan.cluster.is_some() && !is_harmed && step.purpose != Purpose::Ceiling;
+        let Some(stage) = self.stage.as_ref().filter(|_| is_harmed || counts) else {
             let measured = or_stop(&mut self.stop, self.workers.measure(jobs, None)).await??;
-            return Ok((measured, None));
+            return Ok((measured, Accompaniment::default()));
         };
-        let begins = self.shared.lock().begin_timeline();
+        let begins = self.shared.lock().begin_escort(is_harmed);
         let (changes, orders) = mpsc::channel(CHANGES_WAITING);
         let over = Arc::new(AtomicBool::new(false));
         let mut escort = Escort {
             begin: Instant::now(),
             length: study.phases.measure.0,
-            faults: study.faults.clone(),
+            faults: if is_harmed { study.faults.clone() } else { Vec::new() },
+            counts,
             // Where workers run that use somebody else's storage has nothing to do with its nodes.
             volumes: match plan.cluster {
                 Some(_) => volumes_of(study, plan, &manifest.workers),
@@ -308,22 +339,35 @@ impl<W: Workers> Runner<'_, W> {
         };
         let escorting = async {
             // Where nobody could begin, nothing is done to the storage.
-            let Ok(unix_ms) = begins.await else { return Ok(Vec::new()) };
+            let Ok(unix_ms) = begins.await else { return Ok(Escorted::default()) };
             let from_now = UNIX_EPOCH + Duration::from_millis(unix_ms);
             let lead = from_now.duration_since(SystemTime::now()).unwrap_or_default();
             escort.begin = Instant::now() + lead + warm_up;
             stage.escort(escort, &mut stop).await
         };
         let both = async { tokio::join!(measuring, escorting) };
-        let (measured, happened) = or_stop(&mut self.stop, both).await?;
-        let (measured, happened) = (measured?, happened?);
+        let (measured, escorted) = or_stop(&mut self.stop, both).await?;
+        let (measured, Escorted { events, counted, in_sync }) = (measured?, escorted?);
         let trace = self.shared.lock().end_timeline();
-        Ok((measured, Some(Timeline::of(&trace, happened, study.phases.measure.0.as_secs()))))
+        let copies = study.target.san.as_ref().map(SanSection::copies).filter(|_| in_sync);
+        let accompaniment = Accompaniment {
+            timeline: is_harmed.then(|| Timeline::of(&trace, events, study.phases.measure.0.as_secs())),
+            counts: counted
+                .map(|(counted, seconds)| StorageCounts::of(&counted, seconds, &step.profile, copies)),
+        };
+        Ok((measured, accompaniment))
     }
 
-    /// Takes a timeline into a step's result, with what a reader should know of it.
-    pub(crate) fn count_timeline(&self, result: &mut StepResult, timeline: Option<Timeline>) {
-        let Some(timeline) = timeline else { return };
+    /// Takes what was seen of the storage into a step's result, with what a reader should know of it.
+    pub(crate) fn count_in(&self, result: &mut StepResult, seen: Accompaniment) {
+        if let Some(counts) = &seen.counts {
+            // Of a fleet that lost workers nobody knows what they did last.
+            if result.lost() == 0 {
+                result.findings.extend(counts.findings(result.figures.total.iops));
+            }
+        }
+        result.storage = seen.counts;
+        let Some(timeline) = seen.timeline else { return };
         let planned = self.owned.folder.manifest.study.faults.len();
         let not_done = timeline.events.iter().filter_map(|event| {
             Some(format!("at {:.1} s, {}: {}", event.at_s, event.fault, event.failed.as_ref()?))
@@ -347,17 +391,20 @@ impl<W: Workers> Runner<'_, W> {
     /// After a window in which things were done to the storage: takes all of it back, and waits until every copy is in sync,
     /// so that the next load finds what this one found.
     pub(crate) async fn restore(&mut self, step: &Step) -> Result<(), StudyError> {
-        let RunFolder { manifest, plan, .. } = &self.owned.folder;
+        let manifest = &self.owned.folder.manifest;
         let Some(stage) = self.stage.as_ref().filter(|_| has_faults(&manifest.study, step)) else {
             return Ok(());
         };
         stage.enter(true, Vec::new(), &mut self.stop).await?;
-        if plan.cluster.is_some() {
-            (self.volumes, _) =
-                stage.volumes(&manifest.study, plan, &manifest.workers, &mut self.stop).await?;
-        }
-        Ok(())
+        self.place(step.unaligned_percent).await
     }
+}
+
+/// What was seen of the storage while a step was measured.
+#[derive(Default)]
+pub(crate) struct Accompaniment {
+    timeline: Option<Timeline>,
+    counts: Option<StorageCounts>,
 }
 
 /// Whether things are done to the storage in this step: in what the study asks for, and not in ceilings and searches.

@@ -59,6 +59,7 @@ mod staging;
 mod stand_in;
 mod step;
 mod stop;
+pub mod storage_counts;
 pub mod success;
 pub mod timeline;
 mod trace;

@@ -75,6 +75,9 @@ pub struct Step {
     /// Percent of each disk that is written before; absent: what the loads use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fill_level: Option<f64>,
+    /// Percent of the workers whose volumes are owned by another node, which they reach over the network.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unaligned_percent: u8,
     /// The policy on whose disks it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Name>,
@@ -93,6 +96,10 @@ fn is_default(purpose: &Purpose) -> bool {
     *purpose == Purpose::Load
 }
 
+fn is_none(percent: &u8) -> bool {
+    *percent == 0
+}
+
 impl Step {
     /// The measurement of a point.
     pub(crate) fn of(point: &Point, number: u32, repeat: u32, purpose: Purpose) -> Step {
@@ -105,6 +112,7 @@ impl Step {
             family: point.family.clone(),
             workers: point.workers,
             fill_level: point.fill_level,
+            unaligned_percent: point.unaligned_percent,
             policy: point.policy.clone(),
             condition: point.condition.clone(),
             purpose,
@@ -170,6 +178,7 @@ impl Plan {
         bounds(study)?;
         conditions::check(study)?;
         faults::check(study)?;
+        aligned(study)?;
         let points = points(study)?;
         let fleet = &study.fleet;
         let files = makes_files(study);
@@ -307,6 +316,28 @@ pub(crate) fn node_names(study: &Study) -> Vec<String> {
     match fleet_spec(study).placement {
         Placement::Processes { nodes, .. } => nodes.into_iter().map(|node| node.name).collect(),
         Placement::Joined { .. } => Vec::new(),
+    }
+}
+
+/// That workers can be apart from their volumes, if that is varied.
+fn aligned(study: &Study) -> Result<(), StudyError> {
+    let usage = |message: String| Err(StudyError::usage(message));
+    let mut all = study.matrix.unaligned_percent.iter().chain(&study.vary.unaligned_percent).peekable();
+    if all.peek().is_none() {
+        return Ok(());
+    }
+    if let Some(more) = all.find(|percent| **percent > 100) {
+        return usage(format!("unaligned_percent: {more} is more than all workers: 0 to 100 are possible"));
+    }
+    match &study.target.san {
+        Some(san) if san.copies() > 1 => Ok(()),
+        Some(_) => usage(
+            "unaligned_percent: the other owner is one that has a copy, so there must be two at least: say san = { copies = 2 }"
+                .into(),
+        ),
+        None => usage(
+            "unaligned_percent: only in a cluster of the run's own it is known who owns what: say san = {} in [target]".into(),
+        ),
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Point {
     pub workers: Option<u32>,
     /// Percent of each disk that is written before; `None`: what the loads use.
     pub fill_level: Option<f64>,
+    /// Percent of the workers whose volumes are owned by another node.
+    pub unaligned_percent: u8,
     /// The policy on whose disks it is measured, if the study compares policies.
     pub policy: Option<Name>,
     /// The condition in which it is measured, if the study has some.
@@ -40,6 +42,7 @@ impl Point {
             profile,
             workers: None,
             fill_level: None,
+            unaligned_percent: 0,
             policy: None,
             condition: None,
             table: None,
@@ -57,6 +60,9 @@ impl Point {
         };
         if let Some(percent) = self.fill_level {
             self.add(&format!("-fill{percent}pct"));
+        }
+        if self.unaligned_percent > 0 {
+            self.add(&format!("-away{}pct", self.unaligned_percent));
         }
         if let Some(policy) = self.policy.clone() {
             self.add(&format!("-{policy}"));

@@ -90,10 +90,10 @@ impl Recorder {
         self.bad.clear();
     }
 
-    /// The step that was begun has a timeline. The receiver gets the moment at which its load begins, or ends without.
-    pub(crate) fn begin_timeline(&mut self) -> oneshot::Receiver<u64> {
+    /// The step that was begun is accompanied, and with `traced` has a timeline. The receiver gets the moment at which its load begins, or ends without.
+    pub(crate) fn begin_escort(&mut self, traced: bool) -> oneshot::Receiver<u64> {
         let (sender, receiver) = oneshot::channel();
-        (self.begins, self.trace) = (Some(sender), Some(Trace::default()));
+        (self.begins, self.trace) = (Some(sender), traced.then(Trace::default));
         receiver
     }
 

@@ -10,7 +10,7 @@ use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
 use loadline_load::target::remove_file;
 use loadline_load::{FileIdentity, Job};
-use loadline_measure::audit::{Finding, FindingKind};
+use loadline_measure::audit::{Finding, FindingKind, Severity};
 use tokio::sync::watch;
 
 use crate::conditioning::not_steady;
@@ -58,6 +58,8 @@ pub(crate) struct Runner<'a, W> {
     pub(crate) stage: Option<Stage>,
     /// The disks that it makes for each worker.
     pub(crate) volumes: Volumes,
+    /// Percent of the workers that are apart from their volumes now.
+    pub(crate) unaligned_percent: u8,
     /// The repeat and the condition in which its cluster is, by the condition's place.
     pub(crate) entered: Option<(u32, usize)>,
     /// Whether that condition was begun anew, without the loads of those before it.
@@ -84,6 +86,7 @@ impl<'a, W> Runner<'a, W> {
             found_before: Vec::new(),
             stage: None,
             volumes: Volumes::new(),
+            unaligned_percent: 0,
             entered: None,
             out_of_turn: false,
         }
@@ -282,7 +285,7 @@ impl<W: Workers> Runner<'_, W> {
         }
         let began = When::now();
         let jobs = self.jobs().of_step(step)?;
-        let (outcome, timeline) = self.measured(step, &jobs).await?;
+        let (outcome, seen) = self.measured(step, &jobs).await?;
         let (series, dropped) = self.shared.lock().end_step()?;
         self.accept(step, &outcome)?;
         let in_vain = outcome.lost().next().filter(|_| outcome.lost().count() == outcome.workers.len());
@@ -300,7 +303,12 @@ impl<W: Workers> Runner<'_, W> {
                 "The run's folder was too slow to write to. No figure of this table comes from the series.",
             ));
         }
-        self.count_timeline(&mut result, timeline);
+        if self.owned.folder.plan.cluster.is_some() && self.owned.folder.manifest.filled {
+            // Its disks were written by the run itself: they need not tell.
+            let told = |finding: &Finding| finding.kind == FindingKind::UnwrittenReads;
+            result.findings.retain(|finding| !(told(finding) && finding.severity == Severity::Note));
+        }
+        self.count_in(&mut result, seen);
         result.findings.extend(self.staged().await?);
         self.restore(step).await?;
         result.findings.extend(warm_up.as_ref().and_then(not_steady));

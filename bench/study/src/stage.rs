@@ -1,7 +1,7 @@
 //! The storage that a study does things to, its own cluster or somebody else's, on a thread of its own: what is asked of it
 //! waits, and a study that is stopped does not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +19,11 @@ use tokio::sync::{oneshot, watch};
 
 use crate::conditions::Condition;
 use crate::error::StudyError;
-use crate::escort::{Escort, target};
-use crate::file::Study;
+use crate::escort::{Escort, Escorted, target};
+use crate::file::{Access, Study};
+use crate::jobs::in_circle;
 use crate::plan::{Plan, node_names};
 use crate::stop::or_stop;
-use crate::timeline::Happened;
 
 /// The name of its folder in the run's folder.
 pub(crate) const FOLDER: &str = "san";
@@ -102,10 +102,12 @@ impl Stage {
         study: &Study,
         plan: &Plan,
         workers: &[WorkerInfo],
+        unaligned_percent: u8,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<(Volumes, bool), StudyError> {
         let access = study.target.san.clone().unwrap_or_default().access;
         let wanted = volumes_of(study, plan, workers);
+        let away = apart(workers, unaligned_percent);
         let made = self.ask(stop, move |storage, leave| {
             let cluster =
                 storage.own().ok_or_else(|| TargetError::failed("there is no cluster for volumes"))?;
@@ -117,8 +119,13 @@ impl Stage {
                 if leave.load(Ordering::Relaxed) {
                     return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
                 }
-                let disk = cluster.placed(&volume, leave)?;
+                let disk = match away.contains(&worker) {
+                    true => cluster.placed_away(&volume, leave)?,
+                    false => cluster.placed(&volume, leave)?,
+                };
                 any_new |= disk.is_new;
+                // Who is apart from its volume has no memory in common with it.
+                let access = if away.contains(&worker) { Access::Nbd } else { access };
                 volumes.entry(worker).or_default().push(target(access, &disk));
             }
             Ok((volumes, any_new))
@@ -165,12 +172,12 @@ impl Stage {
         Ok(entered.await??)
     }
 
-    /// Goes along with a window. What happened in it.
+    /// Goes along with a window. What was seen in it.
     pub(crate) async fn escort(
         &self,
         escort: Escort,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<Vec<Happened>, StudyError> {
+    ) -> Result<Escorted, StudyError> {
         Ok(self.ask(stop, move |storage, leave| escort.go(storage, leave)).await??)
     }
 
@@ -210,6 +217,14 @@ impl Drop for Stage {
         // Nothing is ever sent: it ends when the thread has stopped its nodes.
         let _ = self.ended.recv_timeout(STOPS);
     }
+}
+
+/// The workers that are apart from their volumes, spread evenly over all of them.
+fn apart(workers: &[WorkerInfo], percent: u8) -> BTreeSet<WorkerId> {
+    let so_far = |count: usize| count * usize::from(percent) / 100;
+    let order = in_circle(workers);
+    let chosen = order.iter().enumerate().filter(|(at, _)| so_far(at + 1) > so_far(*at));
+    chosen.map(|(_, index)| workers[*index].id.clone()).collect()
 }
 
 /// The volumes of these workers, in the order of their disks, each owned by the worker's node.

@@ -4,6 +4,7 @@ use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::conditions::Condition;
 use crate::error::StudyError;
+use crate::folder::RunFolder;
 use crate::folder::events::RunEvent;
 use crate::plan::{Purpose, Step};
 use crate::progress::Update;
@@ -20,7 +21,7 @@ impl<W: Workers> Runner<'_, W> {
         let folder = &self.owned.folder;
         let workers = &folder.manifest.workers;
         let (volumes, any_new) =
-            stage.volumes(&folder.manifest.study, &folder.plan, workers, &mut self.stop).await?;
+            stage.volumes(&folder.manifest.study, &folder.plan, workers, 0, &mut self.stop).await?;
         self.volumes = volumes;
         if any_new {
             // Somebody has removed the cluster of a run that is resumed: what its disks held, and what the journals say of
@@ -37,6 +38,24 @@ impl<W: Workers> Runner<'_, W> {
     /// Leads the cluster into the condition in which a step is measured, unless it is there. One leads to the next: what was
     /// done before is not done again, but where the run was resumed, or a new repeat begins, all is begun anew.
     pub(crate) async fn enter(&mut self, step: &Step) -> Result<(), StudyError> {
+        self.enter_condition(step).await?;
+        if step.unaligned_percent != self.unaligned_percent {
+            self.place(step.unaligned_percent).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the cluster serve each worker's volumes at its node, and of so many percent of the workers at another one.
+    pub(crate) async fn place(&mut self, unaligned_percent: u8) -> Result<(), StudyError> {
+        let RunFolder { manifest, plan, .. } = &self.owned.folder;
+        let Some(stage) = self.stage.as_ref().filter(|_| plan.cluster.is_some()) else { return Ok(()) };
+        let workers = &manifest.workers;
+        let placed = stage.volumes(&manifest.study, plan, workers, unaligned_percent, &mut self.stop).await?;
+        (self.volumes, self.unaligned_percent) = (placed.0, unaligned_percent);
+        Ok(())
+    }
+
+    async fn enter_condition(&mut self, step: &Step) -> Result<(), StudyError> {
         let Some(stage) = &self.stage else { return Ok(()) };
         let manifest = &self.owned.folder.manifest;
         let conditions = &manifest.study.condition;
@@ -64,16 +83,14 @@ impl<W: Workers> Runner<'_, W> {
         let is_again = self.entered.is_none() && place > 0;
         self.out_of_turn = is_again && to_enter.iter().any(Condition::returns);
         stage.enter(from.is_none(), to_enter, &mut self.stop).await?;
-        let (study, plan) = (&manifest.study, &self.owned.folder.plan);
-        if plan.cluster.is_some() {
-            (self.volumes, _) = stage.volumes(study, plan, &manifest.workers, &mut self.stop).await?;
-        }
         let health = stage.health(&mut self.stop).await?;
+        let name = name.clone();
+        self.place(step.unaligned_percent).await?;
         self.entered = Some((repeat, place));
         // The load that was put on before was of another condition.
         self.warm = None;
         let event = RunEvent::ConditionEntered {
-            condition: name.clone(),
+            condition: name,
             repeat: step.repeat,
             seconds: began.elapsed().as_secs_f64(),
             nodes_alive: health.as_ref().map(|health| health.nodes_alive),

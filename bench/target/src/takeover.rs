@@ -1,10 +1,12 @@
 //! Where volumes are served whose node is gone.
 
+use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::cluster::{Cluster, Disk, VolumeSpec, pause};
 use crate::error::TargetError;
+use crate::harm::State;
 
 /// How long the volumes of a node that is gone may take to be served by another.
 const TAKEN_OVER: Duration = Duration::from_secs(30);
@@ -27,6 +29,35 @@ impl Cluster {
             }
             pause(stop)?;
         }
+    }
+
+    /// The same of a volume whose machine is apart from it: owned by another node that has a copy, and reached through its own
+    /// node, over the network. Where no such node is unharmed it is as [`placed`](Self::placed) says.
+    pub fn placed_away(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<Disk, TargetError> {
+        let is_whole =
+            |name: &str| self.nodes.iter().any(|node| node.name == name && node.state == State::Up);
+        // Made first, if it is not there.
+        let disk = self.placed(volume, stop)?;
+        let known = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
+        let replicas = known.map(|known| known.replicas).unwrap_or_default();
+        let in_sync = replicas.iter().filter(|replica| replica.state == "in sync");
+        let other = in_sync.map(|replica| &replica.node).find(|node| **node != volume.node && is_whole(node));
+        let (Some(other), true) = (other, is_whole(&volume.node)) else { return Ok(disk) };
+        let there = self.volume(&VolumeSpec { node: other.clone(), ..volume.clone() })?;
+        let (own, owners) = (self.address_of(&volume.node), self.address_of(other));
+        // Every node serves every volume, those of others by asking them.
+        let through = own
+            .zip(owners)
+            .map(|(own, owners)| there.nbd.to_string().replacen(&owners.to_string(), &own.to_string(), 1));
+        let nbd = through.and_then(|text| text.parse().ok()).ok_or_else(|| {
+            TargetError::failed(format!("volume {}: {} names no address of a node", volume.name, there.nbd))
+        })?;
+        Ok(Disk { nbd, is_new: disk.is_new, ..there })
+    }
+
+    /// A node's address.
+    fn address_of(&self, name: &str) -> Option<IpAddr> {
+        self.nodes.iter().find(|node| node.name == name).map(|node| node.api.0.ip())
     }
 
     /// How a volume is used now, if it is served: at its own node if nothing was done to that, else at whichever has taken it

@@ -101,6 +101,7 @@ pub(super) fn of_loads(a: &StepRow, b: &StepRow) -> Vec<Difference> {
         let mut keys = flat(&serde_json::to_value(&step.profile).unwrap_or_default());
         let on = [
             ("fill_level", step.fill_level.map(|percent| format!("{percent} %"))),
+            ("unaligned_percent", Some(step.unaligned_percent).filter(|p| *p > 0).map(|p| p.to_string())),
             ("policy", step.policy.as_ref().map(Name::to_string)),
             ("condition", step.condition.as_ref().map(Name::to_string)),
             ("measured as a ceiling", (step.purpose == Purpose::Ceiling).then(|| "yes".into())),

@@ -20,6 +20,7 @@ use crate::folder::sealed::{self, Format};
 use crate::limit::Verdict;
 use crate::plan::Step;
 use crate::settle::WarmUp;
+use crate::storage_counts::StorageCounts;
 use crate::timeline::Timeline;
 use crate::when::When;
 
@@ -98,6 +99,10 @@ pub struct StepResult {
     /// What was done to the storage in the window, and what followed; `null` if nothing was.
     #[serde(default)]
     pub timeline: Option<Timeline>,
+    /// What the storage counted itself over the window; `null` if it is not a cluster of the run's own, or things were done to
+    /// it.
+    #[serde(default)]
+    pub storage: Option<StorageCounts>,
     /// The warm-up until the load was steady; `null` if the study asks for none.
     #[serde(default)]
     pub warm_up: Option<WarmUp>,
@@ -141,6 +146,7 @@ impl StepResult {
             heat: None,
             steadiness: None,
             timeline: None,
+            storage: None,
             warm_up: None,
         }
     }

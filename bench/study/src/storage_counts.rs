@@ -1,0 +1,137 @@
+//! What the storage counts itself over a window, held against what the workers measured: front-end I/Os are the workers' I/Os,
+//! and each write is logged once for each copy.
+
+use loadline_measure::audit::{Finding, FindingKind};
+use loadline_profile::Profile;
+use loadline_target::NodeCounters;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Both may differ by so much.
+const TOLERANCE: f64 = 0.01;
+/// Log bytes may be more than writes and headers by so much: a replica's own pages, a few in each 8 MiB of log.
+const PAGES: f64 = 0.02;
+/// Nodes are asked one after another, at moments that are the window's only to within so much, seconds.
+const EDGE_S: f64 = 0.15;
+/// The block in which the log is written.
+const LOG_BLOCK: u64 = 4096;
+/// The header of a log entry of up to [`LARGEST`] bytes.
+const HEADER: u64 = 512;
+/// The largest write whose entry has a header of one sector: 99 blocks.
+const LARGEST: u64 = 99 * LOG_BLOCK;
+
+/// What the nodes of a cluster counted over a window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StorageCounts {
+    /// Between the first and the last time that the nodes were asked, seconds: about the window.
+    pub seconds: f64,
+    /// I/Os that clients asked of volumes where they are owned, a second.
+    pub front_iops: f64,
+    /// Bytes of them, a second.
+    pub front_bytes_per_s: f64,
+    /// Bytes written to the logs of all replicas, a second.
+    pub log_bytes_per_s: f64,
+    /// What they should be: each write once for each copy, with its header; `null` where a copy is missing, or the sizes of
+    /// writes do not say.
+    pub expected_log_bytes_per_s: Option<f64>,
+    /// Bytes that were destaged from logs to where they stay, a second.
+    pub destaged_bytes_per_s: f64,
+    /// CPU cores that all nodes' processes used together.
+    pub cpu_cores: f64,
+}
+
+impl StorageCounts {
+    /// Of what was counted in so many seconds, of a load on volumes of so many copies, all of which are in sync; `None`
+    /// copies if one is missing.
+    pub(crate) fn of(
+        counted: &NodeCounters,
+        seconds: f64,
+        load: &Profile,
+        copies: Option<u32>,
+    ) -> StorageCounts {
+        let a_second = |count: u64| count as f64 / seconds;
+        let block = load.block_size.0;
+        let tells = block.is_multiple_of(LOG_BLOCK)
+            && block <= LARGEST
+            && load.base_offset.0.is_multiple_of(LOG_BLOCK);
+        let written = counted.front_write_bytes.saturating_add(HEADER.saturating_mul(counted.front_writes));
+        StorageCounts {
+            seconds,
+            front_iops: a_second(counted.front_reads.saturating_add(counted.front_writes)),
+            front_bytes_per_s: a_second(counted.front_read_bytes.saturating_add(counted.front_write_bytes)),
+            log_bytes_per_s: a_second(counted.log_write_bytes),
+            expected_log_bytes_per_s: copies
+                .filter(|_| tells)
+                .map(|copies| f64::from(copies) * a_second(written)),
+            destaged_bytes_per_s: a_second(counted.capacity_write_bytes),
+            cpu_cores: counted.cpu_s / seconds,
+        }
+    }
+
+    /// What does not agree: with the workers' I/Os a second, and with itself.
+    pub(crate) fn findings(&self, iops: f64) -> Vec<Finding> {
+        let edge = TOLERANCE + EDGE_S / self.seconds;
+        let mut findings = Vec::new();
+        if (self.front_iops / iops - 1.0).abs() > edge && iops > 0.0 {
+            findings.push(Finding::doubt(
+                FindingKind::Counters,
+                format!("the {iops:.0} IOPS of the workers in the storage's own front-end counters, within {:.1} %", 100.0 * edge),
+                format!("{:.0} IOPS there", self.front_iops),
+                "Something else uses the volumes, or a figure is wrong on one side: report it with the run's folder.",
+            ));
+        }
+        if let Some(expected) = self.expected_log_bytes_per_s.filter(|expected| *expected > 0.0) {
+            let ratio = self.log_bytes_per_s / expected;
+            if !(1.0 - edge..=1.0 + PAGES + edge).contains(&ratio) {
+                findings.push(Finding::doubt(
+                    FindingKind::Counters,
+                    format!(
+                        "each write in the log of every copy, with its header: {:.1} MB/s, within {:.1} %",
+                        expected / 1e6,
+                        100.0 * edge
+                    ),
+                    format!("{:.1} MB/s", self.log_bytes_per_s / 1e6),
+                    "Less: a copy is not written. More: copies are being made again, or written twice.",
+                ));
+            }
+        }
+        findings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadline_base::units::ByteSize;
+
+    use super::*;
+
+    fn counted(front: u64, log: u64) -> NodeCounters {
+        NodeCounters {
+            front_reads: front,
+            front_writes: front,
+            front_read_bytes: front * 4096,
+            front_write_bytes: front * 4096,
+            log_write_bytes: log,
+            ..NodeCounters::default()
+        }
+    }
+
+    fn found(front: u64, log: u64, copies: Option<u32>, block: u64) -> usize {
+        let load = Profile { block_size: ByteSize(block), ..Profile::default() };
+        // Thirty seconds at 2,000 IOPS.
+        StorageCounts::of(&counted(front, log), 30.0, &load, copies).findings(2_000.0).len()
+    }
+
+    #[test]
+    fn what_the_storage_counts_is_what_the_workers_did_and_what_each_copy_logs() {
+        let log = 2 * 30_000 * (4096 + 512);
+        assert_eq!(found(30_000, log, Some(2), 4096), 0);
+        assert_eq!(found(30_000, log + log / 100, Some(2), 4096), 0, "pages of its own");
+        assert_eq!(found(30_000, log / 2, Some(2), 4096), 1, "a copy is missing");
+        assert_eq!(found(30_000, log / 2, None, 4096), 0, "and known to be");
+        assert_eq!(found(30_000, 2 * log, Some(2), 4096), 1);
+        assert_eq!(found(30_600, log * 102 / 100, Some(2), 4096), 1, "2 % more than the workers did");
+        assert_eq!(found(30_000, 2 * log, Some(2), 1 << 20), 0, "how large the headers are is not known");
+    }
+}
