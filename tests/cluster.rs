@@ -174,6 +174,9 @@ fn a_volume_grows_while_it_is_used() {
     }
     let (code, text) = cluster.try_loadline(&["volume", "resize", "disk", "--size", "16MiB"]);
     assert!(code == 2 && text.contains("a volume only grows"), "{text}");
+    // Each of the two devices has 1 GiB.
+    let (code, text) = cluster.try_loadline(&["volume", "resize", "disk", "--size", "800MiB"]);
+    assert!(code == 2 && text.contains("add a device"), "{text}");
 }
 
 /// Clients and nodes that say nothing, stop half way, lie, or say something else.
@@ -309,6 +312,27 @@ fn faults_on_purpose_are_survived() {
     writers.join().check(&cluster.addresses(), "disk");
 }
 
+#[test]
+fn every_byte_that_a_device_promises_can_be_written() {
+    let cluster = Cluster::start(1);
+    cluster.loadline(&["volume", "create", "small", "--size", "16MiB", "--copies", "1"]);
+    let devices: serde_json::Value =
+        serde_json::from_str(&cluster.loadline(&["device", "list", "--json"])).expect("it is JSON");
+    let room = devices[0]["room"].as_u64().unwrap_or_else(|| panic!("{devices}"));
+    assert!((128 << 20..512 << 20).contains(&room), "{room} of 1 GiB");
+    let more = format!("{}KiB", (room >> 10) + 256);
+    let (code, text) = cluster.try_loadline(&["volume", "create", "all", "--size", &more, "--copies", "1"]);
+    assert!(code != 0 && text.contains("add a device"), "{text}");
+    let size = format!("{}KiB", room >> 10);
+    cluster.loadline(&["volume", "create", "all", "--size", &size, "--copies", "1"]);
+    for (volume, mib) in [("all", room >> 20), ("small", 16)] {
+        cluster.loadline(&["volume", "attach", volume]);
+        let mut filler = nodes::client::Filler::new(&cluster.addresses()[..1], volume);
+        (0..mib).for_each(|at| filler.write(at).unwrap_or_else(|e| panic!("MiB {at} of {volume}: {e}")));
+        filler.check(mib);
+    }
+}
+
 /// More was promised than there is: writes are refused when a device is full, nothing that was acknowledged is lost, and what is
 /// trimmed makes room.
 #[test]
@@ -356,17 +380,26 @@ fn copies_move_while_they_are_used() {
         replicas.iter().map(node).collect::<Vec<String>>()
     };
     let has = |homes: &[String], name: &str| homes.iter().any(|home| home == name);
+    // What has left is listed until its room is given back.
+    let leaves = |cluster: &Cluster, volume: &str, name: &str| {
+        let begun = std::time::Instant::now();
+        while has(&homes(cluster, volume), name) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{volume} has a copy at {name}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
     let before = homes(&cluster, "disk");
     let (from, to) = ("node-1", (2..=4).map(|node| format!("node-{node}")).find(|node| !has(&before, node)));
     // With two stripes on four nodes each may have a copy: then one is moved after another was drained.
     if let Some(to) = &to {
         cluster.loadline(&["volume", "move", "disk", "--from", from, "--to", to]);
-        assert!(!has(&homes(&cluster, "disk"), from) && has(&homes(&cluster, "disk"), to));
+        assert!(has(&homes(&cluster, "disk"), to));
+        leaves(&cluster, "disk", from);
         writers.wait_for(100);
     }
     let said = cluster.loadline(&["node", "drain", "node-1"]);
     assert!(said.contains("node-1 is emptied: done"), "{said}");
-    assert!(!has(&homes(&cluster, "disk"), "node-1") && !has(&homes(&cluster, "idle"), "node-1"));
+    ["disk", "idle"].iter().for_each(|volume| leaves(&cluster, volume, "node-1"));
     writers.wait_for(100);
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-2"]);
     cluster.loadline(&["node", "remove", "node-1"]);

@@ -8,7 +8,7 @@ use crate::run;
 /// The study.
 const STUDY: &str = include_str!("../../../studies/quick.toml");
 
-/// Show what it is about, in some two minutes: a cluster of four nodes on this machine loses one and gets it back.
+/// Show what it is about, in some two minutes: a cluster of four nodes on this machine loses two, one after the other, and gets them back.
 ///
 /// A fleet of workers loads the cluster and checks every block; then the report says what became of it, as tables and as a
 /// page. It needs no root, some gigabytes of space for as long as it runs, and leaves nothing but the results.

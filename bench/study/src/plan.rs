@@ -129,8 +129,8 @@ impl Step {
 /// The log of each replica of a cluster's volumes, which it fills before it begins again at its beginning, bytes.
 const REPLICA_LOG: u64 = 256 << 20;
 
-/// What a replica takes beside its data and its log: its tables and checksums, bytes, and more than enough.
-const REPLICA_MORE: u64 = 32 << 20;
+/// What each replica holds free for writes in flight, or as much as its data: bytes.
+const MOST_FREE: u64 = 512 << 20;
 /// What a device takes beside its replicas, bytes, and more than enough.
 const DEVICE_MORE: u64 = 128 << 20;
 
@@ -348,9 +348,28 @@ fn cluster(study: &Study, san: &SanSection) -> ClusterPlan {
     let (nodes, stripes) = (fleet.node_count().max(1), u64::from(san.stripes.unwrap_or(1).max(1)));
     let replicas = u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
     let on_each = replicas.div_ceil(u64::from(nodes)).saturating_add(1);
-    let each = fleet.file_size().0.div_ceil(stripes).saturating_add(REPLICA_LOG + REPLICA_MORE);
-    let device = ByteSize(on_each.saturating_mul(each).saturating_add(DEVICE_MORE));
+    let size = fleet.file_size().0.div_ceil(stripes);
+    let each = size.saturating_add(size.min(MOST_FREE)).saturating_add(REPLICA_LOG);
+    let device = ByteSize(device_for(on_each, each));
     ClusterPlan { nodes, copies: san.copies(), device }
+}
+
+/// A device for so many replicas that take so many bytes each. The virtual SAN cuts it into chunks, of which slots take an eighth
+/// at the most, and two of each replica are not full.
+fn device_for(replicas: u64, each: u64) -> u64 {
+    let bytes = replicas.saturating_mul(each);
+    let bytes = bytes.saturating_add(bytes / 7).saturating_add(DEVICE_MORE);
+    let mut device = bytes;
+    // A larger device has larger chunks, up to a limit.
+    for _ in 0..32 {
+        let chunk = (device / 512).clamp(1 << 20, 64 << 20).next_power_of_two();
+        let needed = bytes.saturating_add(replicas.saturating_mul(2 * chunk));
+        if needed <= device {
+            break;
+        }
+        device = needed;
+    }
+    device
 }
 
 /// Whether a load can be put on a disk of this size; `source` is where the size comes from.

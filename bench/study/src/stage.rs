@@ -106,16 +106,21 @@ impl Stage {
         stop: &mut watch::Receiver<bool>,
     ) -> Result<(Volumes, bool), StudyError> {
         let access = study.target.san.clone().unwrap_or_default().access;
-        let wanted = volumes_of(study, plan, workers);
+        // In a circle over the nodes: the second copy of each volume is then at the next node, and so on.
+        let of_workers = volumes_of(study, plan, workers);
+        let order = in_circle(workers).into_iter().map(|index| workers[index].id.clone());
+        let wanted: Vec<(WorkerId, VolumeSpec)> = order
+            .flat_map(|worker| {
+                let volumes = of_workers.get(&worker).cloned().unwrap_or_default();
+                volumes.into_iter().map(move |volume| (worker.clone(), volume))
+            })
+            .collect();
         let away = apart(workers, unaligned_percent);
         let made = self.ask(stop, move |storage, leave| {
             let cluster =
                 storage.own().ok_or_else(|| TargetError::failed("there is no cluster for volumes"))?;
             let (mut volumes, mut any_new) = (Volumes::new(), false);
-            for (worker, volume) in wanted
-                .into_iter()
-                .flat_map(|(worker, all)| all.into_iter().map(move |one| (worker.clone(), one)))
-            {
+            for (worker, volume) in wanted {
                 if leave.load(Ordering::Relaxed) {
                     return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
                 }

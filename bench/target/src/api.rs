@@ -38,10 +38,8 @@ pub(crate) struct Node {
 pub(crate) struct Device {
     pub(crate) id: u32,
     pub(crate) node: String,
-    /// Bytes that it has for replicas.
-    pub(crate) bytes: u64,
-    /// Bytes of them that are promised to replicas.
-    pub(crate) promised: u64,
+    /// Bytes of the largest replica for which it has room.
+    pub(crate) room: u64,
     /// Replicas that it has, those that are being removed among them.
     pub(crate) replicas: usize,
 }

@@ -7,6 +7,7 @@ mod change;
 mod devices;
 mod faults;
 mod nodes;
+pub(crate) mod room;
 mod scrub;
 mod show;
 mod volumes;

@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{NodeId, ReplicaId, VolumeId};
-use loadline_san_core::layout::{BLOCK, GroupIndex};
+use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::placement::{DeviceId, NoPlace, place_one};
 use loadline_san_core::record::{Record, State as RecordState};
 use loadline_san_core::volume;
 use loadline_san_protocol::record;
 
 use super::Node;
-use super::manage::{ManageError, blocks_of, devices, new_replica};
+use super::manage::{ManageError, blocks_of, devices, new_replica, room};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
 use crate::config::{Change, ConfigError};
 use crate::event_loop::order::Order;
@@ -275,7 +275,7 @@ impl Node {
                 same && **id != old_id && other.state != ReplicaState::Dropping
             });
             let kept: Vec<DeviceId> = others.map(|(_, (other, _))| DeviceId(other.device)).collect();
-            let blocks = blocks_of(&catalog, old) + old.log_bytes / BLOCK;
+            let blocks = room::need_anywhere(&catalog, blocks_of(&catalog, old), old.log_bytes);
             let device = match place_one(&devices, old.group as usize, blocks, &kept) {
                 Ok(device) => device,
                 Err(why) => return Ok(Err(why)),

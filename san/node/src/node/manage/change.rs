@@ -11,8 +11,8 @@ use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ManageError;
-use super::volumes::{devices, new_replica, unknown_node};
+use super::volumes::{blocks_of, devices, new_replica, unknown_node};
+use super::{ManageError, room};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
 use crate::node::Node;
@@ -81,6 +81,7 @@ impl Node {
         }
         let layout = record.layout;
         let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
+        self.has_room_to_grow(id, layout, blocks).await?;
         let old = record.groups.len() as u32;
         let planned = self.plan_groups(id, layout, old..groups, blocks).await?;
         self.look_soon();
@@ -136,6 +137,31 @@ impl Node {
         Ok(dropped.await?)
     }
 
+    /// Whether the devices of a volume's replicas have room for what they are to have more, when it has so many blocks.
+    async fn has_room_to_grow(&self, id: u64, layout: Layout, blocks: u64) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let catalog = self.state().catalog.clone();
+        let all = devices(&catalog, |_| true);
+        for (replica, _) in catalog.replicas.values().filter(|(replica, _)| replica.volume == id) {
+            let Some((device, _)) = catalog.devices.get(&replica.device) else { continue };
+            let need = |blocks| room::need(blocks, replica.log_bytes, device.bytes);
+            let now = need(blocks_of(&catalog, replica));
+            let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
+            let place = all.iter().find(|place| place.id.0 == replica.device);
+            let free = place.map_or(0, |place| place.capacity.saturating_sub(place.promised));
+            if more > free {
+                return Err(ManageError::Wrong(format!(
+                    "device {} has a copy that would take {} bytes more, and {} are free there: add a device and let the copy \
+                     move to it, or make the volume grow less",
+                    replica.device,
+                    more * BLOCK,
+                    free * BLOCK
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Writes down which replicas new groups are to have.
     async fn plan_groups(
         &self,
@@ -156,9 +182,10 @@ impl Node {
                     return Ok(Err(ManageError::Wrong("the volume was deleted meanwhile".into())));
                 };
                 let devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
-                let log = volume.log_bytes / BLOCK;
+                let log = volume.log_bytes;
+                let of = |index| layout.blocks_in(GroupIndex(index), blocks);
                 let sizes: Vec<u64> =
-                    groups.clone().map(|index| layout.blocks_in(GroupIndex(index), blocks) + log).collect();
+                    groups.clone().map(|index| room::need_anywhere(&catalog, of(index), log)).collect();
                 let placed = match place(&devices, &sizes, volume.copies as usize, Some(at)) {
                     Ok(placed) => placed,
                     Err(why) => return Ok(Err(ManageError::from(why))),

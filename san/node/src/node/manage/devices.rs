@@ -11,12 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
+use super::room::{EXTENT_BLOCKS, chunk_bytes};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Device, change};
 use crate::node::Node;
-
-/// Blocks of an extent: 256 KiB, which have their checksums in one place.
-const EXTENT_BLOCKS: u32 = 64;
 
 /// A device that is to be given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -66,7 +64,7 @@ impl Node {
                 ));
             }
             let bytes = file.bytes();
-            let chunk = (bytes / 512).clamp(1 << 20, 64 << 20).next_power_of_two();
+            let chunk = chunk_bytes(bytes);
             let mut devices = Devices { log: file, capacity: None };
             let fits = Superblock::fit(cluster, DeviceId(u64::from(id)), bytes, chunk, EXTENT_BLOCKS);
             let superblock =

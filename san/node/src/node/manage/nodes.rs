@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::volumes::unknown_node;
-use super::{AddDevice, ManageError, listed};
+use super::{AddDevice, ManageError, listed, room};
 use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, ReplicaState, change};
 use crate::config::{Change, ConfigError};
 use crate::node::Node;
@@ -171,7 +171,8 @@ impl Node {
                     .map(|device| device.capacity.saturating_sub(device.promised))
                     .max()
                     .unwrap_or(0);
-                let needed = super::volumes::blocks_of(&catalog, one) + one.log_bytes / BLOCK;
+                let blocks = super::volumes::blocks_of(&catalog, one);
+                let needed = room::need_anywhere(&catalog, blocks, one.log_bytes);
                 if room < needed {
                     return wrong(format!(
                         "node {} has room for {} bytes on one device, and a copy needs {}",

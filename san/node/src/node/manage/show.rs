@@ -10,7 +10,8 @@ use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ManageError;
+use super::volumes::LOG;
+use super::{ManageError, room};
 use crate::config::catalog::{Catalog, ReplicaState, Volume, VolumeState};
 use crate::node::Node;
 use crate::node::moving::{To, leaving};
@@ -105,10 +106,12 @@ pub struct DeviceView {
     pub node: String,
     /// Where it is there.
     pub path: String,
-    /// Bytes that it has for replicas.
+    /// Bytes that it has for replicas: their data, their logs, and what they hold free for writes in flight.
     pub bytes: u64,
     /// Bytes of them that are promised to replicas.
     pub promised: u64,
+    /// Bytes of the largest replica for which it has room.
+    pub room: u64,
     /// Replicas that it has.
     pub replicas: usize,
     /// They leave, for this device if one is named.
@@ -156,8 +159,9 @@ impl Node {
             id: *id,
             node: catalog.nodes.get(&device.node).map_or("?".into(), |(node, _)| node.name.clone()),
             path: device.path.display().to_string(),
-            bytes: device.bytes,
+            bytes: room::capacity(device.bytes) * BLOCK,
             promised: placed.promised * BLOCK,
+            room: room::largest(placed.capacity.saturating_sub(placed.promised), LOG, device.bytes),
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.device == *id).count(),
             draining: device.draining,
             replaced_by: device.replaced_by,

@@ -11,7 +11,7 @@ use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ManageError, listed};
+use super::{ManageError, listed, room};
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::service::{record_change, record_key};
 use crate::config::{Change, ConfigError, ConfigStore};
@@ -23,7 +23,7 @@ const UNIT: u64 = 256;
 /// Blocks of a group at most: 16 GiB.
 const GROUP: u64 = 4 << 20;
 /// Bytes of a replica's log, if nothing else is said.
-const LOG: u64 = 256 << 20;
+pub(super) const LOG: u64 = 256 << 20;
 /// How long replicas may take to be made.
 const MADE: Duration = Duration::from_secs(60);
 /// How long a volume may take to be served.
@@ -178,9 +178,9 @@ impl Node {
                     },
                 };
                 let devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
-                // A log takes room too, as much as its bytes.
-                let with_log: Vec<u64> = sizes.iter().map(|size| size + log_bytes / BLOCK).collect();
-                let placed = match place(&devices, &with_log, wanted.copies as usize, at) {
+                let needed: Vec<u64> =
+                    sizes.iter().map(|size| room::need_anywhere(&catalog, *size, log_bytes)).collect();
+                let placed = match place(&devices, &needed, wanted.copies as usize, at) {
                     Ok(placed) => placed,
                     Err(why) => return Ok(Err(why.into())),
                 };
@@ -434,13 +434,16 @@ pub(crate) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<pla
     let overcommit = catalog.cluster.as_ref().map_or(100, |(cluster, _)| u64::from(cluster.overcommit));
     let device = |(id, (device, _)): (&u32, &(crate::config::catalog::Device, u64))| {
         let here = catalog.replicas.values().filter(|(replica, _)| replica.device == *id);
-        let promised = here.map(|(replica, _)| blocks_of(catalog, replica) + replica.log_bytes / BLOCK).sum();
+        let need = |(replica, _): &(Replica, u64)| {
+            room::need(blocks_of(catalog, replica), replica.log_bytes, device.bytes)
+        };
+        let promised = here.map(need).sum();
         let draining = catalog.nodes.get(&device.node).is_none_or(|(node, _)| node.draining);
         placement::Device {
             id: DeviceId(*id),
             node: NodeId(device.node),
             domain: Domain(device.node),
-            capacity: device.bytes / BLOCK * overcommit / 100,
+            capacity: room::capacity(device.bytes) * overcommit / 100,
             promised,
             accepts: !device.draining && !draining && alive(device.node),
         }

@@ -1,0 +1,84 @@
+//! What replicas take of a device, and how much of it there is for them.
+//!
+//! A device is cut into chunks. A chunk of a log is a log's whole; of a chunk of data a part is for the slots that say what is
+//! in its extents. A replica holds extents free for what is in flight, so that it is full before it has to refuse what was
+//! promised: they are counted with it. Whoever promises by another count promises what is not there.
+
+use loadline_san_core::layout::BLOCK;
+use loadline_san_protocol::log::SECTOR;
+use loadline_san_store::store::Settings;
+
+use crate::config::catalog::Catalog;
+
+/// Blocks of an extent: 256 KiB, which have their checksums in one place.
+pub(crate) const EXTENT_BLOCKS: u32 = 64;
+/// The chunks of a replica's log and data that are not full.
+const BROKEN: u64 = 2;
+
+/// Bytes of the chunks of a device of so many bytes.
+pub(crate) fn chunk_bytes(device: u64) -> u64 {
+    (device / 512).clamp(1 << 20, 64 << 20).next_power_of_two()
+}
+
+/// Blocks of data that a chunk has room for.
+fn chunk_blocks(device: u64) -> u64 {
+    let extent = u64::from(EXTENT_BLOCKS);
+    chunk_bytes(device) / (extent * BLOCK + SECTOR as u64) * extent
+}
+
+/// Blocks that replicas can take of a device of so many bytes.
+pub(crate) fn capacity(device: u64) -> u64 {
+    device / chunk_bytes(device) * chunk_blocks(device)
+}
+
+/// Blocks that a replica of so many blocks, with such a log, takes of a device of so many bytes.
+pub(crate) fn need(blocks: u64, log_bytes: u64, device: u64) -> u64 {
+    let extents = blocks.div_ceil(u64::from(EXTENT_BLOCKS));
+    let free = Settings::default().spare.min(extents);
+    log_bytes.div_ceil(BLOCK) + (extents + free) * u64::from(EXTENT_BLOCKS) + BROKEN * chunk_blocks(device)
+}
+
+/// The same of a replica whose device is not chosen yet.
+pub(crate) fn need_anywhere(catalog: &Catalog, blocks: u64, log_bytes: u64) -> u64 {
+    let largest = catalog.devices.values().map(|(device, _)| device.bytes).max().unwrap_or(0);
+    need(blocks, log_bytes, largest)
+}
+
+/// Bytes of the largest group of which a replica with such a log fits into so many free blocks of a device of so many bytes; 0
+/// if none does.
+pub(crate) fn largest(free: u64, log_bytes: u64, device: u64) -> u64 {
+    let extent = u64::from(EXTENT_BLOCKS);
+    let extents = free.saturating_sub(need(0, log_bytes, device)) / extent;
+    let spare = Settings::default().spare;
+    (extents / 2).max(extents.saturating_sub(spare)) * extent * BLOCK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_slots_and_what_is_held_free_take_is_counted() {
+        // 640 chunks of 2 MiB, with 7 extents each of 8.
+        let device = 1280 * MIB;
+        assert_eq!(chunk_bytes(device), 4 * MIB);
+        assert_eq!(capacity(device), 320 * 15 * 64);
+        let small = need(64 * MIB / BLOCK, 256 * MIB, device);
+        assert_eq!(small, (256 + 64 + 64) * MIB / BLOCK + 2 * 15 * 64);
+        let large = need(16 << 18, 256 * MIB, 1 << 40);
+        assert_eq!(large, (16 << 18) + (256 + 512) * MIB / BLOCK + 2 * 255 * 64);
+    }
+
+    #[test]
+    fn the_largest_that_fits_fits_and_an_extent_more_does_not() {
+        for (free, device) in [(100_000u64, 1280 * MIB), (1 << 22, 1 << 40), (300_000, 1 << 31)] {
+            let bytes = largest(free, 256 * MIB, device);
+            assert!(bytes > 0);
+            assert!(need(bytes / BLOCK, 256 * MIB, device) <= free, "{free}");
+            assert!(need(bytes / BLOCK + 64, 256 * MIB, device) > free, "{free}");
+        }
+        assert_eq!(largest(65_000, 256 * MIB, 1 << 40), 0);
+    }
+}
