@@ -5,9 +5,10 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
-use support::run;
+use support::{eventually, finish, nodes_in, run, signal, start};
 
 const STUDY: &str = r#"
 name = "faults"
@@ -119,4 +120,74 @@ repeats = 1
         assert_eq!(said.code, Some(2), "{}", said.err);
         assert!(said.err.contains(part), "{part}: {}", said.err);
     }
+}
+
+#[test]
+fn every_kind_of_fault_is_done_in_its_window_and_no_write_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |at: u32, what: &str, node: u32| {
+        let back = at + 5;
+        format!(
+            r#"{{ at = "{at}s", do = {what}, node = "node-{node}" }}, {{ at = "{back}s", do = "return", node = "node-{node}" }}"#
+        )
+    };
+    let kinds =
+        ["\"freeze\"", "\"cut\"", "\"fail-device\"", "{ slow-device = { by = \"3ms\" } }", "\"fill\""];
+    let faults: Vec<String> = (0u32..).zip(kinds).map(|(n, what)| of(2 + 14 * n, what, 1 + n % 3)).collect();
+    let report = measured(folder.path(), &faults.join(", "), "74s");
+    let (checked, bad) = lost(&report);
+    assert!(checked > 1_000 && bad == 0, "{checked} checked, {bad} bad");
+    let step = &report["steps"][0];
+    assert_eq!(report["faults"][0]["repeats"], 1, "{}", step["findings"]);
+    let events = step["timeline"]["events"].as_array().unwrap();
+    assert_eq!(events.len(), 10);
+    let moved: Vec<usize> = events.iter().map(|event| event["moved"].as_array().unwrap().len()).collect();
+    assert_eq!(moved, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0], "only a node that stands still loses its workers");
+    assert!(events[0]["moved"][0]["out_s"].as_f64().is_some(), "{}", events[0]);
+    for event in [&events[0], &events[2], &events[4]] {
+        assert!(event["detected_s"].as_f64().is_some(), "a copy is missing: {event}");
+    }
+    assert!(events.iter().all(|event| event["errors"] == 0), "{events:?}");
+}
+
+#[test]
+fn ctrl_c_in_the_middle_of_a_fault_leaves_nothing_running_and_the_run_can_be_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let study = folder.path().join("faults.toml");
+    let faults =
+        r#"{ at = "2s", do = "kill", node = "node-2" }, { at = "9s", do = "return", node = "node-2" }"#;
+    fs::write(&study, STUDY.replace("FAULTS", faults).replace("LENGTH", "16s")).unwrap();
+    let out = folder.path().join("run");
+    let child = start(["run", study.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    eventually("the fault comes", Duration::from_secs(90), || {
+        fs::read_to_string(out.join("events.jsonl")).is_ok_and(|text| text.contains("\"event\":\"killed\""))
+    });
+    signal(child.id(), "INT");
+    let said = finish(child, Duration::from_secs(60));
+    assert_eq!(said.code, Some(130), "{}", said.err);
+    assert_eq!(nodes_in(&out), 0, "no node is left");
+    let said = run(["run", "--resume", out.to_str().unwrap()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{:?}\n{}\n{}", said.code, said.out, said.err);
+    let report: Value = serde_json::from_slice(&fs::read(out.join("report/report.json")).unwrap()).unwrap();
+    let (checked, bad) = lost(&report);
+    assert!(checked > 1_000 && bad == 0, "{checked} checked, {bad} bad");
+    assert_eq!(report["faults"][0]["repeats"], 1, "{}", report["steps"][0]["findings"]);
+}
+
+#[test]
+fn the_demo_loses_two_nodes_and_gets_them_back_without_losing_a_write() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let out = folder.path().join("run");
+    let said = run(["demo", "--out", out.to_str().unwrap()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{:?}\n{}\n{}", said.code, said.out, said.err);
+    let report: Value = serde_json::from_slice(&fs::read(out.join("report/report.json")).unwrap()).unwrap();
+    assert_eq!((report["complete"].as_u64(), report["conditions"].as_array().unwrap().len()), (Some(16), 4));
+    for step in report["steps"].as_array().unwrap() {
+        assert_eq!((step["errors"].as_u64(), step["lost_workers"].as_u64()), (Some(0), Some(0)), "{step}");
+        let bad =
+            ["lost", "corrupt", "foreign", "unreadable"].map(|what| step["verify"][what].as_u64().unwrap());
+        assert_eq!(bad, [0; 4], "{}", step["label"]);
+    }
+    assert!(!out.join("san").exists(), "nothing is left but the results");
+    assert!(fs::read_to_string(out.join("report/report.html")).unwrap().contains("</html>"));
 }

@@ -11,7 +11,7 @@ use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_target::error::ErrorKind;
 use loadline_target::{Cluster, ClusterSpec, Disk, Fault, FaultKind, VolumeSpec};
 use serde_json::Value;
-use support::{eventually, finish, folder, run, signal, start};
+use support::{eventually, finish, folder, nodes_in, run, signal, start};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -177,18 +177,6 @@ repeats = 2
 verify = true
 "#;
 
-/// Processes of nodes whose configuration is in this folder.
-fn nodes_in(folder: &Path) -> usize {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-    let of = |line: &Vec<u8>| {
-        let line = String::from_utf8_lossy(line);
-        line.contains("serve") && line.contains(folder.to_str().unwrap())
-    };
-    lines.filter(of).count()
-}
-
-/// Starts the study, and waits until so many of its steps are complete and its next one is being measured.
 fn started(folder: &Path, steps: usize) -> (Child, PathBuf) {
     let (study, out) = (folder.join("own.toml"), folder.join("run"));
     std::fs::write(&study, STUDY).unwrap();

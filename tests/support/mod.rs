@@ -106,6 +106,19 @@ pub(crate) fn eventually(what: &str, limit: Duration, mut is_so: impl FnMut() ->
     }
 }
 
+/// Processes of nodes whose configuration is in this folder.
+pub(crate) fn nodes_in(folder: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let of = |line: &Vec<u8>| {
+        let line = String::from_utf8_lossy(line);
+        line.contains("serve") && line.contains(folder.to_str().unwrap())
+    };
+    lines.filter(of).count()
+}
+
+/// Starts the study, and waits until so many of its steps are complete and its next one is being measured.
+
 /// A folder for one test, gone afterwards.
 pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")
