@@ -159,7 +159,8 @@ impl Escort {
         leave: &AtomicBool,
     ) -> Result<Happened, TargetError> {
         // Whoever runs on a node that is gone is gone with it: before the node, or they would see its end.
-        let takes_workers = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
+        let takes_workers =
+            matches!(fault.what, FaultKind::Kill | FaultKind::Freeze) || storage.restarts(&fault.fault());
         let refused = storage.refuses(&fault.fault()).err();
         let gone: BTreeSet<WorkerId> = match takes_workers && refused.is_none() {
             true => self.on_node(&fault.node),
@@ -324,7 +325,9 @@ impl<W: Workers> Runner<'_, W> {
         };
         escort.volumes.retain(|worker, _| jobs.contains_key(worker));
         let harmed = |node: &str| {
-            let takes = |fault: &&TimedFault| matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
+            let takes = |fault: &&TimedFault| {
+                matches!(fault.what, FaultKind::Kill | FaultKind::Freeze | FaultKind::FailDevice)
+            };
             study.faults.iter().filter(takes).any(|fault| fault.node == node)
         };
         let may_go = manifest.workers.iter().filter(|worker| plan.cluster.is_some() && harmed(&worker.node));

@@ -13,6 +13,8 @@ use crate::trace::Trace;
 
 /// A stretch is cut into so many parts at the most, whose IOPS are compared.
 const PARTS: usize = 10;
+/// A worker tells what it did in a second at the latest so long after its end: when it is its turn.
+const UNTOLD_S: f64 = 0.95;
 /// A plateau is reached at this share of it.
 const REACHED: f64 = 0.95;
 
@@ -116,30 +118,52 @@ pub(crate) struct Happened {
 impl Timeline {
     /// Of a window of so many seconds.
     pub(crate) fn of(trace: &Trace, happened: Vec<Happened>, window_s: u64) -> Timeline {
-        let first = happened.first().map_or(window_s as f64, |first| first.at_s);
-        let baseline = stretch(trace, 0.0, first, None);
-        let ends: Vec<f64> = happened.iter().skip(1).map(|next| next.at_s).chain([window_s as f64]).collect();
+        let end_before = |next: Option<&Happened>| match next {
+            None => End { at_s: window_s as f64, told_s: window_s as f64, leaving: Vec::new() },
+            Some(next) if next.moved.is_empty() => {
+                End { at_s: next.at_s, told_s: next.at_s, leaving: Vec::new() }
+            }
+            // What those had not told yet who are gone then is not known: it is no stall, and no lower level.
+            Some(next) => End {
+                at_s: next.at_s,
+                told_s: (next.at_s - UNTOLD_S).floor().max(0.0),
+                leaving: next.moved.iter().map(|moved| moved.worker.clone()).collect(),
+            },
+        };
+        let baseline = stretch(trace, 0.0, end_before(happened.first()).told_s, None);
+        let ends: Vec<End> = (1..=happened.len()).map(|next| end_before(happened.get(next))).collect();
         // Who was gone once is where another one's stall says nothing of the storage.
         let mut gone: Vec<WorkerId> = Vec::new();
         let events = happened.into_iter().zip(ends).map(|(happened, end)| {
             gone.extend(happened.moved.iter().map(|moved| moved.worker.clone()));
-            event(trace, happened, end.max(0.0), baseline.as_ref(), &gone)
+            event(trace, happened, &end, baseline.as_ref(), &gone)
         });
         let events = events.collect();
         Timeline { baseline, events }
     }
 }
 
+/// Until when an event is followed.
+struct End {
+    /// The next event, or the window's end, seconds.
+    at_s: f64,
+    /// Until when every worker told what it did.
+    told_s: f64,
+    /// The workers that are gone with the next event.
+    leaving: Vec<WorkerId>,
+}
+
 fn event(
     trace: &Trace,
     happened: Happened,
-    end: f64,
+    until: &End,
     baseline: Option<&Stretch>,
     gone: &[WorkerId],
 ) -> Event {
     let Happened { fault, planned_s, at_s, took_s, failed, detected_s, mut moved, resync_bytes, redundant_s } =
         happened;
-    let (from_ms, to_ms) = ((at_s * 1e3).max(0.0) as u64, (end * 1e3) as u64);
+    let (end, told) = (until.at_s.max(0.0), until.told_s.max(0.0));
+    let (from_ms, to_ms, told_ms) = ((at_s * 1e3).max(0.0) as u64, (end * 1e3) as u64, (told * 1e3) as u64);
     for one in &mut moved {
         let started = one.started_s.map(|started| ((at_s + started) * 1e3) as u64);
         let first = started.and_then(|started| trace.workers.get(&one.worker)?.first_from(started));
@@ -147,14 +171,17 @@ fn event(
     }
     let stayed = trace.workers.iter().filter(|(worker, _)| !gone.contains(worker));
     let stall = stayed
-        .map(|(worker, completions)| (completions.longest_stall_between(from_ms, to_ms), worker))
+        .map(|(worker, completions)| {
+            let to_ms = if until.leaving.contains(worker) { told_ms } else { to_ms };
+            (completions.longest_stall_between(from_ms, to_ms), worker)
+        })
         .max_by_key(|(stall, _)| *stall);
     let mut fleet = loadline_measure::stall::Completions::default();
     trace.workers.values().for_each(|completions| fleet.merge(completions));
     let of_span = |from: f64, to: f64| stretch(trace, from, to, baseline);
     let is_return = fault.what == loadline_target::FaultKind::Return;
-    let resync_ends = redundant_s.map_or(end, |redundant| at_s + redundant).min(end);
-    let resync = is_return.then(|| of_span(at_s.floor(), resync_ends.ceil().min(end))).flatten();
+    let resync_ends = redundant_s.map_or(told, |redundant| at_s + redundant).min(told);
+    let resync = is_return.then(|| of_span(at_s.floor(), resync_ends.ceil().min(told))).flatten();
     // A second in which it was still coming back is none of how it is afterwards.
     let settled = match is_return {
         true => redundant_s.map(|redundant| at_s + redundant),
@@ -163,11 +190,12 @@ fn event(
             Some(moved.iter().map(back).fold(at_s + detected_s.unwrap_or(0.0), f64::max))
         }
     };
-    let plateau = settled.and_then(|settled| of_span(settled + (end - settled) / 2.0, end));
+    let plateau = settled.and_then(|settled| of_span(settled + (told - settled) / 2.0, told));
     let plateau_after_s = plateau.as_ref().and_then(|plateau| {
         let reached =
             |(_, second): &(&i64, &crate::trace::Second)| second.ios as f64 >= REACHED * plateau.iops;
-        let (second, _) = trace.seconds.range(at_s.ceil() as i64..end as i64).find(reached)?;
+        let (second, _) =
+            trace.seconds.range(at_s.ceil() as i64..(told as i64).max(at_s.ceil() as i64)).find(reached)?;
         Some((*second as f64 - at_s).max(0.0))
     });
     let errors = trace.seconds.range(at_s.floor() as i64..end.ceil() as i64).map(|(_, second)| second.errors);
@@ -295,7 +323,11 @@ mod tests {
     fn each_part_of_the_story_has_its_figures() {
         let Timeline { baseline, events } = story();
         let baseline = baseline.unwrap();
-        assert_eq!((baseline.from_s, baseline.to_s, baseline.iops), (0, 10, 20_000.0));
+        assert_eq!(
+            (baseline.from_s, baseline.to_s, baseline.iops),
+            (0, 9, 20_000.0),
+            "what b did last it did not tell"
+        );
         let [kill, back] = &events[..] else { panic!("{events:?}") };
         assert_eq!(
             (kill.stall_ms, kill.stalled.as_ref().unwrap().0.as_str()),
@@ -317,6 +349,25 @@ mod tests {
         assert_eq!((plateau.from_s, plateau.to_s, plateau.iops), (32, 40, 20_000.0));
         let ratio = plateau.iops_ratio.unwrap();
         assert_eq!((ratio.estimate, ratio.low, ratio.high), (1.0, Some(1.0), Some(1.0)));
+    }
+
+    #[test]
+    fn what_a_worker_had_not_told_when_it_was_killed_is_no_stall_and_no_lower_level() {
+        let mut trace = Trace::default();
+        for at in 0..30 {
+            second(&mut trace, "a", at, 10_000, 100, 0..1000);
+            // Killed at 20.02 s, it has told of the seconds to 18.
+            if at < 19 {
+                second(&mut trace, "b", at, 10_000, 100, 0..1000);
+            }
+        }
+        let gone = Moved { worker: WorkerId("b".into()), to: Vec::new(), started_s: None, out_s: None };
+        let slow = happened(FaultKind::Cut, 10.0);
+        let kill = Happened { moved: vec![gone], ..happened(FaultKind::Kill, 20.02) };
+        let Timeline { events, .. } = Timeline::of(&trace, vec![slow, kill], 30);
+        assert_eq!((events[0].stall_ms, events[1].stall_ms), (0, 0), "{events:?}");
+        let plateau = events[0].plateau.as_ref().unwrap();
+        assert_eq!((plateau.from_s, plateau.to_s, plateau.iops), (15, 19, 20_000.0));
     }
 
     #[test]

@@ -162,7 +162,10 @@ impl Cluster {
         }
         let attach = format!("/v1/volumes/{}/attach", volume.name);
         let is_new = known.is_none();
-        let here = known.is_some_and(|known| known.attached.as_deref() == Some(volume.node.as_str()));
+        let here = known.is_some_and(|known| {
+            // Attached here, it may be served by another one since this node's process is a new one.
+            [&known.attached, &known.owner].iter().all(|at| at.as_deref() == Some(volume.node.as_str()))
+        });
         // Attached there already, it is said how; elsewhere, it is taken over.
         let body = if here { json!({}) } else { json!({ "node": volume.node }) };
         let used: Use = api.post(&attach, &body)?;

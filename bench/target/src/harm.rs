@@ -61,6 +61,12 @@ impl Cluster {
         self.may(fault).map(drop)
     }
 
+    /// Whether the process of the node that runs is another one afterwards.
+    pub(crate) fn restarts(&self, fault: &Fault) -> bool {
+        let failed = |node: &Node| node.name == fault.node && node.state == State::Failed;
+        fault.what == FaultKind::Return && self.nodes.iter().any(failed)
+    }
+
     /// The node to which something can be done now.
     fn may(&self, fault: &Fault) -> Result<usize, TargetError> {
         let known = self.nodes.iter().position(|node| node.name == fault.node);

@@ -40,6 +40,11 @@ impl Storage {
         self.own().map_or(Ok(()), |cluster| cluster.refuses(fault))
     }
 
+    /// Whether the process of the node is another one afterwards: who uses it by shared memory loses it.
+    pub fn restarts(&self, fault: &Fault) -> bool {
+        self.own().is_some_and(|cluster| cluster.restarts(fault))
+    }
+
     /// Does something to a node.
     pub fn inject(&mut self, fault: &Fault, stop: &AtomicBool) -> Result<(), TargetError> {
         match self {
