@@ -177,6 +177,7 @@ repeats = 2
 verify = true
 "#;
 
+/// Starts the study, and waits until so many of its steps are complete and its next one is being measured.
 fn started(folder: &Path, steps: usize) -> (Child, PathBuf) {
     let (study, out) = (folder.join("own.toml"), folder.join("run"));
     std::fs::write(&study, STUDY).unwrap();

@@ -117,8 +117,6 @@ pub(crate) fn nodes_in(folder: &Path) -> usize {
     lines.filter(of).count()
 }
 
-/// Starts the study, and waits until so many of its steps are complete and its next one is being measured.
-
 /// A folder for one test, gone afterwards.
 pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")

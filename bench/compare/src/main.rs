@@ -5,11 +5,18 @@
 //! it, io_uring's kernel workers included (fio's own figure leaves them out).
 
 mod analysis;
+mod cluster;
 mod fleet;
+mod limited;
 mod pair;
 mod program;
+mod random;
+mod samples;
 mod san;
+mod soak;
 mod steal;
+mod stop;
+mod study;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,9 +28,10 @@ use clap::Parser;
 #[command(max_term_width = 100)]
 struct Args {
     /// Only what contains one of these words: memory, disk, latency, null, fleet, analysis. [default: all] If the first is `san`, the
-    /// virtual SAN is measured instead: nbd, vhost, kill, idle; and ceph, if that is named. `vhost` alone is `san vhost`.
+    /// virtual SAN is measured instead: nbd, vhost, kill, idle; and ceph, if that is named. `vhost` alone is `san vhost`. If the first is `cluster`, a
+    /// cluster under a fleet: faults, resync, streaming. `soak` does random faults for some minutes and checks every block.
     names: Vec<String>,
-    /// How many pairs of each.
+    /// How many pairs of each; rounds of `cluster resync`.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pairs: u32,
     /// Seconds of each measurement.
@@ -41,6 +49,12 @@ struct Args {
     /// How often nodes are killed.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     kills: u32,
+    /// How long `soak` takes. It makes at least one round, and begins none that could not end in time.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_080))]
+    minutes: u32,
+    /// Which faults `soak` does, and which nodes `cluster faults` kills. [default: a new one, which is printed]
+    #[arg(long)]
+    seed: Option<u64>,
     /// The program to measure. [default: loadline beside this one]
     #[arg(long)]
     program: Option<PathBuf>,
@@ -51,7 +65,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("compare: {message}");
-            ExitCode::FAILURE
+            if stop::asked() > 0 && !message.starts_with("FAILED") {
+                ExitCode::from(130)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
@@ -65,7 +83,26 @@ fn run(args: &Args) -> Result<(), String> {
     if !program.exists() {
         return Err(format!("{} does not exist: build it first (./dev build --release)", program.display()));
     }
+    let first = args.names.first().map(String::as_str);
+    if first == Some("soak") {
+        if let Some(more) = args.names.get(1) {
+            return Err(format!("soak takes options, and not '{more}': see --help"));
+        }
+        stop::catch();
+        let (program, place) = (program.as_path(), args.disk.as_path());
+        return soak::run(&soak::Setting { program, place, minutes: args.minutes, seed: args.seed });
+    }
     let context = pair::Context { program, pairs: args.pairs, seconds: args.seconds };
+    if first == Some("cluster") {
+        stop::catch();
+        let (memory, disk) = (&args.memory, &args.disk);
+        let seed = args.seed.unwrap_or_else(random::fresh_seed);
+        let setting = cluster::Setting { context: &context, memory, disk, kills: args.kills, seed };
+        let cpu = steal::CpuTicks::now();
+        cluster::measure(&setting, &args.names[1..])?;
+        tell_steal(cpu);
+        return Ok(());
+    }
     let vhost = ["vhost".to_owned()];
     let of_san = match args.names.split_first() {
         Some((first, names)) if first == "san" => Some(names),

@@ -1,7 +1,7 @@
 //! The virtual SAN beside other servers: what `./dev bench san` runs.
 
 mod ceph;
-mod cluster;
+pub(crate) mod cluster;
 mod idle;
 mod kill;
 mod nbd;

@@ -73,8 +73,11 @@ impl Controller {
 
     async fn kill(&mut self, step: &mut Step<'_>, workers: BTreeSet<WorkerId>) {
         let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.local.is_some());
-        let gone: BTreeSet<WorkerId> =
-            workers.into_iter().filter(|id| ours(id) && step.running.remove(id).is_some()).collect();
+        // Who is on the way into a place is gone too.
+        let works = |step: &mut Step<'_>, id: &WorkerId| {
+            step.running.remove(id).is_some() | step.successors.remove(id).is_some()
+        };
+        let gone: BTreeSet<WorkerId> = workers.into_iter().filter(|id| ours(id) && works(step, id)).collect();
         self.retire(&gone).await;
         for id in gone {
             let after_s = self.zero.map_or(0.0, |zero| Nanos::now().since(zero).as_secs());
@@ -175,7 +178,8 @@ impl Controller {
     /// When the load is over: whoever was killed and never started again did not measure to the end, and what those found
     /// that were killed is not lost with a successor.
     pub(crate) fn count_out(&mut self, step: &mut Step<'_>) {
-        for id in std::mem::take(&mut step.out) {
+        let late = std::mem::take(&mut step.successors).into_keys();
+        for id in std::mem::take(&mut step.out).into_iter().chain(late) {
             let why = "its host was gone, and it was not started again before the load ended".to_string();
             let loss = self.tell_loss(&id, LossReason::Absent, why);
             step.lose(&id, loss, true);

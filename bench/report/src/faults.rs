@@ -1,7 +1,7 @@
 //! What was done to the storage in the windows of each load, and what followed, over its repeats.
 
 use loadline_base::figures::thousands;
-use loadline_measure::difference::{Ratio, ratio};
+use loadline_measure::difference::{Change, Ratio, ratio};
 use loadline_measure::spread::Spread;
 use loadline_study::timeline::{Event, Stretch, Timeline};
 use loadline_target::FaultKind;
@@ -126,7 +126,7 @@ fn fault(events: &[&Event], baseline: Option<&[f64]>) -> FaultRow {
         what: first.fault.to_string(),
         is_return: first.fault.what == FaultKind::Return,
         at_s: first.planned_s,
-        stall_ms: over(&|event| Some(event.stall_ms as f64)),
+        stall_ms: over(&|event| event.stall_ms.map(|stall| stall as f64)),
         fleet_stall_ms: over(&|event| Some(event.fleet_stall_ms as f64)),
         detected_s: over(&|event| event.detected_s),
         moved: first.moved.len(),
@@ -169,7 +169,16 @@ fn sentence(event: &FaultRow) -> String {
         });
     }
     if let Some(ratio) = event.iops_ratio {
-        parts.push(format!("then {:+.0} % IOPS", 100.0 * (ratio.estimate - 1.0)));
+        let percent = |ratio: f64| format!("{:+.0} %", 100.0 * (ratio - 1.0));
+        parts.push(match (ratio.change(), ratio.low.zip(ratio.high)) {
+            (Change::NotShown, Some((low, high))) => {
+                format!("then no change of IOPS shown ({} to {})", percent(low), percent(high))
+            }
+            (_, Some((low, high))) => {
+                format!("then {} IOPS ({} to {})", percent(ratio.estimate), percent(low), percent(high))
+            }
+            _ => format!("then {} IOPS", percent(ratio.estimate)),
+        });
     }
     if event.errors > 0 {
         parts.push(format!("{} I/Os failed", thousands(event.errors as f64)));
@@ -196,7 +205,7 @@ pub(crate) const TITLES: [&str; 12] = [
     "noticed s",
     "workers out s",
     "in sync s",
-    "copied MB",
+    "left MB",
     "IOPS meanwhile",
     "IOPS then",
     "p99 then",

@@ -64,7 +64,7 @@ pub(crate) struct Escorted {
     events: Vec<Happened>,
     /// What the nodes of the run's own cluster counted together, and in how many seconds.
     counted: Option<(NodeCounters, f64)>,
-    /// Whether every copy was in sync at the end.
+    /// Whether every copy was in sync at the beginning and at the end.
     in_sync: bool,
 }
 
@@ -81,25 +81,23 @@ struct Move {
     /// The fault that it is counted with.
     event: usize,
     since: Instant,
-    /// How its volumes are used now, as far as somebody has them.
-    found: Vec<Option<(String, Disk)>>,
 }
 
-/// What is awaited of the last fault.
+/// What is awaited of the last fault that was done.
 #[derive(Default)]
 struct Awaited {
+    /// Its place among the events.
+    event: usize,
     detection: bool,
     redundancy: bool,
     /// Since when every copy is in sync.
     redundant: Option<Instant>,
-    /// Whether a copy was seen to be missing since.
-    was_seen: bool,
 }
 
 impl Escort {
     /// Goes along with the window until it ends.
     pub(crate) fn go(mut self, storage: &mut Storage, leave: &AtomicBool) -> Result<Escorted, TargetError> {
-        let mut before = None;
+        let (mut before, mut began_in_sync) = (None, false);
         let mut events: Vec<Happened> = Vec::new();
         let mut moves: Vec<Move> = Vec::new();
         let mut awaited = Awaited::default();
@@ -110,26 +108,41 @@ impl Escort {
             // Where things are done to it, what its nodes count begins anew.
             if before.is_none() && self.counts && now >= self.begin {
                 before = Some(count(storage));
+                began_in_sync = storage.copies(leave).is_some_and(|copies| copies.in_sync);
             }
             if let Some(fault) = to_do.next_if(|fault| now >= self.begin + fault.at.0) {
+                let was_in_sync = storage.copies(leave).is_some_and(|copies| !copies.is_missing);
                 let event = self.do_to(storage, &fault, leave)?;
+                // Whoever was killed for it goes on, also where it could not be done.
+                moves.retain(|one| !event.moved.iter().any(|moved| moved.worker == one.worker));
+                let gone = event.moved.iter().map(|moved| Move {
+                    worker: moved.worker.clone(),
+                    event: events.len(),
+                    since: now,
+                });
+                moves.extend(gone);
                 if event.failed.is_none() {
-                    let gone = event.moved.iter().map(|moved| Move {
-                        worker: moved.worker.clone(),
-                        event: events.len(),
-                        since: now,
-                        found: vec![None; self.volumes.get(&moved.worker).map_or(0, Vec::len)],
-                    });
-                    moves.extend(gone);
                     let is_return = fault.what == FaultKind::Return;
-                    awaited = Awaited { detection: !is_return, redundancy: is_return, ..Awaited::default() };
+                    // Nothing is missing of who is slow or full; and where a copy was missing before, who noticed what is
+                    // not to be told apart.
+                    let is_seen = !matches!(
+                        fault.what,
+                        FaultKind::SlowDevice { .. } | FaultKind::Fill | FaultKind::Return
+                    );
+                    awaited = Awaited {
+                        event: events.len(),
+                        detection: is_seen && was_in_sync,
+                        redundancy: is_return,
+                        redundant: None,
+                    };
                 }
                 events.push(event);
                 continue;
             }
             let is_idle = moves.is_empty() && !awaited.detection && !awaited.redundancy;
             if !is_idle && looked.elapsed() >= LOOK_EVERY {
-                self.look(storage, &mut awaited, events.last_mut(), leave);
+                let event = events.get_mut(awaited.event);
+                self.look(storage, &mut awaited, event, leave);
                 self.follow(storage, &mut moves, &mut events);
                 looked = Instant::now();
             }
@@ -140,7 +153,7 @@ impl Escort {
                 .and_then(|(last, to)| Some((last.since(&first)?.total(), (to - from).as_secs_f64()))),
             _ => None,
         };
-        let in_sync = storage.copies(leave).is_some_and(|copies| copies.in_sync);
+        let in_sync = began_in_sync && storage.copies(leave).is_some_and(|copies| copies.in_sync);
         Ok(Escorted { events, counted, in_sync })
     }
 
@@ -234,9 +247,7 @@ impl Escort {
         // Who does not answer now is asked again.
         let Some(copies) = storage.copies(leave) else { return };
         let since = Instant::now().saturating_duration_since(self.begin).as_secs_f64() - event.at_s;
-        // What the storage says of its volumes; which nodes are gone, this process knows without it.
-        let is_missing = !copies.in_sync;
-        if awaited.detection && is_missing {
+        if awaited.detection && copies.is_missing {
             event.detected_s = Some(since);
             awaited.detection = false;
         }
@@ -244,8 +255,7 @@ impl Escort {
             return;
         }
         event.resync_bytes = event.resync_bytes.max(copies.left_bytes);
-        awaited.was_seen |= is_missing;
-        if is_missing {
+        if !copies.in_sync {
             awaited.redundant = None;
             return;
         }
@@ -260,17 +270,15 @@ impl Escort {
     /// Starts workers again whose volumes somebody has taken over.
     fn follow(&mut self, storage: &Storage, moves: &mut Vec<Move>, events: &mut [Happened]) {
         let Some(cluster) = storage.own() else { return };
-        let mut ready: BTreeMap<WorkerId, Job> = BTreeMap::new();
-        for one in moves.iter_mut() {
-            let Some(volumes) = self.volumes.get_mut(&one.worker) else { continue };
-            for (volume, found) in volumes.iter().zip(&mut one.found) {
-                if found.is_none() {
-                    // Who does not answer now is asked again.
-                    *found = cluster.taken_over(volume).ok().flatten();
-                }
-            }
-            let Some(found) = one.found.iter().cloned().collect::<Option<Vec<_>>>() else { continue };
-            let Some(job) = self.jobs.get_mut(&one.worker) else { continue };
+        moves.retain(|one| {
+            let (Some(volumes), Some(job)) =
+                (self.volumes.get_mut(&one.worker), self.jobs.get_mut(&one.worker))
+            else {
+                return false;
+            };
+            // All of them anew each time: who had one a moment ago may be gone. Who does not answer now is asked again.
+            let found = volumes.iter().map(|volume| cluster.taken_over(volume).ok().flatten());
+            let Some(found) = found.collect::<Option<Vec<_>>>() else { return true };
             for ((disk, volume), (owner, now)) in job.disks.iter_mut().zip(volumes).zip(&found) {
                 disk.target = target(self.access, now);
                 volume.node.clone_from(owner);
@@ -280,13 +288,11 @@ impl Escort {
                 moved.to.dedup();
                 moved.started_s = Some(one.since.elapsed().as_secs_f64());
             }
-            ready.insert(one.worker.clone(), job.clone());
-        }
-        moves.retain(|one| !ready.contains_key(&one.worker));
-        if !ready.is_empty() {
             // Where nobody listens any more the step is over.
+            let ready = BTreeMap::from([(one.worker.clone(), job.clone())]);
             let _ = self.changes.blocking_send(Midway::Start(ready));
-        }
+            false
+        });
     }
 }
 
@@ -308,6 +314,8 @@ impl<W: Workers> Runner<'_, W> {
         let begins = self.shared.lock().begin_escort(is_harmed);
         let (changes, orders) = mpsc::channel(CHANGES_WAITING);
         let over = Arc::new(AtomicBool::new(false));
+        // However this ends: nothing more is to be done to the storage then.
+        let _over = SetAtEnd(over.clone());
         let mut escort = Escort {
             begin: Instant::now(),
             length: study.phases.measure.0,
@@ -400,6 +408,15 @@ impl<W: Workers> Runner<'_, W> {
         };
         stage.enter(true, Vec::new(), &mut self.stop).await?;
         self.place(step.unaligned_percent).await
+    }
+}
+
+/// Sets a flag when it is dropped.
+struct SetAtEnd(Arc<AtomicBool>);
+
+impl Drop for SetAtEnd {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -117,6 +117,9 @@ async fn attempt(
     let stage = stage(owned, shared, stop).await?;
     let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
     let mut runner = Runner::new(owned, fleet, shared.clone(), stop.clone());
+    // A person is not asked again after Ctrl-C: who was asked knows what was done.
+    let external = runner.owned.folder.manifest.study.target.external.as_ref();
+    let is_taken_back = external.is_some_and(|external| !external.prompt);
     runner.stage = stage;
     let outcome = runner.all().await;
     let outcome = match outcome {
@@ -124,6 +127,16 @@ async fn attempt(
         other => other,
     };
     runner.workers.stop().await;
+    // What was done to storage that is not ours is not left to its owner.
+    if let Some(stage) = runner.stage.as_ref().filter(|_| is_taken_back) {
+        let back = tokio::time::timeout(TAKEN_BACK, stage.take_back()).await;
+        if let Some(why) = back.map_or(Some("it takes too long".into()), |back| back.err().map(|e| e.message))
+        {
+            let notice =
+                format!("what was done to the storage could not be taken back ({why}): do it by hand");
+            shared.lock().show(Update::Notice(&notice));
+        }
+    }
     // Its nodes end here, and when the run is finished nobody needs their data any more.
     if runner.stage.take().is_some() && owned.folder.manifest.state == State::Finished {
         remove_cluster(owned, shared);
@@ -178,5 +191,7 @@ fn spec(owned: &OwnedFolder, token: Option<String>) -> Result<FleetSpec, StudyEr
     Ok(spec)
 }
 
+/// How long it is tried to take back what was done to storage of others, when the run ends.
+const TAKEN_BACK: std::time::Duration = std::time::Duration::from_secs(60);
 /// Where workers join if the study does not say.
 const DEFAULT_PORT: u16 = 7400;

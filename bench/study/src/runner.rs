@@ -310,13 +310,26 @@ impl<W: Workers> Runner<'_, W> {
         }
         self.count_in(&mut result, seen);
         result.findings.extend(self.staged().await?);
-        self.restore(step).await?;
+        // What was measured is not thrown away because what was done cannot be taken back.
+        let restored = self.restore(step).await;
+        if let Err(error) = &restored {
+            if error.kind == ErrorKind::Interrupted {
+                return restored;
+            }
+            result.findings.push(Finding::doubt(
+                FindingKind::Fault,
+                "whatever was done to the storage to be taken back after the window",
+                error.message.clone(),
+                "The run ends here: the next load would find other storage. Mend it, and resume.",
+            ));
+        }
         result.findings.extend(warm_up.as_ref().and_then(not_steady));
         result.warm_up = warm_up;
         for report in std::mem::take(&mut self.found_before) {
             result.verify.get_or_insert_default().merge(report);
         }
-        if study.run.verify && step.profile.write_percent > 0 && step.purpose != Purpose::Ceiling {
+        let is_written = step.profile.write_percent > 0 && step.purpose != Purpose::Ceiling;
+        if study.run.verify && is_written && restored.is_ok() {
             self.scan(&jobs, &mut result).await?;
         }
         result.findings.extend(result.verify.as_ref().and_then(integrity));
@@ -336,6 +349,7 @@ impl<W: Workers> Runner<'_, W> {
             errors: result.figures.errors,
             lost: u32::try_from(result.lost()).unwrap_or(u32::MAX),
         })?;
+        restored?;
         self.count_vain(step, in_vain)
     }
 

@@ -186,6 +186,12 @@ impl Stage {
         Ok(self.ask(stop, move |storage, leave| escort.go(storage, leave)).await??)
     }
 
+    /// Takes back whatever was done, when the run ends, however it does.
+    pub(crate) async fn take_back(&self) -> Result<(), StudyError> {
+        let (_never, mut stop) = watch::channel(false);
+        Ok(self.ask(&mut stop, |storage, leave| storage.heal(leave)).await??)
+    }
+
     /// How well the cluster is; `None` if it is somebody else's storage.
     pub(crate) async fn health(
         &self,

@@ -4,6 +4,7 @@ use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::conditions::Condition;
 use crate::error::StudyError;
+use crate::escort::has_faults;
 use crate::folder::RunFolder;
 use crate::folder::events::RunEvent;
 use crate::plan::{Purpose, Step};
@@ -39,6 +40,14 @@ impl<W: Workers> Runner<'_, W> {
     /// done before is not done again, but where the run was resumed, or a new repeat begins, all is begun anew.
     pub(crate) async fn enter(&mut self, step: &Step) -> Result<(), StudyError> {
         self.enter_condition(step).await?;
+        // A run that was stopped in the middle of a fault goes on with storage to which nothing was done.
+        if has_faults(&self.owned.folder.manifest.study, step) && self.entered.is_none() {
+            if let Some(stage) = &self.stage {
+                stage.enter(true, Vec::new(), &mut self.stop).await?;
+            }
+            self.entered = Some((0, 0));
+            self.place(step.unaligned_percent).await?;
+        }
         if step.unaligned_percent != self.unaligned_percent {
             self.place(step.unaligned_percent).await?;
         }

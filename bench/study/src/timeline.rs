@@ -1,6 +1,8 @@
 //! The timeline of a window in which things are done to the storage: how it was before, how long nothing came back, how it is
 //! with a node less, what coming back costs, and when every copy is there again.
 
+use std::collections::BTreeMap;
+
 use loadline_base::histogram::LatencyHistogram;
 use loadline_fleet::WorkerId;
 use loadline_measure::difference::{Ratio, ratio};
@@ -69,8 +71,9 @@ pub struct Event {
     pub failed: Option<String>,
     /// From the fault until the storage said that a volume lacks a copy or is not served, seconds; `null` if it did not.
     pub detected_s: Option<f64>,
-    /// The longest time until the next fault in which one worker that stayed completed nothing, milliseconds: the longest stall.
-    pub stall_ms: u64,
+    /// The longest time until the next fault in which one worker that stayed completed nothing, milliseconds: the longest stall;
+    /// `null` if none stayed.
+    pub stall_ms: Option<u64>,
     /// Whose it was.
     pub stalled: Option<WorkerId>,
     /// The same of the whole fleet: nobody completed anything.
@@ -87,7 +90,7 @@ pub struct Event {
     pub resync: Option<Stretch>,
     /// The later half of what is left until the next fault, once workers that were gone are back, and every copy after a return.
     pub plateau: Option<Stretch>,
-    /// From the fault until a second in which 95 % of the plateau's IOPS completed had begun, seconds.
+    /// From the fault until the first of two seconds, each with 95 % of the plateau's IOPS, seconds.
     pub plateau_after_s: Option<f64>,
 }
 
@@ -117,9 +120,17 @@ pub(crate) struct Happened {
 
 impl Timeline {
     /// Of a window of so many seconds.
-    pub(crate) fn of(trace: &Trace, happened: Vec<Happened>, window_s: u64) -> Timeline {
+    pub(crate) fn of(trace: &Trace, mut happened: Vec<Happened>, window_s: u64) -> Timeline {
+        let window = window_s as f64;
+        for event in &mut happened {
+            if event.at_s >= window {
+                // A person, or a command, took longer than there was time.
+                event.failed.get_or_insert("it was done after the window had ended".into());
+            }
+            event.at_s = event.at_s.clamp(0.0, window);
+        }
         let end_before = |next: Option<&Happened>| match next {
-            None => End { at_s: window_s as f64, told_s: window_s as f64, leaving: Vec::new() },
+            None => End { at_s: window, told_s: window, leaving: Vec::new() },
             Some(next) if next.moved.is_empty() => {
                 End { at_s: next.at_s, told_s: next.at_s, leaving: Vec::new() }
             }
@@ -130,17 +141,30 @@ impl Timeline {
                 leaving: next.moved.iter().map(|moved| moved.worker.clone()).collect(),
             },
         };
-        let baseline = stretch(trace, 0.0, end_before(happened.first()).told_s, None);
-        let ends: Vec<End> = (1..=happened.len()).map(|next| end_before(happened.get(next))).collect();
-        // Who was gone once is where another one's stall says nothing of the storage.
-        let mut gone: Vec<WorkerId> = Vec::new();
+        // What was not done ends nothing.
+        let done_from = |from: usize| happened.iter().skip(from).find(|event| event.failed.is_none());
+        let baseline = stretch(trace, 0.0, end_before(done_from(0)).told_s, None);
+        let ends: Vec<End> = (1..=happened.len()).map(|next| end_before(done_from(next))).collect();
+        // Workers that are out, and until when: their stall says nothing of the storage.
+        let mut out: BTreeMap<WorkerId, f64> = BTreeMap::new();
         let events = happened.into_iter().zip(ends).map(|(happened, end)| {
-            gone.extend(happened.moved.iter().map(|moved| moved.worker.clone()));
-            event(trace, happened, &end, baseline.as_ref(), &gone)
+            out.retain(|_, back| *back > happened.at_s);
+            for moved in &happened.moved {
+                let back = back_at(trace, &happened, moved).unwrap_or(f64::INFINITY);
+                out.insert(moved.worker.clone(), back);
+            }
+            event(trace, happened, &end, baseline.as_ref(), &out)
         });
         let events = events.collect();
         Timeline { baseline, events }
     }
+}
+
+/// When a worker that was gone completed something again, seconds from the beginning of the window.
+fn back_at(trace: &Trace, happened: &Happened, moved: &Moved) -> Option<f64> {
+    let started = happened.at_s + moved.started_s?;
+    let first = trace.workers.get(&moved.worker)?.first_from((started * 1e3) as u64)?;
+    Some(first as f64 / 1e3)
 }
 
 /// Until when an event is followed.
@@ -155,21 +179,21 @@ struct End {
 
 fn event(
     trace: &Trace,
-    happened: Happened,
+    mut happened: Happened,
     until: &End,
     baseline: Option<&Stretch>,
-    gone: &[WorkerId],
+    out: &BTreeMap<WorkerId, f64>,
 ) -> Event {
-    let Happened { fault, planned_s, at_s, took_s, failed, detected_s, mut moved, resync_bytes, redundant_s } =
-        happened;
-    let (end, told) = (until.at_s.max(0.0), until.told_s.max(0.0));
-    let (from_ms, to_ms, told_ms) = ((at_s * 1e3).max(0.0) as u64, (end * 1e3) as u64, (told * 1e3) as u64);
-    for one in &mut moved {
-        let started = one.started_s.map(|started| ((at_s + started) * 1e3) as u64);
-        let first = started.and_then(|started| trace.workers.get(&one.worker)?.first_from(started));
-        one.out_s = first.map(|first| first as f64 / 1e3 - at_s).filter(|out| at_s + out < end);
+    let backs: Vec<Option<f64>> =
+        happened.moved.iter().map(|moved| back_at(trace, &happened, moved)).collect();
+    for (moved, back) in happened.moved.iter_mut().zip(&backs) {
+        moved.out_s = back.map(|back| back - happened.at_s);
     }
-    let stayed = trace.workers.iter().filter(|(worker, _)| !gone.contains(worker));
+    let Happened { fault, planned_s, at_s, took_s, failed, detected_s, moved, resync_bytes, redundant_s } =
+        happened;
+    let (end, told) = (until.at_s.max(at_s), until.told_s.max(at_s));
+    let (from_ms, to_ms, told_ms) = ((at_s * 1e3) as u64, (end * 1e3) as u64, (told * 1e3) as u64);
+    let stayed = trace.workers.iter().filter(|(worker, _)| !out.contains_key(worker));
     let stall = stayed
         .map(|(worker, completions)| {
             let to_ms = if until.leaving.contains(worker) { told_ms } else { to_ms };
@@ -182,23 +206,24 @@ fn event(
     let is_return = fault.what == loadline_target::FaultKind::Return;
     let resync_ends = redundant_s.map_or(told, |redundant| at_s + redundant).min(told);
     let resync = is_return.then(|| of_span(at_s.floor(), resync_ends.ceil().min(told))).flatten();
-    // A second in which it was still coming back is none of how it is afterwards.
-    let settled = match is_return {
+    // A second in which it was still coming back, or somebody was out, is none of how it is afterwards.
+    let known = match is_return {
         true => redundant_s.map(|redundant| at_s + redundant),
-        false => {
-            let back = |moved: &Moved| moved.out_s.map_or(at_s, |out| at_s + out);
-            Some(moved.iter().map(back).fold(at_s + detected_s.unwrap_or(0.0), f64::max))
-        }
+        false => Some(at_s + detected_s.unwrap_or(0.0)),
     };
+    let settled = known.map(|known| out.values().copied().fold(known, f64::max)).filter(|at| *at < told);
     let plateau = settled.and_then(|settled| of_span(settled + (told - settled) / 2.0, told));
     let plateau_after_s = plateau.as_ref().and_then(|plateau| {
-        let reached =
-            |(_, second): &(&i64, &crate::trace::Second)| second.ios as f64 >= REACHED * plateau.iops;
-        let (second, _) =
-            trace.seconds.range(at_s.ceil() as i64..(told as i64).max(at_s.ceil() as i64)).find(reached)?;
-        Some((*second as f64 - at_s).max(0.0))
+        let level = REACHED * plateau.iops;
+        let reached = |second: i64| trace.seconds.get(&second).is_some_and(|one| one.ios as f64 >= level);
+        // One second alone may be chance, and the first one may be from before.
+        let second =
+            (at_s.ceil() as i64..told as i64).find(|second| reached(*second) && reached(second + 1))?;
+        Some(second as f64 - at_s)
     });
-    let errors = trace.seconds.range(at_s.floor() as i64..end.ceil() as i64).map(|(_, second)| second.errors);
+    // A second belongs to the event in which it began.
+    let seconds = at_s.floor() as i64..(end.floor() as i64).max(at_s.floor() as i64);
+    let errors = trace.seconds.range(seconds).map(|(_, second)| second.errors);
     Event {
         fault,
         planned_s,
@@ -206,7 +231,7 @@ fn event(
         took_s,
         failed,
         detected_s,
-        stall_ms: stall.map_or(0, |(stall, _)| stall),
+        stall_ms: stall.map(|(stall, _)| stall),
         stalled: stall.filter(|(stall, _)| *stall > 0).map(|(_, worker)| worker.clone()),
         fleet_stall_ms: fleet.longest_stall_between(from_ms, to_ms),
         errors: errors.sum(),
@@ -297,7 +322,7 @@ mod tests {
         for at in 0..40 {
             let us = if (20..24).contains(&at) { 300 } else { 100 };
             let a = if at == 10 { 400..1000 } else { 0..1000 };
-            let iops = if at < 10 || at >= 24 { 10_000 } else { 8_000 };
+            let iops = if !(10..24).contains(&at) { 10_000 } else { 8_000 };
             // It stalls from 9.8 s on; what is before the fault is none of it.
             second(&mut trace, "a", at, iops, us, if at == 9 { 0..800 } else { a });
             match at {
@@ -331,7 +356,7 @@ mod tests {
         let [kill, back] = &events[..] else { panic!("{events:?}") };
         assert_eq!(
             (kill.stall_ms, kill.stalled.as_ref().unwrap().0.as_str()),
-            (400, "a"),
+            (Some(400), "a"),
             "from the fault on"
         );
         assert_eq!(kill.moved[0].out_s, Some(2.5));
@@ -365,9 +390,37 @@ mod tests {
         let slow = happened(FaultKind::Cut, 10.0);
         let kill = Happened { moved: vec![gone], ..happened(FaultKind::Kill, 20.02) };
         let Timeline { events, .. } = Timeline::of(&trace, vec![slow, kill], 30);
-        assert_eq!((events[0].stall_ms, events[1].stall_ms), (0, 0), "{events:?}");
+        assert_eq!((events[0].stall_ms, events[1].stall_ms), (Some(0), Some(0)), "{events:?}");
         let plateau = events[0].plateau.as_ref().unwrap();
         assert_eq!((plateau.from_s, plateau.to_s, plateau.iops), (15, 19, 20_000.0));
+    }
+
+    #[test]
+    fn what_was_done_after_the_window_was_not_done_in_it() {
+        let mut trace = Trace::default();
+        (0..6).for_each(|at| second(&mut trace, "a", at, 1000, 100, 0..1000));
+        let late = happened(FaultKind::Kill, 9.5);
+        let Timeline { baseline, events } = Timeline::of(&trace, vec![late], 6);
+        assert_eq!(baseline.unwrap().to_s, 6, "nothing was done in it");
+        assert!(events[0].failed.as_ref().unwrap().contains("after the window"), "{events:?}");
+    }
+
+    #[test]
+    fn a_worker_that_has_come_back_is_judged_again_and_where_none_stayed_there_is_no_stall() {
+        let mut trace = Trace::default();
+        for at in 0..40 {
+            if !(10..13).contains(&at) {
+                // It stalls for 0.7 s when the node comes back.
+                let millis = if at == 20 { 700..1000 } else { 0..1000 };
+                second(&mut trace, "b", at, 10_000, 100, millis);
+            }
+        }
+        let moved = Moved { worker: WorkerId("b".into()), to: Vec::new(), started_s: Some(2.9), out_s: None };
+        let kill = Happened { moved: vec![moved], ..happened(FaultKind::Kill, 10.0) };
+        let back = happened(FaultKind::Return, 20.0);
+        let Timeline { events, .. } = Timeline::of(&trace, vec![kill, back], 40);
+        assert_eq!((events[0].stall_ms, events[1].stall_ms), (None, Some(700)), "{events:?}");
+        assert_eq!(events[0].moved[0].out_s, Some(3.0));
     }
 
     #[test]

@@ -47,12 +47,14 @@ impl State {
 impl Cluster {
     /// Takes back whatever was done to any node.
     pub fn heal(&mut self, stop: &AtomicBool) -> Result<(), TargetError> {
+        // Those that can come back do, even if others cannot.
+        let mut healed = Ok(());
         for index in 0..self.nodes.len() {
             if self.nodes[index].state != State::Up {
-                self.bring_back(index, stop)?;
+                healed = healed.and(self.bring_back(index, stop));
             }
         }
-        Ok(())
+        healed
     }
 
     /// Whether something can be done to a node now: it is not forced, and a volume would be left without a copy that has
@@ -106,18 +108,26 @@ impl Cluster {
             return self.bring_back(index, stop);
         }
         let api = self.nodes[index].api;
-        let state = match fault.what {
+        // Before it is done: what was done in part is taken back too.
+        self.nodes[index].state = match fault.what {
+            FaultKind::Kill => State::Killed,
+            FaultKind::Freeze => State::Frozen,
+            FaultKind::Cut => State::Cut,
+            FaultKind::FailDevice => State::Failed,
+            FaultKind::SlowDevice { .. } => State::Slow,
+            FaultKind::Fill => State::Filled,
+            FaultKind::Return => State::Up,
+        };
+        match fault.what {
             FaultKind::Kill => {
                 if let Some(mut process) = self.nodes[index].process.take() {
                     process.kill();
                 }
-                State::Killed
             }
             FaultKind::Freeze => {
                 if let Some(process) = &self.nodes[index].process {
                     process.signal(Signal::SIGSTOP)?;
                 }
-                State::Frozen
             }
             FaultKind::Cut => {
                 let others = self.nodes.iter().filter(|node| node.name != fault.node);
@@ -125,14 +135,12 @@ impl Cluster {
                     let drop = json!({ "fault": "drop_peer", "node": other.name });
                     api.post::<Value>("/v1/test-faults", &drop)?;
                 }
-                State::Cut
             }
             FaultKind::FailDevice => {
                 for device in self.devices(index)? {
                     let fail = json!({ "fault": "fail_device", "device": device });
                     api.post::<Value>("/v1/test-faults", &fail)?;
                 }
-                State::Failed
             }
             FaultKind::SlowDevice { by } => {
                 let milliseconds = u32::try_from(by.0.as_millis()).unwrap_or(u32::MAX);
@@ -141,15 +149,10 @@ impl Cluster {
                         json!({ "fault": "slow_device", "device": device, "milliseconds": milliseconds });
                     api.post::<Value>("/v1/test-faults", &slow)?;
                 }
-                State::Slow
             }
-            FaultKind::Fill => {
-                self.fill_device(index, stop)?;
-                State::Filled
-            }
-            FaultKind::Return => State::Up,
-        };
-        self.nodes[index].state = state;
+            FaultKind::Fill => self.fill_device(index, stop)?,
+            FaultKind::Return => {}
+        }
         Ok(())
     }
 

@@ -47,7 +47,7 @@ fn ask_at(terminal: &mut (impl Read + Write), question: &str, stop: &AtomicBool)
             Ok(count) => typed += count,
         }
     }
-    terminal.write_all(format!("\n{question} ").as_bytes()).map_err(lost)?;
+    terminal.write_all(format!("\n{question}\n").as_bytes()).map_err(lost)?;
     loop {
         match terminal.read(&mut bytes) {
             Ok(0) => return Err(lost(IoKind::UnexpectedEof.into())),

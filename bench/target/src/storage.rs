@@ -22,6 +22,8 @@ pub enum Storage {
 pub struct Copies {
     /// Whether every copy is in sync.
     pub in_sync: bool,
+    /// Whether the storage itself has found that a copy is missing: what is not served is found by whoever asks.
+    pub is_missing: bool,
     /// Bytes that are still to be copied; `None` if the storage does not tell.
     pub left_bytes: Option<u64>,
 }
@@ -79,10 +81,15 @@ impl Storage {
         match self {
             Storage::Own(cluster) => {
                 let health = cluster.health().ok()?;
-                Some(Copies { in_sync: health.is_redundant(), left_bytes: Some(health.left_bytes) })
+                Some(Copies {
+                    in_sync: health.is_redundant(),
+                    is_missing: health.degraded > health.waiting,
+                    left_bytes: Some(health.left_bytes),
+                })
             }
             Storage::Foreign(external) => {
-                Some(Copies { in_sync: external.is_in_sync(stop)?, left_bytes: None })
+                let in_sync = external.is_in_sync(stop)?;
+                Some(Copies { in_sync, is_missing: !in_sync, left_bytes: None })
             }
         }
     }

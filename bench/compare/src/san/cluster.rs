@@ -14,7 +14,7 @@ use super::folder_in;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// See the module. All of it goes when dropped.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     program: PathBuf,
     folder: tempfile::TempDir,
     network: [u8; 3],
@@ -23,7 +23,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// So many nodes, each with a device of so many MiB in a folder of its own below this one.
-    pub(super) fn start(program: &Path, place: &Path, nodes: u8, mib: u64) -> Result<Cluster, String> {
+    pub(crate) fn start(program: &Path, place: &Path, nodes: u8, mib: u64) -> Result<Cluster, String> {
         let process = std::process::id();
         let network = [127, (process >> 8) as u8 | 1, process as u8];
         let nodes = (0..nodes).map(|_| None).collect();
@@ -104,7 +104,7 @@ impl Cluster {
     }
 
     /// Makes a volume, attaches it at a node, and writes all of it. How it is reached there.
-    pub(super) fn volume(&self, name: &str, mib: u64, copies: u8, at: u8) -> Result<String, String> {
+    pub(crate) fn volume(&self, name: &str, mib: u64, copies: u8, at: u8) -> Result<String, String> {
         let (size, copies, node) = (format!("{mib}MiB"), copies.to_string(), format!("node-{at}"));
         self.loadline(&["volume", "create", name, "--size", &size, "--copies", &copies, "--at", &node])?;
         self.loadline(&["volume", "attach", name, "--node", &node])?;
@@ -124,7 +124,7 @@ impl Cluster {
     }
 
     /// How a volume that is attached at a node is reached there by memory that both sides see.
-    pub(super) fn vhost(&self, name: &str, at: u8) -> String {
+    pub(crate) fn vhost(&self, name: &str, at: u8) -> String {
         format!("vhost-user:{}", self.path(&format!("node-{at}/vhost/{name}.sock")))
     }
 

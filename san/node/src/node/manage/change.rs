@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
-use loadline_san_core::placement::place;
+use loadline_san_core::placement::{Device as Place, place};
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Order, OrderError};
 use loadline_san_protocol::record;
@@ -81,7 +81,6 @@ impl Node {
         }
         let layout = record.layout;
         let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
-        self.has_room_to_grow(id, layout, blocks).await?;
         let old = record.groups.len() as u32;
         let planned = self.plan_groups(id, layout, old..groups, blocks).await?;
         self.look_soon();
@@ -137,31 +136,6 @@ impl Node {
         Ok(dropped.await?)
     }
 
-    /// Whether the devices of a volume's replicas have room for what they are to have more, when it has so many blocks.
-    async fn has_room_to_grow(&self, id: u64, layout: Layout, blocks: u64) -> Result<(), ManageError> {
-        self.refresh().await?;
-        let catalog = self.state().catalog.clone();
-        let all = devices(&catalog, |_| true);
-        for (replica, _) in catalog.replicas.values().filter(|(replica, _)| replica.volume == id) {
-            let Some((device, _)) = catalog.devices.get(&replica.device) else { continue };
-            let need = |blocks| room::need(blocks, replica.log_bytes, device.bytes);
-            let now = need(blocks_of(&catalog, replica));
-            let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
-            let place = all.iter().find(|place| place.id.0 == replica.device);
-            let free = place.map_or(0, |place| place.capacity.saturating_sub(place.promised));
-            if more > free {
-                return Err(ManageError::Wrong(format!(
-                    "device {} has a copy that would take {} bytes more, and {} are free there: add a device and let the copy \
-                     move to it, or make the volume grow less",
-                    replica.device,
-                    more * BLOCK,
-                    free * BLOCK
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// Writes down which replicas new groups are to have.
     async fn plan_groups(
         &self,
@@ -170,9 +144,6 @@ impl Node {
         groups: std::ops::Range<u32>,
         blocks: u64,
     ) -> Result<Vec<Vec<(ReplicaId, NodeId)>>, ManageError> {
-        if groups.is_empty() {
-            return Ok(Vec::new());
-        }
         let alive = self.alive().await;
         let at = NodeId(self.id());
         let planned = self.config().call(move |store| {
@@ -182,6 +153,13 @@ impl Node {
                     return Ok(Err(ManageError::Wrong("the volume was deleted meanwhile".into())));
                 };
                 let devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
+                let devices = match with_growth(&catalog, devices, id, layout, blocks) {
+                    Ok(devices) => devices,
+                    Err(why) => return Ok(Err(why)),
+                };
+                if groups.is_empty() {
+                    return Ok(Ok(Vec::new()));
+                }
                 let log = volume.log_bytes;
                 let of = |index| layout.blocks_in(GroupIndex(index), blocks);
                 let sizes: Vec<u64> =
@@ -267,4 +245,35 @@ impl Node {
         );
         self.ordered(id, Order::Recover { record: Box::new(record), survivors }).await
     }
+}
+
+/// The devices as they are when the replicas of a volume have grown with it to so many blocks; an error if they have no room
+/// for that.
+fn with_growth(
+    catalog: &Catalog,
+    mut devices: Vec<Place>,
+    id: u64,
+    layout: Layout,
+    blocks: u64,
+) -> Result<Vec<Place>, ManageError> {
+    let stays = |replica: &Replica| replica.volume == id && replica.state != ReplicaState::Dropping;
+    for (replica, _) in catalog.replicas.values().filter(|(replica, _)| stays(replica)) {
+        let Some((device, _)) = catalog.devices.get(&replica.device) else { continue };
+        let Some(place) = devices.iter_mut().find(|place| place.id.0 == replica.device) else { continue };
+        let need = |blocks| room::need(blocks, replica.log_bytes, device.bytes);
+        let now = need(blocks_of(catalog, replica));
+        let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
+        let free = place.capacity.saturating_sub(place.promised);
+        if more > free {
+            return Err(ManageError::Wrong(format!(
+                "device {} has a copy that would take {} bytes more, and {} are free there: add a device and let the copy move \
+                 to it, or make the volume grow less",
+                replica.device,
+                more * BLOCK,
+                free * BLOCK
+            )));
+        }
+        place.promised += more;
+    }
+    Ok(devices)
 }
