@@ -212,12 +212,12 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
     assert_eq!((back.steps.len(), &back.missing), (3, &report.missing));
     assert!(
         lines[0]
-            .ends_with(",blocks_unjudged,purpose,policy,condition,fill_level_percent,of_ceiling,of_network"),
+            .ends_with(",purpose,policy,condition,fill_level_percent,unaligned_percent,of_ceiling,of_network"),
         "{}",
         lines[0]
     );
     assert!(
-        lines[1].ends_with(",120,,,,,,,load,,,,,") && lines[2].ends_with(",120,9,0,0,0,0,2,load,,,,,"),
+        lines[1].ends_with(",120,,,,,,,load,,,,0,,") && lines[2].ends_with(",120,9,0,0,0,0,2,load,,,,0,,"),
         "{lines:?}"
     );
     let page = markdown::page(&report);

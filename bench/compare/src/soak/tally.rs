@@ -87,6 +87,10 @@ impl Tally {
         } else if matches!(run.ending, Ending::Code(0 | 3)) && run.steps.is_empty() {
             problems.push("it left no report".into());
         }
+        // The load goes on through every fault: a worker that is lost for good, or an I/O that failed, was failed by the storage.
+        if lost_workers + errors > 0 {
+            problems.push(format!("{lost_workers} workers lost, {errors} I/Os failed"));
+        }
         let not_done = if run.steps.is_empty() { 0 } else { planned.planned.saturating_sub(done) };
         self.planned += if run.steps.is_empty() { 0 } else { planned.planned };
         self.not_done += not_done;
