@@ -211,8 +211,9 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
     let back: Report = serde_json::from_str(&json::document(&report)).unwrap();
     assert_eq!((back.steps.len(), &back.missing), (3, &report.missing));
     assert!(
-        lines[0]
-            .ends_with(",purpose,policy,condition,fill_level_percent,unaligned_percent,of_ceiling,of_network"),
+        lines[0].ends_with(
+            ",purpose,policy,condition,fill_level_percent,unaligned_percent,of_ceiling,of_network"
+        ),
         "{}",
         lines[0]
     );
