@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nodes::client::Writers;
+use nodes::client::{self, Writers};
 use nodes::{Cluster, run};
 
 /// Nothing that was acknowledged is lost, and nothing old is read, whoever is killed.
@@ -35,6 +35,35 @@ fn acknowledged_writes_survive_the_death_of_any_node() {
     (1..=3).for_each(|node| cluster.start_node(node));
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     journal.check(&cluster.addresses(), "disk");
+}
+
+/// A log of an eighth of the usual size: less is in flight, longer writes are refused, and nothing is lost.
+#[test]
+fn a_small_log_takes_less_at_once_and_loses_nothing() {
+    let mut cluster = Cluster::start(3);
+    let (code, text) =
+        cluster.try_loadline(&["volume", "create", "disk", "--size", "64MiB", "--log", "31MiB"]);
+    assert!(code == 2 && text.contains("too small"), "{text}");
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB", "--log", "32MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let addresses = cluster.addresses();
+    let said = run(Command::new("nbdinfo").args(["--json", &format!("nbd://{}:10809/disk", addresses[0])]));
+    assert!(said.contains("\"block_size_maximum\": 4194304"), "{said}");
+    let refused =
+        client::write_at_once(addresses[0], "disk", 5).expect_err("it is longer than the log takes");
+    assert!(refused.to_string().contains("error 22"), "{refused}");
+    client::write_at_once(addresses[0], "disk", 4).expect("it is as long as was said");
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&addresses, "disk", 4, stop.clone());
+    writers.wait_for(500);
+    for victim in [2, 1] {
+        cluster.kill(victim);
+        writers.wait_for(500);
+        cluster.start_node(victim);
+        cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    }
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&addresses, "disk");
 }
 
 /// With three copies two nodes may die at once, whichever they are, and come back in any order.

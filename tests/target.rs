@@ -31,6 +31,7 @@ fn volume(number: u32) -> VolumeSpec {
         size: ByteSize(32 << 20),
         copies: 2,
         stripes: 1,
+        log: None,
         node: format!("node-{number}"),
     }
 }

@@ -64,6 +64,17 @@ impl Nbd {
     }
 }
 
+/// Writes so many MiB at once, and reads the last block of them back. What became of the write; that the connection goes on is
+/// checked.
+pub(crate) fn write_at_once(address: Ipv4Addr, volume: &str, mib: usize) -> io::Result<()> {
+    let mut nbd = Nbd::connect(address, volume)?;
+    let written = nbd.ask(command::WRITE, 0, &vec![9; mib << 20], &mut []);
+    let mut block = [0; BLOCK];
+    nbd.ask(command::READ, (mib as u64 * 256) - 1, &[], &mut block).expect("it serves on");
+    assert_eq!(block, [if written.is_ok() { 9 } else { 0 }; BLOCK], "it is written, or it is not");
+    written
+}
+
 /// So many connections that say nothing.
 pub(crate) fn silent(addresses: &[Ipv4Addr], count: usize) -> Vec<TcpStream> {
     // The usual limit is 1024, and other tests run beside this one.

@@ -127,7 +127,7 @@ struct Create {
     /// The node where it is to be used: its first copy is there, so that reads are local.
     #[arg(long, value_name = "NODE")]
     at: Option<String>,
-    /// The log of each replica.
+    /// The log of each replica: 256MiB if nothing is said, 32MiB at the least. A seventh of it may be in flight at once.
     #[arg(long, value_name = "SIZE")]
     log: Option<ByteSize>,
     #[command(flatten)]

@@ -2,6 +2,7 @@
 
 use loadline_measure::difference::{Ratio, ratio};
 use loadline_measure::spread::Spread;
+use loadline_study::name::Name;
 use loadline_study::plan::Purpose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,37 +39,62 @@ pub struct Condition {
     pub p99_ratio: Option<Ratio>,
 }
 
-/// The loads that were measured in more than one condition.
+/// One load in each of what is compared, with its repeats.
+type Places<'a> = Vec<(Name, Vec<&'a StepRow>)>;
+
+/// The loads that were measured on more than one policy, or in more than one condition. Where a study has both, policies are
+/// compared within each condition, and conditions on each policy.
 pub(crate) fn rows(steps: &[StepRow]) -> Vec<ConditionRow> {
-    let mut loads: Vec<Vec<(&str, Vec<&StepRow>)>> = Vec::new();
-    for step in steps.iter().filter(|step| step.purpose == Purpose::Load) {
-        let Some(condition) = step.policy.as_ref().or(step.condition.as_ref()) else { continue };
-        let same = |other: &&StepRow| {
-            (&other.profile, other.workers, other.fill_level, other.unaligned_percent)
-                == (&step.profile, step.workers, step.fill_level, step.unaligned_percent)
-        };
-        let known = loads.iter_mut().find(|load| load[0].1.first().is_some_and(same));
-        let load = match known {
-            Some(load) => load,
-            None => {
-                loads.push(vec![(condition.as_str(), vec![step])]);
-                continue;
-            }
-        };
-        match load.iter_mut().find(|(name, _)| *name == condition.as_str()) {
-            Some((_, repeats)) => repeats.push(step),
-            None => load.push((condition.as_str(), vec![step])),
-        }
-    }
-    loads.into_iter().filter(|load| load.len() > 1).map(|load| row(&load)).collect()
+    let policy = |step: &'_ StepRow| step.policy.clone();
+    let condition = |step: &'_ StepRow| step.condition.clone();
+    let mut rows = compared(steps, policy, condition);
+    rows.extend(compared(steps, condition, policy));
+    rows
 }
 
-fn row(load: &[(&str, Vec<&StepRow>)]) -> ConditionRow {
+/// What is the same but for one thing, side by side.
+fn compared(
+    steps: &[StepRow],
+    by: impl Fn(&StepRow) -> Option<Name>,
+    apart: impl Fn(&StepRow) -> Option<Name>,
+) -> Vec<ConditionRow> {
+    let mut loads: Vec<(Option<Name>, Places<'_>)> = Vec::new();
+    for step in steps.iter().filter(|step| step.purpose == Purpose::Load) {
+        let Some(name) = by(step) else { continue };
+        let same = |other: &&StepRow| {
+            // By what was asked for: workers that rest where their node is gone are fewer of the same load.
+            (&other.profile, other.asked_workers, other.fill_level, other.unaligned_percent)
+                == (&step.profile, step.asked_workers, step.fill_level, step.unaligned_percent)
+        };
+        let within = apart(step);
+        let is_it = |(known, places): &&mut (Option<Name>, Places<'_>)| {
+            *known == within && places[0].1.first().is_some_and(same)
+        };
+        match loads.iter_mut().find(is_it) {
+            None => loads.push((within, vec![(name, vec![step])])),
+            Some((_, places)) => match places.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, repeats)) => repeats.push(step),
+                None => places.push((name, vec![step])),
+            },
+        }
+    }
+    let several = loads.iter().filter(|(_, places)| places.len() > 1);
+    let with_name = |(within, places): &(Option<Name>, Places<'_>)| {
+        let row = row(places);
+        match within {
+            Some(within) => ConditionRow { load: format!("{}, {within}", row.load), ..row },
+            None => row,
+        }
+    };
+    several.map(with_name).collect()
+}
+
+fn row(load: &[(Name, Vec<&StepRow>)]) -> ConditionRow {
     let (_, first) = &load[0];
     let iops = |steps: &[&StepRow]| steps.iter().map(|step| step.iops).collect::<Vec<f64>>();
     // Of all repeats or of none: some of them would be the lucky ones.
     let p99 = |steps: &[&StepRow]| steps.iter().map(|step| step.latency_us.p99).collect::<Option<Vec<f64>>>();
-    let condition = |(at, (name, steps)): (usize, &(&str, Vec<&StepRow>))| {
+    let condition = |(at, (name, steps)): (usize, &(Name, Vec<&StepRow>))| {
         // Where workers were lost the load was another: such repeats are not drawn from one distribution.
         let whole = |steps: &[&StepRow]| steps.iter().all(|step| step.lost_workers == 0);
         let against = |figures: Option<Vec<f64>>, base: Option<Vec<f64>>| {
@@ -80,7 +106,7 @@ fn row(load: &[(&str, Vec<&StepRow>)]) -> ConditionRow {
         let spread =
             |figures: &[f64]| if whole(steps) { Spread::of(figures) } else { Spread::range_of(figures) };
         Condition {
-            name: (*name).to_string(),
+            name: name.to_string(),
             repeats: steps.len(),
             doubtful: steps.iter().filter(|step| step.is_doubtful()).count(),
             iops: spread(&iops(steps)),

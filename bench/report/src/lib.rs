@@ -6,6 +6,7 @@
 //! | [`table`] | as aligned text |
 //! | [`verdict`], [`validity`] | what it carries and what limits it; whether the figures can be believed |
 //! | [`conditions`] | the same load in several conditions, side by side |
+//! | [`answers`] | what growth, the storage's own counters and lost nodes mean, in sentences |
 //! | [`faults`] | what was done to the storage while it was measured, and what followed |
 //! | [`findings`] | what a reader should know, in sentences |
 //! | [`goals`] | what a study was to find out, and what it found |
@@ -18,6 +19,7 @@
 //! | [`compare`] | two runs: which loads became faster or slower |
 
 pub mod analysis;
+pub mod answers;
 pub mod compare;
 pub mod conditions;
 pub mod csv;

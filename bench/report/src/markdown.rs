@@ -14,6 +14,9 @@ pub fn page(report: &Report) -> String {
     if let Some(description) = &report.description {
         page.push_str(&format!("{}\n\n", escaped(description)));
     }
+    if let Some(asks) = &report.asks {
+        page.push_str(&format!("Asked: *{}*\n\n", escaped(asks)));
+    }
     page.push_str(&format!(
         "Measured with Loadline {}, begun {}, {}. {} of {} steps are complete.\n\n",
         report.loadline,

@@ -15,6 +15,7 @@ use loadline_study::{RunFolder, StudyError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::answers;
 use crate::conditions::{self, ConditionRow};
 use crate::faults::{self, FaultsRow};
 use crate::points;
@@ -34,6 +35,8 @@ pub struct Report {
     pub study: String,
     /// What the study is for, in words.
     pub description: Option<String>,
+    /// The question that it is to answer.
+    pub asks: Option<String>,
     /// The run's id.
     pub run_id: String,
     /// The version of the Loadline that measured.
@@ -87,6 +90,7 @@ impl Report {
             version: VERSION,
             study: manifest.study.name.to_string(),
             description: manifest.study.description.clone(),
+            asks: manifest.study.asks.clone(),
             run_id: manifest.run_id.clone(),
             loadline: manifest.loadline.clone(),
             begun: manifest.begun.clone(),
@@ -149,6 +153,9 @@ impl Report {
         report.validity = validity::checks(progress, &report.steps, &report.loads, &memory);
         report.verdict =
             Verdict::of(&report.steps, &report.loads, &report.searches, &report.criteria, &report.conditions);
+        report.verdict.carries.extend(answers::growth(&report.steps, &report.sweeps));
+        report.verdict.carries.extend(answers::counted(&report.steps));
+        report.verdict.carries.extend(answers::two_variables(&manifest.study));
         report.verdict.carries.extend(faults::sentences(&report.faults));
         report.verdict.carries.extend(report.verified().map(|verified| integrity(&verified)));
         Ok(report)

@@ -49,6 +49,8 @@ pub struct StepRow {
     pub fill_level: Option<f64>,
     /// Percent of the workers whose volumes were owned by another node.
     pub unaligned_percent: u8,
+    /// How many workers were to take part, if the study varies that; `null`: all, but those that rest in its condition.
+    pub asked_workers: Option<u32>,
     /// Workers that took part, the lost ones included.
     pub workers: usize,
     /// What the workers of each node did.
@@ -156,6 +158,7 @@ impl StepRow {
         StepRow {
             step: result.step.number,
             repeat: result.step.repeat,
+            asked_workers: result.step.workers,
             workers: result.workers.len(),
             outstanding: point.outstanding,
             rate_iops: point.rate_iops,

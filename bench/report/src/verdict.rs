@@ -21,6 +21,8 @@ const AT_ITS_LIMIT: f64 = 0.9;
 const FAR_MORE: f64 = 1.2;
 /// So many loads are named where nothing was searched.
 const MOST_NAMED: usize = 4;
+/// So many loads are told side by side.
+const MOST_BESIDE: usize = 12;
 
 /// What a run decides.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -81,7 +83,7 @@ impl Verdict {
             .limited_by
             .extend(ended.iter().filter_map(|(search, number)| limit_of(steps, *number, search)));
         // The same load in another condition is told beside it.
-        verdict.carries.extend(conditions.iter().take(MOST_NAMED).filter_map(side_by_side));
+        verdict.carries.extend(conditions.iter().take(MOST_BESIDE).filter_map(side_by_side));
         if ended.is_empty() {
             let most = most(steps, loads);
             if conditions.is_empty() {

@@ -119,7 +119,7 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
     }
     if study.run.verify {
         let disks = match plan.disk_size {
-            Some(size) => size.0.saturating_mul(plan.disks()),
+            Some(_) => plan.file_space().0,
             None => found.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.size.0)),
         };
         // Verified workers are on this machine, also those that join. What a resumed run has of them counts as free.
@@ -152,7 +152,9 @@ fn sockets(study: &Study, plan: &Plan, place: &Place<'_>) -> Option<StudyError> 
     let node = node_names(study).pop()?;
     let (worker, disk) =
         (study.fleet.workers_per_node.saturating_sub(1), plan.disks_per_worker.saturating_sub(1));
-    let socket = format!("{FOLDER}/{node}/vhost/{node}-{worker}-{disk}.sock");
+    let policies = study.policy.iter().map(|policy| format!("{}-", policy.name));
+    let policy = policies.max_by_key(String::len).unwrap_or_default();
+    let socket = format!("{FOLDER}/{node}/vhost/{policy}{node}-{worker}-{disk}.sock");
     let longest = std::path::absolute(place.run).ok()?.join(socket);
     let length = longest.as_os_str().len();
     (length > LONGEST_SOCKET).then(|| {

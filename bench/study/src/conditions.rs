@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
 use crate::faults::{self, Harm};
-use crate::file::Study;
+use crate::file::{Study, WhenNodeIsGone};
 use crate::name::Name;
+use crate::plan::node_names;
 
 /// Longer than this nobody waits for copies to be in sync.
 const LONGEST_WAIT: u64 = 24 * 60 * 60;
@@ -40,9 +41,47 @@ impl Condition {
     }
 }
 
+/// The nodes that are gone in a condition: what was done in those before it stays as it is.
+pub fn gone_in<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a str> {
+    let mut gone = BTreeSet::new();
+    let Some(place) = study.condition.iter().position(|one| one.name == *condition) else { return gone };
+    for fault in study.condition[..=place].iter().flat_map(|condition| &condition.actions) {
+        match fault.what {
+            FaultKind::Kill | FaultKind::Freeze | FaultKind::Cut => _ = gone.insert(fault.node.as_str()),
+            FaultKind::Return => _ = gone.remove(fault.node.as_str()),
+            FaultKind::FailDevice | FaultKind::SlowDevice { .. } | FaultKind::Fill => {}
+        }
+    }
+    gone
+}
+
+/// That workers can rest whose node is gone, if the study says so.
+fn restful(study: &Study) -> Result<(), StudyError> {
+    if study.fleet.when_node_is_gone == WhenNodeIsGone::Move {
+        return Ok(());
+    }
+    let usage =
+        |message: &str| Err(StudyError::usage(format!("[fleet] when_node_is_gone = \"rest\": {message}")));
+    if study.condition.is_empty() {
+        return usage("no node is ever gone: it is about [[condition]] tables");
+    }
+    if study.matrix.workers.is_some() || study.vary.workers.is_some() {
+        return usage(
+            "and the number of workers is varied: then there are two reasons why some rest. Write two studies",
+        );
+    }
+    let names = node_names(study);
+    let mut harmed = study.condition.iter().flat_map(|condition| &condition.actions);
+    match harmed.find(|fault| !names.contains(&fault.node)) {
+        Some(fault) => usage(&format!("no node of the fleet is called {}, so nobody would rest", fault.node)),
+        None => Ok(()),
+    }
+}
+
 /// Whether what a study's conditions do can be done, as far as it can be known before.
 pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
+    restful(study)?;
     if study.condition.is_empty() {
         return Ok(());
     }
@@ -82,6 +121,7 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
 
 #[cfg(test)]
 mod tests {
+    use super::gone_in;
     use crate::plan::Plan;
     use crate::read::parse;
 
@@ -107,6 +147,31 @@ mod tests {
         assert_eq!(order, [round(1), round(2)].concat());
         assert_eq!(plan.steps[2].label, "B4-T1-O1-W0-PR-one-down");
         assert_eq!(plan.steps[6].label, "B8-T1-O1-W0-PR-healthy", "every other round goes backwards");
+    }
+
+    #[test]
+    fn a_node_is_gone_from_when_it_is_harmed_until_it_returns() {
+        let text = format!(
+            "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n[target]\nsan = {{}}\n[fleet]\nnodes = 3\n{HEALTHY}{DOWN}{BACK}"
+        );
+        let study = parse("s.toml", &text).unwrap();
+        let gone = |name: &str| gone_in(&study, &name.parse().unwrap()).into_iter().collect::<Vec<_>>();
+        assert_eq!((gone("healthy"), gone("one-down"), gone("back")), (vec![], vec!["node-3"], vec![]));
+    }
+
+    #[test]
+    fn workers_can_rest_only_where_their_nodes_are_harmed() {
+        let rest = |more: &str| {
+            let text = format!(
+                "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n[target]\nsan = {{}}\n[fleet]\nnodes = 3\n\
+                 when_node_is_gone = \"rest\"\n{more}"
+            );
+            Plan::of(&parse("s.toml", &text).unwrap()).map_err(|e| e.message)
+        };
+        rest(&format!("{HEALTHY}{DOWN}")).unwrap();
+        assert!(rest("").unwrap_err().contains("no node is ever gone"));
+        let varied = rest(&format!("[vary]\nworkers = [1, 2]\n{HEALTHY}{DOWN}"));
+        assert!(varied.unwrap_err().contains("two reasons"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use loadline_fleet::{Changes, Midway, StepOutcome, WorkerId};
 use loadline_load::{Job, Target};
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_target::error::ErrorKind;
-use loadline_target::{Counters, Disk, FaultKind, NodeCounters, Storage, TargetError, VolumeSpec};
+use loadline_target::{Counters, Disk, FaultKind, Storage, TargetError, VolumeSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StudyError;
@@ -62,8 +62,8 @@ pub(crate) struct Escort {
 pub(crate) struct Escorted {
     /// What was done, in the order of time.
     events: Vec<Happened>,
-    /// What the nodes of the run's own cluster counted together, and in how many seconds.
-    counted: Option<(NodeCounters, f64)>,
+    /// What the nodes of the run's own cluster counted, and in how many seconds.
+    counted: Option<(Counters, f64)>,
     /// Whether every copy was in sync at the beginning and at the end.
     in_sync: bool,
 }
@@ -149,8 +149,9 @@ impl Escort {
             std::thread::sleep(TICK);
         }
         let counted = match before.flatten() {
-            Some((first, from)) if !self.over.load(Ordering::Relaxed) => count(storage)
-                .and_then(|(last, to)| Some((last.since(&first)?.total(), (to - from).as_secs_f64()))),
+            Some((first, from)) if !self.over.load(Ordering::Relaxed) => {
+                count(storage).and_then(|(last, to)| Some((last.since(&first)?, (to - from).as_secs_f64())))
+            }
             _ => None,
         };
         let in_sync = began_in_sync && storage.copies(leave).is_some_and(|copies| copies.in_sync);
@@ -323,11 +324,11 @@ impl<W: Workers> Runner<'_, W> {
             counts,
             // Where workers run that use somebody else's storage has nothing to do with its nodes.
             volumes: match plan.cluster {
-                Some(_) => volumes_of(study, plan, &manifest.workers),
+                Some(_) => volumes_of(study, plan, &manifest.workers, step.policy.as_ref()),
                 None => BTreeMap::new(),
             },
             jobs: jobs.clone(),
-            access: study.target.san.clone().unwrap_or_default().access,
+            access: study.san(step.policy.as_ref()).map_or(Access::Local, |san| san.access),
             changes,
             over: over.clone(),
         };
@@ -360,7 +361,7 @@ impl<W: Workers> Runner<'_, W> {
         let (measured, escorted) = or_stop(&mut self.stop, both).await?;
         let (measured, Escorted { events, counted, in_sync }) = (measured?, escorted?);
         let trace = self.shared.lock().end_timeline();
-        let copies = study.target.san.as_ref().map(SanSection::copies).filter(|_| in_sync);
+        let copies = study.san(step.policy.as_ref()).map(SanSection::copies).filter(|_| in_sync);
         let accompaniment = Accompaniment {
             timeline: is_harmed.then(|| Timeline::of(&trace, events, study.phases.measure.0.as_secs())),
             counts: counted

@@ -93,8 +93,8 @@ pub(crate) fn storage(
     what: &str,
     faults: impl Iterator<Item = Fault>,
 ) -> Result<(Vec<String>, usize), StudyError> {
-    match (&study.target.san, &study.target.external) {
-        (Some(san), None) => Ok((node_names(study), san.copies() as usize)),
+    match (study.fewest_copies(), &study.target.external) {
+        (Some(copies), None) => Ok((node_names(study), copies as usize)),
         (None, Some(external)) => {
             let faults: Vec<Fault> = faults.collect();
             external.check(faults.iter()).map_err(|error| StudyError {

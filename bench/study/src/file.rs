@@ -30,6 +30,9 @@ pub struct Study {
     /// What it is for, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// The question that it is to answer, which the report sets before what was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asks: Option<String>,
     /// Loads by name, such as `B4-T2-O32-W0-PR`: block size in KiB, threads on each disk, outstanding I/Os of
     /// each thread, percent of writes, pattern (R random, S sequential, SI sequential interleaved).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -90,16 +93,35 @@ pub struct Disks<'a> {
     pub folder: Option<&'a PathBuf>,
     /// Existing devices.
     pub devices: &'a [Target],
+    /// How the volumes are that a cluster of the run's own makes.
+    pub san: Option<&'a SanSection>,
 }
 
 impl Study {
+    /// How the volumes of a policy are, or those of the study if it compares none; `None` if the run has no cluster of its
+    /// own.
+    pub fn san(&self, policy: Option<&Name>) -> Option<&SanSection> {
+        self.targets().find(|target| target.name == policy)?.san
+    }
+
+    /// The fewest copies that any volume has of a cluster of the run's own; `None` if it has none.
+    pub fn fewest_copies(&self) -> Option<u32> {
+        self.targets().filter_map(|target| target.san).map(SanSection::copies).min()
+    }
+
     /// The disks of each policy, or those of `[target]`.
     pub fn targets(&self) -> impl Iterator<Item = Disks<'_>> {
-        let alone = Disks { name: None, folder: self.target.folder.as_ref(), devices: &self.target.devices };
+        let alone = Disks {
+            name: None,
+            folder: self.target.folder.as_ref(),
+            devices: &self.target.devices,
+            san: self.target.san.as_ref(),
+        };
         let policies = self.policy.iter().map(|policy| Disks {
             name: Some(&policy.name),
             folder: policy.folder.as_ref(),
             devices: &policy.devices,
+            san: policy.san.as_ref(),
         });
         self.policy.is_empty().then_some(alone).into_iter().chain(policies)
     }
@@ -129,6 +151,11 @@ pub struct TargetSection {
     pub external: Option<ExternalSpec>,
 }
 
+/// The log of each replica, if nothing is said.
+const LOG: ByteSize = ByteSize(256 << 20);
+/// The least that it can be.
+pub(crate) const LEAST_LOG: ByteSize = ByteSize(32 << 20);
+
 /// A cluster of the virtual SAN that is started for the run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -141,11 +168,20 @@ pub struct SanSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 12))]
     pub stripes: Option<u32>,
+    /// The log of each replica, of which a seventh may be in flight at once; 256MiB if nothing is said, 32MiB at the least.
+    /// Smaller logs make a study of many volumes fit a small disk, and are full, and destaged, sooner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<ByteSize>,
     /// How workers reach their volumes.
     pub access: Access,
 }
 
 impl SanSection {
+    /// The log of each replica.
+    pub fn log(&self) -> ByteSize {
+        self.log.unwrap_or(LOG)
+    }
+
     /// Copies of every block.
     pub fn copies(&self) -> u32 {
         self.copies.unwrap_or(2)
@@ -175,6 +211,9 @@ pub struct PolicySection {
     /// As `devices` of `[target]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,
+    /// As `san` of `[target]`: volumes of this policy, such as `{ stripes = 4 }`, in the one cluster that the run starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub san: Option<SanSection>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -201,6 +240,9 @@ pub struct FleetSection {
     /// Size of each file that is created; 1GiB if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_size: Option<ByteSize>,
+    /// What workers do in a condition in which their node is gone (killed, frozen or cut off).
+    #[serde(skip_serializing_if = "is_default")]
+    pub when_node_is_gone: WhenNodeIsGone,
     /// Start no workers, but wait until this many have joined from other machines (`loadline worker`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
@@ -214,6 +256,19 @@ pub struct FleetSection {
     pub wait: Option<TimeSpan>,
 }
 
+/// What workers do in a condition in which their node is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenNodeIsGone {
+    /// They go on where their volumes are served then, as virtual machines that are started again: each node that is left
+    /// carries more of them.
+    #[default]
+    Move,
+    /// They take no part in the loads, so that each node that is left carries as many as before: only the number of nodes
+    /// changes, and not the load of each.
+    Rest,
+}
+
 impl Default for FleetSection {
     fn default() -> FleetSection {
         FleetSection {
@@ -222,6 +277,7 @@ impl Default for FleetSection {
             workers_per_node: 1,
             disks_per_worker: 1,
             disk_size: None,
+            when_node_is_gone: WhenNodeIsGone::Move,
             join: None,
             listen: None,
             wait: None,

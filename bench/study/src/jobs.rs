@@ -9,7 +9,9 @@ use loadline_load::{Disk, Job, Target, Verify, WritePermission};
 use loadline_profile::{Data, Extent, Profile};
 
 use crate::check::located;
+use crate::conditions::gone_in;
 use crate::error::StudyError;
+use crate::file::WhenNodeIsGone;
 use crate::folder::manifest::{MadeFile, Manifest};
 use crate::goals::CeilingNode;
 use crate::name::Name;
@@ -101,7 +103,7 @@ impl Jobs<'_> {
     /// Every disk of the run, in the workers' order.
     pub(crate) fn targets(&self) -> Vec<Target> {
         if self.plan.cluster.is_some() {
-            return self.volumes.values().flatten().cloned().collect();
+            return self.volumes.values().flat_map(BTreeMap::values).flatten().cloned().collect();
         }
         if self.plan.disk_size.is_some() {
             return self.manifest.files.iter().map(|file| Target::Path(file.path.clone())).collect();
@@ -154,7 +156,8 @@ impl Jobs<'_> {
             }
         };
         if self.plan.cluster.is_some() {
-            let mine = self.volumes.get(&worker.id).map_or(&[] as &[Target], Vec::as_slice);
+            let volumes = self.volumes.get(&policy.cloned()).and_then(|workers| workers.get(&worker.id));
+            let mine = volumes.map_or(&[] as &[Target], Vec::as_slice);
             // The run made them, in its own cluster.
             let disk = |target: &Target| Disk { target: target.clone(), writes: WritePermission::Destroy };
             return Ok(mine.iter().map(disk).collect());
@@ -249,6 +252,11 @@ impl Jobs<'_> {
             };
         }
         let mut workers = self.everybody();
+        let study = &self.manifest.study;
+        if let (Some(condition), WhenNodeIsGone::Rest) = (&step.condition, study.fleet.when_node_is_gone) {
+            let gone = gone_in(study, condition);
+            workers.retain(|index| !gone.contains(self.manifest.workers[*index].node.as_str()));
+        }
         if let Some(count) = step.workers {
             workers = in_circle(&self.manifest.workers).into_iter().take(count as usize).collect();
         }

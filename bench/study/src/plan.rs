@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::bounds::{bounds, fill_levels, joined_devices};
 use crate::ceilings;
 use crate::error::StudyError;
-use crate::file::{SanSection, Study};
+use crate::file::Study;
 use crate::name::Name;
 use crate::points::{Point, points};
 use crate::searches::{self, SearchPlan};
@@ -126,9 +126,6 @@ impl Step {
     }
 }
 
-/// The log of each replica of a cluster's volumes, which it fills before it begins again at its beginning, bytes.
-const REPLICA_LOG: u64 = 256 << 20;
-
 /// What each replica holds free for writes in flight, or as much as its data: bytes.
 const MOST_FREE: u64 = 512 << 20;
 /// What a device takes beside its replicas, bytes, and more than enough.
@@ -139,7 +136,7 @@ const DEVICE_MORE: u64 = 128 << 20;
 pub struct ClusterPlan {
     /// Its nodes.
     pub nodes: u32,
-    /// Copies of every block.
+    /// Copies of every block, the fewest of any policy.
     pub copies: u32,
     /// The size of each node's device, which is reserved when it is made.
     pub device: ByteSize,
@@ -209,7 +206,7 @@ impl Plan {
             disks_per_worker: fleet.disks_per_worker,
             policies: study.policy.len().max(1) as u64,
             disk_size: files.then(|| fleet.file_size()),
-            cluster: study.target.san.as_ref().map(|san| cluster(study, san)),
+            cluster: cluster(study),
             fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
         };
@@ -329,8 +326,8 @@ fn aligned(study: &Study) -> Result<(), StudyError> {
     if let Some(more) = all.find(|percent| **percent > 100) {
         return usage(format!("unaligned_percent: {more} is more than all workers: 0 to 100 are possible"));
     }
-    match &study.target.san {
-        Some(san) if san.copies() > 1 => Ok(()),
+    match study.fewest_copies() {
+        Some(2..) => Ok(()),
         Some(_) => usage(
             "unaligned_percent: the other owner is one that has a copy, so there must be two at least: say san = { copies = 2 }"
                 .into(),
@@ -341,23 +338,29 @@ fn aligned(study: &Study) -> Result<(), StudyError> {
     }
 }
 
-/// A cluster of as many nodes as the fleet has, each with a device for its share of all copies, one more, and what an
-/// uneven spread takes.
-fn cluster(study: &Study, san: &SanSection) -> ClusterPlan {
+/// A cluster of as many nodes as the fleet has, each with a device for its share of all copies of all policies, of each one
+/// more, and what an uneven spread takes.
+fn cluster(study: &Study) -> Option<ClusterPlan> {
     let fleet = &study.fleet;
-    let (nodes, stripes) = (fleet.node_count().max(1), u64::from(san.stripes.unwrap_or(1).max(1)));
-    let replicas = u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
-    let on_each = replicas.div_ceil(u64::from(nodes)).saturating_add(1);
-    let size = fleet.file_size().0.div_ceil(stripes);
-    let each = size.saturating_add(size.min(MOST_FREE)).saturating_add(REPLICA_LOG);
-    let device = ByteSize(device_for(on_each, each));
-    ClusterPlan { nodes, copies: san.copies(), device }
+    let nodes = fleet.node_count().max(1);
+    let (mut on_each, mut bytes) = (0u64, 0u64);
+    for san in study.targets().filter_map(|target| target.san) {
+        let stripes = u64::from(san.stripes.unwrap_or(1).max(1));
+        let replicas =
+            u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
+        let share = replicas.div_ceil(u64::from(nodes)).saturating_add(1);
+        let size = fleet.file_size().0.div_ceil(stripes);
+        let each = size.saturating_add(size.min(MOST_FREE)).saturating_add(san.log().0);
+        on_each = on_each.saturating_add(share);
+        bytes = bytes.saturating_add(share.saturating_mul(each));
+    }
+    let device = ByteSize(device_for(on_each, bytes));
+    study.fewest_copies().map(|copies| ClusterPlan { nodes, copies, device })
 }
 
-/// A device for so many replicas that take so many bytes each. The virtual SAN cuts it into chunks, of which slots take an eighth
-/// at the most, and two of each replica are not full.
-fn device_for(replicas: u64, each: u64) -> u64 {
-    let bytes = replicas.saturating_mul(each);
+/// A device for so many replicas that take so many bytes together. The virtual SAN cuts it into chunks, of which slots take an
+/// eighth at the most, and two of each replica are not full.
+fn device_for(replicas: u64, bytes: u64) -> u64 {
     let bytes = bytes.saturating_add(bytes / 7).saturating_add(DEVICE_MORE);
     let mut device = bytes;
     // A larger device has larger chunks, up to a limit.

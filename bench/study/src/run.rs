@@ -151,7 +151,7 @@ async fn stage(
     stop: &mut watch::Receiver<bool>,
 ) -> Result<Option<Stage>, StudyError> {
     let RunFolder { plan, manifest, .. } = &owned.folder;
-    if manifest.study.target.san.is_none() && manifest.study.target.external.is_none() {
+    if plan.cluster.is_none() && manifest.study.target.external.is_none() {
         return Ok(None);
     }
     if plan.cluster.is_some() {

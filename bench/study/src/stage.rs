@@ -20,8 +20,9 @@ use tokio::sync::{oneshot, watch};
 use crate::conditions::Condition;
 use crate::error::StudyError;
 use crate::escort::{Escort, Escorted, target};
-use crate::file::{Access, Study};
+use crate::file::{Access, Disks, Study};
 use crate::jobs::in_circle;
+use crate::name::Name;
 use crate::plan::{Plan, node_names};
 use crate::stop::or_stop;
 
@@ -33,8 +34,8 @@ const HEALED: Duration = Duration::from_secs(600);
 /// What the thread is asked.
 type Ask = Box<dyn FnOnce(&mut Storage, &AtomicBool) + Send>;
 
-/// The disks of each worker.
-pub(crate) type Volumes = BTreeMap<WorkerId, Vec<Target>>;
+/// The disks of each policy (or of the study, if it compares none), by worker.
+pub(crate) type Volumes = BTreeMap<Option<Name>, BTreeMap<WorkerId, Vec<Target>>>;
 /// How long the thread may take to stop its nodes. They end with this process in any case.
 const STOPS: Duration = Duration::from_secs(15);
 
@@ -105,22 +106,25 @@ impl Stage {
         unaligned_percent: u8,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<(Volumes, bool), StudyError> {
-        let access = study.target.san.clone().unwrap_or_default().access;
         // In a circle over the nodes: the second copy of each volume is then at the next node, and so on.
-        let of_workers = volumes_of(study, plan, workers);
-        let order = in_circle(workers).into_iter().map(|index| workers[index].id.clone());
-        let wanted: Vec<(WorkerId, VolumeSpec)> = order
-            .flat_map(|worker| {
-                let volumes = of_workers.get(&worker).cloned().unwrap_or_default();
-                volumes.into_iter().map(move |volume| (worker.clone(), volume))
-            })
-            .collect();
+        let order: Vec<WorkerId> =
+            in_circle(workers).into_iter().map(|index| workers[index].id.clone()).collect();
+        let mut wanted = Vec::new();
+        for Disks { name, san, .. } in study.targets() {
+            let access = san.map_or(Access::Local, |san| san.access);
+            let mut of_workers = volumes_of(study, plan, workers, name);
+            for worker in &order {
+                for volume in of_workers.remove(worker).unwrap_or_default() {
+                    wanted.push((name.cloned(), worker.clone(), volume, access));
+                }
+            }
+        }
         let away = apart(workers, unaligned_percent);
         let made = self.ask(stop, move |storage, leave| {
             let cluster =
                 storage.own().ok_or_else(|| TargetError::failed("there is no cluster for volumes"))?;
             let (mut volumes, mut any_new) = (Volumes::new(), false);
-            for (worker, volume) in wanted {
+            for (policy, worker, volume, access) in wanted {
                 if leave.load(Ordering::Relaxed) {
                     return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
                 }
@@ -131,7 +135,8 @@ impl Stage {
                 any_new |= disk.is_new;
                 // Who is apart from its volume has no memory in common with it.
                 let access = if away.contains(&worker) { Access::Nbd } else { access };
-                volumes.entry(worker).or_default().push(target(access, &disk));
+                let of_policy = volumes.entry(policy).or_default();
+                of_policy.entry(worker).or_default().push(target(access, &disk));
             }
             Ok((volumes, any_new))
         });
@@ -238,19 +243,22 @@ fn apart(workers: &[WorkerInfo], percent: u8) -> BTreeSet<WorkerId> {
     chosen.map(|(_, index)| workers[*index].id.clone()).collect()
 }
 
-/// The volumes of these workers, in the order of their disks, each owned by the worker's node.
+/// The volumes that these workers have of a policy, in the order of their disks, each owned by the worker's node.
 pub(crate) fn volumes_of(
     study: &Study,
     plan: &Plan,
     workers: &[WorkerInfo],
+    policy: Option<&Name>,
 ) -> BTreeMap<WorkerId, Vec<VolumeSpec>> {
-    let san = study.target.san.clone().unwrap_or_default();
+    let san = study.san(policy).cloned().unwrap_or_default();
     let size = plan.disk_size.unwrap_or(ByteSize::GIB);
+    let of_policy = policy.map(|policy| format!("{policy}-")).unwrap_or_default();
     let volume = |worker: &WorkerInfo, disk: u32| VolumeSpec {
-        name: format!("{}-{disk}", worker.id.0.replace('/', "-")),
+        name: format!("{of_policy}{}-{disk}", worker.id.0.replace('/', "-")),
         size,
         copies: san.copies(),
         stripes: san.stripes.unwrap_or(1),
+        log: san.log,
         node: worker.node.clone(),
     };
     let all = |worker: &WorkerInfo| (0..plan.disks_per_worker).map(|disk| volume(worker, disk)).collect();

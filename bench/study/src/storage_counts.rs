@@ -3,7 +3,7 @@
 
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_profile::Profile;
-use loadline_target::NodeCounters;
+use loadline_target::Counters;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,13 @@ pub struct StorageCounts {
     pub front_iops: f64,
     /// Bytes of them, a second.
     pub front_bytes_per_s: f64,
+    /// Bytes that clients wrote, a second.
+    #[serde(default)]
+    pub front_write_bytes_per_s: f64,
+    /// What share of the bytes that clients read the node that owns the volume read from its own devices, 1 being all of
+    /// them; `null` where the load writes too, since what is destaged is read as well, or if it reads nothing.
+    #[serde(default)]
+    pub read_at_owner: Option<f64>,
     /// Bytes written to the logs of all replicas, a second.
     pub log_bytes_per_s: f64,
     /// What they should be: each write once for each copy, with its header; `null` where a copy is missing, or the sizes of
@@ -44,12 +51,8 @@ pub struct StorageCounts {
 impl StorageCounts {
     /// Of what was counted in so many seconds, of a load on volumes of so many copies, all of which are in sync; `None`
     /// copies if one is missing.
-    pub(crate) fn of(
-        counted: &NodeCounters,
-        seconds: f64,
-        load: &Profile,
-        copies: Option<u32>,
-    ) -> StorageCounts {
+    pub(crate) fn of(nodes: &Counters, seconds: f64, load: &Profile, copies: Option<u32>) -> StorageCounts {
+        let counted = nodes.total();
         let a_second = |count: u64| count as f64 / seconds;
         let block = load.block_size.0;
         let tells = block.is_multiple_of(LOG_BLOCK)
@@ -60,6 +63,8 @@ impl StorageCounts {
             seconds,
             front_iops: a_second(counted.front_reads.saturating_add(counted.front_writes)),
             front_bytes_per_s: a_second(counted.front_read_bytes.saturating_add(counted.front_write_bytes)),
+            front_write_bytes_per_s: a_second(counted.front_write_bytes),
+            read_at_owner: nodes.read_at_owner().filter(|_| load.write_percent == 0),
             log_bytes_per_s: a_second(counted.log_write_bytes),
             expected_log_bytes_per_s: copies
                 .filter(|_| tells)
@@ -102,9 +107,17 @@ impl StorageCounts {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use loadline_base::units::ByteSize;
+    use loadline_target::NodeCounters;
 
     use super::*;
+
+    fn of_nodes(nodes: &[NodeCounters]) -> Counters {
+        let named = nodes.iter().enumerate().map(|(n, node)| (format!("node-{n}"), node.clone()));
+        Counters { nodes: named.collect::<BTreeMap<_, _>>() }
+    }
 
     fn counted(front: u64, log: u64) -> NodeCounters {
         NodeCounters {
@@ -120,7 +133,27 @@ mod tests {
     fn found(front: u64, log: u64, copies: Option<u32>, block: u64) -> usize {
         let load = Profile { block_size: ByteSize(block), ..Profile::default() };
         // Thirty seconds at 2,000 IOPS.
-        StorageCounts::of(&counted(front, log), 30.0, &load, copies).findings(2_000.0).len()
+        let nodes = of_nodes(&[counted(front, log)]);
+        StorageCounts::of(&nodes, 30.0, &load, copies).findings(2_000.0).len()
+    }
+
+    #[test]
+    fn what_a_node_reads_from_its_own_devices_is_told_of_loads_that_only_read() {
+        let node = |front: u64, capacity: u64, log: u64| NodeCounters {
+            front_read_bytes: front,
+            capacity_read_bytes: capacity,
+            log_read_bytes: log,
+            ..NodeCounters::default()
+        };
+        let share = |nodes: &[NodeCounters], write_percent: u8| {
+            let load = Profile { write_percent, ..Profile::default() };
+            StorageCounts::of(&of_nodes(nodes), 1.0, &load, None).read_at_owner
+        };
+        assert_eq!(share(&[node(100, 60, 40), node(100, 100, 0)], 0), Some(1.0));
+        assert_eq!(share(&[node(100, 0, 0), node(0, 100, 0)], 0), Some(0.0), "the other one has the copy");
+        assert_eq!(share(&[node(100, 50, 0), node(0, 50, 0)], 0), Some(0.5));
+        assert_eq!(share(&[node(100, 100, 0)], 30), None, "a destage reads too");
+        assert_eq!(share(&[node(0, 0, 0)], 0), None);
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub(crate) struct CreateVolume<'a> {
     pub(crate) copies: u32,
     pub(crate) stripes: u32,
     pub(crate) at: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_bytes: Option<u64>,
 }
 
 /// What a node answers when it does not do what it was asked.

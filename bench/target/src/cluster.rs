@@ -56,6 +56,8 @@ pub struct VolumeSpec {
     pub copies: u32,
     /// Stripes that it is cut into.
     pub stripes: u32,
+    /// The log of each replica; `None`: what the SAN thinks right.
+    pub log: Option<ByteSize>,
     /// The node that owns it, and has a copy.
     pub node: String,
 }
@@ -157,6 +159,7 @@ impl Cluster {
                 copies: volume.copies,
                 stripes: volume.stripes,
                 at: &volume.node,
+                log_bytes: volume.log.map(|log| log.0),
             };
             api.post::<Value>("/v1/volumes", &wanted)?;
         }

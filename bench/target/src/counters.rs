@@ -43,6 +43,8 @@ pub struct NodeCounters {
     pub capacity_write_bytes: u64,
     /// Bytes that its replicas read from there.
     pub capacity_read_bytes: u64,
+    /// Bytes that its replicas read from their logs.
+    pub log_read_bytes: u64,
     /// CPU time of its process, seconds.
     pub cpu_s: f64,
 }
@@ -64,6 +66,18 @@ impl Counters {
             nodes.values_mut().for_each(|node| node.cpu_s = node.cpu_s.max(0.0));
             Counters { nodes }
         })
+    }
+
+    /// What share of the bytes that clients read the same node read from its own devices, 1 being all of them: read from the
+    /// copy that is there, and not over the network. `None` if nothing was read. Right where nothing is written: a destage
+    /// reads too.
+    pub fn read_at_owner(&self) -> Option<f64> {
+        let read = self.nodes.values().map(|node| node.front_read_bytes).sum::<u64>();
+        let own = |node: &NodeCounters| {
+            node.front_read_bytes.min(node.capacity_read_bytes.saturating_add(node.log_read_bytes))
+        };
+        let own = self.nodes.values().map(own).sum::<u64>();
+        (read > 0).then(|| own as f64 / read as f64)
     }
 
     /// All nodes together.
@@ -93,6 +107,7 @@ impl NodeCounters {
             log_write_bytes: count(self.log_write_bytes, other.log_write_bytes)?,
             capacity_write_bytes: count(self.capacity_write_bytes, other.capacity_write_bytes)?,
             capacity_read_bytes: count(self.capacity_read_bytes, other.capacity_read_bytes)?,
+            log_read_bytes: count(self.log_read_bytes, other.log_read_bytes)?,
             cpu_s: seconds(self.cpu_s, other.cpu_s),
         })
     }
@@ -127,6 +142,7 @@ impl NodeCounters {
                 (FRONT_ERRORS, _, _) => &mut node.front_errors,
                 (BACK_COUNT, "log", "write") => &mut node.log_writes,
                 (BACK_BYTES, "log", "write") => &mut node.log_write_bytes,
+                (BACK_BYTES, "log", "read") => &mut node.log_read_bytes,
                 (BACK_BYTES, "capacity", "write") => &mut node.capacity_write_bytes,
                 (BACK_BYTES, "capacity", "read") => &mut node.capacity_read_bytes,
                 _ => continue,
@@ -261,6 +277,7 @@ loadline_cpu_seconds_total{part="other"} 0.5
             log_write_bytes: 18432,
             capacity_write_bytes: 4608,
             capacity_read_bytes: 8192,
+            log_read_bytes: 0,
             cpu_s: 1.75,
         }
     }

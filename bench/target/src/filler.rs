@@ -69,6 +69,7 @@ impl Cluster {
             size: ByteSize(size),
             copies: 1,
             stripes: 1,
+            log: None,
             node: node.clone(),
         };
         let disk = self.volume(&volume)?;

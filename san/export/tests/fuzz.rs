@@ -169,7 +169,7 @@ fn mutate(random: &mut Random, said: &mut Vec<u8>) {
 /// What a server with one export makes of it. What was chosen, and what came behind that.
 fn shake_hands(random: &mut Random, mut said: &[u8]) -> Option<(Choice, Vec<u8>)> {
     let mut handshake = Handshake::default();
-    let export = Export { description: "a volume".into(), bytes: BYTES };
+    let export = Export { description: "a volume".into(), bytes: BYTES, most: 32 << 20 };
     loop {
         assert!(handshake.out.len() < 1 << 20, "no answer is as long as that");
         handshake.out.clear();

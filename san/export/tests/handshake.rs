@@ -7,7 +7,7 @@ use loadline_san_export::nbd::handshake::{Choice, Export, Handshake, HandshakeEr
 use proptest::prelude::*;
 
 fn export() -> Export {
-    Export { description: "three copies".into(), bytes: 1 << 30 }
+    Export { description: "three copies".into(), bytes: 1 << 30, most: 32 << 20 }
 }
 
 /// Answers what the handshake asks, as a server with one export would.

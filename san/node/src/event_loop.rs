@@ -67,7 +67,7 @@ use order::{Order, Report};
 use peer::Outgoing;
 use served::Served;
 
-pub use served::MOST_BLOCKS_IN_FLIGHT;
+pub use served::most_in_flight;
 
 /// The key of what wakes the loop.
 const WAKE: u32 = 0;

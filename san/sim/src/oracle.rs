@@ -172,7 +172,7 @@ impl World {
         let may = match end {
             Ok(()) => sector < BEYOND,
             Err(Failure::OutOfRange) => asked.end > size,
-            Err(Failure::TooMany) => false,
+            Err(Failure::TooMany | Failure::TooLong) => false,
             Err(Failure::NotAttached) => !process.let_in || process.volume.status() == Status::Blocked,
             Err(Failure::Deposed) => !serves,
             Err(Failure::NoSpace) => self.some_store_was_full(),

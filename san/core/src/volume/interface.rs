@@ -60,6 +60,11 @@ pub enum Failure {
     /// There are [`MOST_REQUESTS`] already. Nothing was done.
     #[error("the volume has {MOST_REQUESTS} requests waiting: ask again when some have been answered")]
     TooMany,
+    /// It writes more at once than the volume's logs are made for. Nothing was done.
+    #[error(
+        "the write is longer than the volume's logs take at once: write less at once, or make a volume with a larger log"
+    )]
+    TooLong,
     /// It goes beyond the end. Nothing was done.
     #[error("the request goes beyond the end of the volume")]
     OutOfRange,

@@ -29,6 +29,8 @@ pub struct Export {
     pub description: String,
     /// How long it is.
     pub bytes: u64,
+    /// The most bytes that are written at once: a power of two, at least 1 MiB and at most 32.
+    pub most: u32,
 }
 
 impl Export {
@@ -349,7 +351,9 @@ impl Handshake {
         told.extend(Export::flags().to_be_bytes());
         self.reply(option, reply::INFO, &told);
         let mut told = info::BLOCK_SIZE.to_be_bytes().to_vec();
-        [SECTOR, PREFERRED, MOST_DATA].iter().for_each(|size| told.extend(size.to_be_bytes()));
+        [SECTOR, PREFERRED, export.most.min(MOST_DATA)]
+            .iter()
+            .for_each(|size| told.extend(size.to_be_bytes()));
         self.reply(option, reply::INFO, &told);
         for (kind, text) in [(info::NAME, name), (info::DESCRIPTION, &export.description)] {
             if wants.contains(&kind) {

@@ -312,7 +312,7 @@ impl Session {
             Err(why) => {
                 let code = match why {
                     Failure::NoSpace => error::NOSPC,
-                    Failure::OutOfRange => error::INVAL,
+                    Failure::OutOfRange | Failure::TooLong => error::INVAL,
                     Failure::Deposed | Failure::NotAttached => error::SHUTDOWN,
                     Failure::TooMany | Failure::Rotten => error::IO,
                 };

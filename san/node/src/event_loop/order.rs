@@ -48,6 +48,8 @@ pub struct OpenVolume {
     pub lease_ns: u64,
     /// It is to be taken over if nobody serves it.
     pub watch: bool,
+    /// Blocks that may be in flight for it: what its logs are made for ([`most_in_flight`](super::most_in_flight)).
+    pub most_in_flight: u64,
 }
 
 /// A client that has chosen a volume.

@@ -13,9 +13,25 @@ use super::blocks::{address, is_whole};
 use super::counts::FrontEnd;
 use super::order::{NewClient, OpenVolume};
 
-/// Blocks of data that an owner has in flight for a volume: what the logs of its replicas are made for
-/// ([`NewReplica::most_in_flight`](loadline_san_store::open::NewReplica)). One request of any length is always begun.
-pub const MOST_BLOCKS_IN_FLIGHT: u64 = MOST_TOGETHER;
+/// Bytes that a block takes in a log at the most, with its header.
+const LOGGED: u64 = 4096 + 512;
+/// A log is so many times what is in flight, and more than a store asks for
+/// ([`NewReplica::most_in_flight`](loadline_san_store::open::NewReplica)): copies that are made anew pass through it too.
+const LOG_TIMES: u64 = 7;
+
+/// Blocks of data that an owner has in flight for a volume whose replicas have logs of so many bytes. What is longer than that
+/// is not begun.
+pub fn most_in_flight(log_bytes: u64) -> u64 {
+    (log_bytes / (LOG_TIMES * LOGGED)).clamp(1, MOST_TOGETHER)
+}
+
+/// What comes of a client's request.
+pub(super) enum Begun {
+    /// It may begin.
+    Request(Request<Blocks>),
+    /// It is not begun: who is to be told, and which of its requests this is.
+    TooLong(u32, u32),
+}
 /// Requests that are at work at once. More wait in their sessions.
 const MOST_AT_WORK: usize = 2048;
 
@@ -106,11 +122,16 @@ impl Served {
         self.waiting.push_back((client, asked));
     }
 
-    /// The next request that may begin.
-    pub(super) fn begin(&mut self) -> Option<Request<Blocks>> {
+    /// The next request that may begin, or is not to.
+    pub(super) fn begin(&mut self) -> Option<Begun> {
         let (_, asked) = self.waiting.front()?;
-        let blocks = blocks_of(asked);
-        let fits = self.blocks + blocks <= MOST_BLOCKS_IN_FLIGHT && self.at_work.len() < MOST_AT_WORK;
+        let (blocks, most) = (blocks_of(asked), self.open.most_in_flight);
+        // One that begins in the middle of a block has one more.
+        if blocks > most + 1 {
+            let (client, asked) = self.waiting.pop_front()?;
+            return Some(Begun::TooLong(client, asked.slot));
+        }
+        let fits = self.blocks + blocks <= most && self.at_work.len() < MOST_AT_WORK;
         if !fits && !self.at_work.is_empty() {
             return None;
         }
@@ -141,7 +162,7 @@ impl Served {
             // Whole blocks are made of it later, with their checksums.
             What::Write(data) => Ask::Write(data.freeze_without()),
         };
-        Some(Request { id, ask, sector, sectors })
+        Some(Begun::Request(Request { id, ask, sector, sectors }))
     }
 
     /// A request begins now.

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use loadline_san_core::ids::VolumeId;
-use loadline_san_core::volume::Event;
+use loadline_san_core::volume::{Event, Failure};
 use loadline_san_device::uring::For;
 use loadline_san_export::nbd::session::Session;
 
@@ -11,7 +11,7 @@ use super::client::{self, Client, Received, Way};
 use super::heard::Heard;
 use super::kept::Kept;
 use super::order::{NewClient, NewWay};
-use super::served::Served;
+use super::served::{Begun, Served};
 use super::{EventLoop, Local};
 
 /// Connections of clients at most.
@@ -119,9 +119,21 @@ impl EventLoop {
 
     /// Begins requests of clients, as many as may be at work.
     pub(super) fn begin(&mut self, id: VolumeId) {
-        while let Some(request) = self.volumes.get_mut(&id).and_then(Served::begin) {
-            self.begun += 1;
-            self.step_volume(id, Event::Request(request));
+        while let Some(begun) = self.volumes.get_mut(&id).and_then(Served::begin) {
+            match begun {
+                Begun::Request(request) => {
+                    self.begun += 1;
+                    self.step_volume(id, Event::Request(request));
+                }
+                Begun::TooLong(key, slot) => {
+                    let Some(client) = self.clients.get_mut(&key) else { continue };
+                    let told = client.complete(slot, Err(Failure::TooLong));
+                    self.answered.push(key);
+                    if told.is_err() {
+                        self.hang_up(key);
+                    }
+                }
+            }
         }
     }
 

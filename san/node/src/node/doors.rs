@@ -19,6 +19,7 @@ use super::forward::Forward;
 use super::{Node, NodeError};
 use crate::config::catalog;
 use crate::config::catalog::VolumeState;
+use crate::event_loop::most_in_flight;
 use crate::event_loop::order::{NewClient, NewWay, Order};
 use crate::event_loop::peer::Preamble;
 
@@ -295,5 +296,7 @@ impl Node {
 fn export_of(volume: &catalog::Volume) -> Export {
     let copies = volume.copies;
     let description = format!("Loadline volume, {copies} {}", if copies == 1 { "copy" } else { "copies" });
-    Export { description, bytes: volume.blocks * BLOCK }
+    // A power of two, as clients expect it.
+    let most = most_in_flight(volume.log_bytes).ilog2();
+    Export { description, bytes: volume.blocks * BLOCK, most: (BLOCK as u32) << most }
 }

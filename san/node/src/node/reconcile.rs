@@ -16,7 +16,7 @@ use loadline_san_store::store::{Identity, Settings};
 use super::{LOOK, Node, NodeError, OpenDevice};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::{Change, ConfigError};
-use crate::event_loop::MOST_BLOCKS_IN_FLIGHT;
+use crate::event_loop::most_in_flight;
 use crate::event_loop::order::{OpenReplica, OpenVolume, Order};
 
 /// How long it is waited for that the configuration was looked at once.
@@ -246,7 +246,7 @@ impl Node {
             id: identity,
             blocks: replica.blocks,
             log_bytes: replica.log_bytes,
-            most_in_flight: MOST_BLOCKS_IN_FLIGHT as u32,
+            most_in_flight: most_in_flight(replica.log_bytes) as u32,
             key: replica.key,
             promise: Promise { epoch: Epoch(0), owner: nobody },
         };
@@ -367,7 +367,9 @@ impl Node {
             Some(_) => _ = orders.give(Order::Watch(VolumeId(id), watch)),
             None => {
                 let lease_ns = volume.lease_ms * 1_000_000;
-                orders.give(Order::OpenVolume(OpenVolume { id: VolumeId(id), layout, lease_ns, watch }));
+                let most_in_flight = most_in_flight(volume.log_bytes);
+                let open = OpenVolume { id: VolumeId(id), layout, lease_ns, watch, most_in_flight };
+                orders.give(Order::OpenVolume(open));
             }
         }
     }

@@ -15,7 +15,7 @@ use loadline_san_core::swap::Answer;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_export::nbd::handshake::{Export, Handshake, Next, Refusal};
 use loadline_san_node::event_loop::order::{NewClient, NewWay, OpenReplica, OpenVolume, Order, Report};
-use loadline_san_node::event_loop::{EventLoop, LoopOptions, MOST_BLOCKS_IN_FLIGHT, Orders};
+use loadline_san_node::event_loop::{EventLoop, LoopOptions, Orders, most_in_flight};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_store::io::{Area, Disk};
@@ -42,7 +42,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
         id,
         blocks,
         log_bytes: 256 << 20,
-        most_in_flight: MOST_BLOCKS_IN_FLIGHT as u32,
+        most_in_flight: most_in_flight(256 << 20) as u32,
         key: 7,
         promise: Promise { epoch: Epoch(0), owner: nobody },
     };
@@ -81,7 +81,9 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
         process: ME.incarnation,
     };
     orders.give(Order::OpenReplica(Box::new(open)));
-    orders.give(Order::OpenVolume(OpenVolume { id: VOLUME, layout, lease_ns: LEASE_NS, watch: true }));
+    let most_in_flight = most_in_flight(256 << 20);
+    let open = OpenVolume { id: VOLUME, layout, lease_ns: LEASE_NS, watch: true, most_in_flight };
+    orders.give(Order::OpenVolume(open));
     orders.give(Order::Attach(VOLUME));
     let (attached, is_attached) = channel();
     let of_store = orders.clone();
@@ -123,7 +125,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
 
 fn greet(mut stream: UnixStream, orders: &Orders, bytes: u64) {
     let mut handshake = Handshake::default();
-    let export = Export { description: "a test".into(), bytes };
+    let export = Export { description: "a test".into(), bytes, most: 32 << 20 };
     loop {
         let Ok(next) = handshake.step() else { return };
         stream.write_all(&std::mem::take(&mut handshake.out)).expect("it listens");

@@ -24,6 +24,8 @@ const UNIT: u64 = 256;
 const GROUP: u64 = 4 << 20;
 /// Bytes of a replica's log, if nothing else is said.
 pub(super) const LOG: u64 = 256 << 20;
+/// And at the least: 4 MiB are in flight at once then.
+const LEAST_LOG: u64 = 32 << 20;
 /// How long replicas may take to be made.
 const MADE: Duration = Duration::from_secs(60);
 /// How long a volume may take to be served.
@@ -45,7 +47,7 @@ pub struct CreateVolume {
     /// The node where it is to be used: its first copy is there.
     #[serde(default)]
     pub at: Option<String>,
-    /// Bytes of the log of each replica.
+    /// Bytes of the log of each replica: 256 MiB if nothing is said, 32 MiB at the least. A seventh of it may be in flight.
     #[serde(default)]
     pub log_bytes: Option<u64>,
 }
@@ -87,9 +89,9 @@ impl Node {
             return Err(ManageError::Wrong("a volume of no bytes cannot be made".into()));
         }
         let log_bytes = wanted.log_bytes.unwrap_or(LOG);
-        if log_bytes < LOG {
+        if log_bytes < LEAST_LOG {
             return Err(ManageError::Wrong(format!(
-                "a log of {log_bytes} bytes is too small: a replica needs {LOG}, for what is in flight"
+                "a log of {log_bytes} bytes is too small: a replica needs {LEAST_LOG}, for what is in flight"
             )));
         }
         self.refresh().await?;

@@ -1,0 +1,248 @@
+//! What a study's loads say together, in sentences: how they grow with workers, on which policy the most is carried, what the
+//! storage's own counters say of reads and writes, and what else changes with a condition.
+
+use loadline_base::figures::{latency, thousands};
+use loadline_measure::analysis::Group;
+use loadline_measure::saturation::{Saturation, Trend};
+use loadline_measure::stats::median;
+use loadline_study::Study;
+use loadline_study::conditions::gone_in;
+use loadline_study::file::WhenNodeIsGone;
+use loadline_study::plan::Purpose;
+
+use crate::rows::StepRow;
+
+/// So many loads are told of; the tables have all.
+const MOST_TOLD: usize = 12;
+/// Peaks that are closer to each other than this, or than their series' noise, are no different.
+const SAME: f64 = 0.05;
+
+/// One load's growth on one policy.
+struct Grown<'a> {
+    policy: Option<&'a str>,
+    condition: Option<&'a str>,
+    saturation: &'a Saturation,
+    steps: Vec<&'a StepRow>,
+}
+
+/// How each load grows with the number of workers: its peak, where it comes, and what comes after. Policies stand side by side.
+pub(crate) fn growth(steps: &[StepRow], sweeps: &[Group]) -> Vec<String> {
+    let mut loads: Vec<(String, Vec<Grown<'_>>)> = Vec::new();
+    for group in sweeps {
+        let Some(saturation) = &group.saturation else { continue };
+        let is_its = |step: &&StepRow| {
+            let family = if step.family.is_empty() { &step.label } else { &step.family };
+            *family == group.profile && step.purpose == Purpose::Load
+        };
+        let steps: Vec<&StepRow> = steps.iter().filter(is_its).collect();
+        let Some(first) = steps.first() else { continue };
+        let policy = first.policy.as_ref().map(|policy| policy.as_str());
+        let condition = first.condition.as_ref().map(|condition| condition.as_str());
+        let mut load = group.profile.clone();
+        for end in [condition, policy].into_iter().flatten() {
+            load = load.strip_suffix(&format!("-{end}")).unwrap_or(&load).to_string();
+        }
+        let grown = Grown { policy, condition, saturation, steps };
+        match loads.iter_mut().find(|(known, _)| *known == load) {
+            Some((_, all)) => all.push(grown),
+            None => loads.push((load, vec![grown])),
+        }
+    }
+    loads.iter().take(MOST_TOLD).map(|(load, all)| format!("{load}: {}", side_by_side(all))).collect()
+}
+
+fn side_by_side(all: &[Grown<'_>]) -> String {
+    let each: Vec<String> = all.iter().map(Grown::sentence).collect();
+    let each = each.join("; ");
+    let is_of_policies =
+        all.len() > 1 && all.iter().all(|one| one.policy.is_some() && one.condition.is_none());
+    let most = all.iter().max_by(|a, b| a.saturation.peak.total_cmp(&b.saturation.peak));
+    let (true, Some(most)) = (is_of_policies, most) else { return each };
+    let noise = all.iter().filter_map(|one| one.saturation.noise).fold(SAME, f64::max);
+    let close = |one: &&Grown<'_>| one.saturation.peak >= (1.0 - noise) * most.saturation.peak;
+    let best: Vec<&str> = all.iter().filter(close).filter_map(|one| one.policy).collect();
+    match best.as_slice() {
+        [one] => format!("{each}. The highest peak is that of {one}"),
+        many => {
+            format!("{each}. The highest peaks, of {}, are within the noise of each other", many.join(", "))
+        }
+    }
+}
+
+impl Grown<'_> {
+    fn sentence(&self) -> String {
+        let name = [self.policy, self.condition].into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let name = if name.is_empty() { String::new() } else { format!("{name} ") };
+        let found = self.saturation;
+        let workers = if found.peak_at == 1.0 { "worker" } else { "workers" };
+        let after = match (found.after, found.bend) {
+            (None, _) => "too few points to say how it goes on".to_string(),
+            (Some(Trend::Rising), None) => "still rising at the end".into(),
+            (Some(Trend::Flat), None) => "flat throughout".into(),
+            (Some(Trend::Falling), None) => "falling throughout".into(),
+            (Some(Trend::Rising), Some(bend)) => format!("still rising after a bend at {bend:.0}"),
+            (Some(Trend::Flat), Some(bend)) => format!("flat from {bend:.0} on"),
+            (Some(Trend::Falling), Some(bend)) => format!("falling from {bend:.0} on"),
+        };
+        let at_peak = self.steps.iter().find(|step| step.workers as f64 == found.peak_at);
+        let there = at_peak.and_then(|step| {
+            let mean = step.latency_us.mean.map(|mean| format!("mean {}", latency(mean)));
+            let deepest = step.latency_us.deepest_value().map(|(name, us)| format!("{name} {}", latency(us)));
+            let cpu = step.host_busy.map(|busy| format!("host {:.0} % busy", 100.0 * busy));
+            let all: Vec<String> = [mean, deepest, cpu].into_iter().flatten().collect();
+            (!all.is_empty()).then(|| format!(" ({})", all.join(", ")))
+        });
+        format!(
+            "{name}{} IOPS at the most, with {:.0} {workers}{}, {after}",
+            thousands(found.peak),
+            found.peak_at,
+            there.unwrap_or_default()
+        )
+    }
+}
+
+/// What the storage counted of reads and writes: whether reads stayed on their node, and what a written byte costs below. Only of
+/// loads in which nothing was done to it and every copy is there.
+pub(crate) fn counted(steps: &[StepRow]) -> Vec<String> {
+    let of = |policy: &Option<String>| {
+        let mut said = Vec::new();
+        let steps: Vec<&StepRow> = (steps.iter())
+            .filter(|step| {
+                step.purpose == Purpose::Load && step.policy.as_ref().map(|p| p.to_string()) == *policy
+            })
+            .collect();
+        let counts = || steps.iter().filter_map(|step| Some((*step, step.storage.as_ref()?)));
+        let on = policy.as_ref().map(|policy| format!("On {policy}: ")).unwrap_or_default();
+        let reads: Vec<f64> = counts().filter_map(|(_, storage)| storage.read_at_owner).collect();
+        if let Some(share) = median(&reads) {
+            said.push(format!(
+                "{on}{:.0} % of the bytes that were read came from the node that owns the volume, and not over the network \
+                 (median of {} windows of loads that only read)",
+                100.0 * share,
+                reads.len()
+            ));
+        }
+        let whole = counts().filter(|(_, storage)| storage.expected_log_bytes_per_s.is_some());
+        let written: Vec<(f64, f64)> = whole
+            .filter(|(_, storage)| storage.front_write_bytes_per_s > 0.0)
+            .map(|(_, storage)| {
+                let front = storage.front_write_bytes_per_s;
+                (storage.log_bytes_per_s / front, storage.destaged_bytes_per_s / front)
+            })
+            .collect();
+        let (logged, destaged): (Vec<f64>, Vec<f64>) = written.iter().copied().unzip();
+        if let (Some(logged), Some(destaged)) = (median(&logged), median(&destaged)) {
+            said.push(format!(
+                "{on}For each byte that was written, {logged:.2} were logged (all copies, with headers) and {destaged:.2} destaged \
+                 (median of {} windows)",
+                written.len()
+            ));
+        }
+        said
+    };
+    let mut policies: Vec<Option<String>> =
+        steps.iter().map(|step| step.policy.as_ref().map(ToString::to_string)).collect();
+    policies.sort();
+    policies.dedup();
+    policies.iter().flat_map(of).collect()
+}
+
+/// That with a node the load of the others changes too, where it does: two things change at once, and a figure cannot say which
+/// of them did it.
+pub(crate) fn two_variables(study: &Study) -> Option<String> {
+    let is_gone = |name| !gone_in(study, name).is_empty();
+    let gone: Vec<&str> =
+        study.condition.iter().filter(|one| is_gone(&one.name)).map(|one| one.name.as_str()).collect();
+    let moves = study.fleet.when_node_is_gone == WhenNodeIsGone::Move && study.fewest_copies().is_some();
+    match (gone.is_empty(), moves) {
+        (true, _) => None,
+        (false, true) => Some(format!(
+            "In {} two things change at once: there are fewer nodes, and each carries more workers, those of the nodes that \
+             are gone ([fleet] when_node_is_gone = \"rest\" holds the workers of each node)",
+            gone.join(", ")
+        )),
+        (false, false) if study.fewest_copies().is_some() => Some(format!(
+            "In {} each node that is left carries as many workers as before: there are fewer nodes and fewer workers, and the \
+             load of a node is the same",
+            gone.join(", ")
+        )),
+        (false, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadline_measure::analysis::{Options, analyse};
+    use loadline_measure::point::{Point, Stated};
+    use loadline_study::storage_counts::StorageCounts;
+
+    use super::*;
+
+    /// Steps of one load that grows by a worker at a time, on a policy.
+    fn grown(policy: &str, iops: &[f64]) -> (Vec<StepRow>, Vec<Point>) {
+        let step = |(at, iops): (usize, &f64)| StepRow {
+            label: format!("4k-{policy}-w{}", at + 1),
+            family: format!("4k-{policy}"),
+            policy: Some(policy.parse().unwrap()),
+            workers: at + 1,
+            iops: *iops,
+            ..StepRow::none()
+        };
+        let point = |(at, iops): (usize, &f64)| Point {
+            profile: format!("4k-{policy}-w{}", at + 1),
+            family: Some(format!("4k-{policy}")),
+            workers: Some(at as u32 + 1),
+            iops: Some(Stated::exact(*iops)),
+            ..Point::default()
+        };
+        (iops.iter().enumerate().map(step).collect(), iops.iter().enumerate().map(point).collect())
+    }
+
+    fn told(series: &[(&str, &[f64])]) -> Vec<String> {
+        let (steps, points): (Vec<_>, Vec<_>) = series.iter().map(|(name, iops)| grown(name, iops)).unzip();
+        let options = Options { audited: true, ..Options::default() };
+        growth(&steps.concat(), &analyse(points.concat(), &options).groups)
+    }
+
+    #[test]
+    fn growth_says_the_peak_where_it_comes_and_what_comes_after_for_each_policy() {
+        let rises = [1e4, 2e4, 3e4, 4e4, 5e4, 6e4, 7e4, 8e4];
+        let falls = [3e4, 6e4, 9e4, 8e4, 7e4, 6e4, 5e4, 4e4];
+        let told = told(&[("one", &rises), ("eight", &falls)]);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("4k: one 80,000 IOPS at the most, with 8 workers"), "{told:?}");
+        assert!(told[0].contains("still rising at the end"), "{told:?}");
+        assert!(told[0].contains("eight 90,000 IOPS at the most, with 3 workers"), "{told:?}");
+        assert!(told[0].contains("falling from 3 on. The highest peak is that of eight"), "{told:?}");
+    }
+
+    #[test]
+    fn peaks_that_are_about_the_same_are_not_told_apart() {
+        let one = [1e4, 2e4, 3e4, 3e4, 3e4, 3e4, 3e4];
+        let other = [1e4, 2e4, 3.1e4, 3e4, 3e4, 3e4, 3e4];
+        let told = told(&[("one", &one), ("two", &other)]);
+        assert!(told[0].ends_with("of one, two, are within the noise of each other"), "{told:?}");
+    }
+
+    #[test]
+    fn what_a_written_byte_costs_is_told_where_every_copy_is_there() {
+        let counts = |front: f64, log: f64, expected: Option<f64>| StorageCounts {
+            seconds: 10.0,
+            front_iops: 1.0,
+            front_bytes_per_s: front,
+            front_write_bytes_per_s: front,
+            read_at_owner: None,
+            log_bytes_per_s: log,
+            expected_log_bytes_per_s: expected,
+            destaged_bytes_per_s: front,
+            cpu_cores: 1.0,
+        };
+        let step = |storage| StepRow { storage: Some(storage), ..StepRow::none() };
+        let steps = [step(counts(100.0, 225.0, Some(225.0))), step(counts(100.0, 112.0, None))];
+        let told = counted(&steps);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("2.25 were logged") && told[0].contains("of 1 windows"), "{told:?}");
+        let only_read = StorageCounts { read_at_owner: Some(1.0), ..counts(0.0, 0.0, Some(0.0)) };
+        assert!(counted(&[step(only_read)])[0].starts_with("100 % of the bytes"));
+    }
+}
