@@ -7,12 +7,11 @@ use loadline_load::Target;
 use loadline_profile::Extent;
 
 use crate::error::StudyError;
-use crate::file::{LEAST_LOG, Study};
+use crate::file::Study;
+use crate::own_cluster;
 use crate::plan::{MOST_DISKS, MOST_REPEATS, MOST_WORKERS, fleet_spec, makes_files, used};
 use crate::points::Point;
 
-/// The longest name of a policy whose volumes are called after it, characters: names of volumes have 64 at the most.
-const LONGEST_OF_VOLUMES: usize = 40;
 /// A phase beyond this is a slip.
 const LONGEST_PHASE: TimeSpan = TimeSpan::seconds(100 * 86_400);
 
@@ -92,67 +91,10 @@ pub(crate) fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Res
     )))
 }
 
-/// What a cluster for the run cannot be.
-fn cluster(study: &Study) -> Result<(), StudyError> {
-    let usage = |message: String| Err(StudyError::usage(message));
-    let nodes = study.fleet.node_count();
-    if study.target.san.is_some() && !study.policy.is_empty() {
-        return usage(
-            "[target] san with [[policy]] tables: say san = { ... } in each of them instead".into(),
-        );
-    }
-    if study.fewest_copies().is_none() {
-        return Ok(());
-    }
-    if study.fleet.join.is_some() || !study.fleet.node.is_empty() {
-        return usage(
-            "[target] san starts a cluster on this machine, of as many nodes as the fleet has: say nodes = 4 in [fleet], \
-             and no join or [[fleet.node]]"
-                .into(),
-        );
-    }
-    if !(1..=32).contains(&nodes) {
-        return usage(format!("[target] san with {nodes} nodes: 1 to 32 are possible"));
-    }
-    for target in study.targets() {
-        let what = target.name.map_or("[target]".to_string(), |name| format!("[[policy]] {name}"));
-        let Some(san) = target.san else {
-            return usage(format!("{what}: either all policies are of the run's cluster (san), or none is"));
-        };
-        if target.name.is_some_and(|name| name.as_str().len() > LONGEST_OF_VOLUMES) {
-            return usage(format!(
-                "{what}: volumes are called after it, so {LONGEST_OF_VOLUMES} characters are the most"
-            ));
-        }
-        if target.folder.is_some() || !target.devices.is_empty() {
-            return usage(format!("{what}: san makes the disks: leave folder and devices out"));
-        }
-        if !(1..=3).contains(&san.copies()) || san.copies() > nodes {
-            return usage(format!(
-                "{what} san: copies = {}, each on another node, and there are {nodes} nodes: 1 to 3 copies are possible",
-                san.copies()
-            ));
-        }
-        if san.log() < LEAST_LOG {
-            return usage(format!(
-                "{what} san: a log of {} is too small: {LEAST_LOG} is the least",
-                san.log()
-            ));
-        }
-        if san.stripes.is_some_and(|stripes| !(1..=12).contains(&stripes)) {
-            return usage(format!("{what} san: stripes: 1 to 12 are possible"));
-        }
-    }
-    if !study.fleet.file_size().0.is_multiple_of(4096) {
-        return usage("[fleet] disk_size: a volume has whole blocks of 4 KiB".into());
-    }
-    Ok(())
-}
-
 /// What disks a study names: one kind, as many as there are, and for each policy its own.
 fn disks(study: &Study) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
-    cluster(study)?;
+    own_cluster::check(study)?;
     let fleet = &study.fleet;
     if !study.policy.is_empty() && (study.target.folder.is_some() || !study.target.devices.is_empty()) {
         return usage("[target] and [[policy]] tables both name disks: leave [target] out".into());

@@ -321,6 +321,7 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
         ("san = { copies = 4 }", four, "1 to 3 copies"),
         ("san = { stripes = 13 }", four, "1 to 12"),
         ("san = {}\ndevices = [\"/dev/x\"]", four, "san makes the disks"),
+        ("san = { log = \"31MiB\" }", four, "32MiB is the least"),
         ("san = {}", "join = 4", "no join"),
         ("san = {}", "[[fleet.node]]\nname = \"a\"", "no join or [[fleet.node]]"),
         ("san = {}", "nodes = 4\ndisk_size = \"65000\"", "whole blocks"),
@@ -328,6 +329,44 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
         let message = plan(target, fleet).unwrap_err().message;
         assert!(message.contains(part), "{message}");
     }
+}
+
+#[test]
+fn policies_share_one_cluster_that_has_room_for_all_of_them() {
+    let plan = |policies: &str| {
+        let text = format!(
+            "name = \"s\"\nprofiles = [\"B4096-T1-O1-W100-PS\"]\n[fleet]\nnodes = 4\ndisk_size = \"64MiB\"\n{policies}"
+        );
+        Plan::of(&parse("s.toml", &text).unwrap())
+    };
+    let policy = |name: &str, san: &str| format!("[[policy]]\nname = \"{name}\"\nsan = {{ {san} }}\n");
+    let device = |policies: &str| plan(policies).unwrap().cluster.unwrap().device.0;
+    let (one, four) = (policy("one", ""), policy("four", "stripes = 4"));
+    let both = [one.clone(), four.clone()].concat();
+    let (each, all) = (device(&one) + device(&four), device(&both));
+    assert!(all >= each * 9 / 10 && all <= each * 12 / 10, "{all} and {each}");
+    assert!(device(&policy("one", "log = \"64MiB\"")) < device(&one) * 2 / 3);
+    assert_eq!(plan(&both).unwrap().loads().count(), 2);
+    assert_eq!(
+        plan(&[policy("two", ""), policy("three", "copies = 3")].concat()).unwrap().cluster.unwrap().copies,
+        2
+    );
+    let folder = "[[policy]]\nname = \"other\"\nfolder = \"/x\"\n";
+    for (policies, part) in [
+        (format!("{one}{folder}"), "either all policies are of the run's cluster"),
+        (format!("{one}[target]\nsan = {{}}\n"), "say san = { ... } in each of them"),
+        (policy("one", "copies = 5"), "[[policy]] one san: copies = 5"),
+        (policy("one", "log = \"32MiB\"").replace("32", "31"), "the least"),
+        (policy(&"x".repeat(41), ""), "40 characters"),
+        (policy("one", "log = \"32MiB\"").replace("}", ", copies = 2 }"), ""),
+    ] {
+        match plan(&policies) {
+            Err(error) => assert!(!part.is_empty() && error.message.contains(part), "{}", error.message),
+            Ok(_) => assert!(part.is_empty(), "{policies}"),
+        }
+    }
+    let long = plan(&policy("one", "log = \"32MiB\"")).map(|_| ());
+    assert_eq!(long, Ok(()), "4 MiB at once are as much as such a log takes");
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! | [`settle`] | warming up until the load is steady |
 //! | [`limit`] | stated limits, and how a step did against them |
 //! | [`plan`] | every step in its order, its length, the space it needs. Pure |
+//! | [`own_cluster`] | the cluster that a run starts for itself: what it cannot be, how large its devices are |
 //! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
 //! | [`check`] | the plan against what is there: space, devices, folders |
 //! | [`folder`] | a run's folder: complete after every step, readable in ten years |
@@ -40,6 +41,7 @@ mod links;
 pub mod name;
 mod nearest;
 pub mod network;
+pub mod own_cluster;
 pub mod plan;
 pub mod points;
 pub mod profiles;

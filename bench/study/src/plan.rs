@@ -13,6 +13,7 @@ use crate::ceilings;
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::name::Name;
+use crate::own_cluster::{self, ClusterPlan};
 use crate::points::{Point, points};
 use crate::searches::{self, SearchPlan};
 use crate::success::Criterion;
@@ -126,22 +127,6 @@ impl Step {
     }
 }
 
-/// What each replica holds free for writes in flight, or as much as its data: bytes.
-const MOST_FREE: u64 = 512 << 20;
-/// What a device takes beside its replicas, bytes, and more than enough.
-const DEVICE_MORE: u64 = 128 << 20;
-
-/// A cluster that a run starts for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClusterPlan {
-    /// Its nodes.
-    pub nodes: u32,
-    /// Copies of every block, the fewest of any policy.
-    pub copies: u32,
-    /// The size of each node's device, which is reserved when it is made.
-    pub device: ByteSize,
-}
-
 /// What a study comes to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -175,7 +160,7 @@ impl Plan {
         bounds(study)?;
         conditions::check(study)?;
         faults::check(study)?;
-        aligned(study)?;
+        own_cluster::aligned(study)?;
         let points = points(study)?;
         let fleet = &study.fleet;
         let files = makes_files(study);
@@ -184,6 +169,7 @@ impl Plan {
                 fits(&point.label, &point.profile, fleet.file_size(), "disk_size")?;
             }
         }
+        own_cluster::for_logs(study, &points)?;
         let steps = interleave(study, &points)?;
         let searches = searches::plan(study)?;
         if let Some(unmet) = study.success.iter().find(|criterion| !is_measured(criterion, &points)) {
@@ -206,7 +192,7 @@ impl Plan {
             disks_per_worker: fleet.disks_per_worker,
             policies: study.policy.len().max(1) as u64,
             disk_size: files.then(|| fleet.file_size()),
-            cluster: cluster(study),
+            cluster: own_cluster::plan(study),
             fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
         };
@@ -314,65 +300,6 @@ pub(crate) fn node_names(study: &Study) -> Vec<String> {
         Placement::Processes { nodes, .. } => nodes.into_iter().map(|node| node.name).collect(),
         Placement::Joined { .. } => Vec::new(),
     }
-}
-
-/// That workers can be apart from their volumes, if that is varied.
-fn aligned(study: &Study) -> Result<(), StudyError> {
-    let usage = |message: String| Err(StudyError::usage(message));
-    let mut all = study.matrix.unaligned_percent.iter().chain(&study.vary.unaligned_percent).peekable();
-    if all.peek().is_none() {
-        return Ok(());
-    }
-    if let Some(more) = all.find(|percent| **percent > 100) {
-        return usage(format!("unaligned_percent: {more} is more than all workers: 0 to 100 are possible"));
-    }
-    match study.fewest_copies() {
-        Some(2..) => Ok(()),
-        Some(_) => usage(
-            "unaligned_percent: the other owner is one that has a copy, so there must be two at least: say san = { copies = 2 }"
-                .into(),
-        ),
-        None => usage(
-            "unaligned_percent: only in a cluster of the run's own it is known who owns what: say san = {} in [target]".into(),
-        ),
-    }
-}
-
-/// A cluster of as many nodes as the fleet has, each with a device for its share of all copies of all policies, of each one
-/// more, and what an uneven spread takes.
-fn cluster(study: &Study) -> Option<ClusterPlan> {
-    let fleet = &study.fleet;
-    let nodes = fleet.node_count().max(1);
-    let (mut on_each, mut bytes) = (0u64, 0u64);
-    for san in study.targets().filter_map(|target| target.san) {
-        let stripes = u64::from(san.stripes.unwrap_or(1).max(1));
-        let replicas =
-            u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
-        let share = replicas.div_ceil(u64::from(nodes)).saturating_add(1);
-        let size = fleet.file_size().0.div_ceil(stripes);
-        let each = size.saturating_add(size.min(MOST_FREE)).saturating_add(san.log().0);
-        on_each = on_each.saturating_add(share);
-        bytes = bytes.saturating_add(share.saturating_mul(each));
-    }
-    let device = ByteSize(device_for(on_each, bytes));
-    study.fewest_copies().map(|copies| ClusterPlan { nodes, copies, device })
-}
-
-/// A device for so many replicas that take so many bytes together. The virtual SAN cuts it into chunks, of which slots take an
-/// eighth at the most, and two of each replica are not full.
-fn device_for(replicas: u64, bytes: u64) -> u64 {
-    let bytes = bytes.saturating_add(bytes / 7).saturating_add(DEVICE_MORE);
-    let mut device = bytes;
-    // A larger device has larger chunks, up to a limit.
-    for _ in 0..32 {
-        let chunk = (device / 512).clamp(1 << 20, 64 << 20).next_power_of_two();
-        let needed = bytes.saturating_add(replicas.saturating_mul(2 * chunk));
-        if needed <= device {
-            break;
-        }
-        device = needed;
-    }
-    device
 }
 
 /// Whether a load can be put on a disk of this size; `source` is where the size comes from.
@@ -539,8 +466,8 @@ mod tests {
     #[test]
     fn the_studies_that_come_with_loadline_can_be_planned_and_the_first_takes_less_than_a_minute() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../studies");
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        for path in entries.filter(|path| path.is_file()) {
             let (study, text) = crate::read::read(&path).unwrap();
             assert!(text.starts_with("#:schema ../docs/reference/study.schema.json\n"), "{}", path.display());
             let plan = Plan::of(&study).unwrap();

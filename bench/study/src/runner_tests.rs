@@ -57,15 +57,16 @@ impl Place {
         let mut owned = OwnedFolder::resume(&self.path)?;
         let shared = Shared::new(owned.events.try_clone()?, Box::new(Silent));
         let (sender, stop) = watch::channel(false);
-        let hang = orders.hang_at.is_some();
+        let hang = orders.hang_at.map(|_| orders.hangs.clone());
         let sink = shared.sink();
         let names = self.names.clone();
         let workers = StandIn { names, orders, seen: Arc::clone(&self.seen), sink };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            if hang {
+            if let Some(hangs) = hang {
                 tokio::spawn(async move {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    // At the latest when it should have come to that long ago.
+                    let _ = tokio::time::timeout(Duration::from_secs(20), hangs.notified()).await;
                     sender.send(true).unwrap();
                 });
             }

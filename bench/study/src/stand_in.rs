@@ -19,6 +19,7 @@ use loadline_load::{FileIdentity, Job, WritePermission};
 use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::summary::LatencySummary;
 use loadline_measure::window::Window;
+use tokio::sync::Notify;
 
 use crate::workers::Workers;
 
@@ -57,6 +58,8 @@ pub(crate) struct Seen {
 pub(crate) struct Orders {
     /// Never ends the measurement with this place, from 0 on.
     pub(crate) hang_at: Option<usize>,
+    /// Told when it hangs.
+    pub(crate) hangs: Arc<Notify>,
     /// Loses this worker in every measurement, for this reason.
     pub(crate) lose: Option<(String, LossReason)>,
     /// Does that from the measurement with this place on.
@@ -259,6 +262,7 @@ impl Workers for StandIn {
             tokio::task::yield_now().await;
         }
         if self.orders.hang_at == Some(place) {
+            self.orders.hangs.notify_one();
             pending::<()>().await;
         }
         let mut seen = self.seen.lock().unwrap();

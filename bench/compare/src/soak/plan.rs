@@ -58,9 +58,11 @@ impl Round {
             // Text grows in memory.
             let _ = writeln!(study, "    {fault},");
         }
+        // Every other round with the least log that there can be, which is full all the time.
+        let log = if number % 2 == 1 { ", log = \"32MiB\"" } else { "" };
         let _ = write!(
             study,
-            "]\n\n[target]\nsan = {{ copies = 2 }}\n\n[fleet]\nnodes = {NODES}\nworkers_per_node = 2\ndisk_size = \
+            "]\n\n[target]\nsan = {{ copies = 2{log} }}\n\n[fleet]\nnodes = {NODES}\nworkers_per_node = 2\ndisk_size = \
              \"16MiB\"\n\n[phases]\nwarm_up = \"1s\"\nmeasure = \"{WINDOW_S}s\"\ncool_down = \"1s\"\n\n[run]\nrepeats = \
              1\nverify = true\nseed = {}\n",
             random.below(1 << 31)

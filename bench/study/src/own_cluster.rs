@@ -1,0 +1,160 @@
+//! The cluster of the virtual SAN that a run starts for itself: what it cannot be, and how large its devices are.
+
+use loadline_base::units::ByteSize;
+
+use crate::error::StudyError;
+use crate::file::{LEAST_LOG, Study};
+use crate::points::Point;
+
+/// The longest name of a policy whose volumes are called after it, characters: names of volumes have 64 at the most.
+const LONGEST_OF_VOLUMES: usize = 40;
+/// What each replica holds free for writes in flight, or as much as its data: bytes.
+const MOST_FREE: u64 = 512 << 20;
+/// What a device takes beside its replicas, bytes, and more than enough.
+const DEVICE_MORE: u64 = 128 << 20;
+
+/// A cluster that a run starts for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterPlan {
+    /// Its nodes.
+    pub nodes: u32,
+    /// Copies of every block, the fewest of any policy.
+    pub copies: u32,
+    /// The size of each node's device, which is reserved when it is made.
+    pub device: ByteSize,
+}
+
+/// What a cluster for the run cannot be.
+pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
+    let usage = |message: String| Err(StudyError::usage(message));
+    let nodes = study.fleet.node_count();
+    if study.target.san.is_some() && !study.policy.is_empty() {
+        return usage(
+            "[target] san with [[policy]] tables: say san = { ... } in each of them instead".into(),
+        );
+    }
+    if study.fewest_copies().is_none() {
+        return Ok(());
+    }
+    if study.fleet.join.is_some() || !study.fleet.node.is_empty() {
+        return usage(
+            "[target] san starts a cluster on this machine, of as many nodes as the fleet has: say nodes = 4 in [fleet], \
+             and no join or [[fleet.node]]"
+                .into(),
+        );
+    }
+    if !(1..=32).contains(&nodes) {
+        return usage(format!("[target] san with {nodes} nodes: 1 to 32 are possible"));
+    }
+    for target in study.targets() {
+        let what = target.name.map_or("[target]".to_string(), |name| format!("[[policy]] {name}"));
+        let Some(san) = target.san else {
+            return usage(format!("{what}: either all policies are of the run's cluster (san), or none is"));
+        };
+        if target.name.is_some_and(|name| name.as_str().len() > LONGEST_OF_VOLUMES) {
+            return usage(format!(
+                "{what}: volumes are called after it, so {LONGEST_OF_VOLUMES} characters are the most"
+            ));
+        }
+        if target.folder.is_some() || !target.devices.is_empty() {
+            return usage(format!("{what}: san makes the disks: leave folder and devices out"));
+        }
+        if !(1..=3).contains(&san.copies()) || san.copies() > nodes {
+            return usage(format!(
+                "{what} san: copies = {}, each on another node, and there are {nodes} nodes: 1 to 3 copies are possible",
+                san.copies()
+            ));
+        }
+        if san.log() < LEAST_LOG {
+            return usage(format!(
+                "{what} san: a log of {} is too small: {LEAST_LOG} is the least",
+                san.log()
+            ));
+        }
+        if san.stripes.is_some_and(|stripes| !(1..=12).contains(&stripes)) {
+            return usage(format!("{what} san: stripes: 1 to 12 are possible"));
+        }
+    }
+    if !study.fleet.file_size().0.is_multiple_of(4096) {
+        return usage("[fleet] disk_size: a volume has whole blocks of 4 KiB".into());
+    }
+    Ok(())
+}
+
+/// That workers can be apart from their volumes, if that is varied.
+pub(crate) fn aligned(study: &Study) -> Result<(), StudyError> {
+    let usage = |message: String| Err(StudyError::usage(message));
+    let mut all = study.matrix.unaligned_percent.iter().chain(&study.vary.unaligned_percent).peekable();
+    if all.peek().is_none() {
+        return Ok(());
+    }
+    if let Some(more) = all.find(|percent| **percent > 100) {
+        return usage(format!("unaligned_percent: {more} is more than all workers: 0 to 100 are possible"));
+    }
+    match study.fewest_copies() {
+        Some(2..) => Ok(()),
+        Some(_) => usage(
+            "unaligned_percent: the other owner is one that has a copy, so there must be two at least: say san = { copies = 2 }"
+                .into(),
+        ),
+        None => usage(
+            "unaligned_percent: only in a cluster of the run's own it is known who owns what: say san = {} in [target]".into(),
+        ),
+    }
+}
+
+/// That no load writes more at once than the logs of its volumes take.
+pub(crate) fn for_logs(study: &Study, points: &[Point]) -> Result<(), StudyError> {
+    for point in points.iter().filter(|point| point.profile.write_percent > 0) {
+        let Some(san) = study.san(point.policy.as_ref()) else { continue };
+        // A seventh of a log may be in flight, headers included.
+        let most = ByteSize(san.log().0 / 8);
+        if point.profile.block_size > most {
+            return Err(StudyError::usage(format!(
+                "profile {}: it writes {} at once, and logs of {} take {most}: say a larger log in san = {{ ... }}, or a smaller \
+                 block_size",
+                point.label,
+                point.profile.block_size,
+                san.log()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A cluster of as many nodes as the fleet has, each with a device for its share of all copies of all policies, of each one
+/// more, and what an uneven spread takes.
+pub(crate) fn plan(study: &Study) -> Option<ClusterPlan> {
+    let fleet = &study.fleet;
+    let nodes = fleet.node_count().max(1);
+    let (mut on_each, mut bytes) = (0u64, 0u64);
+    for san in study.targets().filter_map(|target| target.san) {
+        let stripes = u64::from(san.stripes.unwrap_or(1).max(1));
+        let replicas =
+            u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
+        let share = replicas.div_ceil(u64::from(nodes)).saturating_add(1);
+        let size = fleet.file_size().0.div_ceil(stripes);
+        let each = size.saturating_add(size.min(MOST_FREE)).saturating_add(san.log().0);
+        on_each = on_each.saturating_add(share);
+        bytes = bytes.saturating_add(share.saturating_mul(each));
+    }
+    let device = ByteSize(device_for(on_each, bytes));
+    study.fewest_copies().map(|copies| ClusterPlan { nodes, copies, device })
+}
+
+/// A device for so many replicas that take so many bytes together. The virtual SAN cuts it into chunks, of which slots take an
+/// eighth at the most, and two of each replica are not full.
+fn device_for(replicas: u64, bytes: u64) -> u64 {
+    let bytes = bytes.saturating_add(bytes / 7).saturating_add(DEVICE_MORE);
+    let mut device = bytes;
+    // A larger device has larger chunks, up to a limit.
+    for _ in 0..32 {
+        let chunk = (device / 512).clamp(1 << 20, 64 << 20).next_power_of_two();
+        let needed = bytes.saturating_add(replicas.saturating_mul(2 * chunk));
+        if needed <= device {
+            break;
+        }
+        device = needed;
+    }
+    device
+}
