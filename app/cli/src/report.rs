@@ -102,6 +102,9 @@ pub(crate) fn print(report: &Report) {
     if !faults.is_empty() {
         out::write(format!("\n{faults}").as_bytes());
     }
+    if let Some(asks) = &report.asks {
+        say!("\nasked: {asks}");
+    }
     let verdict = verdict::text(&report.verdict);
     if !verdict.is_empty() {
         out::write(format!("\n{verdict}").as_bytes());

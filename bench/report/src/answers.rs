@@ -117,9 +117,9 @@ pub(crate) fn counted(steps: &[StepRow]) -> Vec<String> {
         if let Some(share) = median(&reads) {
             said.push(format!(
                 "{on}{:.0} % of the bytes that were read came from the node that owns the volume, and not over the network \
-                 (median of {} windows of loads that only read)",
+                 ({} of loads that only read)",
                 100.0 * share,
-                reads.len()
+                windows(reads.len())
             ));
         }
         let whole = counts().filter(|(_, storage)| storage.expected_log_bytes_per_s.is_some());
@@ -134,8 +134,8 @@ pub(crate) fn counted(steps: &[StepRow]) -> Vec<String> {
         if let (Some(logged), Some(destaged)) = (median(&logged), median(&destaged)) {
             said.push(format!(
                 "{on}For each byte that was written, {logged:.2} were logged (all copies, with headers) and {destaged:.2} destaged \
-                 (median of {} windows)",
-                written.len()
+                 ({})",
+                windows(written.len())
             ));
         }
         said
@@ -145,6 +145,10 @@ pub(crate) fn counted(steps: &[StepRow]) -> Vec<String> {
     policies.sort();
     policies.dedup();
     policies.iter().flat_map(of).collect()
+}
+
+fn windows(count: usize) -> String {
+    if count == 1 { "one window".into() } else { format!("median of {count} windows") }
 }
 
 /// That with a node the load of the others changes too, where it does: two things change at once, and a figure cannot say which
@@ -241,7 +245,7 @@ mod tests {
         let steps = [step(counts(100.0, 225.0, Some(225.0))), step(counts(100.0, 112.0, None))];
         let told = counted(&steps);
         assert_eq!(told.len(), 1);
-        assert!(told[0].contains("2.25 were logged") && told[0].contains("of 1 windows"), "{told:?}");
+        assert!(told[0].contains("2.25 were logged") && told[0].contains("(one window)"), "{told:?}");
         let only_read = StorageCounts { read_at_owner: Some(1.0), ..counts(0.0, 0.0, Some(0.0)) };
         assert!(counted(&[step(only_read)])[0].starts_with("100 % of the bytes"));
     }

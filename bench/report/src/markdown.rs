@@ -29,6 +29,9 @@ pub fn page(report: &Report) -> String {
     for sentence in verdict.carries.iter().chain(&verdict.limited_by) {
         page.push_str(&format!("**{}**\n\n", escaped(sentence)));
     }
+    for sentence in &verdict.beside {
+        page.push_str(&format!("{}\n\n", escaped(sentence)));
+    }
     page.push_str("## Steps\n\n");
     let titles = [
         "step".to_string(),

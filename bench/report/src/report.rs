@@ -154,8 +154,8 @@ impl Report {
         report.verdict =
             Verdict::of(&report.steps, &report.loads, &report.searches, &report.criteria, &report.conditions);
         report.verdict.carries.extend(answers::growth(&report.steps, &report.sweeps));
-        report.verdict.carries.extend(answers::counted(&report.steps));
-        report.verdict.carries.extend(answers::two_variables(&manifest.study));
+        report.verdict.beside.extend(answers::two_variables(&manifest.study));
+        report.verdict.beside.extend(answers::counted(&report.steps));
         report.verdict.carries.extend(faults::sentences(&report.faults));
         report.verdict.carries.extend(report.verified().map(|verified| integrity(&verified)));
         Ok(report)

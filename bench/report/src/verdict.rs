@@ -34,6 +34,8 @@ pub struct Verdict {
     pub carries: Vec<String>,
     /// What limits it, as far as it was measured, in sentences: one for each search, or else for the largest load.
     pub limited_by: Vec<String>,
+    /// What a reader should know beside it, in sentences: what the storage counted itself, what else changes with a condition.
+    pub beside: Vec<String>,
 }
 
 /// What limits a load.
@@ -104,7 +106,10 @@ fn side_by_side(row: &ConditionRow) -> Option<String> {
     let (first, others) = row.conditions.split_first()?;
     let others = others.iter().map(|one| {
         let Some(ratio) = one.iops_ratio else { return format!("{}: not known", one.name) };
-        let percent = |ratio: f64| format!("{:+.0} %", 100.0 * (ratio - 1.0));
+        let percent = |ratio: f64| match (100.0 * (ratio - 1.0)).round() {
+            0.0 => "0 %".to_string(),
+            percent => format!("{percent:+.0} %"),
+        };
         let sure = match (ratio.change(), ratio.low, ratio.high) {
             (Change::NotShown, Some(low), Some(high)) => {
                 format!(", no change shown ({} to {})", percent(low), percent(high))
@@ -122,7 +127,8 @@ fn side_by_side(row: &ConditionRow) -> Option<String> {
 
 /// As lines for a terminal, with a title; empty if nothing was measured.
 pub fn text(verdict: &Verdict) -> String {
-    let sentences: Vec<&String> = verdict.carries.iter().chain(&verdict.limited_by).collect();
+    let all = verdict.carries.iter().chain(&verdict.limited_by).chain(&verdict.beside);
+    let sentences: Vec<&String> = all.collect();
     if sentences.is_empty() {
         return String::new();
     }
