@@ -1,8 +1,9 @@
-//! The same load in several conditions, side by side: what changed against the first one, and how sure that is.
+//! The same load in several conditions, on several policies, or with one variable changed, side by side: what changed against
+//! the first one, and how sure that is.
 
 use loadline_measure::difference::{Ratio, ratio};
 use loadline_measure::spread::Spread;
-use loadline_study::name::Name;
+use loadline_profile::{Extent, Profile};
 use loadline_study::plan::Purpose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,10 @@ use crate::rows::StepRow;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConditionRow {
-    /// The load, by its label in the first condition.
+    /// The load, with what else is the same in the row.
     pub load: String,
+    /// How many workers put it on, where the study varies that; `null`: all.
+    pub workers: Option<u32>,
     /// The conditions, in the order in which they were first measured; the first one is the baseline.
     pub conditions: Vec<Condition>,
 }
@@ -23,7 +26,7 @@ pub struct ConditionRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// The condition's name, or the storage policy's.
+    /// The condition's name, or the storage policy's, or the variable's value in words.
     pub name: String,
     /// Complete repeats.
     pub repeats: usize,
@@ -40,38 +43,90 @@ pub struct Condition {
 }
 
 /// One load in each of what is compared, with its repeats.
-type Places<'a> = Vec<(Name, Vec<&'a StepRow>)>;
+type Places<'a> = Vec<(String, Vec<&'a StepRow>)>;
 
-/// The loads that were measured on more than one policy, or in more than one condition. Where a study has both, policies are
-/// compared within each condition, and conditions on each policy.
-pub(crate) fn rows(steps: &[StepRow]) -> Vec<ConditionRow> {
-    let policy = |step: &'_ StepRow| step.policy.clone();
-    let condition = |step: &'_ StepRow| step.condition.clone();
-    let mut rows = compared(steps, policy, condition);
-    rows.extend(compared(steps, condition, policy));
-    rows
+/// In what the steps of a row differ. Depths, rates and numbers of workers are sweeps, and have charts of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variable {
+    Policy,
+    Condition,
+    FillLevel,
+    WorkingSet,
+    Unaligned,
 }
 
-/// What is the same but for one thing, side by side.
-fn compared(
-    steps: &[StepRow],
-    by: impl Fn(&StepRow) -> Option<Name>,
-    apart: impl Fn(&StepRow) -> Option<Name>,
-) -> Vec<ConditionRow> {
-    let mut loads: Vec<(Option<Name>, Places<'_>)> = Vec::new();
+impl Variable {
+    const ALL: [Variable; 5] = [
+        Variable::Policy,
+        Variable::Condition,
+        Variable::FillLevel,
+        Variable::WorkingSet,
+        Variable::Unaligned,
+    ];
+
+    /// What a step has of it, in words; `None` if the study does not vary it.
+    fn of(self, step: &StepRow) -> Option<String> {
+        match self {
+            Variable::Policy => step.policy.as_ref().map(ToString::to_string),
+            Variable::Condition => step.condition.as_ref().map(ToString::to_string),
+            Variable::FillLevel => step.fill_level.map(|percent| format!("{percent} % full")),
+            Variable::WorkingSet => Some(match &step.profile.working_set {
+                None => "all of the disk".into(),
+                Some(Extent::Percent(percent)) => format!("{percent} % of the disk"),
+                Some(Extent::Bytes(size)) => format!("{size} of the disk"),
+            }),
+            Variable::Unaligned => Some(match step.unaligned_percent {
+                0 => "at their volumes".into(),
+                percent => format!("{percent} % apart"),
+            }),
+        }
+    }
+}
+
+/// The loads of which there are several that differ in one variable only, side by side. Where a study has policies and
+/// conditions, policies are compared within each condition, and conditions on each policy.
+pub(crate) fn rows(steps: &[StepRow]) -> Vec<ConditionRow> {
+    Variable::ALL.into_iter().flat_map(|variable| compared(steps, variable)).collect()
+}
+
+/// What a row's steps have in common: all but its variable.
+#[derive(PartialEq)]
+struct Common {
+    profile: Profile,
+    /// By what was asked for: workers that rest where their node is gone are fewer of the same load.
+    workers: Option<u32>,
+    of_storage: Vec<String>,
+}
+
+impl Common {
+    fn of(step: &StepRow, variable: Variable) -> Common {
+        let mut profile = step.profile.clone();
+        profile.working_set = profile.working_set.filter(|_| variable != Variable::WorkingSet);
+        // The working set is the profile's, and who is at its volume is as everywhere.
+        let others = Variable::ALL.into_iter().filter(|one| *one != variable && *one != Variable::WorkingSet);
+        let others = others.filter(|one| *one != Variable::Unaligned || step.unaligned_percent > 0);
+        Common {
+            profile,
+            workers: step.asked_workers,
+            of_storage: others.filter_map(|one| one.of(step)).collect(),
+        }
+    }
+
+    fn label(&self) -> String {
+        let workers = self.workers.map(|workers| format!("{workers} workers"));
+        let parts = [self.profile.label()].into_iter().chain(self.of_storage.iter().cloned()).chain(workers);
+        parts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What is the same but for one variable, side by side.
+fn compared(steps: &[StepRow], variable: Variable) -> Vec<ConditionRow> {
+    let mut loads: Vec<(Common, Places<'_>)> = Vec::new();
     for step in steps.iter().filter(|step| step.purpose == Purpose::Load) {
-        let Some(name) = by(step) else { continue };
-        let same = |other: &&StepRow| {
-            // By what was asked for: workers that rest where their node is gone are fewer of the same load.
-            (&other.profile, other.asked_workers, other.fill_level, other.unaligned_percent)
-                == (&step.profile, step.asked_workers, step.fill_level, step.unaligned_percent)
-        };
-        let within = apart(step);
-        let is_it = |(known, places): &&mut (Option<Name>, Places<'_>)| {
-            *known == within && places[0].1.first().is_some_and(same)
-        };
-        match loads.iter_mut().find(is_it) {
-            None => loads.push((within, vec![(name, vec![step])])),
+        let Some(name) = variable.of(step) else { continue };
+        let common = Common::of(step, variable);
+        match loads.iter_mut().find(|(known, _)| *known == common) {
+            None => loads.push((common, vec![(name, vec![step])])),
             Some((_, places)) => match places.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, repeats)) => repeats.push(step),
                 None => places.push((name, vec![step])),
@@ -79,22 +134,15 @@ fn compared(
         }
     }
     let several = loads.iter().filter(|(_, places)| places.len() > 1);
-    let with_name = |(within, places): &(Option<Name>, Places<'_>)| {
-        let row = row(places);
-        match within {
-            Some(within) => ConditionRow { load: format!("{}, {within}", row.load), ..row },
-            None => row,
-        }
-    };
-    several.map(with_name).collect()
+    several.map(|(common, places)| row(common, places)).collect()
 }
 
-fn row(load: &[(Name, Vec<&StepRow>)]) -> ConditionRow {
+fn row(common: &Common, load: &Places<'_>) -> ConditionRow {
     let (_, first) = &load[0];
     let iops = |steps: &[&StepRow]| steps.iter().map(|step| step.iops).collect::<Vec<f64>>();
     // Of all repeats or of none: some of them would be the lucky ones.
     let p99 = |steps: &[&StepRow]| steps.iter().map(|step| step.latency_us.p99).collect::<Option<Vec<f64>>>();
-    let condition = |(at, (name, steps)): (usize, &(Name, Vec<&StepRow>))| {
+    let condition = |(at, (name, steps)): (usize, &(String, Vec<&StepRow>))| {
         // Where workers were lost the load was another: such repeats are not drawn from one distribution.
         let whole = |steps: &[&StepRow]| steps.iter().all(|step| step.lost_workers == 0);
         let against = |figures: Option<Vec<f64>>, base: Option<Vec<f64>>| {
@@ -116,7 +164,74 @@ fn row(load: &[(Name, Vec<&StepRow>)]) -> ConditionRow {
         }
     };
     ConditionRow {
-        load: first[0].profile.label(),
+        load: common.label(),
+        workers: common.workers,
         conditions: load.iter().enumerate().map(condition).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(policy: &str, condition: &str, iops: f64, change: impl Fn(&mut StepRow)) -> StepRow {
+        let name = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
+        let mut step = StepRow { policy: name(policy), condition: name(condition), iops, ..StepRow::none() };
+        change(&mut step);
+        step
+    }
+
+    /// Each row: its load, and each place in it with its repeats and the change against the first, in percent.
+    fn told(steps: &[StepRow]) -> Vec<(String, Vec<(String, usize, Option<f64>)>)> {
+        let change = |one: &Condition| one.iops_ratio.map(|ratio| (100.0 * (ratio.estimate - 1.0)).round());
+        let places = |row: &ConditionRow| {
+            row.conditions.iter().map(|one| (one.name.clone(), one.repeats, change(one))).collect()
+        };
+        rows(steps).iter().map(|row| (row.load.clone(), places(row))).collect()
+    }
+
+    fn place(name: &str, repeats: usize, change: Option<f64>) -> (String, usize, Option<f64>) {
+        (name.into(), repeats, change)
+    }
+
+    #[test]
+    fn policies_are_compared_within_a_condition_and_conditions_on_a_policy() {
+        let none = |_: &mut StepRow| {};
+        let steps = [
+            step("one", "healthy", 100.0, none),
+            step("two", "healthy", 50.0, none),
+            step("one", "down", 80.0, none),
+            step("two", "down", 60.0, none),
+        ];
+        let label = Profile::default().label();
+        assert_eq!(
+            told(&steps),
+            [
+                (format!("{label}, healthy"), vec![place("one", 1, None), place("two", 1, Some(-50.0))]),
+                (format!("{label}, down"), vec![place("one", 1, None), place("two", 1, Some(-25.0))]),
+                (format!("{label}, one"), vec![place("healthy", 1, None), place("down", 1, Some(-20.0))]),
+                (format!("{label}, two"), vec![place("healthy", 1, None), place("down", 1, Some(20.0))]),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_differs_in_one_variable_is_set_side_by_side_and_sweeps_are_not() {
+        let full = |percent| move |step: &mut StepRow| step.fill_level = Some(percent);
+        let apart = |percent| move |step: &mut StepRow| step.unaligned_percent = percent;
+        let set =
+            |percent| move |step: &mut StepRow| step.profile.working_set = Some(Extent::Percent(percent));
+        let label = Profile::default().label();
+        let levels = [17.0, 75.0, 17.0].map(|percent| step("", "", percent, full(percent)));
+        let wanted = vec![place("17 % full", 2, None), place("75 % full", 1, Some(341.0))];
+        assert_eq!(told(&levels), [(label.clone(), wanted)]);
+        let wanted = vec![place("at their volumes", 1, None), place("50 % apart", 1, Some(-10.0))];
+        let steps = [step("", "", 100.0, apart(0)), step("", "", 90.0, apart(50))];
+        assert_eq!(told(&steps), [(label.clone(), wanted)]);
+        let wanted = vec![place("10 % of the disk", 1, None), place("all of the disk", 1, Some(-10.0))];
+        let steps = [step("", "", 100.0, set(10.0)), step("", "", 90.0, |_| {})];
+        assert_eq!(told(&steps), [(label, wanted)]);
+        let deeper = |outstanding| move |step: &mut StepRow| step.profile.outstanding = outstanding;
+        assert_eq!(told(&[step("", "", 1.0, deeper(1)), step("", "", 2.0, deeper(2))]), []);
     }
 }

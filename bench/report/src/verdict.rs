@@ -84,8 +84,9 @@ impl Verdict {
         verdict
             .limited_by
             .extend(ended.iter().filter_map(|(search, number)| limit_of(steps, *number, search)));
-        // The same load in another condition is told beside it.
-        verdict.carries.extend(conditions.iter().take(MOST_BESIDE).filter_map(side_by_side));
+        // The same load in another condition is told beside it. How it grows with workers is told elsewhere.
+        let whole = conditions.iter().filter(|row| row.workers.is_none());
+        verdict.carries.extend(whole.take(MOST_BESIDE).filter_map(side_by_side));
         if ended.is_empty() {
             let most = most(steps, loads);
             if conditions.is_empty() {
@@ -398,6 +399,7 @@ mod tests {
         };
         let ratio = |estimate, low, high| Some(Ratio { estimate, low, high });
         let row = ConditionRow {
+            workers: None,
             load: "B4".into(),
             conditions: vec![
                 condition("healthy", None),
