@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use support::{eventually, finish, folder, loadline, precious_file, run, signal, start};
+use support::{eventually, finish, folder, loadline, precious_file, refuse_registering, run, signal, start};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const QUICK: [&str; 6] = ["-p", "B4-T1-O4-W0-PR", "--warm-up", "0s", "--for", "1s"];
@@ -175,33 +175,4 @@ fn memory_that_may_not_be_registered_is_noted() {
     if json["engine"] == "io_uring" {
         assert!(json["findings"].to_string().contains("2 of its threads do without"), "{}", json["findings"]);
     }
-}
-
-/// Lets a ring be made, and nothing be registered with it (`EPERM`), as a container's seccomp filter may.
-fn refuse_registering() -> std::io::Result<()> {
-    use nix::libc::{self, sock_filter, sock_fprog};
-    let code = |code: u32| code as u16;
-    let mut filter = [
-        sock_filter { code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), jt: 0, jf: 0, k: 0 },
-        sock_filter {
-            code: code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K),
-            jt: 0,
-            jf: 1,
-            k: libc::SYS_io_uring_register as u32,
-        },
-        sock_filter {
-            code: code(libc::BPF_RET | libc::BPF_K),
-            jt: 0,
-            jf: 0,
-            k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
-        },
-        sock_filter { code: code(libc::BPF_RET | libc::BPF_K), jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
-    ];
-    let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program lives until the call returns, which copies it.
-    let result = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
-    };
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }

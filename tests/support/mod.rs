@@ -136,3 +136,32 @@ pub(crate) fn precious_file(folder: &Path, mib: u64) -> PathBuf {
 pub(crate) fn number(json: &Value, path: &str) -> f64 {
     json.pointer(&format!("/{path}")).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {path}"))
 }
+
+/// Lets a ring be made, and nothing be registered with it (`EPERM`), as a container's seccomp filter may.
+pub(crate) fn refuse_registering() -> std::io::Result<()> {
+    use nix::libc::{self, sock_filter, sock_fprog};
+    let code = |code: u32| code as u16;
+    let mut filter = [
+        sock_filter { code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), jt: 0, jf: 0, k: 0 },
+        sock_filter {
+            code: code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K),
+            jt: 0,
+            jf: 1,
+            k: libc::SYS_io_uring_register as u32,
+        },
+        sock_filter {
+            code: code(libc::BPF_RET | libc::BPF_K),
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+        },
+        sock_filter { code: code(libc::BPF_RET | libc::BPF_K), jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+    ];
+    let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program lives until the call returns, which copies it.
+    let result = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}

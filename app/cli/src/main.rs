@@ -6,6 +6,7 @@ mod client;
 mod compare;
 mod demo;
 mod device;
+mod doctor;
 mod exit;
 mod inspect;
 mod interrupt;
@@ -44,6 +45,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Doctor(doctor::Args),
     Bench(Box<bench::Args>),
     Verify(verify::Args),
     Run(run::Args),
@@ -63,6 +65,7 @@ enum Command {
 fn main() -> ExitCode {
     // clap prints usage errors itself and exits with 2, which is our code for them.
     let exit = match Cli::parse().command {
+        Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(*args),
         Command::Verify(args) => verify::run(args),
         Command::Run(args) => run::run(args),

@@ -1,7 +1,7 @@
 //! `loadline run`: a study, planned, run, resumed.
 
 mod plan;
-mod progress;
+pub(crate) mod progress;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -208,7 +208,7 @@ fn carry_out(args: &Args, owned: OwnedFolder, stop: &Arc<AtomicBool>) -> Exit {
 }
 
 /// Turns true when the flag does.
-fn watched(stop: Arc<AtomicBool>) -> watch::Receiver<bool> {
+pub(crate) fn watched(stop: Arc<AtomicBool>) -> watch::Receiver<bool> {
     let (sender, receiver) = watch::channel(false);
     tokio::spawn(async move {
         while !stop.load(Ordering::Relaxed) {

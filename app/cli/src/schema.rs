@@ -34,6 +34,8 @@ enum What {
     Analysis,
     /// What `loadline compare --json` prints.
     Compare,
+    /// What `loadline doctor --json` prints.
+    Doctor,
 }
 
 pub(crate) fn run(args: Args) -> Exit {
@@ -47,6 +49,7 @@ pub(crate) fn run(args: Args) -> Exit {
         What::Page => loadline_report::page::schema(),
         What::Analysis => loadline_study::json_schema::of::<loadline_report::analysis::Analyses>(),
         What::Compare => loadline_study::json_schema::of::<loadline_report::compare::Comparison>(),
+        What::Doctor => loadline_study::json_schema::of::<loadline_doctor::Report>(),
     };
     let text = loadline_study::json_schema::text(&schema);
     out::write(text.as_bytes());

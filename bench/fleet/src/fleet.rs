@@ -13,11 +13,12 @@ use std::thread;
 use std::time::Duration;
 
 use loadline_base::units::ByteSize;
+use loadline_doctor::Examination;
 use loadline_load::VerifyReport;
 use loadline_load::{FileIdentity, Job};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::controller::Controller;
+use crate::controller::{Controller, unix_ms};
 use crate::error::FleetError;
 use crate::event::{EventSink, LossReason, Operation};
 use crate::event_queue::EventQueue;
@@ -47,6 +48,25 @@ enum Request {
     Measure(BTreeMap<WorkerId, Job>, Option<Changes>, Answer<StepOutcome>),
     Scan(BTreeMap<WorkerId, Job>, Answer<PerWorker<VerifyReport>>),
     MeasureLink(Link, Answer<Result<LinkSpeed, String>>),
+    Examine(BTreeMap<WorkerId, ToExamine>, Answer<PerWorker<ExaminedHost>>),
+}
+
+/// What a worker is to examine of its host.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ToExamine {
+    /// Disks, by their paths there; none: every whole disk.
+    pub devices: Vec<PathBuf>,
+    /// A folder there in which durable writes are measured.
+    pub folder: Option<PathBuf>,
+}
+
+/// What a worker found on its host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExaminedHost {
+    /// What it found.
+    pub examination: Examination,
+    /// How far the host's wall clock is ahead of the controller's, seconds, less what the message took.
+    pub clock_ahead_s: f64,
 }
 
 /// A request, and what ends when nobody waits for its answer any more.
@@ -195,6 +215,15 @@ impl Fleet {
         self.ask(|answer| Request::MeasureLink(link, answer)).await
     }
 
+    /// Has each of these workers examine its host, all at once. A worker that is lost keeps no other.
+    pub async fn examine(
+        &mut self,
+        hosts: &BTreeMap<WorkerId, ToExamine>,
+    ) -> Result<PerWorker<ExaminedHost>, FleetError> {
+        let hosts = hosts.clone();
+        self.ask(|answer| Request::Examine(hosts, answer)).await
+    }
+
     /// Says goodbye to the workers, waits for them up to a limit, kills local ones that are left, and removes the
     /// control groups. Dropping the fleet does the same, blocking for as long.
     pub async fn stop(mut self) {
@@ -300,6 +329,12 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Asked>
                 let result = controller.measure_link(&link).await;
                 reply(controller, answer, result).await;
             }
+            Request::Examine(hosts, answer) => {
+                let order = |ToExamine { devices, folder }| Order::Examine { devices, folder };
+                let orders = hosts.into_iter().map(|(id, host)| (id, order(host))).collect();
+                let result = controller.carry_out(orders, SHORT_ORDER, None, examined).await;
+                reply(controller, answer, result).await;
+            }
             Request::Scan(jobs, answer) => {
                 let orders = jobs.into_iter().map(|(id, job)| (id, Order::Scan(Box::new(job)))).collect();
                 let done = |reply| match reply {
@@ -318,6 +353,12 @@ async fn reply<T>(controller: &mut Controller, answer: Answer<T>, result: Result
     controller.events.flush().await;
     // Nobody may be waiting any more.
     let _ = answer.send(result);
+}
+
+fn examined(reply: Reply) -> Option<ExaminedHost> {
+    let Reply::Examined { examination, unix_ms: there } = reply else { return None };
+    let clock_ahead_s = (there as f64 - unix_ms() as f64) / 1e3;
+    Some(ExaminedHost { examination: *examination, clock_ahead_s })
 }
 
 async fn ensure(controller: &mut Controller) -> Result<Vec<WorkerId>, FleetError> {

@@ -51,7 +51,7 @@ pub mod worker;
 
 pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
-pub use fleet::{Fleet, MadeFiles};
+pub use fleet::{ExaminedHost, Fleet, MadeFiles, ToExamine};
 pub use join::WorkerOptions;
 pub use link::Link;
 pub use midway::{Changes, Midway};

@@ -22,6 +22,7 @@ use loadline_load::{
 use loadline_measure::interval::Interval;
 use tokio::sync::mpsc;
 
+use crate::controller::unix_ms;
 use crate::network;
 use crate::wire::{FileToMake, FileToRemove, Measured, Order, Reply};
 
@@ -108,6 +109,13 @@ impl State {
             Work::Do(Order::MeasureNetwork { address, key }) => {
                 let measured = network::measure(address, key, stop);
                 Ok(measured.map_or_else(|why| Reply::NoWay { why }, Reply::Network))
+            }
+            Work::Do(Order::Examine { devices, folder }) => {
+                let examined = loadline_doctor::examine_with_folder(devices, folder.as_deref(), stop);
+                examined.map(|examination| Reply::Examined {
+                    examination: Box::new(examination),
+                    unix_ms: unix_ms(),
+                })
             }
         };
         // If nobody listens any more, the process is about to end.

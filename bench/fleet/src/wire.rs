@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use loadline_base::clock::Nanos;
 use loadline_base::units::ByteSize;
+use loadline_doctor::Examination;
 use loadline_load::error::ErrorKind;
 use loadline_load::host::{HostSecond, Inventory};
 use loadline_load::{CpuTime, VerifyReport};
@@ -37,7 +38,7 @@ use crate::spec::WorkerId;
 pub use crate::token::{Digits, Nonces, Side};
 
 /// The version of these messages. Both sides must speak the same.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 /// The longest frame from somebody who has not proved yet that it knows the token, in bytes.
 pub const LONGEST_HELLO: usize = 4 << 10;
 /// The longest frame between the two afterwards, in bytes.
@@ -150,6 +151,14 @@ pub enum Order {
         address: SocketAddr,
         /// What it wants to hear first.
         key: Digits,
+    },
+    /// Examine the host. Ends with `examined`.
+    Examine {
+        /// Disks, by their paths there; none: every whole disk. One that is not there is a finding.
+        devices: Vec<PathBuf>,
+        /// A folder in which durable writes are measured, on a file that is made for it and removed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        folder: Option<PathBuf>,
     },
 }
 
@@ -284,6 +293,13 @@ pub enum Reply {
     NoWay {
         /// Why.
         why: String,
+    },
+    /// What was found on the host.
+    Examined {
+        /// What was found.
+        examination: Box<Examination>,
+        /// The host's wall clock as this was sent, milliseconds since 1970 (UTC).
+        unix_ms: u64,
     },
     /// Nothing runs and nothing is prepared any more.
     Stopped,

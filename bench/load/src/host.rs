@@ -61,16 +61,21 @@ const QUEUE_SETTINGS: [&str; 8] = [
 impl Inventory {
     /// This host, with these targets.
     pub fn collect(targets: &[Target]) -> Inventory {
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Inventory::collect_below(Path::new("/"), targets)
+    }
+
+    /// The same, of a host whose `/proc` and `/sys` lie below a folder.
+    pub fn collect_below(root: &Path, targets: &[Target]) -> Inventory {
+        let cpuinfo = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
         let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
-        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let memory = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
         Inventory {
-            host: line("/proc/sys/kernel/hostname"),
-            kernel: line("/proc/sys/kernel/osrelease"),
+            host: line(root.join("proc/sys/kernel/hostname")),
+            kernel: line(root.join("proc/sys/kernel/osrelease")),
             cpu: model.map(|(_, name)| name.trim().to_string()),
-            cpus: online_cpus(),
-            governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            cpus: online_cpus(root),
+            governor: line(root.join("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
             memory: memory.and_then(|kib| kib.trim().parse::<u64>().ok()).map(|kib| kib * 1024),
             disks: targets.iter().map(DiskInventory::collect).collect(),
         }
@@ -106,17 +111,17 @@ impl DiskInventory {
         };
         if let Some(folder) = device_folder(number) {
             found.device = folder.file_name().map(|n| n.to_string_lossy().into_owned());
-            for name in QUEUE_SETTINGS {
-                if let Some(value) = line(folder.join("queue").join(name)) {
-                    found.settings.insert(name.into(), value);
-                }
-            }
-            if let Some(model) = line(folder.join("device/model")) {
-                found.settings.insert("model".into(), model);
-            }
+            found.settings = settings_of(&folder);
         }
         found
     }
+}
+
+/// A whole disk's settings in the kernel, from its folder in sysfs.
+pub fn settings_of(folder: &Path) -> BTreeMap<String, String> {
+    let queue = QUEUE_SETTINGS.iter().map(|name| (*name, folder.join("queue").join(name)));
+    let files = queue.chain([("model", folder.join("device/model"))]);
+    files.filter_map(|(name, path)| Some((name.to_string(), line(path)?))).collect()
 }
 
 /// The whole disk's folder in sysfs; a partition's settings are its disk's.
@@ -141,8 +146,8 @@ fn file_system(number: u64) -> Option<String> {
 }
 
 /// CPUs of the host that are online, whatever this process may use of them.
-fn online_cpus() -> u32 {
-    let counted = line("/sys/devices/system/cpu/online").and_then(|list| count_of_list(&list));
+fn online_cpus(root: &Path) -> u32 {
+    let counted = line(root.join("sys/devices/system/cpu/online")).and_then(|list| count_of_list(&list));
     counted.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
 }
 
@@ -159,14 +164,20 @@ fn count_of_list(list: &str) -> Option<u32> {
 /// How many CPUs' time this process may use: those that it is bound to, or less by the quota of a control group.
 pub fn allowed_cpus() -> f64 {
     let whole = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
-    let bound = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).map_or(whole, |set| {
-        (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count() as f64
-    });
+    let bound = bound_cpus().map_or(whole, f64::from);
     match quota() {
         Some(quota) => bound.min(quota),
         // The standard library knows quotas of older control groups too, but rounds them down.
         None => bound.min(whole),
     }
+}
+
+/// How many CPUs this process is bound to (`taskset`, a cpuset), whatever quota of their time it has; `None` if the kernel
+/// does not tell.
+pub fn bound_cpus() -> Option<u32> {
+    let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).ok()?;
+    let count = (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count();
+    u32::try_from(count).ok()
 }
 
 /// The smallest quota of the process's control group (version 2) and those above it, in CPUs.
@@ -379,7 +390,7 @@ mod tests {
             assert_eq!(count_of_list(list), count, "{list}");
         }
         let allowed = allowed_cpus();
-        assert!(allowed > 0.0 && allowed <= f64::from(online_cpus()), "{allowed}");
+        assert!(allowed > 0.0 && allowed <= f64::from(online_cpus(Path::new("/"))), "{allowed}");
     }
 
     #[test]

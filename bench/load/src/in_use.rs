@@ -43,7 +43,9 @@ pub(crate) fn holder_of(identity: Identity) -> Option<String> {
     }
 }
 
-fn holder_of_device(number: u64) -> Option<String> {
+/// Who uses the block device with this number (`st_rdev`), a part of it or the disk that it is a part of, in words; `None`
+/// if nobody that the kernel tells of: who opened it exclusively is not told.
+pub fn holder_of_device(number: u64) -> Option<String> {
     parts_of(number).into_iter().find_map(|part| {
         let number = fs::read_to_string(part.join("dev")).ok()?;
         let number = number.trim();

@@ -5,6 +5,7 @@
 //! | [`job`] | what one worker is asked to do; it travels to the worker as it is |
 //! | [`result`] | what one bench came to, as programs read it |
 //! | [`host`] | what the host is, and what it was doing |
+//! | [`memory`] | how much memory can be had |
 //! | [`target`] | what a disk is, and the files that Loadline makes as disks |
 //! | [`brake`] | limits that end a load before it hurts |
 //! | [`error`] | what can go wrong, and which exit code that is |
@@ -29,7 +30,7 @@ mod extents;
 mod in_use;
 mod issuer;
 mod made;
-mod memory;
+pub mod memory;
 pub mod nbd;
 mod open;
 mod pace;
@@ -42,7 +43,9 @@ mod vhost;
 
 pub use brake::StopIf;
 pub use collect::Sink;
+pub use engine::uring::try_whole as try_io_uring;
 pub use error::LoadError;
+pub use in_use::holder_of_device;
 pub use job::{Engine, Job, Verify};
 pub use open::{Examined, examine};
 pub use outcome::{CpuTime, LOOKING, Outcome, Scan, VerifyReport};

@@ -8,7 +8,8 @@ pub(crate) fn available() -> (u64, &'static str) {
     available_in(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
 }
 
-fn available_in(proc: &Path, groups: &Path) -> (u64, &'static str) {
+/// The same, where `/proc` and `/sys/fs/cgroup` are these folders.
+pub fn available_in(proc: &Path, groups: &Path) -> (u64, &'static str) {
     let host = host(proc);
     match group(proc, groups) {
         Some(group) if group < host => (group, "in the control group that this process runs in"),

@@ -254,11 +254,7 @@ impl Progress for Shown {
                 self.begin(plan, complete);
             }
             Update::Waiting { listen, token, workers } => {
-                let address = dialled(listen);
-                self.line(&format!(
-                    "waiting for {workers} workers; start each of them, under a name of its own, with\n  \
-                     LOADLINE_TOKEN={token} loadline worker --name NAME --join {address}"
-                ));
+                self.line(&waiting(listen, token, workers));
             }
             Update::Fleet(event) => self.fleet(event),
             Update::Fill(done, total) => self.sweep("filling", done, total),
@@ -303,6 +299,15 @@ impl Drop for Shown {
             bar.finish_and_clear();
         }
     }
+}
+
+/// What is to be done where workers are waited for.
+pub(crate) fn waiting(listen: SocketAddr, token: &str, workers: u32) -> String {
+    let address = dialled(listen);
+    format!(
+        "waiting for {workers} workers; start each of them, under a name of its own, with\n  \
+         LOADLINE_TOKEN={token} loadline worker --name NAME --join {address}"
+    )
 }
 
 /// What a worker is given with `--join`: nobody can dial 0.0.0.0, so that this machine has a stand-in's name there.

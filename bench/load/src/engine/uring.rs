@@ -60,7 +60,7 @@ pub(crate) struct UringEngine {
 
 /// Tries all that an engine needs of io_uring: what makes a ring may be allowed, and the rest of it refused (seccomp),
 /// or missing (before Linux 5.11).
-pub(crate) fn try_whole() -> io::Result<()> {
+pub fn try_whole() -> io::Result<()> {
     let mut ring = Ring::new(RingOptions { entries: 8, deferred: true })?;
     let (reader, _writer) = io::pipe()?;
     ring.register_files(&[reader.as_raw_fd()])?;
