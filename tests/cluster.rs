@@ -53,6 +53,15 @@ fn a_small_log_takes_less_at_once_and_loses_nothing() {
         client::write_at_once(addresses[0], "disk", 5).expect_err("it is longer than the log takes");
     assert!(refused.to_string().contains("error 22"), "{refused}");
     client::write_at_once(addresses[0], "disk", 4).expect("it is as long as was said");
+    // By shared memory nobody is told before: the I/O fails, and nothing else.
+    let socket = format!("vhost-user:{}", cluster.vhost_socket(1, "disk").display());
+    let bench = |profile: &str| {
+        cluster.try_loadline(&["bench", &socket, "--profile", profile, "--destroy-data", "--for", "1s"])
+    };
+    let (code, text) = bench("B5120-T1-O2-W100-PS");
+    assert!(code == 1 && text.contains("nothing completed") && text.contains("i/o error"), "{code}: {text}");
+    let (code, text) = bench("B4096-T1-O2-W100-PS");
+    assert!(code != 1 && text.contains("; 0 errors"), "{code}: {text}");
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&addresses, "disk", 4, stop.clone());
     writers.wait_for(500);
@@ -348,12 +357,14 @@ fn every_byte_that_a_device_promises_can_be_written() {
     let devices: serde_json::Value =
         serde_json::from_str(&cluster.loadline(&["device", "list", "--json"])).expect("it is JSON");
     let room = devices[0]["room"].as_u64().unwrap_or_else(|| panic!("{devices}"));
-    assert!((128 << 20..512 << 20).contains(&room), "{room} of 1 GiB");
+    assert!((256 << 20..768 << 20).contains(&room), "{room} of 1 GiB");
     let more = format!("{}KiB", (room >> 10) + 256);
-    let (code, text) = cluster.try_loadline(&["volume", "create", "all", "--size", &more, "--copies", "1"]);
+    // With the least log: that is what is told.
+    let create = ["volume", "create", "all", "--copies", "1", "--log", "32MiB", "--size"];
+    let (code, text) = cluster.try_loadline(&[&create[..], &[&more]].concat());
     assert!(code != 0 && text.contains("add a device"), "{text}");
     let size = format!("{}KiB", room >> 10);
-    cluster.loadline(&["volume", "create", "all", "--size", &size, "--copies", "1"]);
+    cluster.loadline(&[&create[..], &[&size]].concat());
     for (volume, mib) in [("all", room >> 20), ("small", 16)] {
         cluster.loadline(&["volume", "attach", volume]);
         let mut filler = nodes::client::Filler::new(&cluster.addresses()[..1], volume);
@@ -577,6 +588,39 @@ fn what_rots_is_read_from_another_copy_and_mended() {
     journal.check(&cluster.addresses(), "disk");
     journal.check(&cluster.addresses()[..1], "disk");
     std::thread::sleep(Duration::from_secs(2));
+    cluster.kill(1);
+    let (code, text) = cluster.verify(1);
+    assert_eq!(code, 0, "it was mended: {text}");
+}
+
+/// More than the log of a volume takes is read at once, and one copy has none of it whole: it is read from the other one, and what
+/// is written anew is written in parts.
+#[test]
+fn a_long_read_of_what_has_rotted_is_mended_in_parts() {
+    let mut cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB", "--log", "32MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let mut filler = client::Filler::new(&cluster.addresses()[..1], "disk");
+    (0..32).for_each(|mib| filler.write(mib).expect("there is room"));
+    // When nothing else is to be done, all is destaged.
+    std::thread::sleep(Duration::from_secs(3));
+    cluster.kill(1);
+    let dump = cluster.dump(1);
+    let extents = dump["replicas"][0]["extents"].as_array().expect("it has extents").clone();
+    let places: Vec<u64> = extents.iter().filter_map(|extent| extent["at"].as_u64()).collect();
+    assert!(places.len() >= 100, "{dump}");
+    for at in places {
+        (0..64).for_each(|block| cluster.flip(1, at + block * 4096 + 99));
+    }
+    cluster.start_node(1);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let filler = filler.again();
+    filler.check_at_once(32);
+    // It goes on, and what was too much at once is mended by other reads.
+    filler.check(32);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    std::thread::sleep(Duration::from_secs(3));
     cluster.kill(1);
     let (code, text) = cluster.verify(1);
     assert_eq!(code, 0, "it was mended: {text}");

@@ -221,6 +221,16 @@ impl Filler {
     pub(crate) fn check(&self, to: u64) {
         self.check_from(0, to);
     }
+
+    /// The same, of all that was read at once.
+    pub(crate) fn check_at_once(&self, to: u64) {
+        let mut bytes = vec![0; to as usize * MIB];
+        self.nbd.borrow_mut().ask(command::READ, 0, &[], &mut bytes).expect("it is served");
+        for (mib, bytes) in (0..to).zip(bytes.chunks(MIB)) {
+            let expected: Vec<u8> = (0..BLOCKS_OF_MIB).flat_map(|block| content(mib, block)).collect();
+            assert!(bytes == expected, "MiB {mib}");
+        }
+    }
 }
 
 /// What is written: unlike anything else that is.

@@ -1,10 +1,14 @@
 //! What a study's loads say together, in sentences: how they grow with workers, on which policy the most is carried, what the
 //! storage's own counters say of reads and writes, and what else changes with a condition.
 
+use std::collections::BTreeMap;
+
 use loadline_base::figures::{latency, thousands};
+use loadline_base::units::ByteSize;
 use loadline_measure::analysis::Group;
 use loadline_measure::saturation::{Saturation, Trend};
 use loadline_measure::stats::median;
+use loadline_measure::summary::PERCENTILES;
 use loadline_study::Study;
 use loadline_study::conditions::gone_in;
 use loadline_study::file::WhenNodeIsGone;
@@ -32,7 +36,9 @@ pub(crate) fn growth(steps: &[StepRow], sweeps: &[Group]) -> Vec<String> {
         let Some(saturation) = &group.saturation else { continue };
         let is_its = |step: &&StepRow| {
             let family = if step.family.is_empty() { &step.label } else { &step.family };
-            *family == group.profile && step.purpose == Purpose::Load
+            // A family may have a sweep for each depth or rate.
+            let same_depth = group.at.is_none() || group.at == depth(step);
+            *family == group.profile && same_depth && step.purpose == Purpose::Load
         };
         let steps: Vec<&StepRow> = steps.iter().filter(is_its).collect();
         let Some(first) = steps.first() else { continue };
@@ -42,6 +48,9 @@ pub(crate) fn growth(steps: &[StepRow], sweeps: &[Group]) -> Vec<String> {
         for end in [condition, policy].into_iter().flatten() {
             load = load.strip_suffix(&format!("-{end}")).unwrap_or(&load).to_string();
         }
+        if let Some(at) = &group.at {
+            load = format!("{load}, {at}");
+        }
         let grown = Grown { policy, condition, saturation, steps };
         match loads.iter_mut().find(|(known, _)| *known == load) {
             Some((_, all)) => all.push(grown),
@@ -49,6 +58,16 @@ pub(crate) fn growth(steps: &[StepRow], sweeps: &[Group]) -> Vec<String> {
         }
     }
     loads.iter().take(MOST_TOLD).map(|(load, all)| format!("{load}: {}", side_by_side(all))).collect()
+}
+
+/// What each worker has outstanding or offers, in the words of a sweep.
+fn depth(step: &StepRow) -> Option<String> {
+    let each = |all: f64| thousands(all / step.workers.max(1) as f64);
+    match (step.rate_iops, step.outstanding) {
+        (Some(rate), _) => Some(format!("{} IOPS each", each(rate))),
+        (None, Some(outstanding)) => Some(format!("{} outstanding each", each(outstanding))),
+        (None, None) => None,
+    }
 }
 
 fn side_by_side(all: &[Grown<'_>]) -> String {
@@ -84,20 +103,37 @@ impl Grown<'_> {
             (Some(Trend::Flat), Some(bend)) => format!("flat from {bend:.0} on"),
             (Some(Trend::Falling), Some(bend)) => format!("falling from {bend:.0} on"),
         };
-        let at_peak = self.steps.iter().find(|step| step.workers as f64 == found.peak_at);
-        let there = at_peak.and_then(|step| {
-            let mean = step.latency_us.mean.map(|mean| format!("mean {}", latency(mean)));
-            let deepest = step.latency_us.deepest_value().map(|(name, us)| format!("{name} {}", latency(us)));
-            let cpu = step.host_busy.map(|busy| format!("host {:.0} % busy", 100.0 * busy));
-            let all: Vec<String> = [mean, deepest, cpu].into_iter().flatten().collect();
-            (!all.is_empty()).then(|| format!(" ({})", all.join(", ")))
-        });
+        let there = self.at_peak();
         format!(
             "{name}{} IOPS at the most, with {:.0} {workers}{}, {after}",
             thousands(found.peak),
             found.peak_at,
             there.unwrap_or_default()
         )
+    }
+
+    /// What the repeats at the peak had: their medians, of the deepest percentile that all of them have.
+    fn at_peak(&self) -> Option<String> {
+        let steps: Vec<&StepRow> = self
+            .steps
+            .iter()
+            .filter(|step| step.workers as f64 == self.saturation.peak_at)
+            .copied()
+            .collect();
+        let all = |of: &dyn Fn(&StepRow) -> Option<f64>| {
+            steps
+                .iter()
+                .map(|step| of(step))
+                .collect::<Option<Vec<f64>>>()
+                .and_then(|figures| median(&figures))
+        };
+        let mean = all(&|step| step.latency_us.mean).map(|mean| format!("mean {}", latency(mean)));
+        let deepest = PERCENTILES.iter().rev().find_map(|(name, _)| {
+            all(&|step| step.latency_us.percentile(name)).map(|us| format!("{name} {}", latency(us)))
+        });
+        let cpu = all(&|step| step.host_busy).map(|busy| format!("host {:.0} % busy", 100.0 * busy));
+        let parts: Vec<String> = [mean, deepest, cpu].into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!(" ({})", parts.join(", ")))
     }
 }
 
@@ -113,29 +149,49 @@ pub(crate) fn counted(steps: &[StepRow]) -> Vec<String> {
             .collect();
         let counts = || steps.iter().filter_map(|step| Some((*step, step.storage.as_ref()?)));
         let on = policy.as_ref().map(|policy| format!("On {policy}: ")).unwrap_or_default();
-        let reads: Vec<f64> = counts().filter_map(|(_, storage)| storage.read_at_owner).collect();
-        if let Some(share) = median(&reads) {
+        let mut reads: Vec<(String, Vec<f64>)> = Vec::new();
+        for (step, share) in counts().filter_map(|(step, storage)| Some((step, storage.read_at_owner?))) {
+            let apart = (step.unaligned_percent > 0).then(|| format!("{} % apart", step.unaligned_percent));
+            let place = [step.condition.as_ref().map(ToString::to_string), apart];
+            let place = place.into_iter().flatten().collect::<Vec<_>>().join(", ");
+            match reads.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, shares)) => shares.push(share),
+                None => reads.push((place, vec![share])),
+            }
+        }
+        let each = reads.iter().filter_map(|(place, shares)| {
+            let place = if place.is_empty() { String::new() } else { format!("{place}, ") };
+            Some(format!("{:.0} % ({place}{})", 100.0 * median(shares)?, windows(shares.len())))
+        });
+        let each: Vec<String> = each.collect();
+        if !each.is_empty() {
             said.push(format!(
-                "{on}{:.0} % of the bytes that were read came from the node that owns the volume, and not over the network \
-                 ({} of loads that only read)",
-                100.0 * share,
-                windows(reads.len())
+                "{on}Of the bytes that were read so many came from the copy on the node that owns the volume, and not over the \
+                 network: {}",
+                each.join("; ")
             ));
         }
-        let whole = counts().filter(|(_, storage)| storage.expected_log_bytes_per_s.is_some());
-        let written: Vec<(f64, f64)> = whole
-            .filter(|(_, storage)| storage.front_write_bytes_per_s > 0.0)
-            .map(|(_, storage)| {
-                let front = storage.front_write_bytes_per_s;
-                (storage.log_bytes_per_s / front, storage.destaged_bytes_per_s / front)
-            })
-            .collect();
-        let (logged, destaged): (Vec<f64>, Vec<f64>) = written.iter().copied().unzip();
-        if let (Some(logged), Some(destaged)) = (median(&logged), median(&destaged)) {
+        // A header is as long, whatever the block.
+        let mut written: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        for (step, storage) in counts().filter(|(_, storage)| storage.expected_log_bytes_per_s.is_some()) {
+            if storage.front_write_bytes_per_s > 0.0 {
+                let times = storage.log_bytes_per_s / storage.front_write_bytes_per_s;
+                written.entry(step.profile.block_size.0).or_default().push(times);
+            }
+        }
+        let each = written.iter().filter_map(|(block, times)| {
+            Some(format!(
+                "{:.2} in blocks of {} ({})",
+                median(times)?,
+                ByteSize(*block),
+                windows(times.len())
+            ))
+        });
+        let each: Vec<String> = each.collect();
+        if !each.is_empty() {
             said.push(format!(
-                "{on}For each byte that was written, {logged:.2} were logged (all copies, with headers) and {destaged:.2} destaged \
-                 ({})",
-                windows(written.len())
+                "{on}For each byte that was written so many were logged, by all copies: {}",
+                each.join("; ")
             ));
         }
         said
@@ -229,6 +285,28 @@ mod tests {
     }
 
     #[test]
+    fn each_depth_of_a_load_has_growth_and_latencies_of_its_own() {
+        let of = |depth: u32, iops: f64| {
+            let (mut steps, mut points) = grown("x", &[1.0, 2.0, 3.0].map(|n| n * iops));
+            for (at, (step, point)) in (1u32..).zip(steps.iter_mut().zip(&mut points)) {
+                (step.policy, step.family) = (None, "4k".into());
+                (step.outstanding, step.latency_us.mean) =
+                    (Some(f64::from(depth * at)), Some(f64::from(depth)));
+                (point.family, point.outstanding) = (Some("4k".into()), step.outstanding);
+            }
+            (steps, points)
+        };
+        let (shallow, deep) = (of(2, 1e3), of(8, 5e3));
+        let options = Options { audited: true, ..Options::default() };
+        let groups = analyse([shallow.1, deep.1].concat(), &options).groups;
+        let told = growth(&[shallow.0, deep.0].concat(), &groups);
+        let of_depth =
+            |depth: &str| told.iter().find(|told| told.starts_with(&format!("4k, {depth} outst"))).unwrap();
+        assert!(of_depth("2").contains("3,000 IOPS") && of_depth("2").contains("mean 2.0 us"), "{told:?}");
+        assert!(of_depth("8").contains("15,000 IOPS") && of_depth("8").contains("mean 8.0 us"), "{told:?}");
+    }
+
+    #[test]
     fn what_a_written_byte_costs_is_told_where_every_copy_is_there() {
         let counts = |front: f64, log: f64, expected: Option<f64>| StorageCounts {
             seconds: 10.0,
@@ -245,8 +323,13 @@ mod tests {
         let steps = [step(counts(100.0, 225.0, Some(225.0))), step(counts(100.0, 112.0, None))];
         let told = counted(&steps);
         assert_eq!(told.len(), 1);
-        assert!(told[0].contains("2.25 were logged") && told[0].contains("(one window)"), "{told:?}");
-        let only_read = StorageCounts { read_at_owner: Some(1.0), ..counts(0.0, 0.0, Some(0.0)) };
-        assert!(counted(&[step(only_read)])[0].starts_with("100 % of the bytes"));
+        assert!(told[0].ends_with("2.25 in blocks of 4KiB (one window)"), "{told:?}");
+        let read = |share| step(StorageCounts { read_at_owner: Some(share), ..counts(0.0, 0.0, Some(0.0)) });
+        let apart = StepRow { unaligned_percent: 50, ..read(0.5) };
+        let told = counted(&[read(1.0), read(1.0), apart]);
+        assert!(
+            told[0].ends_with("network: 100 % (median of 2 windows); 50 % (50 % apart, one window)"),
+            "{told:?}"
+        );
     }
 }

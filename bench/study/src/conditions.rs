@@ -47,12 +47,21 @@ pub fn gone_in<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a str> {
     let Some(place) = study.condition.iter().position(|one| one.name == *condition) else { return gone };
     for fault in study.condition[..=place].iter().flat_map(|condition| &condition.actions) {
         match fault.what {
-            FaultKind::Kill | FaultKind::Freeze | FaultKind::Cut => _ = gone.insert(fault.node.as_str()),
+            FaultKind::Kill | FaultKind::Freeze => _ = gone.insert(fault.node.as_str()),
             FaultKind::Return => _ = gone.remove(fault.node.as_str()),
-            FaultKind::FailDevice | FaultKind::SlowDevice { .. } | FaultKind::Fill => {}
+            // Its clients are still there, and it serves them for what they are worth.
+            FaultKind::Cut | FaultKind::FailDevice | FaultKind::SlowDevice { .. } | FaultKind::Fill => {}
         }
     }
     gone
+}
+
+/// The nodes whose workers take no part in a condition.
+pub(crate) fn resting<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a str> {
+    match study.fleet.when_node_is_gone {
+        WhenNodeIsGone::Move => BTreeSet::new(),
+        WhenNodeIsGone::Rest => gone_in(study, condition),
+    }
 }
 
 /// That workers can rest whose node is gone, if the study says so.
@@ -68,6 +77,12 @@ fn restful(study: &Study) -> Result<(), StudyError> {
     if study.matrix.workers.is_some() || study.vary.workers.is_some() {
         return usage(
             "and the number of workers is varied: then there are two reasons why some rest. Write two studies",
+        );
+    }
+    let gone_first = study.condition.first().is_some_and(|first| !gone_in(study, &first.name).is_empty());
+    if gone_first && (study.load_line.is_some() || study.capacity.is_some()) {
+        return usage(
+            "searches are measured in the first condition, and in this one some rest: begin with one in which no node is gone",
         );
     }
     let names = node_names(study);

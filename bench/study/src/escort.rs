@@ -408,7 +408,7 @@ impl<W: Workers> Runner<'_, W> {
             return Ok(());
         };
         stage.enter(true, Vec::new(), &mut self.stop).await?;
-        self.place(step.unaligned_percent).await
+        self.place(step.unaligned_percent, step.condition.as_ref()).await
     }
 }
 

@@ -240,7 +240,7 @@ pub struct FleetSection {
     /// Size of each file that is created; 1GiB if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_size: Option<ByteSize>,
-    /// What workers do in a condition in which their node is gone (killed, frozen or cut off).
+    /// What workers do in a condition in which their node is gone (killed or frozen).
     #[serde(skip_serializing_if = "is_default")]
     pub when_node_is_gone: WhenNodeIsGone,
     /// Start no workers, but wait until this many have joined from other machines (`loadline worker`).

@@ -367,6 +367,18 @@ fn policies_share_one_cluster_that_has_room_for_all_of_them() {
     }
     let long = plan(&policy("one", "log = \"32MiB\"")).map(|_| ());
     assert_eq!(long, Ok(()), "4 MiB at once are as much as such a log takes");
+    let plan = |load: &str, san: &str| {
+        let text = format!(
+            "name = \"s\"\nprofiles = [\"{load}\"]\n[target]\nsan = {{ {san} }}\n[fleet]\nnodes = 2\ndisk_size = \"1GiB\"\n"
+        );
+        Plan::of(&parse("s.toml", &text).unwrap()).map(|_| ()).map_err(|error| error.message)
+    };
+    let small = "log = \"32MiB\"";
+    assert!(plan("B4100-T1-O1-W100-PS", small).unwrap_err().contains("4MiB are the most"));
+    assert_eq!(plan("B4100-T1-O1-W0-PS", small), Ok(()), "reads by shared memory may be longer");
+    let by_nbd = format!("{small}, access = \"nbd\"");
+    assert!(plan("B4100-T1-O1-W0-PS", &by_nbd).unwrap_err().contains("4MiB are the most"));
+    assert!(plan("B33000-T1-O1-W100-PS", "log = \"1GiB\"").unwrap_err().contains("32MiB are the most"));
 }
 
 #[test]

@@ -9,9 +9,8 @@ use loadline_load::{Disk, Job, Target, Verify, WritePermission};
 use loadline_profile::{Data, Extent, Profile};
 
 use crate::check::located;
-use crate::conditions::gone_in;
+use crate::conditions::resting;
 use crate::error::StudyError;
-use crate::file::WhenNodeIsGone;
 use crate::folder::manifest::{MadeFile, Manifest};
 use crate::goals::CeilingNode;
 use crate::name::Name;
@@ -252,10 +251,9 @@ impl Jobs<'_> {
             };
         }
         let mut workers = self.everybody();
-        let study = &self.manifest.study;
-        if let (Some(condition), WhenNodeIsGone::Rest) = (&step.condition, study.fleet.when_node_is_gone) {
-            let gone = gone_in(study, condition);
-            workers.retain(|index| !gone.contains(self.manifest.workers[*index].node.as_str()));
+        if let Some(condition) = &step.condition {
+            let resting = resting(&self.manifest.study, condition);
+            workers.retain(|index| !resting.contains(self.manifest.workers[*index].node.as_str()));
         }
         if let Some(count) = step.workers {
             workers = in_circle(&self.manifest.workers).into_iter().take(count as usize).collect();

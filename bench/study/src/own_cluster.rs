@@ -3,11 +3,14 @@
 use loadline_base::units::ByteSize;
 
 use crate::error::StudyError;
-use crate::file::{LEAST_LOG, Study};
+use crate::file::{Access, LEAST_LOG, Study};
 use crate::points::Point;
 
 /// The longest name of a policy whose volumes are called after it, characters: names of volumes have 64 at the most.
 const LONGEST_OF_VOLUMES: usize = 40;
+/// The most that is written at once to any volume.
+const MOST_AT_ONCE: ByteSize = ByteSize(32 << 20);
+
 /// What each replica holds free for writes in flight, or as much as its data: bytes.
 const MOST_FREE: u64 = 512 << 20;
 /// What a device takes beside its replicas, bytes, and more than enough.
@@ -105,14 +108,19 @@ pub(crate) fn aligned(study: &Study) -> Result<(), StudyError> {
 
 /// That no load writes more at once than the logs of its volumes take.
 pub(crate) fn for_logs(study: &Study, points: &[Point]) -> Result<(), StudyError> {
-    for point in points.iter().filter(|point| point.profile.write_percent > 0) {
+    for point in points {
         let Some(san) = study.san(point.policy.as_ref()) else { continue };
+        // Who comes by NBD is told what the most is, and reads no more either.
+        let by_nbd = san.access == Access::Nbd || point.unaligned_percent > 0;
+        if point.profile.write_percent == 0 && !by_nbd {
+            continue;
+        }
         // A seventh of a log may be in flight, headers included.
-        let most = ByteSize(san.log().0 / 8);
+        let most = MOST_AT_ONCE.min(ByteSize(san.log().0 / 8));
         if point.profile.block_size > most {
             return Err(StudyError::usage(format!(
-                "profile {}: it writes {} at once, and logs of {} take {most}: say a larger log in san = {{ ... }}, or a smaller \
-                 block_size",
+                "profile {}: it moves {} at once, and with logs of {} {most} are the most: say a larger log in san = {{ ... }}, or \
+                 a smaller block_size",
                 point.label,
                 point.profile.block_size,
                 san.log()

@@ -1,12 +1,14 @@
 //! What a run has its own cluster do: make the disks, and lead it from condition to condition.
 
+use loadline_fleet::WorkerInfo;
 use loadline_measure::audit::{Finding, FindingKind};
 
-use crate::conditions::Condition;
+use crate::conditions::{Condition, resting};
 use crate::error::StudyError;
 use crate::escort::has_faults;
 use crate::folder::RunFolder;
 use crate::folder::events::RunEvent;
+use crate::name::Name;
 use crate::plan::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
@@ -46,20 +48,28 @@ impl<W: Workers> Runner<'_, W> {
                 stage.enter(true, Vec::new(), &mut self.stop).await?;
             }
             self.entered = Some((0, 0));
-            self.place(step.unaligned_percent).await?;
+            self.place(step.unaligned_percent, step.condition.as_ref()).await?;
         }
         if step.unaligned_percent != self.unaligned_percent {
-            self.place(step.unaligned_percent).await?;
+            self.place(step.unaligned_percent, step.condition.as_ref()).await?;
         }
         Ok(())
     }
 
     /// Has the cluster serve each worker's volumes at its node, and of so many percent of the workers at another one.
-    pub(crate) async fn place(&mut self, unaligned_percent: u8) -> Result<(), StudyError> {
+    pub(crate) async fn place(
+        &mut self,
+        unaligned_percent: u8,
+        condition: Option<&Name>,
+    ) -> Result<(), StudyError> {
         let RunFolder { manifest, plan, .. } = &self.owned.folder;
         let Some(stage) = self.stage.as_ref().filter(|_| plan.cluster.is_some()) else { return Ok(()) };
-        let workers = &manifest.workers;
-        let placed = stage.volumes(&manifest.study, plan, workers, unaligned_percent, &mut self.stop).await?;
+        // Whether anybody serves the volumes of those that rest is of no concern to who is left.
+        let resting = condition.map(|name| resting(&manifest.study, name)).unwrap_or_default();
+        let at_work = |worker: &&WorkerInfo| !resting.contains(worker.node.as_str());
+        let workers: Vec<WorkerInfo> = manifest.workers.iter().filter(at_work).cloned().collect();
+        let placed =
+            stage.volumes(&manifest.study, plan, &workers, unaligned_percent, &mut self.stop).await?;
         (self.volumes, self.unaligned_percent) = (placed.0, unaligned_percent);
         Ok(())
     }
@@ -94,7 +104,7 @@ impl<W: Workers> Runner<'_, W> {
         stage.enter(from.is_none(), to_enter, &mut self.stop).await?;
         let health = stage.health(&mut self.stop).await?;
         let name = name.clone();
-        self.place(step.unaligned_percent).await?;
+        self.place(step.unaligned_percent, Some(&name)).await?;
         self.entered = Some((repeat, place));
         // The load that was put on before was of another condition.
         self.warm = None;

@@ -33,8 +33,8 @@ pub struct StorageCounts {
     /// Bytes that clients wrote, a second.
     #[serde(default)]
     pub front_write_bytes_per_s: f64,
-    /// What share of the bytes that clients read the node that owns the volume read from its own devices, 1 being all of
-    /// them; `null` where the load writes too, since what is destaged is read as well, or if it reads nothing.
+    /// What share of the bytes that were read came from the copy on the node that owns the volume, 1 being all of them, and not
+    /// over the network; `null` if nothing was read.
     #[serde(default)]
     pub read_at_owner: Option<f64>,
     /// Bytes written to the logs of all replicas, a second.
@@ -64,7 +64,7 @@ impl StorageCounts {
             front_iops: a_second(counted.front_reads.saturating_add(counted.front_writes)),
             front_bytes_per_s: a_second(counted.front_read_bytes.saturating_add(counted.front_write_bytes)),
             front_write_bytes_per_s: a_second(counted.front_write_bytes),
-            read_at_owner: nodes.read_at_owner().filter(|_| load.write_percent == 0),
+            read_at_owner: nodes.read_at_owner(),
             log_bytes_per_s: a_second(counted.log_write_bytes),
             expected_log_bytes_per_s: copies
                 .filter(|_| tells)
@@ -138,22 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_reads_from_its_own_devices_is_told_of_loads_that_only_read() {
-        let node = |front: u64, capacity: u64, log: u64| NodeCounters {
-            front_read_bytes: front,
-            capacity_read_bytes: capacity,
-            log_read_bytes: log,
+    fn reads_from_the_owners_copy_and_from_others_are_told_apart() {
+        let node = |read_here_bytes: u64, read_elsewhere_bytes: u64| NodeCounters {
+            read_here_bytes,
+            read_elsewhere_bytes,
             ..NodeCounters::default()
         };
-        let share = |nodes: &[NodeCounters], write_percent: u8| {
-            let load = Profile { write_percent, ..Profile::default() };
-            StorageCounts::of(&of_nodes(nodes), 1.0, &load, None).read_at_owner
+        let share = |nodes: &[NodeCounters]| {
+            StorageCounts::of(&of_nodes(nodes), 1.0, &Profile::default(), None).read_at_owner
         };
-        assert_eq!(share(&[node(100, 60, 40), node(100, 100, 0)], 0), Some(1.0));
-        assert_eq!(share(&[node(100, 0, 0), node(0, 100, 0)], 0), Some(0.0), "the other one has the copy");
-        assert_eq!(share(&[node(100, 50, 0), node(0, 50, 0)], 0), Some(0.5));
-        assert_eq!(share(&[node(100, 100, 0)], 30), None, "a destage reads too");
-        assert_eq!(share(&[node(0, 0, 0)], 0), None);
+        assert_eq!(share(&[node(100, 0), node(100, 0)]), Some(1.0));
+        assert_eq!(share(&[node(0, 100), node(0, 100)]), Some(0.0), "each reads all from the other");
+        assert_eq!(share(&[node(300, 100), node(0, 0)]), Some(0.75));
+        assert_eq!(share(&[node(0, 0)]), None);
     }
 
     #[test]

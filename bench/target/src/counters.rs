@@ -43,8 +43,10 @@ pub struct NodeCounters {
     pub capacity_write_bytes: u64,
     /// Bytes that its replicas read from there.
     pub capacity_read_bytes: u64,
-    /// Bytes that its replicas read from their logs.
-    pub log_read_bytes: u64,
+    /// Bytes that the volumes that it owns asked of the copy that it has itself.
+    pub read_here_bytes: u64,
+    /// Bytes that they asked of copies on other nodes.
+    pub read_elsewhere_bytes: u64,
     /// CPU time of its process, seconds.
     pub cpu_s: f64,
 }
@@ -68,16 +70,12 @@ impl Counters {
         })
     }
 
-    /// What share of the bytes that clients read the same node read from its own devices, 1 being all of them: read from the
-    /// copy that is there, and not over the network. `None` if nothing was read. Right where nothing is written: a destage
-    /// reads too.
+    /// What share of the bytes that volumes read came from the copy on the node that owns them, 1 being all of them, and not over
+    /// the network. `None` if nothing was read.
     pub fn read_at_owner(&self) -> Option<f64> {
-        let read = self.nodes.values().map(|node| node.front_read_bytes).sum::<u64>();
-        let own = |node: &NodeCounters| {
-            node.front_read_bytes.min(node.capacity_read_bytes.saturating_add(node.log_read_bytes))
-        };
-        let own = self.nodes.values().map(own).sum::<u64>();
-        (read > 0).then(|| own as f64 / read as f64)
+        let total = self.total();
+        let all = total.read_here_bytes.saturating_add(total.read_elsewhere_bytes);
+        (all > 0).then(|| total.read_here_bytes as f64 / all as f64)
     }
 
     /// All nodes together.
@@ -107,7 +105,8 @@ impl NodeCounters {
             log_write_bytes: count(self.log_write_bytes, other.log_write_bytes)?,
             capacity_write_bytes: count(self.capacity_write_bytes, other.capacity_write_bytes)?,
             capacity_read_bytes: count(self.capacity_read_bytes, other.capacity_read_bytes)?,
-            log_read_bytes: count(self.log_read_bytes, other.log_read_bytes)?,
+            read_here_bytes: count(self.read_here_bytes, other.read_here_bytes)?,
+            read_elsewhere_bytes: count(self.read_elsewhere_bytes, other.read_elsewhere_bytes)?,
             cpu_s: seconds(self.cpu_s, other.cpu_s),
         })
     }
@@ -120,7 +119,7 @@ impl NodeCounters {
             // Classes of histograms are most of the page, and nothing of them is needed.
             let name = line.split(['{', ' ']).next().unwrap_or_default();
             let is_wanted =
-                [FRONT_COUNT, FRONT_BYTES, FRONT_ERRORS, BACK_COUNT, BACK_BYTES, CPU].contains(&name);
+                [FRONT_COUNT, FRONT_BYTES, FRONT_ERRORS, BACK_COUNT, BACK_BYTES, READ, CPU].contains(&name);
             if !is_wanted {
                 continue;
             }
@@ -128,7 +127,9 @@ impl NodeCounters {
             if sample.label("volume").is_some_and(is_filler) {
                 continue;
             }
-            let of = (sample.label("area").unwrap_or_default(), sample.label("op").unwrap_or_default());
+            // Where from, of what volumes read.
+            let op = sample.label("op").or(sample.label("from")).unwrap_or_default();
+            let of = (sample.label("area").unwrap_or_default(), op);
             let field = match (name, of.0, of.1) {
                 (CPU, _, _) => {
                     any_cpu = true;
@@ -142,9 +143,10 @@ impl NodeCounters {
                 (FRONT_ERRORS, _, _) => &mut node.front_errors,
                 (BACK_COUNT, "log", "write") => &mut node.log_writes,
                 (BACK_BYTES, "log", "write") => &mut node.log_write_bytes,
-                (BACK_BYTES, "log", "read") => &mut node.log_read_bytes,
                 (BACK_BYTES, "capacity", "write") => &mut node.capacity_write_bytes,
                 (BACK_BYTES, "capacity", "read") => &mut node.capacity_read_bytes,
+                (READ, _, "here") => &mut node.read_here_bytes,
+                (READ, _, "elsewhere") => &mut node.read_elsewhere_bytes,
                 _ => continue,
             };
             let more = sample.count().ok_or_else(|| format!("\"{line}\" counts nothing whole"))?;
@@ -160,6 +162,7 @@ const FRONT_BYTES: &str = "loadline_frontend_bytes_total";
 const FRONT_ERRORS: &str = "loadline_frontend_errors_total";
 const BACK_COUNT: &str = "loadline_backend_seconds_count";
 const BACK_BYTES: &str = "loadline_backend_bytes_total";
+const READ: &str = "loadline_volume_read_bytes_total";
 const CPU: &str = "loadline_cpu_seconds_total";
 
 /// Counters travel as floating point: beyond this not every whole number is one.
@@ -261,6 +264,8 @@ loadline_backend_bytes_total{volume="a",replica="1",device="1",area="log",op="re
 loadline_backend_bytes_total{volume="a",replica="1",device="1",area="capacity",op="write"} 4608
 loadline_backend_bytes_total{volume="a",replica="1",device="1",area="capacity",op="read"} 8192
 loadline_backend_seconds_count{volume="a",replica="1",device="1",area="log",op="write"} 2
+loadline_volume_read_bytes_total{volume="a",from="here"} 4096
+loadline_volume_read_bytes_total{volume="a",from="elsewhere"} 12288
 loadline_clients 3
 loadline_cpu_seconds_total{part="loop-0"} 1.25
 loadline_cpu_seconds_total{part="other"} 0.5
@@ -277,7 +282,8 @@ loadline_cpu_seconds_total{part="other"} 0.5
             log_write_bytes: 18432,
             capacity_write_bytes: 4608,
             capacity_read_bytes: 8192,
-            log_read_bytes: 0,
+            read_here_bytes: 4096,
+            read_elsewhere_bytes: 12288,
             cpu_s: 1.75,
         }
     }

@@ -14,6 +14,8 @@ use crate::error::TargetError;
 const PREFIX: &str = "loadline-filler-";
 /// Bytes of the largest part of a volume that is one replica: a larger volume has several, each with a log.
 const GROUP: u64 = 16 << 30;
+/// The log of each: the least, with which the SAN says what there is room for.
+const LOG: ByteSize = ByteSize(32 << 20);
 /// Volumes are whole blocks of so many bytes.
 const BLOCK: u64 = 4096;
 /// How long a node may take to remove the replicas of a volume that was deleted.
@@ -31,7 +33,7 @@ fn filled_node(volume: &str) -> Option<&str> {
 
 impl Cluster {
     /// Takes what is free on a node's device: all that the SAN still promises, written with data that nothing makes smaller.
-    /// Nothing is done if there is no room for another volume.
+    /// An error if there is no room for another volume: then there is nothing to be done.
     pub(crate) fn fill_device(&self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
         let filled = self.take_room(index, stop);
         filled.inspect_err(|_| {
@@ -47,8 +49,15 @@ impl Cluster {
             // A cluster of this machine gives each node one device.
             let here = devices.iter().filter(|device| device.node == node.name);
             let size = here.map(|device| device.room).max().unwrap_or(0).min(GROUP) / BLOCK * BLOCK;
-            if size == 0 {
-                break;
+            match (size, number) {
+                (0, 0) => {
+                    let node = &node.name;
+                    return Err(TargetError::failed(format!(
+                        "nothing is free on the devices of {node}: they are as full as they get"
+                    )));
+                }
+                (0, _) => break,
+                _ => {}
             }
             self.write_filler(index, number, size, stop)?;
         }
@@ -69,7 +78,7 @@ impl Cluster {
             size: ByteSize(size),
             copies: 1,
             stripes: 1,
-            log: None,
+            log: Some(LOG),
             node: node.clone(),
         };
         let disk = self.volume(&volume)?;

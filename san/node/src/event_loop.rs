@@ -52,7 +52,7 @@ use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica
 use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
 use loadline_san_core::volume::{self, Event};
-use loadline_san_device::pool::{Blocks, Class, Pool};
+use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Class, Pool};
 use loadline_san_device::uring::{For, Uring, UringError, UringOptions};
 use loadline_san_export::asked::Asked;
 use loadline_san_protocol::ClusterId;
@@ -489,6 +489,12 @@ impl EventLoop {
             let Some(served) = self.volumes.get_mut(&id) else { break };
             match action {
                 volume::Action::Send { to, header, message } => {
+                    if let ToReplica::Read { blocks, .. } = &message {
+                        let front = &mut served.front_end;
+                        let here = to == self.options.me.node;
+                        let bytes = if here { &mut front.read_here } else { &mut front.read_elsewhere };
+                        *bytes += u64::from(*blocks) * BLOCK_BYTES as u64;
+                    }
                     if to == self.options.me.node {
                         self.local.push_back(Local::ToReplica(header, message));
                     } else if let Some(peer) = self.peers.get_mut(&to)

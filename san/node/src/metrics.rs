@@ -101,6 +101,18 @@ impl Node {
             }
         }
         page.ios("frontend", "what clients asked of volumes that this node owns", &ios);
+        page.metric(
+            "loadline_volume_read_bytes_total",
+            "counter",
+            "Bytes that were asked of the copy on this node, and of copies elsewhere, by the volumes that it owns.",
+        );
+        for (name, of) in &volumes {
+            let front = &of.front_end;
+            for (from, bytes) in [("here", front.read_here), ("elsewhere", front.read_elsewhere)] {
+                let labels = [("volume", name.as_str()), ("from", from)];
+                page.value("loadline_volume_read_bytes_total", &labels, bytes as f64);
+            }
+        }
         page.metric("loadline_volume_unanswered", "gauge", "Requests of clients that are not answered.");
         for (name, of) in &volumes {
             page.value("loadline_volume_unanswered", &[("volume", name)], of.unanswered as f64);

@@ -64,6 +64,10 @@ pub struct FrontEnd {
     pub trim: Count,
     /// Flushes.
     pub flush: Count,
+    /// Bytes that were asked of the copy on this node, for clients and for whatever else reads.
+    pub read_here: u64,
+    /// Bytes that were asked of copies on other nodes.
+    pub read_elsewhere: u64,
 }
 
 /// What a replica has asked of one of its areas.

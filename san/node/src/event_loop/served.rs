@@ -25,6 +25,12 @@ pub fn most_in_flight(log_bytes: u64) -> u64 {
     (log_bytes / (LOG_TIMES * LOGGED)).clamp(1, MOST_TOGETHER)
 }
 
+/// Blocks of a piece of what has no data, and how many of their headers are as long as a block.
+const PIECE: u64 = 256;
+const PIECES_OF_BLOCK: u64 = 8;
+/// Blocks that the pieces of one request are counted as at the most: of a trim 1 GiB is under way at a time.
+const MOST_OF_PIECES: u64 = 128;
+
 /// What comes of a client's request.
 pub(super) enum Begun {
     /// It may begin.
@@ -127,8 +133,9 @@ impl Served {
         let (_, asked) = self.waiting.front()?;
         let (blocks, most) = (blocks_of(asked), self.open.most_in_flight);
         // One that begins in the middle of a block has one more.
-        if blocks > most + 1 {
+        if matches!(asked.what, What::Write(_)) && blocks > most + 1 {
             let (client, asked) = self.waiting.pop_front()?;
+            self.front_end.write.errors += 1;
             return Some(Begun::TooLong(client, asked.slot));
         }
         let fits = self.blocks + blocks <= most && self.at_work.len() < MOST_AT_WORK;
@@ -212,7 +219,11 @@ impl Served {
 fn blocks_of(asked: &Asked) -> u64 {
     match asked.what {
         What::Write(_) => u64::from(asked.sectors).div_ceil(SECTORS) + 1,
-        What::WriteZeroes | What::Read => 2,
-        What::Trim | What::Flush => 0,
+        What::Read => 2,
+        // What has no data is in a log as a header for each piece, and of a very long one not all at once.
+        What::WriteZeroes | What::Trim => {
+            2 + (u64::from(asked.sectors) / SECTORS / PIECE / PIECES_OF_BLOCK).min(MOST_OF_PIECES)
+        }
+        What::Flush => 0,
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{Active, Part, Stage, Work};
+use super::{Active, Part, Stage, State, Work};
 use crate::ids::ReplicaId;
 use crate::layout::{Layout, Piece};
 use crate::lease::Moment;
@@ -13,6 +13,11 @@ use crate::message::{Content, Job, Rotten, ToReplica};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::{Action, Ask, Context, Failure, Request, RequestId};
+
+/// Blocks of a read that are written anew together if one of them is rotten: 64 KiB.
+const MENDED_TOGETHER: u64 = 16;
+/// Blocks that reads have written anew at a time, 2 MiB: beside what clients have in flight it is little, in the smallest log too.
+const MOST_MENDED: u64 = 512;
 
 impl<D: Clone> Active<D> {
     /// Reads these blocks of the volume.
@@ -89,12 +94,19 @@ impl<D: Clone> Active<D> {
         let open =
             |replica: &&ReplicaId| self.links.iter().any(|link| link.replica == **replica && link.is_open());
         part.since = now;
-        let Some(replica) = candidates.find(open) else { return };
-        part.asked = Some(*replica);
+        let Some(replica) = candidates.find(open).copied() else { return };
+        self.ask_of(c, slot, index, replica, out);
+    }
+
+    /// Asks this member for a part.
+    fn ask_of(&mut self, c: &Context, slot: u32, index: usize, replica: ReplicaId, out: &mut Vec<Action<D>>) {
+        let job = &mut self.jobs.slots[slot as usize];
+        let part = &mut job.parts[index];
+        part.asked = Some(replica);
         let (block, blocks) = (part.piece.block, part.piece.blocks as u32);
         let message =
             ToReplica::Read { job: Job { slot, turn: job.turn, part: index as u32 }, block, blocks };
-        if let Some(link) = self.links.iter().find(|link| link.replica == *replica) {
+        if let Some(link) = self.links.iter().find(|link| link.replica == replica) {
             link.send(c, message, out);
         }
     }
@@ -192,12 +204,53 @@ impl<D: Clone> Active<D> {
             self.enter(id.slot, Access::Exclusive);
             return;
         }
+        if part.piece.blocks > MENDED_TOGETHER {
+            // Which of them it is: only what is near it is written anew, and not all that was asked for at once.
+            self.ask_in_parts(c, now, id, from, out);
+            return;
+        }
         part.rotten.push(from);
         if self.is_hopeless(id.slot, id.part as usize) {
             self.split_or_end(c, now, id.slot, id.part as usize, out);
         } else {
             self.ask(c, now, id.slot, id.part as usize, out);
         }
+    }
+
+    /// A member has not got all of a part whole: it is asked for the part again, some blocks at a time.
+    fn ask_in_parts(&mut self, c: &Context, now: Moment, id: Job, from: ReplicaId, out: &mut Vec<Action<D>>) {
+        let (slot, index) = (id.slot, id.part as usize);
+        let (Piece { group, block, blocks }, at) = {
+            let part = &self.jobs.slots[slot as usize].parts[index];
+            (part.piece, part.at)
+        };
+        let each = (0..blocks).step_by(MENDED_TOGETHER as usize).map(|n| Part {
+            piece: Piece { group, block: block + n, blocks: MENDED_TOGETHER.min(blocks - n) },
+            at: at + n,
+            asked: None,
+            since: now,
+            done: false,
+            rotten: Vec::new(),
+            content: None,
+        });
+        self.split(slot, index, each.collect());
+        for part in 0..self.jobs.slots[slot as usize].parts.len() {
+            let state = &self.jobs.slots[slot as usize].parts[part];
+            let is_new = (block..block + blocks).contains(&state.piece.block) && state.piece.group == group;
+            match (state.done, is_new) {
+                (true, _) => {}
+                (false, true) => self.ask_of(c, slot, part, from, out),
+                (false, false) => self.ask(c, now, slot, part, out),
+            }
+        }
+    }
+
+    /// Puts several parts in the place of one. All of them have other numbers then, and what was asked is not waited for.
+    fn split(&mut self, slot: u32, index: usize, parts: Vec<Part<D>>) {
+        let job = &mut self.jobs.slots[slot as usize];
+        job.pending += parts.len() as u32 - 1;
+        job.parts.splice(index..=index, parts);
+        job.turn = job.turn.wrapping_add(1);
     }
 
     /// Whether no member has a part whole. Members may have gone since it was asked for.
@@ -216,7 +269,7 @@ impl<D: Clone> Active<D> {
         index: usize,
         out: &mut Vec<Action<D>>,
     ) {
-        let job = &mut self.jobs.slots[slot as usize];
+        let job = &self.jobs.slots[slot as usize];
         let part = &job.parts[index];
         if part.piece.blocks == 1 {
             match job.work {
@@ -240,22 +293,32 @@ impl<D: Clone> Active<D> {
             rotten: Vec::new(),
             content: None,
         });
-        job.parts.splice(index..=index, single);
-        job.pending += blocks as u32 - 1;
-        // The parts have other numbers now.
-        job.turn = job.turn.wrapping_add(1);
-        for part in 0..job.parts.len() {
+        self.split(slot, index, single.collect());
+        for part in 0..self.jobs.slots[slot as usize].parts.len() {
             if !self.jobs.slots[slot as usize].parts[part].done {
                 self.ask(c, now, slot, part, out);
             }
         }
     }
 
-    /// All is read. What was found rotten somewhere is written anew, to all.
+    /// All is read. What was found rotten somewhere is written anew, to all; what would be too much at once is left as it is, for
+    /// the next read or the scrub that finds it.
     fn repair(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
+        let under_way = |job: &State<D>| match job.stage {
+            Stage::Repairing => u64::from(job.pending) * MENDED_TOGETHER,
+            _ => 0,
+        };
+        let others: u64 = self.jobs.slots.iter().map(under_way).sum();
         let job = &mut self.jobs.slots[slot as usize];
+        // Whatever else reads with care is a few blocks, and does it for their sake.
+        let is_read = matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
+        let mut room = if is_read { MOST_MENDED.saturating_sub(others) } else { u64::MAX };
         let mut entries = Vec::new();
         for part in job.parts.iter_mut().filter(|part| !part.rotten.is_empty()) {
+            if room < part.piece.blocks {
+                break;
+            }
+            room -= part.piece.blocks;
             let content = part.content.clone().expect("all is read");
             let rotten = std::mem::take(&mut part.rotten);
             for entry in content.entries(part.piece.block, part.piece.blocks as u32) {

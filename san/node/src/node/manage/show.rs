@@ -10,7 +10,7 @@ use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::volumes::LOG;
+use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
 use crate::config::catalog::{Catalog, ReplicaState, Volume, VolumeState};
 use crate::node::Node;
@@ -110,7 +110,7 @@ pub struct DeviceView {
     pub bytes: u64,
     /// Bytes of them that are promised to replicas.
     pub promised: u64,
-    /// Bytes of the largest replica for which it has room.
+    /// Bytes of the largest replica with the least log for which it has room.
     pub room: u64,
     /// Replicas that it has.
     pub replicas: usize,
@@ -161,7 +161,7 @@ impl Node {
             path: device.path.display().to_string(),
             bytes: room::capacity(device.bytes) * BLOCK,
             promised: placed.promised * BLOCK,
-            room: room::largest(placed.capacity.saturating_sub(placed.promised), LOG, device.bytes),
+            room: room::largest(placed.capacity.saturating_sub(placed.promised), LEAST_LOG, device.bytes),
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.device == *id).count(),
             draining: device.draining,
             replaced_by: device.replaced_by,

@@ -25,7 +25,7 @@ const GROUP: u64 = 4 << 20;
 /// Bytes of a replica's log, if nothing else is said.
 pub(super) const LOG: u64 = 256 << 20;
 /// And at the least: 4 MiB are in flight at once then.
-const LEAST_LOG: u64 = 32 << 20;
+pub(super) const LEAST_LOG: u64 = 32 << 20;
 /// How long replicas may take to be made.
 const MADE: Duration = Duration::from_secs(60);
 /// How long a volume may take to be served.
