@@ -33,6 +33,7 @@ mod memory;
 pub mod nbd;
 mod open;
 mod pace;
+pub mod rbd;
 mod record;
 mod run;
 mod sweep;
