@@ -29,8 +29,8 @@ const LEAD: Nanos = Nanos(100_000_000);
 
 /// Put a load on disks and print what they did with it.
 ///
-/// A disk is a file, a block device, a server's (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET), or null:SIZE,
-/// which completes at once and measures the generator itself.
+/// A disk is a file, a block device, a server's (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET), an image
+/// of a Ceph cluster (rbd:POOL/IMAGE?user=NAME&conf=PATH&keyring=PATH&namespace=NAME), or null:SIZE, which completes at once and measures the generator itself.
 /// I/O is direct (past the page cache) and by io_uring, unless that is refused.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -41,7 +41,7 @@ const LEAD: Nanos = Nanos(100_000_000);
     Profile names: B<block in KiB>-T<threads per disk>-O<outstanding per thread>-W<write percent>-P<R random, \
     S sequential, SI sequential interleaved>. See also: loadline profile show NAME.")]
 pub(crate) struct Args {
-    /// Files, block devices, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, or null:SIZE.
+    /// Files, block devices, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, rbd:POOL/IMAGE, or null:SIZE.
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<Target>,
     /// A name such as B4-T2-O32-W30-PR, or a file with a TOML profile, a fio job or a DISKSPD command line.

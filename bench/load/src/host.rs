@@ -37,7 +37,7 @@ pub struct Inventory {
 pub struct DiskInventory {
     /// The target, as it was named.
     pub target: String,
-    /// `file`, `block device` or `null`.
+    /// `file`, `block device`, `NBD`, `vhost-user`, `Ceph RBD` or `null`.
     pub kind: String,
     /// The file system that holds it, and its mount options.
     pub file_system: Option<String>,
@@ -93,6 +93,10 @@ impl DiskInventory {
             }
             Target::Vhost(_) => {
                 found.kind = "vhost-user".into();
+                return found;
+            }
+            Target::Rbd(_) => {
+                found.kind = "Ceph RBD".into();
                 return found;
             }
             Target::Null(_) => {

@@ -34,6 +34,7 @@ pub mod memory;
 pub mod nbd;
 mod open;
 mod pace;
+pub mod rbd;
 mod record;
 mod run;
 mod sweep;

@@ -21,6 +21,8 @@ use crate::in_use::{Identity, holder_of, holder_of_locks};
 use crate::made::FileIdentity;
 use crate::nbd::connect;
 use crate::nbd::uri::NbdUri;
+use crate::rbd::disk::RbdDisk;
+use crate::rbd::uri::RbdUri;
 use crate::target::{Disk, Target, WritePermission};
 use crate::vhost::{VhostDisk, Wanted};
 use crate::{direct, extents, sweep};
@@ -40,10 +42,12 @@ pub(crate) enum Way {
     Nbd(NbdUri),
     /// By a connection to its server, which all threads share.
     Vhost(Arc<VhostDisk>),
+    /// An open image, which all threads share.
+    Rbd(Arc<RbdDisk>),
 }
 
-/// An open disk, locked against other users; but a server's: NBD knows no locks, and a vhost-user server has one
-/// front-end.
+/// An open disk, locked against other users; but a server's: NBD knows no locks, a vhost-user server has one
+/// front-end, and of an image it was looked who else has it open.
 #[derive(Debug)]
 pub(crate) struct OpenDisk {
     /// As it was named.
@@ -92,6 +96,7 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
         }
         Target::Nbd(uri) => return open_nbd(disk, uri, profile, write),
         Target::Vhost(socket) => return open_vhost(disk, socket, profile, write),
+        Target::Rbd(uri) => return open_rbd(disk, uri, profile, write),
         Target::Path(path) => path,
     };
     let name = path.display().to_string();
@@ -160,6 +165,16 @@ fn open_vhost(disk: &Disk, socket: &Path, profile: &Profile, write: bool) -> Res
     Ok(OpenDisk { name, way: Way::Vhost(Arc::new(vhost)), size, in_memory: false, direct: true, unwritten })
 }
 
+/// Opens an image of a Ceph cluster. Without a cache, each write is durable when it is answered.
+fn open_rbd(disk: &Disk, uri: &RbdUri, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
+    let name = disk.target.to_string();
+    may_write_to_server(disk, write)?;
+    check_alignment(&name, profile, 512)?;
+    let rbd = RbdDisk::open(uri, write)?;
+    let (size, unwritten) = (ByteSize(rbd.bytes), ByteSize(0));
+    Ok(OpenDisk { name, way: Way::Rbd(Arc::new(rbd)), size, in_memory: false, direct: true, unwritten })
+}
+
 /// What a server has was not made by us.
 fn may_write_to_server(disk: &Disk, write: bool) -> Result<(), LoadError> {
     if !write || disk.writes == WritePermission::Destroy {
@@ -188,7 +203,7 @@ pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examin
     let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
     let open = open_as(&disk, profile, false, alone)?;
     let identity = match &open.way {
-        Way::Null | Way::Nbd(_) | Way::Vhost(_) => None,
+        Way::Null | Way::Nbd(_) | Way::Vhost(_) | Way::Rbd(_) => None,
         Way::File(file) => {
             let failed = |e: Errno| LoadError::failed(format!("{target} cannot be looked at: {}", e.desc()));
             let stat = fstat(file).map_err(failed)?;

@@ -130,7 +130,7 @@ pub struct Outcome {
     pub cpu: CpuTime,
     /// What a reader should know, the audit's findings not included.
     pub findings: Vec<Finding>,
-    /// Which engine ran, in words: `io_uring`, `vhost-user`, `threads`, `null`; and [`LOOKING`].
+    /// Which engine ran, in words: `io_uring`, `vhost-user`, `librbd`, `threads`, `null`; and [`LOOKING`].
     pub engine: String,
     /// What the checks of blocks found, if verifying.
     pub verify: Option<VerifyReport>,

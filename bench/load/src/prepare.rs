@@ -17,6 +17,7 @@ use crate::engine::Memory;
 use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::{MOST_THREADS, PoolEngine};
+use crate::engine::rbd::RbdEngine;
 use crate::engine::uring::{self, UringEngine, Waiting};
 use crate::engine::vhost::VhostEngine;
 use crate::error::LoadError;
@@ -136,7 +137,7 @@ impl Prepared {
             let space = Arc::new(Space::new(profile, open.size, &open.name)?);
             if let (Purpose::Scan(_), false, Way::File(file)) = (purpose, open.direct, &open.way) {
                 findings.push(leave_the_cache(file, &open.name));
-            } else if matches!(open.way, Way::Nbd(_) | Way::Vhost(_))
+            } else if matches!(open.way, Way::Nbd(_) | Way::Vhost(_) | Way::Rbd(_))
                 && purpose == Purpose::Load
                 && profile.write_percent < 100
             {
@@ -200,7 +201,7 @@ impl Prepared {
             sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)?;
             match disk.open.way {
                 // Only of what this connection wrote is it certain that its flush makes it durable.
-                Way::Nbd(_) | Way::Vhost(_) => sweep::flush(&mut *engine, &disk.open.name),
+                Way::Nbd(_) | Way::Vhost(_) | Way::Rbd(_) => sweep::flush(&mut *engine, &disk.open.name),
                 Way::Null | Way::File(_) => Ok(()),
             }
         });
@@ -289,6 +290,10 @@ impl Prepared {
             Way::Null => return Ok(Box::new(NullEngine::new(memory, sweep::DEPTH))),
             Way::File(file) => Arc::clone(file),
             Way::Vhost(_) => unreachable!("it was just looked at"),
+            Way::Rbd(rbd) => {
+                let made = RbdEngine::new(Arc::clone(rbd), memory, sweep::DEPTH, false);
+                return Ok(Box::new(made.map_err(error)?));
+            }
             Way::Nbd(uri) => {
                 let connected = connect::connect(uri)?;
                 let made = NbdEngine::new(connected, memory, sweep::DEPTH, false, false);

@@ -31,7 +31,7 @@ pub struct BenchResult {
     pub profile: Profile,
     /// Where the random numbers began.
     pub seed: u64,
-    /// Who handed the I/Os to the kernel: `io_uring`, `vhost-user`, `threads` or `null`; and whether it looked for completions before sleeping.
+    /// Who handed the I/Os to the kernel: `io_uring`, `vhost-user`, `librbd`, `threads` or `null`; and whether it looked for completions before sleeping.
     pub engine: String,
     /// The figures of the window.
     #[serde(flatten)]

@@ -157,6 +157,7 @@ impl Prepared {
         let engine = match self.engine {
             _ if all(|way| matches!(way, Way::Null)) => "null",
             _ if all(|way| matches!(way, Way::Vhost(_))) => "vhost-user",
+            _ if all(|way| matches!(way, Way::Rbd(_))) => "librbd",
             Chosen::Uring => "io_uring",
             Chosen::Threads => "threads",
         };

@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::LoadError;
 pub use crate::made::{FileIdentity, check_room, free_space, make_file, remove_file};
 use crate::nbd::uri::NbdUri;
+use crate::rbd::uri::RbdUri;
 
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "vhost-user:/run/vm-1.sock", "null:1GiB"]))]
+#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "vhost-user:/run/vm-1.sock", "rbd:vms/disk-1?user=bench", "null:1GiB"]))]
 pub enum Target {
     /// A regular file or a block device.
     Path(PathBuf),
@@ -23,6 +24,8 @@ pub enum Target {
     Nbd(NbdUri),
     /// A disk that a vhost-user-blk server has, by its socket.
     Vhost(PathBuf),
+    /// An image of a Ceph cluster.
+    Rbd(RbdUri),
     /// A disk of this size that completes everything at once: it measures the generator itself.
     Null(ByteSize),
 }
@@ -54,7 +57,7 @@ impl Target {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Target::Path(path) => Some(path),
-            Target::Nbd(_) | Target::Vhost(_) | Target::Null(_) => None,
+            Target::Nbd(_) | Target::Vhost(_) | Target::Rbd(_) | Target::Null(_) => None,
         }
     }
 }
@@ -81,12 +84,13 @@ impl FromStr for Target {
                 }
                 Ok(Target::Vhost(PathBuf::from(path)))
             }
+            Some(("rbd", _)) => text.parse().map(Target::Rbd),
             Some((scheme, rest)) if scheme.starts_with("nbd") && rest.starts_with("//") => {
                 text.parse().map(Target::Nbd)
             }
             Some((scheme, rest)) if rest.starts_with("//") => Err(LoadError::usage(format!(
                 "target \"{text}\": nothing here opens {scheme}://; give a file, a block device, nbd://HOST/EXPORT, \
-                 nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, or null:SIZE"
+                 nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, rbd:POOL/IMAGE, or null:SIZE"
             ))),
             _ if text.is_empty() => {
                 Err(LoadError::usage("a target without a name: give a file or a block device"))
@@ -102,6 +106,7 @@ impl fmt::Display for Target {
             Target::Path(path) => path.display().fmt(f),
             Target::Nbd(uri) => uri.fmt(f),
             Target::Vhost(socket) => write!(f, "vhost-user:{}", socket.display()),
+            Target::Rbd(uri) => uri.fmt(f),
             Target::Null(size) => write!(f, "null:{size}"),
         }
     }
@@ -134,10 +139,14 @@ mod tests {
             "nbd://host:10809/x",
             "nbd+unix:///x?socket=/s",
             "vhost-user:/run/s",
+            "rbd:pool/x",
+            "rbd:pool/x?user=u&conf=/c",
         ] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
-        for text in ["", "vhost-user:", "null:", "null:0", "null:x", "nbds://host/x", "rbd://pool/x"] {
+        for text in
+            ["", "vhost-user:", "null:", "null:0", "null:x", "nbds://host/x", "rbd:pool", "iscsi://host/x"]
+        {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
     }

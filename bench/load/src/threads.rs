@@ -20,6 +20,7 @@ use crate::data::{self, Stamp};
 use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::PoolEngine;
+use crate::engine::rbd::RbdEngine;
 use crate::engine::uring::{UringEngine, Waiting};
 use crate::engine::vhost::VhostEngine;
 use crate::engine::{Engine as _, Memory};
@@ -238,6 +239,9 @@ impl Making {
             (Way::Vhost(disk), _) => {
                 run_with!(memory.and_then(|m| VhostEngine::new(Arc::clone(disk), m, slots, self.waiting)))
             }
+            (Way::Rbd(disk), _) => run_with!(memory.and_then(|m| {
+                RbdEngine::new(Arc::clone(disk), m, slots, self.waiting == Waiting::Spins)
+            })),
             (Way::Null, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
             (Way::File(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
                 UringEngine::new(Arc::clone(file), m, slots, self.in_memory, self.waiting)

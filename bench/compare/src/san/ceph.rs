@@ -14,7 +14,7 @@ struct Ceph {
 }
 
 /// What starts and stops it.
-const SCRIPT: &str = include_str!("ceph.sh");
+const SCRIPT: &str = include_str!("../../../../tests/peers/ceph-mini.sh");
 
 impl Ceph {
     fn start(folder: &Path, mib: u64) -> Result<Ceph, String> {

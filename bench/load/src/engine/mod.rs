@@ -1,4 +1,4 @@
-//! Who hands I/Os to the kernel, or to a server. Five engines, one shape:
+//! Who hands I/Os to the kernel, or to a server. Six engines, one shape:
 //!
 //! ```text
 //!            push(slot, I/O) … push … wait(at least n, at most t) … reap → (slot, result) …
@@ -6,6 +6,7 @@
 //!   pool     a queue                    threads with pread and pwrite, where io_uring is refused
 //!   nbd      a ring and a connection     an NBD server
 //!   vhost    a queue in shared memory    a vhost-user-blk server
+//!   rbd      a call for each I/O       librbd: a Ceph cluster
 //!   null     a list                     nobody: what is pushed has completed
 //! ```
 //!
@@ -15,6 +16,7 @@
 pub(crate) mod nbd;
 pub(crate) mod null;
 pub(crate) mod pool;
+pub(crate) mod rbd;
 pub(crate) mod uring;
 pub(crate) mod vhost;
 
