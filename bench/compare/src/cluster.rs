@@ -1,5 +1,6 @@
 //! A cluster that loses nodes under a fleet, and what measuring with a fleet costs: what `./dev bench cluster` runs.
 
+mod beside_ceph;
 mod faults;
 mod resync;
 mod streaming;
@@ -20,10 +21,10 @@ pub(crate) struct Setting<'a> {
     pub(crate) seed: u64,
 }
 
-/// The names of all of them.
-const NAMES: [&str; 3] = ["faults", "resync", "streaming"];
+/// The names of all of them. What needs Ceph is measured only if it is named.
+const NAMES: [&str; 4] = ["faults", "resync", "streaming", "ceph"];
 
-/// Measures what is wanted: all, if nothing is named.
+/// Measures what is wanted: all, if nothing is named, but what needs Ceph.
 pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), String> {
     if let Some(unknown) = names.iter().find(|name| !NAMES.iter().any(|known| known.contains(name.as_str())))
     {
@@ -38,6 +39,9 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
     }
     if wanted("streaming") {
         streaming::measure(setting)?;
+    }
+    if names.iter().any(|name| name == "ceph") {
+        beside_ceph::measure(setting)?;
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
 }
 
 /// A folder of our own in another one, that goes when dropped.
-fn folder_in(place: &Path) -> Result<tempfile::TempDir, String> {
+pub(crate) fn folder_in(place: &Path) -> Result<tempfile::TempDir, String> {
     let made = tempfile::Builder::new().prefix("loadline-compare-").tempdir_in(place);
     made.map_err(|e| format!("a folder in {}: {e}", place.display()))
 }

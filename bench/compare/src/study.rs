@@ -24,7 +24,12 @@ pub(crate) struct Run {
 
 /// What of a step matters here.
 pub(crate) struct Step {
+    pub(crate) label: String,
     pub(crate) iops: f64,
+    /// Microseconds; `None` of too few I/Os.
+    pub(crate) p99_us: Option<f64>,
+    /// The share of the host's CPUs that was busy.
+    pub(crate) host_busy: Option<f64>,
     pub(crate) errors: u64,
     pub(crate) lost_workers: u64,
     pub(crate) checked: Option<Checked>,
@@ -185,7 +190,10 @@ fn step(json: &Value, lost: &BTreeSet<String>) -> Step {
     let doubts = findings.iter().filter(|finding| finding["severity"] != "note");
     let events = json["timeline"]["events"].as_array().map(Vec::as_slice).unwrap_or_default();
     Step {
+        label: json["label"].as_str().unwrap_or_default().to_owned(),
         iops: json["iops"].as_f64().unwrap_or(0.0),
+        p99_us: json["latency_us"]["p99"].as_f64(),
+        host_busy: json["host_busy"].as_f64(),
         errors: count(json, "errors"),
         lost_workers: count(json, "lost_workers"),
         checked,

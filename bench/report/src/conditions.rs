@@ -181,8 +181,11 @@ mod tests {
         step
     }
 
-    /// Each row: its load, and each place in it with its repeats and the change against the first, in percent.
-    fn told(steps: &[StepRow]) -> Vec<(String, Vec<(String, usize, Option<f64>)>)> {
+    /// A place in a row, its repeats, and the change against the first, in percent.
+    type Told = (String, usize, Option<f64>);
+
+    /// Each row: its load, and what it says.
+    fn told(steps: &[StepRow]) -> Vec<(String, Vec<Told>)> {
         let change = |one: &Condition| one.iops_ratio.map(|ratio| (100.0 * (ratio.estimate - 1.0)).round());
         let places = |row: &ConditionRow| {
             row.conditions.iter().map(|one| (one.name.clone(), one.repeats, change(one))).collect()
@@ -190,7 +193,7 @@ mod tests {
         rows(steps).iter().map(|row| (row.load.clone(), places(row))).collect()
     }
 
-    fn place(name: &str, repeats: usize, change: Option<f64>) -> (String, usize, Option<f64>) {
+    fn place(name: &str, repeats: usize, change: Option<f64>) -> Told {
         (name.into(), repeats, change)
     }
 

@@ -77,7 +77,9 @@ pub(crate) fn bounds(study: &Study) -> Result<(), StudyError> {
 pub(crate) fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
     let ceilings = study.ceilings.node.iter().flat_map(|node| &node.devices);
     let mut devices = study.targets().flat_map(|t| t.devices).chain(ceilings);
-    let real = devices.find(|target| !matches!(target, Target::Null(_)));
+    // An image of a cluster is the same from whichever host. An NBD server may well be each host's own.
+    let is_a_hosts_own = |target: &&Target| !matches!(target, Target::Null(_) | Target::Rbd(_));
+    let real = devices.find(is_a_hosts_own);
     let (Some(_), Some(device)) = (study.fleet.join, real) else { return Ok(()) };
     let what = match points.iter().find(|point| point.profile.write_percent > 0) {
         _ if fill => "[phases] fill writes".to_string(),

@@ -137,7 +137,8 @@ pub struct TargetSection {
     pub folder: Option<PathBuf>,
     /// Existing block devices or files (or `null:1GiB`, which measures the generator itself), as many as there
     /// are disks. Workers get them in the order of their names: those of nodes in the order `a/0`, `a/1`, `b/0`, and
-    /// those that join by the names that they bring; therefore workers that join only read them. Writing to them needs
+    /// those that join by the names that they bring; therefore workers that join only read them, but images of a Ceph cluster
+    /// (`rbd:POOL/IMAGE`), which are the same from everywhere. Writing to them needs
     /// `--destroy-data`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,

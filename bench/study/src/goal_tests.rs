@@ -387,6 +387,10 @@ fn what_is_refused_before_anything_is_done() {
         let study = parse("s.toml", &format!("name = \"s\"\n{text}")).unwrap();
         Plan::of(&study).unwrap_err().message
     };
+    let image = "name = \"s\"\nprofiles = [\"B4-T1-O1-W100-PR\"]\n[target]\ndevices = [\"DISK\"]\n[fleet]\njoin = 1\n";
+    let joined = |disk: &str| Plan::of(&parse("s.toml", &image.replace("DISK", disk)).unwrap()).map(|_| ());
+    assert_eq!(joined("rbd:pool/image"), Ok(()), "it is the same disk from every host");
+    assert!(joined("nbd://127.0.0.1/disk").unwrap_err().message.contains("another host's disk"));
     let read = "profiles = [\"B4-T1-O1-W0-PR\"]\n";
     let write = "profiles = [\"B4-T1-O1-W100-PR\"]\n";
     let ceiling = "[[ceilings.node]]\nname = \"x\"\ndevices = [\"/dev/x\"]\n";
