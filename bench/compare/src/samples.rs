@@ -33,6 +33,7 @@ impl Samples {
     /// The median and the range.
     pub(crate) fn range(&self, show: impl Fn(f64) -> String) -> String {
         match (loadline_measure::stats::median(&self.0), self.0.first(), self.0.last()) {
+            (Some(median), Some(low), Some(high)) if low == high => show(median),
             (Some(median), Some(low), Some(high)) => {
                 format!("{} ({}..{})", show(median), show(*low), show(*high))
             }
