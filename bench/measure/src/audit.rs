@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use loadline_base::figures::thousands;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -212,8 +213,8 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
         if !is_carried(completed, expected, asked.poisson) {
             findings.push(Finding::doubt(
                 FindingKind::RateNotMet,
-                format!("{rate:.6} I/Os a second, as offered"),
-                format!("{:.6} completed ({:.1} %)", total.iops, 100.0 * completed / expected),
+                format!("{} I/Os a second, as offered", in_words(rate)),
+                format!("{} completed ({:.1} %)", in_words(total.iops), 100.0 * completed / expected),
                 "The storage does not carry this rate; latencies then grow with the length of the run.",
             ));
         }
@@ -238,6 +239,11 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// A rate, with its decimals where they are much of it.
+fn in_words(iops: f64) -> String {
+    if iops < 100.0 { format!("{iops:.3}") } else { thousands(iops) }
 }
 
 fn order(what: &str, summary: &LatencySummary) -> Option<Finding> {
