@@ -220,20 +220,8 @@ impl<D: Clone> Active<D> {
     /// A member has not got all of a part whole: it is asked for the part again, some blocks at a time.
     fn ask_in_parts(&mut self, c: &Context, now: Moment, id: Job, from: ReplicaId, out: &mut Vec<Action<D>>) {
         let (slot, index) = (id.slot, id.part as usize);
-        let (Piece { group, block, blocks }, at) = {
-            let part = &self.jobs.slots[slot as usize].parts[index];
-            (part.piece, part.at)
-        };
-        let each = (0..blocks).step_by(MENDED_TOGETHER as usize).map(|n| Part {
-            piece: Piece { group, block: block + n, blocks: MENDED_TOGETHER.min(blocks - n) },
-            at: at + n,
-            asked: None,
-            since: now,
-            done: false,
-            rotten: Vec::new(),
-            content: None,
-        });
-        self.split(slot, index, each.collect());
+        let Piece { group, block, blocks } = self.jobs.slots[slot as usize].parts[index].piece;
+        self.split(now, slot, index, MENDED_TOGETHER);
         for part in 0..self.jobs.slots[slot as usize].parts.len() {
             let state = &self.jobs.slots[slot as usize].parts[part];
             let is_new = (block..block + blocks).contains(&state.piece.block) && state.piece.group == group;
@@ -245,11 +233,22 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Puts several parts in the place of one. All of them have other numbers then, and what was asked is not waited for.
-    fn split(&mut self, slot: u32, index: usize, parts: Vec<Part<D>>) {
+    /// Puts parts of at most so many blocks in the place of one. All of them have other numbers then, and what was asked is not
+    /// waited for.
+    fn split(&mut self, now: Moment, slot: u32, index: usize, most: u64) {
         let job = &mut self.jobs.slots[slot as usize];
-        job.pending += parts.len() as u32 - 1;
-        job.parts.splice(index..=index, parts);
+        let (Piece { group, block, blocks }, at) = (job.parts[index].piece, job.parts[index].at);
+        let each = (0..blocks).step_by(most as usize).map(|n| Part {
+            piece: Piece { group, block: block + n, blocks: most.min(blocks - n) },
+            at: at + n,
+            asked: None,
+            since: now,
+            done: false,
+            rotten: Vec::new(),
+            content: None,
+        });
+        job.parts.splice(index..=index, each);
+        job.pending += blocks.div_ceil(most) as u32 - 1;
         job.turn = job.turn.wrapping_add(1);
     }
 
@@ -283,17 +282,7 @@ impl<D: Clone> Active<D> {
             self.go_on(c, now, out);
             return;
         }
-        let (Piece { group, block, blocks }, at) = (part.piece, part.at);
-        let single = (0..blocks).map(|n| Part {
-            piece: Piece { group, block: block + n, blocks: 1 },
-            at: at + n,
-            asked: None,
-            since: now,
-            done: false,
-            rotten: Vec::new(),
-            content: None,
-        });
-        self.split(slot, index, single.collect());
+        self.split(now, slot, index, 1);
         for part in 0..self.jobs.slots[slot as usize].parts.len() {
             if !self.jobs.slots[slot as usize].parts[part].done {
                 self.ask(c, now, slot, part, out);
@@ -304,6 +293,11 @@ impl<D: Clone> Active<D> {
     /// All is read. What was found rotten somewhere is written anew, to all; what would be too much at once is left as it is, for
     /// the next read or the scrub that finds it.
     fn repair(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
+        // Nearly always: the other jobs are not looked at for that.
+        if self.jobs.slots[slot as usize].parts.iter().all(|part| part.rotten.is_empty()) {
+            self.has_read(c, now, slot, out);
+            return;
+        }
         let under_way = |job: &State<D>| match job.stage {
             Stage::Repairing => u64::from(job.pending) * MENDED_TOGETHER,
             _ => 0,
