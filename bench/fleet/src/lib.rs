@@ -16,6 +16,7 @@
 //! | [`worker`] | a worker's whole life |
 //! | [`midway`] | what is done to workers while they measure: killed with their host, started again |
 //! | [`network`], [`link`] | the network between two workers, measured bare |
+//! | [`stop`] | what is waited for ends when one is told to stop |
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
 
@@ -44,6 +45,7 @@ pub mod outcome;
 pub mod process;
 pub mod spec;
 mod step;
+pub mod stop;
 mod strangers;
 pub mod token;
 pub mod wire;
@@ -59,5 +61,6 @@ pub use network::LinkSpeed;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use process::TOKEN_VARIABLE;
 pub use spec::{FleetSpec, NodeSpec, Placement, WorkerId, WorkerInfo};
+pub use stop::or_stop;
 pub use token::random_token;
 pub use worker::run_worker;

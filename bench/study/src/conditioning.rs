@@ -13,8 +13,8 @@ use crate::plan::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
 use crate::settle::{Settling, WarmUp};
-use crate::stop::or_stop;
 use crate::workers::Workers;
+use loadline_fleet::or_stop;
 
 impl<W: Workers> Runner<'_, W> {
     /// Writes once all that the profiles use, unless that was done, or as much as the lowest level of filling asks for.

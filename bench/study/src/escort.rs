@@ -21,10 +21,10 @@ use crate::folder::result::StepResult;
 use crate::plan::{Purpose, Step};
 use crate::runner::Runner;
 use crate::stage::volumes_of;
-use crate::stop::or_stop;
 use crate::storage_counts::StorageCounts;
 use crate::timeline::{Happened, Moved, Timeline};
 use crate::workers::Workers;
+use loadline_fleet::or_stop;
 
 /// How often the cluster is looked at while something is awaited there. Each look is a question to every node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

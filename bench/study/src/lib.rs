@@ -60,7 +60,6 @@ mod staging;
 #[cfg(test)]
 mod stand_in;
 mod step;
-mod stop;
 pub mod storage_counts;
 pub mod success;
 pub mod timeline;

@@ -7,8 +7,8 @@ use crate::folder::events::RunEvent;
 use crate::network::MeasuredLink;
 use crate::progress::Update;
 use crate::runner::Runner;
-use crate::stop::or_stop;
 use crate::workers::Workers;
+use loadline_fleet::or_stop;
 
 impl<W: Workers> Runner<'_, W> {
     /// Measures the network from each node to the next one, in a circle and one after another, unless that was done. Of a

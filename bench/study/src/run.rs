@@ -14,8 +14,8 @@ use crate::progress::{Progress, Update};
 use crate::record::Shared;
 use crate::runner::Runner;
 use crate::stage::{self, Stage};
-use crate::stop::or_stop;
 use crate::success::Candidates;
+use loadline_fleet::or_stop;
 
 /// What a run came to, in figures that an exit code follows from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -28,9 +28,9 @@ use crate::searches::Measured;
 use crate::settle::WarmUp;
 use crate::stage::{Stage, Volumes};
 use crate::step::{collect, integrity};
-use crate::stop::or_stop;
 use crate::when::When;
 use crate::workers::Workers;
+use loadline_fleet::or_stop;
 
 /// So many steps in a row that no worker finished end the run: whatever it is, it does not pass.
 const MOST_IN_VAIN: u32 = 3;

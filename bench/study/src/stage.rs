@@ -24,7 +24,7 @@ use crate::file::{Access, Disks, Study};
 use crate::jobs::in_circle;
 use crate::name::Name;
 use crate::plan::{Plan, node_names};
-use crate::stop::or_stop;
+use loadline_fleet::or_stop;
 
 /// The name of its folder in the run's folder.
 pub(crate) const FOLDER: &str = "san";

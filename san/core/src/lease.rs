@@ -1,4 +1,4 @@
-//! Leases: how long an owner may answer reads without asking anybody (rules L1 to L3 of `docs/design/san.md`).
+//! Leases: how long an owner may answer reads without asking anybody (rules L1 to L3 and L5 of `docs/design/san.md`).
 //!
 //! ```text
 //! owner    ask ─────────────────────── holds it until: asked + length − margin ──┤
@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{Owner, ReplicaId};
+use crate::ids::{Epoch, Owner, ReplicaId};
 use crate::rule::{Rule, left_out};
 
 /// A moment of one node's clock, in nanoseconds. The clock runs on while the node is suspended.
@@ -67,9 +67,13 @@ impl Leases {
 #[derive(Debug, Clone)]
 pub struct Grants {
     length_ns: u64,
-    /// The last lease granted ends here. Of a process that has just started, the last that its predecessor may have
-    /// granted (rule L3).
+    /// Leases of others than the last owner have ended here, also those that the predecessor of this process may have granted
+    /// (rule L3).
+    before: Moment,
+    /// The last lease granted ends here.
     until: Moment,
+    /// Who has it, and the epoch at which that owner last asked.
+    granted: Option<(Owner, Epoch)>,
     /// Whose seal was asked for: others get no lease any more.
     sealing: Option<Owner>,
 }
@@ -77,16 +81,21 @@ pub struct Grants {
 impl Grants {
     /// Of a process that starts at this moment. It may have granted a lease a moment ago, in its former life.
     pub fn of_new_process(length_ns: u64, now: Moment) -> Grants {
-        let until = if left_out(Rule::L3) { now } else { now.after(length_ns) };
-        Grants { length_ns, until, sealing: None }
+        let before = if left_out(Rule::L3) { now } else { now.after(length_ns) };
+        Grants { length_ns, before, until: now, granted: None, sealing: None }
     }
 
-    /// Grants this owner a lease, unless it is to be sealed by another. Whether the owner is the one that it follows is for
-    /// the caller to know.
-    pub fn grant(&mut self, to: Owner, now: Moment) -> bool {
+    /// Grants this owner a lease, which asks at this epoch, unless it is to be sealed by another. Whether the owner is the one
+    /// that it follows is for the caller to know.
+    pub fn grant(&mut self, to: Owner, epoch: Epoch, now: Moment) -> bool {
         if self.sealing.is_some_and(|other| other != to) {
             return false;
         }
+        let asked = self.granted.filter(|(owner, _)| *owner == to);
+        if asked.is_none() {
+            self.before = self.before.max(self.until);
+        }
+        self.granted = Some((to, asked.map_or(epoch, |(_, asked)| epoch.max(asked))));
         self.until = self.until.max(now.after(self.length_ns));
         true
     }
@@ -94,12 +103,23 @@ impl Grants {
     /// Somebody asks to seal it: from now on nobody else gets a lease. Returns when it may answer.
     pub fn seal(&mut self, by: Owner) -> Moment {
         self.sealing = Some(by);
-        self.until
+        self.end()
     }
 
-    /// The owner says that it has stopped reading: nothing is left to wait for.
-    pub fn released(&mut self, now: Moment) {
-        self.until = self.until.min(now);
+    /// When all leases that were granted are over.
+    pub fn end(&self) -> Moment {
+        self.before.max(self.until)
+    }
+
+    /// An owner says that it has stopped reading, and of which epoch that is true. If it is the one that the last lease was granted
+    /// to, and it has not asked at a later epoch since, its leases are not waited for (rule L5). Whether that is so.
+    pub fn released(&mut self, by: Owner, epoch: Epoch, now: Moment) -> bool {
+        let holds =
+            left_out(Rule::L5) || self.granted.is_some_and(|(owner, asked)| owner == by && asked <= epoch);
+        if holds {
+            self.until = self.until.min(now);
+        }
+        holds
     }
 }
 
@@ -130,12 +150,33 @@ mod tests {
     #[test]
     fn who_is_to_be_sealed_by_one_grants_nothing_to_another() {
         let mut grants = Grants::of_new_process(LENGTH, Moment(0));
-        assert!(grants.grant(owner(1), Moment(10)));
+        assert_eq!(grants.clone().seal(owner(1)), Moment(LENGTH));
+        assert!(grants.grant(owner(1), Epoch(5), Moment(10)));
         assert_eq!(grants.seal(owner(2)), Moment(10 + LENGTH));
-        assert!(!grants.grant(owner(1), Moment(20)));
+        assert!(!grants.grant(owner(1), Epoch(5), Moment(20)));
         assert_eq!(grants.seal(owner(2)), Moment(10 + LENGTH), "asking again changes nothing");
-        grants.released(Moment(30));
-        assert_eq!(grants.seal(owner(2)), Moment(30));
+        assert!(!grants.released(owner(1), Epoch(4), Moment(30)), "it was of a former ownership");
+        assert!(!grants.released(owner(3), Epoch(6), Moment(30)), "it has no lease");
+        assert_eq!(grants.seal(owner(2)), Moment(10 + LENGTH));
+        assert!(grants.released(owner(1), Epoch(5), Moment(30)));
+        assert_eq!(
+            grants.seal(owner(2)),
+            Moment(LENGTH),
+            "what its predecessor granted is nobody's to give back"
+        );
+    }
+
+    #[test]
+    fn an_owner_gives_back_its_own_leases_only() {
+        let mut grants = Grants::of_new_process(LENGTH, Moment(0));
+        assert!(grants.grant(owner(1), Epoch(5), Moment(3 * LENGTH)));
+        assert!(grants.grant(owner(2), Epoch(7), Moment(3 * LENGTH + 20)));
+        assert!(grants.released(owner(2), Epoch(7), Moment(3 * LENGTH + 30)));
+        assert_eq!(grants.seal(owner(3)), Moment(4 * LENGTH), "another may read under them still");
+        assert!(
+            !grants.released(owner(1), Epoch(9), Moment(3 * LENGTH + 40)),
+            "it is not known which were its"
+        );
     }
 
     #[derive(Debug, Clone, Copy)]
@@ -152,6 +193,10 @@ mod tests {
         Restart,
         /// Another owner asks to seal the member.
         Seal,
+        /// The owner stops reading, and says so; it may be the owner again, later and at another epoch.
+        Stop,
+        /// That arrives at the member.
+        Release(prop::sample::Index),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -163,6 +208,8 @@ mod tests {
             3 => any::<prop::sample::Index>().prop_map(Step::Answer),
             1 => Just(Step::Restart),
             1 => Just(Step::Seal),
+            1 => Just(Step::Stop),
+            1 => any::<prop::sample::Index>().prop_map(Step::Release),
         ];
         prop::collection::vec(step, 1..60)
     }
@@ -182,21 +229,34 @@ mod tests {
             let mut leases = Leases::new(LENGTH);
             let mut grants = Grants::of_new_process(LENGTH, at_member(real));
             // A process that has not started before has nothing to wait for.
-            grants.released(at_member(real));
+            grants.before = at_member(real);
             let (mut asked, mut answers) = (Vec::new(), Vec::new());
+            let (mut epoch, mut stopped) = (Epoch(1), Vec::new());
             let mut sealed = None;
             for step in steps {
                 match step {
                     Step::Pass(ns) => real += ns,
-                    Step::Ask => asked.push(at_owner(real)),
+                    Step::Ask => asked.push((at_owner(real), epoch)),
                     Step::Arrive(which) if !asked.is_empty() => {
-                        let question = asked.remove(which.index(asked.len()));
-                        if grants.grant(owner(1), at_member(real)) {
-                            answers.push(question);
+                        let (question, of) = asked.remove(which.index(asked.len()));
+                        if grants.grant(owner(1), of, at_member(real)) {
+                            answers.push((question, of));
                         }
                     }
                     Step::Answer(which) if !answers.is_empty() => {
-                        leases.granted(MEMBER, answers.remove(which.index(answers.len())));
+                        let (question, of) = answers.remove(which.index(answers.len()));
+                        if of == epoch {
+                            leases.granted(MEMBER, question);
+                        }
+                    }
+                    Step::Stop => {
+                        leases = Leases::new(LENGTH);
+                        stopped.push(epoch);
+                        epoch = Epoch(epoch.0 + 1);
+                    }
+                    Step::Release(which) if !stopped.is_empty() => {
+                        // It may come more than once.
+                        _ = grants.released(owner(1), stopped[which.index(stopped.len())], at_member(real));
                     }
                     Step::Restart => {
                         grants = Grants::of_new_process(LENGTH, at_member(real));
@@ -206,7 +266,7 @@ mod tests {
                         }
                     }
                     Step::Seal => sealed = Some(sealed.unwrap_or(false)),
-                    Step::Arrive(_) | Step::Answer(_) => {}
+                    Step::Arrive(_) | Step::Answer(_) | Step::Release(_) => {}
                 }
                 if let Some(answered) = &mut sealed {
                     *answered |= grants.seal(owner(2)) <= at_member(real);

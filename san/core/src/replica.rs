@@ -272,6 +272,15 @@ impl Replica {
             out.push(Action::Store(Command::Read { tag, block, blocks }));
             return Ok(());
         }
+        if matches!(message, ToReplica::Release) {
+            // Also of who was deposed: that is whom the next owner waits for.
+            let released = self.grants.released(from.owner, from.epoch, now);
+            if released && let Work::Sealing(until) = &mut self.work {
+                *until = self.grants.end().min(*until);
+                self.work_on(now, out);
+            }
+            return Ok(());
+        }
         if self.is_below_promise(from) {
             self.answer(from, ToOwner::Refused(self.follows()), out);
             return Ok(());
@@ -377,7 +386,7 @@ impl Replica {
                     let (mark, acknowledged, epoch) = (self.mark, self.acknowledged, self.epoch);
                     out.push(Action::Store(Command::Mark { mark, acknowledged, epoch }));
                 }
-                let granted = self.grants.grant(from.owner, now);
+                let granted = self.grants.grant(from.owner, from.epoch, now);
                 if granted {
                     self.busy = now;
                 }
@@ -400,10 +409,11 @@ impl Replica {
                 }
                 out.push(Action::Store(Command::Joined));
             }
-            ToReplica::Release => self.grants.released(now),
-            ToReplica::Hello | ToReplica::Seal { .. } | ToReplica::Probe | ToReplica::Return { .. } => {
-                unreachable!("they were taken before")
-            }
+            ToReplica::Hello
+            | ToReplica::Seal { .. }
+            | ToReplica::Probe
+            | ToReplica::Release
+            | ToReplica::Return { .. } => unreachable!("they were taken before"),
         }
     }
 

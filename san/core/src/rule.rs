@@ -37,6 +37,8 @@ pub enum Rule {
     L3,
     /// A read needs leases at all.
     L4,
+    /// What an owner gives back is what it was granted before it said so.
+    L5,
     /// Who is sealed after the reports were merged is left out.
     T1,
     /// What departed earlier keeps its epoch.
@@ -165,6 +167,7 @@ impl Rule {
         Rule::L2,
         Rule::L3,
         Rule::L4,
+        Rule::L5,
         Rule::T1,
         Rule::T2,
         Rule::T3,

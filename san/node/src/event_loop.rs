@@ -120,6 +120,8 @@ enum Local {
     Merged(VolumeId, Epoch, Job, Blocks),
     /// More clients have come to a volume.
     Attach(VolumeId),
+    /// A process runs at a node, or none does any more.
+    Node(NodeId, bool),
 }
 
 /// To give orders to a loop, from any thread.
@@ -374,7 +376,7 @@ impl EventLoop {
             && let Some(peer) = self.peers.get_mut(node)
             && peer.key == key
         {
-            peer.ready(what, crate::clock::now());
+            peer.ready(what);
         }
         Ok(())
     }
@@ -402,6 +404,11 @@ impl EventLoop {
                     }
                     Local::Merged(id, ownership, job, data) => {
                         self.step_volume(id, Event::Merged(ownership, job, data));
+                    }
+                    Local::Node(node, runs) => {
+                        let volumes: Vec<VolumeId> = self.volumes.keys().copied().collect();
+                        let event = || if runs { Event::Started(node) } else { Event::Ended(node) };
+                        volumes.into_iter().for_each(|id| self.step_volume(id, event()));
                     }
                     Local::Attach(id) => {
                         if self.volumes.get(&id).is_some_and(|served| !served.announced.is_empty()) {

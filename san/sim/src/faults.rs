@@ -103,6 +103,15 @@ impl World {
             }
             21 if self.settings.disks && self.rng.chance(3) => self.log_rots(node),
             22..=23 if self.settings.disks => self.device_hangs(node),
+            24 if self.settings.crashes => {
+                let other = self.rng.index(self.nodes.len());
+                if other != node {
+                    self.coverage.count("network", "taken for ended");
+                    self.after(0, Happening::Runs(node, other, false));
+                    let length = self.short_or_long();
+                    self.after(length, Happening::Runs(node, other, true));
+                }
+            }
             _ => {}
         }
     }
@@ -110,6 +119,13 @@ impl World {
     fn crash(&mut self, node: usize) {
         let power = self.settings.disks && self.rng.chance(3);
         self.kill(node, power);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            // Its address refuses connections, unless nobody is left there who could.
+            if !power && self.rng.chance(2) {
+                let delay = self.rng.below(5 * MS);
+                self.after(delay, Happening::Runs(other, node, false));
+            }
+        }
         self.restart_later(node);
     }
 

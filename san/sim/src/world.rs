@@ -53,6 +53,8 @@ pub(crate) enum Happening {
     ConfigAnswer(usize, u64, Question, Result<Record, Answer>),
     /// Whole blocks have been made of what a client writes.
     Merged(usize, u64, Epoch, Job, Blocks),
+    /// A node is told that a process runs at another, or that none does any more.
+    Runs(usize, usize, bool),
     /// Some time has passed.
     Tick(usize, u64),
     /// A node's process starts.
@@ -335,6 +337,7 @@ impl World {
             | Happening::Store(node, ..)
             | Happening::ConfigAnswer(node, ..)
             | Happening::Merged(node, ..)
+            | Happening::Runs(node, ..)
             | Happening::Tick(node, _) => Some(*node),
             _ => None,
         };
@@ -366,6 +369,14 @@ impl World {
             Happening::Merged(node, life, ownership, job, blocks) => {
                 if self.is_alive(node, life) {
                     self.step_volume(node, Event::Merged(ownership, job, blocks));
+                }
+            }
+            Happening::Runs(node, other, runs) => {
+                if self.nodes[node].process.is_some() {
+                    self.say(|| format!("n{node} is told that n{other} runs: {runs}"));
+                    let other = NodeId(other as u32);
+                    let event = if runs { Event::Started(other) } else { Event::Ended(other) };
+                    self.step_volume(node, event);
                 }
             }
             Happening::Tick(node, life) => self.tick(node, life),
@@ -417,6 +428,10 @@ impl World {
             Some(Process { life, volume, replicas, let_in: false, ordered: "", stepping: BTreeSet::new() });
         self.say(|| format!("n{node} starts, life {life}"));
         self.coverage.count("process", "starts");
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            let delay = self.rng.below(60 * MS);
+            self.after(delay, Happening::Runs(other, node, true));
+        }
         let first = self.rng.below(self.record().lease_ns / 16);
         self.after(first, Happening::Tick(node, life));
     }

@@ -1,7 +1,6 @@
 //! The hosts of a fleet: each examined by its worker, and the network from each to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::pending;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +9,7 @@ use loadline_doctor::report::{HostReport, Lost, Way};
 use loadline_doctor::sync_write;
 use loadline_fleet::{
     EventSink, Fleet, FleetError, FleetEvent, FleetSpec, Link, Placement, ToExamine, WorkerId, WorkerInfo,
-    random_token,
+    or_stop, random_token,
 };
 use tokio::sync::watch;
 
@@ -138,23 +137,5 @@ impl Losses {
     fn all(&self) -> Vec<Lost> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|(worker, why)| Lost { worker: worker.clone(), why: why.clone() }).collect()
-    }
-}
-
-/// What `work` comes to, unless `stop` turns true first: then it is dropped.
-async fn or_stop<T>(
-    stop: &mut watch::Receiver<bool>,
-    work: impl Future<Output = T>,
-) -> Result<T, FleetError> {
-    let stopped = async {
-        if stop.wait_for(|stop| *stop).await.is_err() {
-            // Nobody is left who could stop it.
-            pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        biased;
-        () = stopped => Err(FleetError::interrupted()),
-        done = work => Ok(done),
     }
 }

@@ -64,12 +64,10 @@ pub(super) struct Join {
 
 /// Run a node.
 #[derive(clap::Args)]
-#[command(
-    after_help = "It needs io_uring with waits that have a limit (Linux 5.11), and gains from 6.1; it is tested \
+#[command(after_help = "It needs io_uring, of Linux 5.15 or newer, and gains from 6.1; it is tested \
                         on 6.18 only. Where a container refuses it, allow \
                         io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile (Docker: \
-                        --security-opt seccomp=PROFILE.json), and see that kernel.io_uring_disabled is 0."
-)]
+                        --security-opt seccomp=PROFILE.json), and see that kernel.io_uring_disabled is 0.")]
 pub(super) struct Serve {
     /// Its node.toml, which 'loadline san join' has written.
     #[arg(long, value_name = "FILE")]

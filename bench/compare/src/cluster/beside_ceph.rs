@@ -1,5 +1,5 @@
-//! The same studies on a cluster of ours and on Ceph, both in memory, with two copies on three nodes: four loads healthy and with
-//! a node down, and a node that is killed and comes back in the middle of a window.
+//! The same studies on a cluster of ours and on Ceph, both in memory, with two copies on three nodes: the quick study's loads healthy
+//! and with a node down, and a node that is killed and comes back in the middle of a window.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::study::{Runner, Step};
 
 const NODES: u64 = 3;
 const DISK_MIB: u64 = 128;
-const LOADS: [&str; 4] = ["B4-T1-O8-W0-PR", "B4-T1-O8-W100-PR", "B8-T1-O8-W30-PR", "B256-T1-O2-W0-PS"];
+/// Those of the quick study.
+const LOADS: [&str; 4] = ["B4-T1-O4-W0-PR", "B4-T1-O4-W100-PR", "B8-T1-O4-W30-PR", "B256-T1-O2-W0-PS"];
 const WINDOW_S: u64 = 8;
 /// Until a condition is measured: Ceph notices a daemon that is gone within seconds, and peers its groups anew.
 const SETTLES_S: u64 = 15;

@@ -25,6 +25,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use loadline_base::buffer::AlignedBuffer;
+use nix::errno::Errno;
+use nix::poll::{PollFd, ppoll};
+use nix::sys::time::TimeSpec;
 
 /// What an I/O does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +46,18 @@ pub(crate) struct Io {
     pub(crate) offset: u64,
     /// Bytes, at most a slot's; none of a flush.
     pub(crate) length: u32,
+}
+
+/// The longest that is slept at once.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Sleeps until one of these is ready, at most for `limit`; maybe for less. Not by `poll`, which knows milliseconds only: what is
+/// paced would be late by half of one.
+fn sleep_for(ready: &mut [PollFd], limit: Duration) -> io::Result<()> {
+    match ppoll(ready, Some(TimeSpec::from_duration(limit.min(LONGEST_SLEEP))), None) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// One thread's way to one disk.
@@ -137,5 +152,28 @@ impl Memory {
         // SAFETY: the block lies within the region (checked by address); &mut self makes this the only reference,
         // and the caller asks only for slots that the kernel is not using.
         unsafe { std::slice::from_raw_parts_mut(address, self.block) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::PollFlags;
+    use nix::sys::eventfd::EventFd;
+    use std::os::fd::AsFd;
+    use std::time::Instant;
+
+    #[test]
+    fn a_wait_for_less_than_a_millisecond_is_not_one_for_a_millisecond() {
+        let never = EventFd::new().unwrap();
+        // Somebody else may have the CPU now and then.
+        let slept = (0..100).map(|_| {
+            let begun = Instant::now();
+            sleep_for(&mut [PollFd::new(never.as_fd(), PollFlags::POLLIN)], Duration::from_micros(100))
+                .unwrap();
+            begun.elapsed()
+        });
+        let least = slept.min().unwrap();
+        assert!(least >= Duration::from_micros(100) && least < Duration::from_millis(1), "{least:?}");
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{Engine, Io, Kind, Memory};
@@ -56,17 +56,12 @@ impl Shared {
             }
             done.asleep = true;
         }
-        // Rounded up: a limit of less than a millisecond is not to become none.
-        let limit = limit.as_micros().div_ceil(1000).min(60_000) as u16;
         let mut events = [PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
-        let woken = poll(&mut events, PollTimeout::from(limit));
+        let slept = super::sleep_for(&mut events, limit);
         self.done().asleep = false;
-        match woken {
-            Ok(0) | Err(Errno::EINTR) => Ok(()),
-            Ok(_) => match self.wake.read() {
-                Ok(_) | Err(Errno::EAGAIN) => Ok(()),
-                Err(error) => Err(error.into()),
-            },
+        slept?;
+        match self.wake.read() {
+            Ok(_) | Err(Errno::EAGAIN) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

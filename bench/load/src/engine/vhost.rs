@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loadline_base::spin::Spins;
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::uring::{SPIN, Waiting};
@@ -91,12 +90,7 @@ impl VhostEngine {
                 PollFd::new(self.queue.completed.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.disk.socket(), PollFlags::empty()),
             ];
-            // Rounded up: a limit of less than a millisecond is not to become none.
-            let limit = limit.as_micros().div_ceil(1000).min(60_000) as u16;
-            match poll(&mut both, PollTimeout::from(limit)) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            super::sleep_for(&mut both, limit)?;
             let (told, state) = (both[0].revents(), both[1].revents());
             if told.is_some_and(|told| told.contains(PollFlags::POLLIN)) {
                 self.queue.completed.read()?;

@@ -8,7 +8,7 @@ use super::jobs::Jobs;
 use super::link::{Link, State};
 use super::returning::{Returning, Tried};
 use super::{Action, Context, Request};
-use crate::ids::{Epoch, Position, ReplicaId, Sequence};
+use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::{Leases, Moment};
 use crate::message::{Entry, FromReplica, Progress, ToOwner, ToReplica, What};
@@ -490,6 +490,11 @@ impl<D: Clone> Active<D> {
             self.abandon(c, now, replica, out);
         }
         self.follow_record(c, now, out);
+    }
+
+    /// A node's process has ended: its replicas are as good as silent.
+    pub(super) fn ended(&mut self, c: &Context, now: Moment, node: NodeId) {
+        self.links.iter_mut().filter(|link| link.node == node).for_each(|link| link.is_silent(c, now));
     }
 
     /// Proposes what has to change: who does not answer goes, who has come back joins.

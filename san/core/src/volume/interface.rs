@@ -145,6 +145,11 @@ pub enum Event<D> {
     Merged(Epoch, Job, D),
     /// A person decides.
     Order(Order),
+    /// The process of another node has ended, as far as is known: its address has refused connections for a while. Its replicas
+    /// are not waited for as those are that have fallen silent. If that is an error, they come back as any that was away.
+    Ended(NodeId),
+    /// One runs there again: it takes connections.
+    Started(NodeId),
     /// Some time has passed: to come every [`Times::tick_ns`], or nearly so.
     Wake,
 }

@@ -254,6 +254,11 @@ impl<D: Clone> Link<D> {
         (self.heard, self.moved, self.unanswered) = (now, now, None);
     }
 
+    /// It will say nothing more: it is as if it had been silent for as long as that is borne.
+    pub(super) fn is_silent(&mut self, c: &Context, now: Moment) {
+        self.heard = self.heard.min(Moment(now.0.saturating_sub(c.times.silent_ns)));
+    }
+
     /// A question that it was asked has not been answered in time.
     pub(super) fn is_awaited(&mut self, c: &Context, now: Moment) {
         // What was asked long ago, and of others since, proves nothing.

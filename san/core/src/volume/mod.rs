@@ -33,7 +33,7 @@ mod returning;
 mod takeover;
 mod watch;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
@@ -69,6 +69,8 @@ struct Context {
     /// The highest epoch that a replica said it had promised.
     promised: Epoch,
     blocked: Option<WentBack>,
+    /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there.
+    ended: BTreeSet<NodeId>,
     /// The node that owns it, and since which attachment no other has.
     alone: Option<(NodeId, u64)>,
     /// What was known when a person decided: that the store holds less is no news.
@@ -180,6 +182,7 @@ impl<D: Clone> Volume<D> {
             looked: None,
             promised: Epoch(0),
             blocked: None,
+            ended: BTreeSet::new(),
             alone: None,
             passed: Epoch(0),
             sessions: 0,
@@ -308,6 +311,16 @@ impl<D: Clone> Volume<D> {
                     out.push(Action::Done(Err(why)));
                 }
             }
+            Event::Ended(node) => {
+                self.c.ended.insert(node);
+                match &mut self.role {
+                    Role::Active(active) => active.ended(&self.c, now, node),
+                    Role::Takeover(takeover) => takeover.ended(&mut self.c, now, node, out),
+                    Role::Watch(_) => {}
+                }
+                self.tick(now, out);
+            }
+            Event::Started(node) => _ = self.c.ended.remove(&node),
             Event::Wake => self.tick(now, out),
         }
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::link::{Link, State};
 use super::merge::{Merged, Winner, merge};
 use super::{Action, Context, Status};
-use crate::ids::{Epoch, Position, ReplicaId, Sequence};
+use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, What};
@@ -267,8 +267,9 @@ impl<D: Clone> Takeover<D> {
             self.left_out.contains(replica)
                 || self.links.iter().any(|link| link.replica == *replica && link.state == State::Failed)
         };
+        let ended = |replica: &ReplicaId| c.ended.contains(&record.homes[replica]);
         let enough = record.groups.iter().all(|group| {
-            let all = group.in_sync.iter().all(|r| reported(r) || failed(r));
+            let all = group.in_sync.iter().all(|r| reported(r) || failed(r) || ended(r));
             (all || waited) && group.in_sync.iter().any(reported)
         });
         if !enough {
@@ -439,6 +440,15 @@ impl<D: Clone> Takeover<D> {
         }
         self.left_out.extend(stalled.iter().copied());
         !stalled.is_empty()
+    }
+
+    /// A node's process has ended: those that are made equal are compared again, without what it has.
+    pub(super) fn ended(&mut self, c: &mut Context, now: Moment, node: NodeId, out: &mut Vec<Action<D>>) {
+        let Stage::Equalizing(equal) = &self.stage else { return };
+        let counts = |link: &Link<D>| equal[link.group.0 as usize].contains(&link.replica);
+        if self.links.iter().any(|link| link.node == node && counts(link)) {
+            self.seal(c, now, out);
+        }
     }
 
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {

@@ -148,8 +148,11 @@ impl Watch {
         let told = |replica: &&ReplicaId| self.answers.contains_key(*replica);
         record.groups.iter().all(|group| {
             let count = group.in_sync.iter().filter(told).count();
-            let failed = group.in_sync.intersection(&self.failed).count();
-            count > 0 && (waited || count + failed >= group.in_sync.len())
+            let silent = |replica: &&ReplicaId| {
+                self.failed.contains(*replica) || c.ended.contains(&record.homes[*replica])
+            };
+            let others = group.in_sync.iter().filter(|replica| !told(replica));
+            count > 0 && (waited || count + others.filter(silent).count() >= group.in_sync.len())
         })
     }
 

@@ -65,17 +65,15 @@ impl EventLoop {
             Order::Client(new) => self.new_client(*new),
             Order::NoPeer(node) => {
                 if let Some(mut peer) = self.peers.remove(&node) {
-                    peer.down("it was removed", crate::clock::now());
+                    peer.down("it was removed");
                     self.to_peers.remove(&peer.key);
                 }
             }
             Order::Peer(node, name, address) => {
-                let now = crate::clock::now();
                 let LoopOptions { me, cluster, number, .. } = self.options;
                 let preamble = Preamble { cluster, from: me.node, to: node, to_loop: number };
-                let peer =
-                    self.peers.entry(node).or_insert_with(|| Outgoing::new(name, address, preamble, now));
-                peer.moved(address, now);
+                let peer = self.peers.entry(node).or_insert_with(|| Outgoing::new(name, address, preamble));
+                peer.moved(address);
             }
             Order::Hear(socket, from) => {
                 // One that comes again has lost the other, whether that is known here or not.

@@ -21,10 +21,13 @@ use super::client::{Received, receive, send_all};
 
 /// What is said to a peer that does not take it: more is dropped.
 const MOST_UNSENT: usize = 64 << 20;
-/// Between two attempts to connect.
-const RETRY_NS: u64 = 200_000_000;
+/// From one attempt to connect to the next.
+const RETRY_NS: u64 = 100_000_000;
+/// Who refuses so many attempts in a row has ended: one may be starting anew, or all be stopped at about the same time, and a
+/// replica that is removed for that has to be copied to.
+const REFUSALS: u32 = 2;
 /// Who is not reached so often in a row is complained about.
-const FAILURES: u32 = 5;
+const FAILURES: u32 = 10;
 /// A connection is given up if what was sent is not confirmed for so long, milliseconds.
 const UNCONFIRMED_MS: u32 = 5_000;
 
@@ -71,7 +74,7 @@ impl Preamble {
 
 #[derive(Debug)]
 enum Talk {
-    Down { until: Moment },
+    Down,
     Connecting(OwnedFd),
     Up(OwnedFd),
 }
@@ -95,15 +98,22 @@ pub(super) struct Outgoing {
     blocked: bool,
     /// How often in a row it was not reached.
     failures: u32,
+    /// When it was last tried to connect.
+    tried: Moment,
+    /// How often in a row it has refused a connection.
+    refusals: u32,
+    /// A process runs there: it was reached, and has not ended since; and that, if it was not told yet.
+    runs: bool,
+    news: Option<bool>,
 }
 
 impl Outgoing {
-    pub(super) fn new(name: String, address: SocketAddr, preamble: Preamble, now: Moment) -> Outgoing {
+    pub(super) fn new(name: String, address: SocketAddr, preamble: Preamble) -> Outgoing {
         Outgoing {
             name,
             address,
             preamble,
-            talk: Talk::Down { until: now },
+            talk: Talk::Down,
             out: Outbox::default(),
             checksums: Vec::new(),
             key: 0,
@@ -111,21 +121,25 @@ impl Outgoing {
             watched_for_room: false,
             blocked: false,
             failures: 0,
+            tried: Moment(0),
+            refusals: 0,
+            runs: false,
+            news: None,
         }
     }
 
     /// It is there now.
-    pub(super) fn moved(&mut self, address: SocketAddr, now: Moment) {
+    pub(super) fn moved(&mut self, address: SocketAddr) {
         if address != self.address {
-            self.address = address;
-            self.down("it has another address now", now);
+            (self.address, self.refusals) = (address, 0);
+            self.down("it has another address now");
         }
     }
 
     /// The descriptor that is to be watched from now on, and for what, if it is not yet.
     pub(super) fn is_to_be_watched(&mut self) -> Option<(i32, For)> {
         let (fd, input, room) = match &self.talk {
-            Talk::Down { .. } => return None,
+            Talk::Down => return None,
             Talk::Connecting(socket) => (socket.as_raw_fd(), false, true),
             Talk::Up(socket) => (socket.as_raw_fd(), true, self.blocked),
         };
@@ -138,10 +152,10 @@ impl Outgoing {
 
     /// Begins to connect, if it is time. Whether there is a new connection, which needs a key.
     pub(super) fn connect(&mut self, now: Moment) -> bool {
-        let Talk::Down { until } = self.talk else { return false };
-        if now < until {
+        if !matches!(self.talk, Talk::Down) || now < self.tried.after(RETRY_NS) {
             return false;
         }
+        self.tried = now;
         match begin_to_connect(self.address) {
             Ok(socket) => {
                 self.talk = Talk::Connecting(socket);
@@ -149,14 +163,14 @@ impl Outgoing {
                 true
             }
             Err(why) => {
-                self.down(&why.to_string(), now);
+                self.not_reached(&why);
                 false
             }
         }
     }
 
     /// Something is known of the connection.
-    pub(super) fn ready(&mut self, what: For, now: Moment) {
+    pub(super) fn ready(&mut self, what: For) {
         match what {
             For::Input => self.watched = false,
             For::Room => (self.watched_for_room, self.blocked) = (false, false),
@@ -165,14 +179,15 @@ impl Outgoing {
             Talk::Connecting(socket) => {
                 let failed = nix::sys::socket::getsockopt(socket, sockopt::SocketError).unwrap_or(1);
                 if failed != 0 {
-                    self.down(nix::errno::Errno::from_raw(failed).desc(), now);
+                    self.not_reached(&io::Error::from_raw_os_error(failed));
                     return;
                 }
-                let Talk::Connecting(socket) = std::mem::replace(&mut self.talk, Talk::Down { until: now })
-                else {
+                let Talk::Connecting(socket) = std::mem::replace(&mut self.talk, Talk::Down) else {
                     unreachable!("it was just looked at")
                 };
                 self.talk = Talk::Up(socket);
+                self.refusals = 0;
+                self.runs(true);
                 self.out.text(self.preamble.encode().to_vec());
                 if std::mem::take(&mut self.failures) >= FAILURES {
                     eprintln!("loadline: node {} is reached again, at {}", self.name, self.address);
@@ -180,19 +195,42 @@ impl Outgoing {
             }
             Talk::Up(socket) if what == For::Input => {
                 if receive(socket, &mut [0; 64]) != Received::Nothing {
-                    self.down("it has hung up", now);
+                    self.down("it has hung up");
                 }
             }
-            Talk::Up(_) | Talk::Down { .. } => {}
+            Talk::Up(_) | Talk::Down => {}
         }
     }
 
-    /// The connection is given up, and tried again later.
-    pub(super) fn down(&mut self, why: &str, now: Moment) {
+    /// Whether a process runs there, if that has changed: it takes connections, or it did and refuses them.
+    pub(super) fn news(&mut self) -> Option<bool> {
+        self.news.take()
+    }
+
+    fn runs(&mut self, runs: bool) {
+        if std::mem::replace(&mut self.runs, runs) != runs {
+            self.news = Some(runs);
+        }
+    }
+
+    fn not_reached(&mut self, why: &io::Error) {
+        if why.kind() == io::ErrorKind::ConnectionRefused {
+            self.refusals = self.refusals.saturating_add(1);
+            if self.refusals >= REFUSALS {
+                self.runs(false);
+            }
+        } else {
+            self.refusals = 0;
+        }
+        self.down(&why.to_string());
+    }
+
+    /// The connection is given up, and tried again: at once, unless that was just tried. Whose process has ended refuses it.
+    pub(super) fn down(&mut self, why: &str) {
         if let Talk::Connecting(socket) | Talk::Up(socket) = &self.talk {
             super::client::shut_down(socket);
         }
-        self.talk = Talk::Down { until: now.after(RETRY_NS) };
+        self.talk = Talk::Down;
         self.out = Outbox::default();
         self.failures = self.failures.saturating_add(1);
         if self.failures == FAILURES {
@@ -258,13 +296,13 @@ impl Outgoing {
     }
 
     /// Sends what was said.
-    pub(super) fn send(&mut self, now: Moment) {
+    pub(super) fn send(&mut self) {
         if let Talk::Up(socket) = &self.talk
             && !self.blocked
         {
             match send_all(socket, &mut self.out) {
                 Ok(room) => self.blocked = !room,
-                Err(why) => self.down(&why.to_string(), now),
+                Err(why) => self.down(&why.to_string()),
             }
         }
     }

@@ -248,7 +248,7 @@ impl EventLoop {
     pub(super) fn speak(&mut self) {
         let now = self.now;
         for (node, peer) in &mut self.peers {
-            peer.send(now);
+            peer.send();
             if peer.connect(now) {
                 self.to_peers.remove(&peer.key);
                 peer.key = self.next_key;
@@ -257,8 +257,11 @@ impl EventLoop {
             }
             while let Some((fd, what)) = peer.is_to_be_watched() {
                 if self.uring.watch(fd, peer.key, what).is_err() {
-                    peer.down("it cannot be watched", now);
+                    peer.down("it cannot be watched");
                 }
+            }
+            if let Some(runs) = peer.news() {
+                self.local.push_back(Local::Node(*node, runs));
             }
         }
     }

@@ -51,6 +51,35 @@ pub(super) fn forgetful(world: &mut World) {
     world.pass(5);
 }
 
+/// That an owner gives its leases back is on its way for long. When it arrives, the same node is the owner again, alone, and somebody
+/// else takes over.
+pub(super) fn late_release(world: &mut World) {
+    world.begin(0);
+    world.slow.insert((0, 1), 300 * MS);
+    let until = world.now() + 290 * MS;
+    world.detach(0);
+    world.slow.clear();
+    world.place(0, 0);
+    world.pass(200);
+    world.must(world.serves(0), "it is the owner again");
+    world.run_until(until);
+    world.part(0, 1);
+    world.part(0, 2);
+    world.lonely.insert(0);
+    world.place(1, 1);
+    // With the rule it waits until the new leases are over.
+    let until = world.now() + 50 * MS;
+    while !world.serves(1) && world.now() < until {
+        world.pass(1);
+    }
+    if world.serves(1) {
+        world.ask_first(1, What::Write);
+        world.pass(5);
+    }
+    world.ask_first(0, What::Read);
+    world.pass(5);
+}
+
 /// A question of the old owner, which is stopped, is on its way for long. When it arrives, the replica has an entry of the new owner that
 /// nobody else has, and that is lost.
 pub(super) fn late_read(world: &mut World) {

@@ -8,7 +8,7 @@ use loadline_san_core::volume::{Event, Order, Status};
 
 use crate::settings::{Settings, new_store};
 use crate::tenant::What;
-use crate::world::{MS, VOLUME, World};
+use crate::world::{Happening, MS, VOLUME, World};
 
 fn members(world: &World) -> usize {
     world.record().groups[0].in_sync.len()
@@ -19,6 +19,47 @@ fn homes(world: &World) -> (Vec<ReplicaId>, Vec<usize>) {
     let replicas: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
     let homes = replicas.iter().map(|replica| world.home(*replica)).collect();
     (replicas, homes)
+}
+
+/// A member's process ends, and the owner is told so: nobody waits for as long as for who is silent. When it is there again it
+/// comes back, and so does one of which that was said in error.
+pub(super) fn ended_member(world: &mut World) {
+    let (_, homes) = homes(world);
+    world.begin(homes[0]);
+    world.kill(homes[1], false);
+    world.ask_first(0, What::Write);
+    world.pass(5);
+    world.must(world.waits(0), "what is written waits for it");
+    world.step_volume(homes[0], Event::Ended(NodeId(homes[1] as u32)));
+    world.pass(10);
+    world.must(!world.waits(0) && members(world) == 2, "it is written without the one that has ended");
+    world.step_volume(homes[0], Event::Ended(NodeId(homes[2] as u32)));
+    world.pass_until(10, |world| members(world) == 1);
+    world.after(0, Happening::Start(homes[1]));
+    world.pass_until(2_000, |world| members(world) == 3);
+}
+
+/// The owner's process ends, and another is told so to which its clients come: it serves when the leases are over, and waits for no
+/// report of who has ended.
+pub(super) fn ended_owner(world: &mut World) {
+    let (_, homes) = homes(world);
+    world.begin(homes[0]);
+    world.kill(homes[0], false);
+    world.step_volume(homes[1], Event::Ended(NodeId(homes[0] as u32)));
+    world.place(1, homes[1]);
+    world.pass(Settings::LEASE / MS * 7 / 5);
+    world.must(world.serves(homes[1]), "it serves soon");
+    world.after(0, Happening::Start(homes[0]));
+    world.pass_until(2_000, |world| members(world) == 3);
+}
+
+/// A volume is wanted elsewhere while its owner serves: who is deposed gives its leases back, and nobody waits until they are over.
+pub(super) fn deposed(world: &mut World) {
+    let (_, homes) = homes(world);
+    world.begin(homes[0]);
+    world.place(1, homes[1]);
+    world.pass(Settings::LEASE / MS * 3 / 5);
+    world.must(world.serves(homes[1]), "it serves before any lease is over");
 }
 
 /// A member's device does nothing any more, and its process answers.

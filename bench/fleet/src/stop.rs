@@ -1,16 +1,16 @@
-//! Stopping: what a study waits for ends at once when it is told to stop.
+//! Stopping: what is waited for ends at once when it is told to stop.
 
 use std::future::pending;
 
 use tokio::sync::watch;
 
-use crate::error::StudyError;
+use crate::error::FleetError;
 
-/// What `work` comes to, unless `stop` turns true first: then it is dropped.
-pub(crate) async fn or_stop<T>(
+/// What `work` comes to, unless `stop` turns true first: then it is dropped, and that is an interruption.
+pub async fn or_stop<T>(
     stop: &mut watch::Receiver<bool>,
     work: impl Future<Output = T>,
-) -> Result<T, StudyError> {
+) -> Result<T, FleetError> {
     let stopped = async {
         if stop.wait_for(|stop| *stop).await.is_err() {
             // Nobody is left who could stop it.
@@ -19,7 +19,7 @@ pub(crate) async fn or_stop<T>(
     };
     tokio::select! {
         biased;
-        () = stopped => Err(StudyError::interrupted()),
+        () = stopped => Err(FleetError::interrupted()),
         done = work => Ok(done),
     }
 }
