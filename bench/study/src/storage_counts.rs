@@ -89,10 +89,8 @@ impl StorageCounts {
             ));
         }
         if let Some(expected) = self.expected_log_bytes_per_s.filter(|expected| *expected > 0.0) {
-            let (least, most) = (
-                expected * (1.0 - edge),
-                expected * (1.0 + PAGES + edge) + PAGES_BYTES / self.seconds,
-            );
+            let (least, most) =
+                (expected * (1.0 - edge), expected * (1.0 + PAGES + edge) + PAGES_BYTES / self.seconds);
             if !(least..=most).contains(&self.log_bytes_per_s) {
                 findings.push(Finding::doubt(
                     FindingKind::Counters,
