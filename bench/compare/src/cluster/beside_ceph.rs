@@ -251,3 +251,15 @@ fn print(seen: &[[[Seen; 2]; 2]], kills: &[Kills; 2]) {
          node that is killed go on elsewhere, and the stall is that of the others.\n"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::LOADS;
+
+    #[test]
+    fn the_loads_are_those_of_the_quick_study() {
+        let quick = include_str!("../../../../studies/quick.toml");
+        let used: Vec<&str> = quick.lines().filter_map(|line| line.strip_prefix("use = ")).collect();
+        assert_eq!(used, LOADS.map(|load| format!("\"{load}\"")));
+    }
+}
