@@ -9,6 +9,17 @@ use std::time::{Duration, Instant};
 use nodes::Cluster;
 use nodes::client::{self, Writers};
 
+/// Rots every block of the extents of a node's replica. How many extents.
+fn rot_extents(cluster: &Cluster, node: u8) -> usize {
+    let dump = cluster.dump(node);
+    let extents = dump["replicas"][0]["extents"].as_array().expect("it has extents");
+    let places: Vec<u64> = extents.iter().filter_map(|extent| extent["at"].as_u64()).collect();
+    for at in &places {
+        (0..64).for_each(|block| cluster.flip(node, at + block * 4096 + 99));
+    }
+    places.len()
+}
+
 /// A person wants every block looked at: what has rotted is told, and is whole when they look again.
 #[test]
 fn a_scrub_finds_what_has_rotted_and_it_is_mended() {
@@ -54,17 +65,7 @@ fn what_rots_is_read_from_another_copy_and_mended() {
     // When nothing else is to be done, all is destaged.
     std::thread::sleep(Duration::from_secs(2));
     cluster.kill(1);
-    let dump = cluster.dump(1);
-    let extents: Vec<u64> = dump["replicas"][0]["extents"]
-        .as_array()
-        .expect("it has extents")
-        .iter()
-        .filter_map(|extent| extent["at"].as_u64())
-        .collect();
-    assert!(extents.len() >= 2, "{dump}");
-    for at in extents {
-        (0..64).for_each(|block| cluster.flip(1, at + block * 4096 + 99));
-    }
+    assert!(rot_extents(&cluster, 1) >= 2);
     let (code, text) = cluster.verify(1);
     assert!(code == 1 && text.contains("do not match"), "{code}: {text}");
     cluster.start_node(1);
@@ -90,13 +91,7 @@ fn a_long_read_of_what_has_rotted_is_mended_in_parts() {
     // When nothing else is to be done, all is destaged.
     std::thread::sleep(Duration::from_secs(3));
     cluster.kill(1);
-    let dump = cluster.dump(1);
-    let extents = dump["replicas"][0]["extents"].as_array().expect("it has extents").clone();
-    let places: Vec<u64> = extents.iter().filter_map(|extent| extent["at"].as_u64()).collect();
-    assert!(places.len() >= 100, "{dump}");
-    for at in places {
-        (0..64).for_each(|block| cluster.flip(1, at + block * 4096 + 99));
-    }
+    assert!(rot_extents(&cluster, 1) >= 100);
     cluster.start_node(1);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);

@@ -122,6 +122,7 @@ impl World {
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             // Its address refuses connections, unless nobody is left there who could.
             if !power && self.rng.chance(2) {
+                self.coverage.count("process", "known to have ended");
                 let delay = self.rng.below(5 * MS);
                 self.after(delay, Happening::Runs(other, node, false));
             }

@@ -71,6 +71,8 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
         ("answer", "changed, and more"),
         ("client", "beyond the end"),
         ("disk", "log rots"),
+        ("network", "taken for ended"),
+        ("process", "known to have ended"),
     ];
     for (kind, what) in others {
         assert!(seen.of(kind, what) > 0, "{kind}: {what} was never seen in {SEEDS} seeds");
