@@ -200,7 +200,8 @@ impl Uring {
         Ok(())
     }
 
-    fn has_news(&self) -> bool {
+    /// Something is done, or ready, and was not taken.
+    pub fn has_news(&self) -> bool {
         !self.done.is_empty() || !self.ready.is_empty()
     }
 
@@ -264,6 +265,11 @@ impl Uring {
     /// Asks that were started and are not done yet.
     pub fn in_flight(&self) -> usize {
         self.held.requests.len() - self.free.len() + self.waiting.len()
+    }
+
+    /// Asks that were started and not taken yet.
+    pub fn not_taken(&self) -> usize {
+        self.in_flight() + self.done.len()
     }
 
     fn begin(&mut self, index: u32, store: u32, token: Token, ask: Ask<Blocks>) {

@@ -21,6 +21,8 @@ pub(super) struct Figures {
 pub(super) struct Load<'a> {
     pub(super) write: bool,
     pub(super) outstanding: u32,
+    /// Our own generator never sleeps.
+    pub(super) poll: bool,
     pub(super) seconds: u32,
     pub(super) program: &'a Path,
 }
@@ -57,6 +59,7 @@ impl Load<'_> {
         let profile = format!("B4-T1-O{}-W{}-PR", self.outstanding, if self.write { 100 } else { 0 });
         let mut arguments = words("bench --destroy-data --warm-up 0s --drain 5s --json - --profile");
         arguments.extend([profile, "--for".into(), format!("{}s", self.seconds), uri.into()]);
+        arguments.extend(self.poll.then(|| "--poll".into()));
         let before = cpu_of(servers);
         let done = program::run(self.program, &arguments)?;
         let served = cpu_of(servers) - before;
@@ -112,8 +115,9 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
     let socket = folder.path().join("nbd.sock");
     let peer = Peer::nbdkit(&socket, file.path())?;
     let (theirs, their_uri) = ([peer.0.id()], format!("nbd+unix:///?socket={}", socket.display()));
+    let program = &context.program;
     let load =
-        |write, outstanding| Load { write, outstanding, seconds: context.seconds, program: &context.program };
+        |write, outstanding| Load { write, outstanding, poll: false, seconds: context.seconds, program };
     let iops = |bound| -> Row { ("IOPS", |f| f.iops, bound) };
     let cpu = |bound| -> Row { ("server CPU us/IO", |f| f.server_us, bound) };
     let mean = |bound| -> Row { ("mean us", |f| f.mean_us, bound) };

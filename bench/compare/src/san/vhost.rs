@@ -41,7 +41,13 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
 }
 
 fn load<'a>(setting: &'a Setting<'_>, write: bool, outstanding: u32) -> Load<'a> {
-    Load { write, outstanding, seconds: setting.context.seconds, program: &setting.context.program }
+    Load {
+        write,
+        outstanding,
+        poll: false,
+        seconds: setting.context.seconds,
+        program: &setting.context.program,
+    }
 }
 
 fn iops(least: f64) -> Row {
@@ -120,8 +126,10 @@ fn on_a_disk(setting: &Setting<'_>) -> Result<(), String> {
     let (uri, ours) = (cluster.vhost("disk", 1), cluster.processes());
     let bare = program::random_file(setting.disk, mib)?;
     let bare = bare.path().display().to_string();
-    for (name, outstanding) in [("read, 1 outstanding", 1), ("read, 32 outstanding", 32)] {
-        let load = load(setting, false, outstanding);
+    let looks = [("read, 1 outstanding", 1, false), ("read, 32 outstanding", 32, false)];
+    let never_sleeps = [("read, 32 outstanding, polling", 32, true)];
+    for (name, outstanding, poll) in looks.into_iter().chain(never_sleeps) {
+        let load = Load { poll, ..load(setting, false, outstanding) };
         let pairs = in_turn(context.pairs, || load.loadline(&uri, &ours), || load.loadline(&bare, &[]))?;
         let mean: Row = ("mean us", MEAN, AtMost(1.05));
         print(name, &pairs, &[iops(0.95), mean]);
