@@ -88,8 +88,9 @@ const FEW: f32 = 1.25;
 /// parts of 4 and 8 were slower than these.
 const DONE_SHARE: usize = 16;
 const LEAST_DONE: usize = 2;
-/// Times that stores do what they can before sockets are looked at again.
-const RUNS: usize = 64;
+/// Times that stores do what they can before sockets are looked at again: a client that asks by one would have to wait until
+/// a round is destaged. 64 made a tenth fewer writes by NBD.
+const RUNS: usize = 4;
 
 /// How a loop is made.
 #[derive(Debug, Clone, Copy)]

@@ -205,8 +205,12 @@ impl EventLoop {
     }
 }
 
+/// Bytes that a store on devices in memory destages together: they are in the CPU's cache still, and their buffers are when they
+/// are used again. With 8 MiB a write cost 1.1 to 1.2 times as much; with 256 KiB too, since more slots are written.
+const ROUND_IN_MEMORY: u64 = 1 << 20;
+
 /// How a store on devices in memory behaves: a smaller append takes no longer for each where nothing is synced, and is answered
-/// sooner; and what is destaged soon is in the CPU's cache still, and need not be read from the log.
+/// sooner; and what is destaged soon need not be read from the log.
 fn in_memory(settings: Settings) -> Settings {
-    Settings { together: AT_ONCE, low: 0, ..settings }
+    Settings { together: AT_ONCE, low: 0, round: settings.round.min(ROUND_IN_MEMORY), ..settings }
 }
