@@ -35,18 +35,12 @@ fn measure_on(setting: &Setting<'_>, name: &str, place: &Path, rows: &[(bool, f6
     let cluster = Cluster::start(&context.program, place, 3, mib * 5 / 4 + 768)?;
     let uri = cluster.volume("disk", mib, 2, 1)?;
     let (ours, theirs) = (cluster.processes(), ceph.processes());
-    let fill = Load { write: true, outstanding: 32, poll: false, seconds: 15, program: &context.program };
+    let fill = Load { seconds: 15, ..Load::new(context, true, 32) };
     let mut in_order = engine(&ceph);
     in_order.arguments.extend(["--rw=write", "--bs=1m"].map(String::from));
     fill.fio(&in_order, &theirs, mib)?;
     for (write, least) in rows {
-        let load = Load {
-            write: *write,
-            outstanding: 32,
-            poll: false,
-            seconds: context.seconds,
-            program: &context.program,
-        };
+        let load = Load::new(context, *write, 32);
         let pairs = in_turn(
             context.pairs,
             || load.fio(&Engine::nbd(&uri), &ours, mib),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::cluster::Cluster;
 use super::{Peer, Setting, cpu_of, folder_in};
-use crate::pair::{Bound, Bound::AtLeast, Bound::AtMost, in_turn, print_row, words};
+use crate::pair::{Bound, Bound::AtLeast, Bound::AtMost, Context, in_turn, print_row, words};
 use crate::program::{self, number};
 
 /// What one run came to.
@@ -27,7 +27,12 @@ pub(super) struct Load<'a> {
     pub(super) program: &'a Path,
 }
 
-impl Load<'_> {
+impl<'a> Load<'a> {
+    /// For as long as was asked for.
+    pub(super) fn new(context: &'a Context, write: bool, outstanding: u32) -> Load<'a> {
+        Load { write, outstanding, poll: false, seconds: context.seconds, program: &context.program }
+    }
+
     /// fio, with an engine for such a disk.
     pub(super) fn fio(&self, engine: &Engine, servers: &[u32], mib: u64) -> Result<Figures, String> {
         let (rw, direction) = if self.write { ("randwrite", "write") } else { ("randread", "read") };
@@ -115,9 +120,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
     let socket = folder.path().join("nbd.sock");
     let peer = Peer::nbdkit(&socket, file.path())?;
     let (theirs, their_uri) = ([peer.0.id()], format!("nbd+unix:///?socket={}", socket.display()));
-    let program = &context.program;
-    let load =
-        |write, outstanding| Load { write, outstanding, poll: false, seconds: context.seconds, program };
+    let load = |write, outstanding| Load::new(context, write, outstanding);
     let iops = |bound| -> Row { ("IOPS", |f| f.iops, bound) };
     let cpu = |bound| -> Row { ("server CPU us/IO", |f| f.server_us, bound) };
     let mean = |bound| -> Row { ("mean us", |f| f.mean_us, bound) };

@@ -40,16 +40,6 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
     on_a_disk(setting)
 }
 
-fn load<'a>(setting: &'a Setting<'_>, write: bool, outstanding: u32) -> Load<'a> {
-    Load {
-        write,
-        outstanding,
-        poll: false,
-        seconds: setting.context.seconds,
-        program: &setting.context.program,
-    }
-}
-
 fn iops(least: f64) -> Row {
     ("IOPS", IOPS, AtLeast(least))
 }
@@ -68,19 +58,19 @@ fn one_copy(setting: &Setting<'_>) -> Result<(), String> {
     let (theirs, their_uri) = ([peer.0.id()], format!("vhost-user:{}", socket.display()));
     let cpu: Row = ("server CPU us/IO", |f| f.server_us, AtMost(0.5));
     for (name, write) in [("read, 32 outstanding", false), ("write, 32 outstanding", true)] {
-        let load = load(setting, write, 32);
+        let load = Load::new(context, write, 32);
         let pairs =
             in_turn(context.pairs, || load.loadline(&uri, &ours), || load.loadline(&their_uri, &theirs))?;
         print(name, &pairs, &[iops(2.0), cpu]);
     }
     println!("\nthe same; ratios are Loadline / the generator on a file in memory itself\n");
     for (name, write) in [("read, 32 outstanding", false), ("write, 32 outstanding", true)] {
-        let load = load(setting, write, 32);
+        let load = Load::new(context, write, 32);
         let pairs = in_turn(context.pairs, || load.loadline(&uri, &ours), || load.loadline(&bare, &[]))?;
         print(name, &pairs, &[iops(0.7)]);
     }
     for (name, write) in [("read, 1 outstanding", false), ("write, 1 outstanding", true)] {
-        added(setting, name, &load(setting, write, 1), (&uri, &ours), &bare)?;
+        added(setting, name, &Load::new(context, write, 1), (&uri, &ours), &bare)?;
     }
     println!();
     Ok(())
@@ -111,7 +101,7 @@ fn two_copies(setting: &Setting<'_>) -> Result<(), String> {
     let cluster = Cluster::start(&context.program, setting.memory, 2, mib * 5 / 4 + 768)?;
     let nbd = cluster.volume("disk", mib, 2, 1)?;
     let (uri, ours) = (cluster.vhost("disk", 1), cluster.processes());
-    let write = load(setting, true, 32);
+    let write = Load::new(context, true, 32);
     let pairs = in_turn(context.pairs, || write.loadline(&uri, &ours), || write.loadline(&nbd, &ours))?;
     print("write, 32 outstanding", &pairs, &[iops(1.5)]);
     println!();
@@ -126,10 +116,13 @@ fn on_a_disk(setting: &Setting<'_>) -> Result<(), String> {
     let (uri, ours) = (cluster.vhost("disk", 1), cluster.processes());
     let bare = program::random_file(setting.disk, mib)?;
     let bare = bare.path().display().to_string();
-    let looks = [("read, 1 outstanding", 1, false), ("read, 32 outstanding", 32, false)];
-    let never_sleeps = [("read, 32 outstanding, polling", 32, true)];
-    for (name, outstanding, poll) in looks.into_iter().chain(never_sleeps) {
-        let load = Load { poll, ..load(setting, false, outstanding) };
+    let rows = [
+        ("read, 1 outstanding", 1, false),
+        ("read, 32 outstanding", 32, false),
+        ("read, 32 outstanding, polling", 32, true),
+    ];
+    for (name, outstanding, poll) in rows {
+        let load = Load { poll, ..Load::new(context, false, outstanding) };
         let pairs = in_turn(context.pairs, || load.loadline(&uri, &ours), || load.loadline(&bare, &[]))?;
         let mean: Row = ("mean us", MEAN, AtMost(1.05));
         print(name, &pairs, &[iops(0.95), mean]);

@@ -206,7 +206,7 @@ impl EventLoop {
 }
 
 /// Bytes that a store on devices in memory destages together: they are in the CPU's cache still, and their buffers are when they
-/// are used again. With 8 MiB a write cost 1.1 to 1.2 times as much; with 256 KiB too, since more slots are written.
+/// are used again. With 8 MiB a write cost 1.1 to 1.2 times as much, and with 256 KiB 1.1 times, by shared memory.
 const ROUND_IN_MEMORY: u64 = 1 << 20;
 
 /// How a store on devices in memory behaves: a smaller append takes no longer for each where nothing is synced, and is answered
