@@ -103,6 +103,22 @@ impl Ring {
         result.map(|_| ()).or_else(passing)
     }
 
+    /// Hands queued requests to the kernel and sleeps for `least`, whatever completes; then on until something has completed,
+    /// or until `limit` has passed. A kernel older than 6.12 waits for the first completion at once, as [`wait`](Self::wait).
+    /// How exact the time is is the thread's timer slack, 50 us unless it is set.
+    pub fn gather(&self, least: Duration, limit: Duration) -> io::Result<()> {
+        let parameters = self.ring.params();
+        if !parameters.is_feature_min_timeout() {
+            return self.wait(1, Some(limit));
+        }
+        let times = Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos());
+        let least = u32::try_from(least.min(limit).as_micros()).unwrap_or(u32::MAX);
+        let arguments = SubmitArgs::new().min_wait_usec(least).timespec(&times);
+        // As many as there is room for: nothing less ends the first sleep early.
+        let all = parameters.cq_entries() as usize;
+        self.ring.submitter().submit_with_args(all, &arguments).map(|_| ()).or_else(passing)
+    }
+
     /// Hands queued requests to the kernel and handles what has completed, without waiting. Unlike
     /// [`submit`](Self::submit) it enters the kernel even when nothing is queued, which a deferred ring needs.
     pub fn poll(&mut self) -> io::Result<()> {
@@ -137,6 +153,7 @@ fn passing(error: io::Error) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::time::Instant;
 
     #[test]
@@ -147,6 +164,33 @@ mod tests {
         };
         let begin = Instant::now();
         ring.wait(1, Some(Duration::from_millis(20))).unwrap();
+        assert!(begin.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn what_completes_does_not_end_a_sleep_that_gathers() {
+        let Ok(mut ring) = Ring::new(RingOptions { entries: 4, deferred: true }) else { return };
+        if !ring.ring.params().is_feature_min_timeout() {
+            eprintln!("this kernel cannot gather, and is not asked to");
+            return;
+        }
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let poll = opcode::PollAdd::new(types::Fd(ours.as_raw_fd()), libc::POLLIN as u32);
+        // SAFETY: the socket is open until its request has completed, which is waited for below.
+        assert!(unsafe { ring.push(&poll.build().user_data(7)) });
+        let begin = Instant::now();
+        let soon = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(2));
+            theirs.write_all(b"!").map(|()| theirs)
+        });
+        ring.gather(Duration::from_millis(30), Duration::from_secs(5)).unwrap();
+        assert!(begin.elapsed() >= Duration::from_millis(30), "it slept for {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(5), "it slept for {:?}", begin.elapsed());
+        let _theirs = soon.join().unwrap().unwrap();
+        assert_eq!(ring.completions().map(|(data, _)| data).collect::<Vec<_>>(), [7]);
+        // Nothing has: then on until something has, or the limit.
+        let begin = Instant::now();
+        ring.gather(Duration::from_millis(1), Duration::from_millis(20)).unwrap();
         assert!(begin.elapsed() >= Duration::from_millis(20));
     }
 

@@ -83,6 +83,7 @@ pub struct Uring {
     spins: Spins,
     looks: bool,
     spin: Duration,
+    gather: Duration,
 }
 
 struct Held {
@@ -130,6 +131,7 @@ impl Uring {
             spins: Spins::new(!spin.is_zero()),
             looks: true,
             spin,
+            gather: Duration::ZERO,
         })
     }
 
@@ -242,7 +244,10 @@ impl Uring {
         // What completes may be only a part of an ask.
         while !self.has_news() && self.flying + self.watching > 0 {
             self.queued = 0;
-            self.ring.wait(1, Some(left))?;
+            match self.gather {
+                Duration::ZERO => self.ring.wait(1, Some(left))?,
+                least => self.ring.gather(least, left)?,
+            }
             self.collect()?;
             left = limit.saturating_sub(begin.elapsed());
             if left.is_zero() {
@@ -255,6 +260,12 @@ impl Uring {
     /// Whether it looks for a while before it sleeps, where that was wanted and pays; to be changed at any time.
     pub fn look_first(&mut self, looks: bool) {
         self.looks = looks;
+    }
+
+    /// From now on a wait that sleeps does so for so long at the least: what is done or ready meanwhile comes together.
+    /// Kernels before 6.12 do not.
+    pub fn gather(&mut self, least: Duration) {
+        self.gather = least;
     }
 
     /// The next ask that is done: of which store, which, and what became of it. `None` until there is one.

@@ -84,6 +84,8 @@ pub struct Session {
     /// Bytes of requests that are not complete.
     taken: usize,
     leaving: bool,
+    /// Requests that were answered since somebody asked.
+    answered: usize,
     /// Answers.
     pub out: Outbox,
 }
@@ -107,8 +109,14 @@ impl Session {
             free: Vec::new(),
             taken: 0,
             leaving: false,
+            answered: 0,
             out: Outbox::default(),
         }
+    }
+
+    /// Requests that were answered since this was last called.
+    pub fn take_answered(&mut self) -> usize {
+        std::mem::take(&mut self.answered)
     }
 
     /// Requests that are not complete.
@@ -331,6 +339,7 @@ impl Session {
                 _ => self.out.head(&simple_reply(0, request.cookie)),
             },
         }
+        self.answered += 1;
         fills.clear();
         // Its memory is used again.
         self.slots[slot as usize].fills = fills;

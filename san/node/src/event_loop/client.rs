@@ -13,6 +13,8 @@ use loadline_san_export::vhost::session as vhost;
 use nix::errno::Errno;
 use nix::libc;
 
+use super::unread::Unread;
+
 /// Slices that are sent together at most.
 const SLICES: usize = 128;
 
@@ -46,6 +48,8 @@ pub(super) struct Client {
     pub(super) listed: bool,
     /// It is to be listened to again a little later.
     pub(super) late: bool,
+    /// What it was told and has not read.
+    pub(super) unread: Unread,
     /// The keys of its queues.
     pub(super) kicks: Vec<Option<u32>>,
 }
@@ -53,8 +57,13 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(way: Way, volume: VolumeId) -> Client {
         let (watched, watched_for_room, blocked, paused, taken) = (false, false, false, false, 0);
+        let unread = match &way {
+            Way::Nbd(socket, _) => Unread::new(socket),
+            Way::Vhost(_) => Unread::default(),
+        };
         Client {
             way,
+            unread,
             volume,
             watched,
             watched_for_room,

@@ -156,7 +156,11 @@ impl EventLoop {
             let is_over = match &mut client.way {
                 Way::Nbd(socket, session) => {
                     let sent = match session.out.bytes() > 0 && !client.blocked {
-                        true => client::send_all(socket, &mut session.out).map(|room| client.blocked = !room),
+                        true => {
+                            client.unread.told(session.take_answered(), session.out.bytes());
+                            self.told_something.note(key);
+                            client::send_all(socket, &mut session.out).map(|room| client.blocked = !room)
+                        }
                         false => Ok(()),
                     };
                     sent.is_err() || session.is_over()
