@@ -249,6 +249,9 @@ impl Uring {
                 least => self.ring.gather(least, left)?,
             }
             self.collect()?;
+            if self.has_news() {
+                break;
+            }
             left = limit.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 break;

@@ -342,7 +342,9 @@ impl EventLoop {
             while let Some((key, what)) = self.uring.ready() {
                 self.ready(key, what)?;
             }
-            self.now = crate::clock::now();
+            if self.uring.has_news() {
+                self.now = crate::clock::now();
+            }
             for _ in 0..(self.uring.not_taken() / DONE_SHARE).max(LEAST_DONE) {
                 let Some((number, token, done)) = self.uring.take() else { break };
                 if let Some(id) = self.of_ring.get(&number).copied() {
@@ -369,7 +371,7 @@ impl EventLoop {
             next = next.min(*at);
         }
         let longest = if self.has_faults { Duration::from_millis(1) } else { LONGEST };
-        Duration::from_nanos(next.since(crate::clock::now())).min(longest)
+        Duration::from_nanos(next.since(self.now)).min(longest)
     }
 
     fn ready(&mut self, key: u32, what: For) -> io::Result<()> {
@@ -417,7 +419,12 @@ impl EventLoop {
     /// Carries out all that can be done now.
     fn work_off(&mut self) {
         for _ in 0..RUNS {
-            while let Some(local) = self.local.pop_front() {
+            loop {
+                // Not from within a step: each that ends at once would begin the next one a call deeper.
+                while let Some(id) = self.to_begin.pop_front() {
+                    self.begin(id);
+                }
+                let Some(local) = self.local.pop_front() else { break };
                 match local {
                     Local::ToReplica(from, message) => {
                         self.step_replica(from.replica, replica::Event::Message(from, message));
@@ -440,16 +447,7 @@ impl EventLoop {
                     }
                 }
             }
-            // Not from within a step: each that ends at once would begin the next one a call deeper.
-            while let Some(id) = self.to_begin.pop_front() {
-                self.begin(id);
-            }
-            let Some(id) = self.listed.pop_front() else {
-                if self.local.is_empty() {
-                    return;
-                }
-                continue;
-            };
+            let Some(id) = self.listed.pop_front() else { return };
             // Clients and other nodes go on while the rest is done.
             if !self.answered.is_empty() {
                 self.answer();
@@ -581,8 +579,8 @@ impl EventLoop {
         if again {
             self.local.push_back(Local::Attach(id));
         }
-        if ended && !self.to_begin.contains(&id) {
-            self.to_begin.push_back(id);
+        if ended {
+            self.begin_soon(id);
         }
     }
 

@@ -131,8 +131,7 @@ impl EventLoop {
         // What is refused is answered at once.
         self.answered.push(key);
         self.watch_kicks(key);
-        self.now = crate::clock::now();
-        self.begin(volume);
+        self.begin_soon(volume);
     }
 
     /// Watches by what its queues say that there is something, each by a key that stays its own.

@@ -18,7 +18,7 @@ use loadline_san_store::io::{Address, Area, Ask, Done, IoFault, Reading, Token};
 use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
 
-use super::counts::BackEnd;
+use super::counts::{BackEnd, Count};
 use super::guests::Guests;
 use super::order::{ReplicaFault, ReplicaState, Scrub};
 
@@ -53,6 +53,8 @@ pub(super) struct Kept {
     late: VecDeque<(Moment, Token, Done<Blocks>)>,
     /// What it has asked of its log, and of its extents.
     counts: [BackEnd; 2],
+    /// What devices in memory have done together.
+    ended: Vec<Ended>,
     /// When what the ring has of it was begun.
     begun: HashMap<Token, Moment, RandomState>,
     /// What had come of looking through it when it was to be looked through.
@@ -62,7 +64,7 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io) -> Kept {
         let (asks, store_actions) = (VecDeque::new(), Vec::new());
-        let (counts, begun) = (Default::default(), HashMap::default());
+        let (counts, ended, begun) = (Default::default(), Vec::new(), HashMap::default());
         Kept {
             replica,
             store,
@@ -72,6 +74,7 @@ impl Kept {
             busy: false,
             store_actions,
             counts,
+            ended,
             begun,
             fault: ReplicaFault::default(),
             late: VecDeque::new(),
@@ -128,7 +131,7 @@ impl Kept {
     /// The ring has done something.
     pub(super) fn done(&mut self, token: Token, done: Done<Blocks>, now: Moment) {
         let begun = self.begun.remove(&token).unwrap_or(now);
-        count(&mut self.counts, &done, now.since(begun));
+        Ended::of(&done).count(&mut self.counts, now.since(begun));
         self.tell_store(token, done, now);
     }
 
@@ -192,7 +195,7 @@ impl Kept {
         self.act(uring, told);
         if let Io::Direct(direct) = &mut self.io {
             self.asks.iter().take(AT_ONCE).for_each(|(_, ask)| direct.prepare(ask));
-            let mut since = crate::clock::now();
+            let begun = crate::clock::now();
             let mut blocks = 0;
             while blocks < AT_ONCE
                 && let Some((token, ask)) = self.asks.pop_front()
@@ -211,14 +214,12 @@ impl Kept {
                     },
                     ask => direct.carry_out(ask),
                 };
-                let now = crate::clock::now();
-                count(&mut self.counts, &done, now.since(since));
-                since = now;
+                self.ended.push(Ended::of(&done));
                 if self.fault == ReplicaFault::default() {
                     self.store.done(token, done, &mut self.store_actions);
                 } else {
                     let done = if self.fault.fails { failed(done) } else { done };
-                    self.late.push_back((now.after(self.fault.slow_ns), token, done));
+                    self.late.push_back((crate::clock::now().after(self.fault.slow_ns), token, done));
                 }
                 if self.asks.is_empty() {
                     self.store.run(&mut self.store_actions);
@@ -229,6 +230,11 @@ impl Kept {
                         }
                     }
                 }
+            }
+            // A look at the clock costs a tenth of what they do: what they have done together took each of its blocks as long.
+            let took_ns = crate::clock::now().since(begun);
+            for ended in self.ended.drain(..) {
+                ended.count(&mut self.counts, took_ns * ended.blocks() / blocks as u64);
             }
             self.act(uring, told);
             return !self.asks.is_empty();
@@ -275,23 +281,42 @@ fn size(ask: &Ask<Blocks>) -> usize {
     }
 }
 
-/// Counts what a device has done, and how long it took.
-fn count(counts: &mut [BackEnd; 2], done: &Done<Blocks>, took_ns: u64) {
-    let (area, bytes, well) = match done {
-        Done::Read(reading, result) => {
-            let area = reading.pieces.first().map_or(Area::Log, |piece| piece.area);
-            (area, u64::from(reading.blocks) * BLOCK, result.is_ok())
+/// What a device has done, to be counted when it is known how long that took.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    area: Area,
+    of: fn(&mut BackEnd) -> &mut Count,
+    bytes: u64,
+    well: bool,
+}
+
+impl Ended {
+    fn of(done: &Done<Blocks>) -> Ended {
+        match done {
+            Done::Read(reading, result) => {
+                let area = reading.pieces.first().map_or(Area::Log, |piece| piece.area);
+                let bytes = u64::from(reading.blocks) * BLOCK;
+                Ended { area, of: |of| &mut of.read, bytes, well: result.is_ok() }
+            }
+            Done::Wrote(writing, result) => {
+                let (area, bytes) = (writing.area, writing.length());
+                Ended { area, of: |of| &mut of.write, bytes, well: result.is_ok() }
+            }
+            Done::Synced(area, result) => {
+                Ended { area: *area, of: |of| &mut of.sync, bytes: 0, well: result.is_ok() }
+            }
         }
-        Done::Wrote(writing, result) => (writing.area, writing.length(), result.is_ok()),
-        Done::Synced(area, result) => (*area, 0, result.is_ok()),
-    };
-    let of = &mut counts[usize::from(area == Area::Capacity)];
-    let count = match done {
-        Done::Read(..) => &mut of.read,
-        Done::Wrote(..) => &mut of.write,
-        Done::Synced(..) => &mut of.sync,
-    };
-    count.add(bytes, took_ns, well);
+    }
+
+    /// As many as [`size`] says.
+    fn blocks(&self) -> u64 {
+        (self.bytes / BLOCK).max(1)
+    }
+
+    fn count(&self, counts: &mut [BackEnd; 2], took_ns: u64) {
+        let of = &mut counts[usize::from(self.area == Area::Capacity)];
+        (self.of)(of).add(self.bytes, took_ns, self.well);
+    }
 }
 
 /// As if the device had not done it.

@@ -113,8 +113,14 @@ impl EventLoop {
             // What is refused is answered at once.
             self.answered.push(key);
         }
-        self.now = crate::clock::now();
-        self.begin(volume);
+        self.begin_soon(volume);
+    }
+
+    /// Requests of clients are begun when the clock was looked at: nothing is carried out that came later than `now`.
+    pub(super) fn begin_soon(&mut self, id: VolumeId) {
+        if !self.to_begin.contains(&id) {
+            self.to_begin.push_back(id);
+        }
     }
 
     /// Begins requests of clients, as many as may be at work.
