@@ -13,11 +13,13 @@ use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage, getsockname
 
 /// How long it sleeps then. Of fio's 32 reads, longer sleeps (30 us) made fewer, and shorter ones (10 us) cost more.
 pub(super) const GATHER: Duration = Duration::from_micros(15);
-/// Answers that a client is to have not read, at the least. fio takes some 5 us for the reading of one and asking again. With 8, a
-/// client with 16 reads at once did a tenth fewer.
-const MANY: f32 = 10.0;
-/// What the kernel takes for each message, beside its bytes, of which it takes up to twice as much memory as they need.
-const MESSAGE: f32 = 512.0;
+/// Answers that a client is to have not read, at the least: fio takes some 5 us to read one and ask again. Of a client with 16 reads
+/// at once that was held to be behind sooner, a tenth fewer were done.
+const ANSWERS: f32 = 20.0;
+/// So many messages they are sent in, each for what came together: two or three, of a client that sends each by itself.
+const MESSAGES: f32 = 7.0;
+/// Memory that the kernel takes for each message, beside its bytes.
+const MESSAGE: f32 = 768.0;
 /// Where more clients are told something between two waits, what they ask comes together anyway.
 const MOST_CLIENTS: usize = 8;
 
@@ -47,7 +49,7 @@ impl Unread {
 
     /// Whether it has so many that it goes on with them for a while.
     fn are_many(&self, socket: &OwnedFd) -> bool {
-        self.is_known && unread_memory(socket) as f32 >= MANY * (2.0 * self.answer + MESSAGE)
+        self.is_known && unread_memory(socket) as f32 >= ANSWERS * self.answer + MESSAGES * MESSAGE
     }
 }
 
@@ -111,7 +113,7 @@ mod tests {
     #[test]
     fn who_has_much_to_read_is_in_no_hurry() {
         for bytes in [16, 28, 528, 4112] {
-            for (answers, read, are_many) in [(40, 0, true), (40, 36, false), (4, 0, false), (0, 0, false)] {
+            for (answers, read, are_many) in [(32, 0, true), (32, 28, false), (6, 0, false), (0, 0, false)] {
                 let (unread, socket, _theirs) = client(answers, bytes, read);
                 assert_eq!(unread.are_many(&socket), are_many, "{answers} of {bytes} bytes, {read} read");
             }
