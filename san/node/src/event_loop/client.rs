@@ -32,7 +32,7 @@ pub(super) enum Way {
 pub(super) struct Client {
     pub(super) way: Way,
     pub(super) volume: VolumeId,
-    /// It is watched for what it says.
+    /// It is watched for what it says, or is read next without.
     pub(super) watched: bool,
     /// It is watched for room.
     pub(super) watched_for_room: bool,

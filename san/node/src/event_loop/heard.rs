@@ -12,8 +12,10 @@ use thiserror::Error;
 
 use super::client::{Received, receive};
 
-/// Bytes that are received at once. A longer frame gets room for itself.
+/// Bytes that are received and not taken, at most. A longer frame gets room for itself.
 const STAGE: usize = 256 << 10;
+/// Bytes that are received at once: some 16 blocks with their frames, which are written and answered while the rest is received.
+const TOGETHER: usize = 66 << 10;
 /// Of data that is longer than this, the rest is received where it stays.
 const DIRECT: usize = 16 << 10;
 
@@ -93,7 +95,8 @@ impl Hearing {
                 self.stage.resize(self.stage.len() * 2, 0);
             }
         }
-        let received = receive(&self.socket, &mut self.stage[self.end..]);
+        let end = self.stage.len().min(self.end + TOGETHER);
+        let received = receive(&self.socket, &mut self.stage[self.end..end]);
         if let Received::Some(bytes) = received {
             self.end += bytes;
         }

@@ -82,16 +82,21 @@ impl EventLoop {
         }
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(served) = self.volumes.get_mut(&client.volume) else { return };
-        let mut received = Received::Nothing;
+        let (mut received, mut more) = (Received::Nothing, false);
         let fits = self.taken < MOST_TAKEN || client.taken == 0;
         let Way::Nbd(socket, session) = &mut client.way else {
             self.read_guest(key, fits);
             return;
         };
+        // Not while it is read: the loop comes back to one that has said more, without being told.
+        client.watched = false;
         if fits && session.wants_bytes() {
-            received = client::receive(socket, session.space());
+            let space = session.space();
+            let room = space.len();
+            received = client::receive(socket, space);
             if let Received::Some(bytes) = received {
                 session.received(bytes);
+                more = bytes == room;
             }
         }
         loop {
@@ -107,6 +112,10 @@ impl EventLoop {
         }
         let volume = client.volume;
         client.paused = !fits || !session.wants_bytes();
+        if more && !client.paused {
+            client.watched = true;
+            self.readable.push_back(key);
+        }
         if received == Received::End {
             self.hang_up(key);
         } else {
