@@ -73,7 +73,10 @@ impl Told {
     }
 
     /// Whether all of them have many answers to read. There is nobody afterwards.
-    pub(super) fn nobody_hurries<'a>(&mut self, of: impl Fn(u32) -> Option<(&'a Unread, &'a OwnedFd)>) -> bool {
+    pub(super) fn nobody_hurries<'a>(
+        &mut self,
+        of: impl Fn(u32) -> Option<(&'a Unread, &'a OwnedFd)>,
+    ) -> bool {
         let all = !self.keys.is_empty()
             && !std::mem::take(&mut self.too_many)
             && self.keys.iter().all(|key| of(*key).is_some_and(|(unread, socket)| unread.are_many(socket)));
