@@ -23,6 +23,7 @@
 //! | [`peer`] | what is said to another node |
 //! | `heard` | what it says |
 //! | [`counts`] | what is counted of I/O |
+//! | `rest` | what it does when there is nothing to do |
 //! | `unread` | clients that have not read what they were told |
 //! | `blocks` | whole blocks of what clients write |
 
@@ -35,6 +36,7 @@ mod heard;
 mod kept;
 pub mod order;
 pub mod peer;
+mod rest;
 mod served;
 mod sockets;
 mod unread;
@@ -68,7 +70,7 @@ use kept::Kept;
 use order::{Order, Report};
 use peer::Outgoing;
 use served::Served;
-use unread::{GATHER, Told};
+use unread::Told;
 
 pub use served::most_in_flight;
 
@@ -78,14 +80,10 @@ const WAKE: u32 = 0;
 const STORE_TICK_NS: u64 = 100_000_000;
 /// What nobody uses gets one tick of so many: as many as there are in the time between two heartbeats.
 const IDLE_TICKS: u64 = 4;
-/// It sleeps no longer than this.
-const LONGEST: Duration = Duration::from_millis(500);
 /// Replicas on devices that are not in memory.
 const MOST_STORES: u32 = 4096;
 /// Bytes that a store keeps in memory until they are destaged, while there is memory.
 const MOST_HELD: u64 = 32 << 20;
-/// So few requests at once are worth looking for, rather than sleeping.
-const FEW: f32 = 1.25;
 /// What devices have done is taken in parts: a share of all that they were asked, at the least so many. Some complete all that they
 /// have together, and have nothing to do until somebody asks again, who is to be answered soon for that. With 32 outstanding,
 /// parts of 4 and 8 were slower than these.
@@ -302,8 +300,8 @@ impl EventLoop {
 
     /// Runs until it is told to stop. Fails if the kernel refuses to serve the ring.
     pub fn run(mut self) -> io::Result<()> {
-        // What is waited for is shorter than the 50 us by which the kernel may be late otherwise.
-        nix::sys::prctl::set_timerslack(1)?;
+        // What is waited for is shorter than the 50 us by which the kernel may be late otherwise. Where it refuses, it is.
+        let _ = nix::sys::prctl::set_timerslack(1);
         while !self.stopped {
             self.look_at_guests();
             let more = self.uring.has_news()
@@ -314,29 +312,7 @@ impl EventLoop {
             if more {
                 self.uring.poll()?;
             } else {
-                let limit = self.time_to_next();
-                // A sleep that many share costs little; one that each pays for is to be avoided.
-                if self.begun > 0 {
-                    self.together = (self.together * 7.0 + self.begun as f32) / 8.0;
-                }
-                self.begun = 0;
-                // As long as others have work to do, they may need the core.
-                let few = self.together < FEW
-                    && self.volumes.values().map(|served| served.at_work.len()).sum::<usize>() < 2;
-                self.uring.look_first(few || !self.guests.is_empty());
-                let talked = std::mem::take(&mut self.talked);
-                let no_hurry = self.told_something.nobody_hurries(|key| {
-                    let client = self.clients.get(&key)?;
-                    Some((&client.unread, client.socket()))
-                });
-                let gathers = no_hurry && !talked && self.guests.is_empty();
-                self.uring.gather(if gathers { GATHER } else { Duration::ZERO });
-                if talked && !few && self.guests.is_empty() {
-                    // Nodes and clients that share the core have their turn first, if there are any: what they say meanwhile
-                    // comes together, and costs a fifth to a quarter less. Who looks at queues goes on looking.
-                    std::thread::yield_now();
-                }
-                self.wait(limit)?;
+                self.rest()?;
                 self.look_at_guests();
             }
             while let Some((key, what)) = self.uring.ready() {
@@ -363,15 +339,6 @@ impl EventLoop {
             self.speak();
         }
         Ok(())
-    }
-
-    fn time_to_next(&self) -> Duration {
-        let mut next = self.next_tick.min(self.next_store_tick);
-        if let Some(Reverse((at, _))) = self.wakes.peek() {
-            next = next.min(*at);
-        }
-        let longest = if self.has_faults { Duration::from_millis(1) } else { LONGEST };
-        Duration::from_nanos(next.since(self.now)).min(longest)
     }
 
     fn ready(&mut self, key: u32, what: For) -> io::Result<()> {

@@ -32,8 +32,10 @@ pub(super) enum Way {
 pub(super) struct Client {
     pub(super) way: Way,
     pub(super) volume: VolumeId,
-    /// It is watched for what it says, or is read next without.
+    /// It is watched for what it says.
     pub(super) watched: bool,
+    /// It is read next, whether or not something comes.
+    pub(super) next: bool,
     /// It is watched for room.
     pub(super) watched_for_room: bool,
     /// Its socket has no room.
@@ -70,6 +72,7 @@ impl Client {
             blocked,
             paused,
             taken,
+            next: false,
             looked_at: false,
             listed: false,
             late: false,

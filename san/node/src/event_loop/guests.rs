@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use loadline_san_core::ids::{Owner, VolumeId};
@@ -90,7 +89,7 @@ impl EventLoop {
         let mut asked = std::mem::take(&mut self.asked);
         let mut listens = Ok(Listened::Watch);
         if !client.watched {
-            listens = session.listen(self.now);
+            listens = session.listen(crate::clock::now());
         }
         let taken = listens.and_then(|listened| {
             if fits && listened != Listened::End {
@@ -206,28 +205,6 @@ impl EventLoop {
             session.kicked(queue);
             self.readable.push_back(key);
         }
-    }
-
-    /// Waits; but no longer than until one of them has something.
-    pub(super) fn wait(&mut self, limit: Duration) -> io::Result<()> {
-        let EventLoop { uring, guests, clients, taken, .. } = self;
-        uring.wait_also(limit, |sleeps| {
-            let mut found = false;
-            guests.retain(|key| {
-                let Some(client) = clients.get_mut(key) else { return false };
-                let Way::Vhost(session) = &mut client.way else { return false };
-                // Who waits for memory is looked at again when something was done.
-                if *taken >= MOST_TAKEN && client.taken > 0 {
-                    return true;
-                }
-                let some = if sleeps { session.wants_kicks() } else { session.has_more() };
-                found |= some;
-                // It will say so.
-                client.looked_at = some || !sleeps;
-                client.looked_at
-            });
-            found
-        })
     }
 
     /// Takes what they ask while other things are done for long, such as destaging: if nothing of what they asked before is

@@ -82,14 +82,13 @@ impl EventLoop {
         }
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(served) = self.volumes.get_mut(&client.volume) else { return };
+        client.next = false;
         let (mut received, mut more) = (Received::Nothing, false);
         let fits = self.taken < MOST_TAKEN || client.taken == 0;
         let Way::Nbd(socket, session) = &mut client.way else {
             self.read_guest(key, fits);
             return;
         };
-        // Not while it is read: the loop comes back to one that has said more, without being told.
-        client.watched = false;
         if fits && session.wants_bytes() {
             let space = session.space();
             let room = space.len();
@@ -113,7 +112,7 @@ impl EventLoop {
         let volume = client.volume;
         client.paused = !fits || !session.wants_bytes();
         if more && !client.paused {
-            client.watched = true;
+            client.next = true;
             self.readable.push_back(key);
         }
         if received == Received::End {
@@ -202,7 +201,7 @@ impl EventLoop {
             // One that asks for more than it may, or does not read, is not listened to until it is answered.
             if client.paused && client.wants_more() {
                 if self.taken < MOST_TAKEN || taken == 0 {
-                    client.paused = false;
+                    (client.paused, client.next) = (false, true);
                     self.readable.push_back(key);
                 } else {
                     self.starved.push(key);
@@ -212,7 +211,7 @@ impl EventLoop {
             let mut watched = Ok(());
             if matches!(client.way, Way::Vhost(_)) {
                 // What it says is heard whatever it asks for.
-            } else if !client.paused && !std::mem::replace(&mut client.watched, !client.paused) {
+            } else if !client.paused && !client.next && !std::mem::replace(&mut client.watched, true) {
                 watched = self.uring.watch(fd, key, For::Input);
             }
             if client.blocked && !std::mem::replace(&mut client.watched_for_room, true) {
@@ -225,8 +224,8 @@ impl EventLoop {
         self.answered = answered;
         if self.taken < MOST_TAKEN {
             for key in self.starved.drain(..) {
-                if let Some(client) = self.clients.get_mut(&key) {
-                    client.paused = false;
+                if let Some(client) = self.clients.get_mut(&key).filter(|client| client.paused) {
+                    (client.paused, client.next) = (false, true);
                     self.readable.push_back(key);
                 }
             }

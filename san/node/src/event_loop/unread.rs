@@ -2,8 +2,9 @@
 //!
 //! A client that sends each request by itself (fio, QEMU) wakes the loop for each two or three, and is itself held up by waking
 //! it. While it has answers enough to go on with, the loop sleeps for a little, whatever comes ([`GATHER`]): what is asked
-//! meanwhile costs one waking, one receiving and one sending. A client with few requests at once never has so many unread,
-//! and is not made to wait; nor is one that takes its answers as soon as they come.
+//! meanwhile costs one waking, one receiving and one sending. A client with few requests at once never has so many unread, nor
+//! one that takes its answers as soon as they come: where such a one was told something too, the loop does not wait. Whoever is
+//! not in that list, and asks meanwhile, waits for as long.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
