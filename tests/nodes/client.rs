@@ -157,6 +157,23 @@ pub(crate) fn many_behind_one(addresses: &[Ipv4Addr], volume: &str, connections:
     }
 }
 
+/// Asks for so many blocks at once, which may be more than it may, and gets them all. The connection goes on.
+pub(crate) fn many_reads(addresses: &[Ipv4Addr], volume: &str, reads: u64) -> impl Sized + use<> {
+    let mut nbd = connect(addresses, volume);
+    let read = |cookie| {
+        let (command, offset, length) = (command::READ, cookie % OWN * BLOCK as u64, BLOCK as u32);
+        Request { flags: 0, command, cookie, offset, length }.encode()
+    };
+    let asked: Vec<u8> = (0..reads).flat_map(read).collect();
+    nbd.0.write_all(&asked).expect("they are taken");
+    let mut answer = [0; 16 + BLOCK];
+    for _ in 0..reads {
+        nbd.0.read_exact(&mut answer).expect("it is answered");
+        assert_eq!(get_u32(&answer, 4), 0, "and well");
+    }
+    nbd
+}
+
 /// Writes MiB after MiB, one at a time.
 pub(crate) struct Filler {
     nbd: std::cell::RefCell<Nbd>,

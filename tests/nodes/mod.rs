@@ -164,6 +164,21 @@ impl Cluster {
         Duration::from_millis(ticks * 10)
     }
 
+    /// How many times descriptors are watched by a node's data path (`IORING_OP_POLL_ADD` in `/proc/PID/fdinfo`).
+    pub(crate) fn polls(&self, node: u8) -> usize {
+        let process = self.nodes[node as usize - 1].as_ref().expect("it runs").id();
+        let rings = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").flatten();
+        let rings = rings.filter(|fd| {
+            std::fs::read_link(fd.path()).is_ok_and(|to| to == Path::new("anon_inode:[io_uring]"))
+        });
+        let of = |fd: std::fs::DirEntry| {
+            let info = format!("/proc/{process}/fdinfo/{}", fd.file_name().to_string_lossy());
+            let info = std::fs::read_to_string(info).unwrap_or_default();
+            info.lines().filter(|line| line.trim_start().starts_with("op=6,")).count()
+        };
+        rings.map(of).sum()
+    }
+
     /// Waits until a node's process has ended by itself.
     pub(crate) fn wait_until_gone(&mut self, node: u8) {
         let begun = Instant::now();
