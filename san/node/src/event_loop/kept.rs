@@ -231,7 +231,7 @@ impl Kept {
                     }
                 }
             }
-            // A look at the clock costs a tenth of what they do: what they have done together took each of its blocks as long.
+            // Looks at the clock after each were a twentieth of a write: of what was done together, each block took as long.
             let took_ns = crate::clock::now().since(begun);
             for ended in self.ended.drain(..) {
                 ended.count(&mut self.counts, took_ns * ended.blocks() / blocks as u64);
