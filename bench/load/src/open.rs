@@ -20,7 +20,7 @@ use crate::error::LoadError;
 use crate::in_use::{Identity, holder_of, holder_of_locks};
 use crate::made::FileIdentity;
 use crate::nbd::connect;
-use crate::nbd::uri::NbdUri;
+use crate::nbd::uri::{NbdUri, Server};
 use crate::rbd::disk::RbdDisk;
 use crate::rbd::uri::RbdUri;
 use crate::target::{Disk, Target, WritePermission};
@@ -44,6 +44,17 @@ pub(crate) enum Way {
     Vhost(Arc<VhostDisk>),
     /// An open image, which all threads share.
     Rbd(Arc<RbdDisk>),
+}
+
+impl Way {
+    /// Whether a server of this host has the disk: by shared memory, or at a socket in the file system.
+    pub(crate) fn is_served_here(&self) -> bool {
+        match self {
+            Way::Vhost(_) => true,
+            Way::Nbd(uri) => matches!(uri.server, Server::Unix(_)),
+            Way::Null | Way::File(_) | Way::Rbd(_) => false,
+        }
+    }
 }
 
 /// An open disk, locked against other users; but a server's: NBD knows no locks, a vhost-user server has one
@@ -398,6 +409,15 @@ mod tests {
         for allowed in [WritePermission::Made(made), WritePermission::Destroy] {
             open(&disk(&path, allowed), &profile, true).unwrap();
         }
+    }
+
+    #[test]
+    fn a_server_at_a_socket_in_the_file_system_is_on_this_host() {
+        let is_here = |uri: &str| Way::Nbd(uri.parse().unwrap()).is_served_here();
+        assert!(is_here("nbd+unix:///export?socket=/run/nbd.sock"));
+        // Not even the loopback address says so: it may be a tunnel's end.
+        assert!(!is_here("nbd://127.0.0.1/export"));
+        assert!(!Way::Null.is_served_here());
     }
 
     #[test]

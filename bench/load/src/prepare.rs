@@ -296,7 +296,7 @@ impl Prepared {
             }
             Way::Nbd(uri) => {
                 let connected = connect::connect(uri)?;
-                let made = NbdEngine::new(connected, memory, sweep::DEPTH, false, false);
+                let made = NbdEngine::new(connected, memory, sweep::DEPTH, false, Waiting::Sleeps);
                 return Ok(Box::new(made.map_err(error)?));
             }
         };

@@ -67,10 +67,10 @@ impl Threads {
             Threads { count: 0, hindered: 0, looks: false, halt: Arc::new(AtomicBool::new(false)), reports };
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
-            // A server's queue in memory is looked at as fast as a file in memory; and the server takes a CPU too.
-            let soon = disk.open.in_memory || matches!(disk.open.way, Way::Vhost(_));
+            // A server on this host answers as fast as a file in memory; and it takes a CPU too.
+            let soon = disk.open.in_memory || disk.open.way.is_served_here();
             let waiting = waiting(&prepared.job, soon, cpus);
-            let looks = matches!(disk.open.way, Way::File(_) | Way::Vhost(_));
+            let looks = matches!(disk.open.way, Way::File(_) | Way::Vhost(_) | Way::Nbd(_));
             threads.looks |= looks && waiting == Waiting::SpinsFirst;
             for thread in 0..prepared.job.profile.threads as usize {
                 let index = disk_index * prepared.job.profile.threads as usize + thread;
@@ -234,7 +234,7 @@ impl Making {
         match (&self.way, self.engine) {
             (Way::Nbd(uri), _) => run_with!(memory.and_then(|m| {
                 let connected = connect::connect(uri).map_err(io::Error::other)?;
-                NbdEngine::new(connected, m, slots, self.through, self.waiting == Waiting::Spins)
+                NbdEngine::new(connected, m, slots, self.through, self.waiting)
             })),
             (Way::Vhost(disk), _) => {
                 run_with!(memory.and_then(|m| VhostEngine::new(Arc::clone(disk), m, slots, self.waiting)))

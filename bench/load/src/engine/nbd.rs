@@ -13,8 +13,10 @@ use loadline_base::nbd::{
     Request, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, command, command_flag, get_u32, get_u64,
 };
 use loadline_base::ring::{Ring, RingOptions, opcode, types};
+use loadline_base::spin::Spins;
 use nix::libc;
 
+use super::uring::{SPIN, Waiting};
 use super::{Engine, Io, Kind, Memory};
 use crate::nbd::connect::Export;
 
@@ -61,6 +63,7 @@ pub(crate) struct NbdEngine {
     /// The server makes durable what it is told to.
     flushes: bool,
     poll: bool,
+    spins: Spins,
     /// What is to be sent when the kernel has sent what it has.
     queue: VecDeque<libc::iovec>,
     sending: bool,
@@ -76,14 +79,14 @@ pub(crate) struct NbdEngine {
 
 impl NbdEngine {
     /// An engine for `slots` I/Os over this connection to this disk. `through`: writes are durable when they are answered.
-    /// `poll`: it never sleeps.
     pub(crate) fn new(
         (socket, export): (OwnedFd, Export),
         memory: Memory,
         slots: usize,
         through: bool,
-        poll: bool,
+        waiting: Waiting,
     ) -> io::Result<NbdEngine> {
+        let poll = waiting == Waiting::Spins;
         let ring = Ring::new(RingOptions { entries: 8, deferred: !poll })?;
         ring.register_files(&[socket.as_raw_fd()])?;
         // SAFETY: a header of zeroes is a valid one that refers to nothing.
@@ -104,6 +107,7 @@ impl NbdEngine {
             through,
             flushes: export.flushes(),
             poll,
+            spins: Spins::new(waiting == Waiting::SpinsFirst),
             queue: VecDeque::new(),
             sending: false,
             receiving: false,
@@ -162,6 +166,20 @@ impl NbdEngine {
         self.sending = unsafe { self.ring.push(&send.user_data(SENT)) };
         assert!(self.sending, "a queue of eight has room for two");
         Ok(())
+    }
+
+    /// Looks for answers for a while, before sleeping for them: a server on this host would have to wake this thread for each
+    /// part of them, and that costs it more than to answer.
+    fn look(&mut self, want: usize, limit: Duration) -> io::Result<()> {
+        let mut spins = std::mem::take(&mut self.spins);
+        let found = spins.look(SPIN, limit, || {
+            self.prepare()?;
+            self.ring.poll()?;
+            self.collect()?;
+            Ok(self.done.len() >= want)
+        });
+        self.spins = spins;
+        found
     }
 
     /// Takes what the kernel has done.
@@ -335,6 +353,13 @@ impl Engine for NbdEngine {
                 // The caller comes again at once.
                 self.ring.poll()?;
                 return self.collect();
+            }
+            if self.spins.worth_it() {
+                self.look(want, until.saturating_duration_since(Instant::now()))?;
+                self.prepare()?;
+                if self.done.len() >= want {
+                    return Ok(());
+                }
             }
             let left = until.saturating_duration_since(Instant::now());
             self.ring.wait(1, Some(left))?;
