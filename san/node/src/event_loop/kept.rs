@@ -231,6 +231,7 @@ impl Kept {
                     }
                 }
             }
+            direct.settle();
             // Looks at the clock after each were a twentieth of a write: of what was done together, each block took as long.
             let took_ns = crate::clock::now().since(begun);
             for ended in self.ended.drain(..) {
