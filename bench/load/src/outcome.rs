@@ -118,7 +118,7 @@ impl Scan {
 }
 
 /// What is added to the name of an engine whose threads look for completions for a while before they sleep (closed loop,
-/// a file or a queue in memory, CPUs to spare). It may use all of a CPU, and finds completions sooner than one that sleeps.
+/// a file in memory or a server on this host, CPUs to spare). It may use all of a CPU, and finds completions sooner than one that sleeps.
 pub const LOOKING: &str = ", looking before sleeping";
 
 /// What a job came to.

@@ -124,6 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let done = direct.carry_out(load.ask());
                 moved += load.done(done);
             }
+            direct.settle();
         }
     } else {
         let mut uring = Uring::new(UringOptions::default(), pool)?;

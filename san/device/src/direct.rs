@@ -59,12 +59,13 @@ impl Direct {
         }
     }
 
-    /// To be called before other threads are told of what was carried out: they see it from then on. This one does anyway.
-    pub fn settle(&self) {
-        crate::mapping::settle();
+    /// To be called before anybody is told of what was carried out: other threads and processes see it from then on.
+    pub fn settle(&mut self) {
+        self.mappings.iter_mut().flatten().for_each(Mapping::settle);
     }
 
-    /// Carries this out, and returns when it is done: when it is durable, if that is asked.
+    /// Carries this out, and returns when it is done: when it is durable, if that is asked. What is carried out afterwards finds
+    /// it, others once it is [settled](Self::settle).
     pub fn carry_out(&mut self, ask: Ask<Blocks>) -> Done<Blocks> {
         match ask {
             Ask::Read(reading) => {

@@ -29,6 +29,8 @@ pub(crate) struct Mapping {
     bytes: u64,
     /// Stretches that are known to be there, all of each.
     there: Box<[bool]>,
+    /// Something was written past the cache, and nothing is in order with it yet.
+    unsettled: bool,
 }
 
 impl Mapping {
@@ -45,11 +47,13 @@ impl Mapping {
             return None;
         }
         let stretches = bytes.div_ceil(STRETCH) as usize;
-        Some(Mapping { start: NonNull::new(start.cast())?, bytes, there: vec![false; stretches].into() })
+        let (start, there) = (NonNull::new(start.cast())?, vec![false; stretches].into());
+        Some(Mapping { start, bytes, there, unsettled: false })
     }
 
     /// Fills this from a byte on, if all of that is there.
     pub(crate) fn read(&mut self, file: &DeviceFile, at: u64, into: &mut [u8]) -> bool {
+        self.settle();
         let Some(stretches) = self.stretches(at, into.len()) else { return false };
         for stretch in stretches {
             if !self.there[stretch] && !self.is_there(file, stretch) {
@@ -71,6 +75,7 @@ impl Mapping {
 
     /// Blocks of it from a byte on, to be looked at where they are, if all of that is there.
     pub(crate) fn blocks(&mut self, file: &DeviceFile, at: u64, blocks: u32) -> Option<&[u8]> {
+        self.settle();
         let length = blocks as usize * crate::pool::BLOCK_BYTES;
         for stretch in self.stretches(at, length)? {
             if !self.there[stretch] && !self.is_there(file, stretch) {
@@ -86,7 +91,7 @@ impl Mapping {
     /// in the CPU's cache, and its translation too. Several such misses overlap; those of copies, one after the other, do not.
     pub(crate) fn touch(&self, at: u64, length: usize) {
         let Some(stretches) = self.stretches(at, length) else { return };
-        if !stretches.into_iter().all(|stretch| self.there[stretch]) {
+        if self.unsettled || !stretches.into_iter().all(|stretch| self.there[stretch]) {
             return;
         }
         for at in (at..at + length as u64).step_by(PAGE) {
@@ -122,16 +127,29 @@ impl Mapping {
             }
         }
         let mut at = at as usize;
+        self.unsettled = true;
         for vector in vectors {
             // SAFETY: the source is readable, as the caller says; the target lies within the mapping, since all lengths
             // together do, and is there. They do not overlap: what is mapped is in no vector, which are of buffers.
             unsafe {
                 let target = self.start.as_ptr().add(at);
+                // Whoever looks at it here settles it first.
                 copy_past_cache(vector.iov_base.cast::<u8>(), target, vector.iov_len);
             }
             at += vector.iov_len;
         }
         true
+    }
+
+    /// All that was written before is seen by whoever sees what is written after.
+    pub(crate) fn settle(&mut self) {
+        if std::mem::take(&mut self.unsettled) {
+            // SAFETY: every x86-64 has the instruction.
+            #[cfg(target_arch = "x86_64")]
+            unsafe {
+                std::arch::x86_64::_mm_sfence();
+            }
+        }
     }
 
     /// The stretches that a range touches. `None` if it is not all within the device.
@@ -177,10 +195,10 @@ impl Mapping {
 
 /// Copies without bringing the target into the CPU's cache, where nobody looks for it soon: what is there stays, and the CPU
 /// need not fetch first what is written over. 4 KiB that were not in the cache took half the time. Other CPUs see it in order
-/// with other writes only after [`settle`]; a process that is killed loses none of it.
+/// with other writes only once that is [settled](Mapping::settle); a process that is killed loses none of it.
 ///
 /// # Safety
-/// As of [`std::ptr::copy_nonoverlapping`].
+/// As of [`std::ptr::copy_nonoverlapping`]; and nobody looks at the target until that is settled.
 unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
     #[cfg(target_arch = "x86_64")]
     if to.align_offset(LINE) == 0 && length.is_multiple_of(LINE) {
@@ -204,17 +222,9 @@ unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
 }
 
-/// All that was written before is seen by whoever sees what is written after.
-pub(crate) fn settle() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 has the instruction.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-}
-
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.settle();
         // SAFETY: the mapping is this one's, and nobody refers to it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes as usize) };
     }

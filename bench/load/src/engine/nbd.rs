@@ -171,19 +171,22 @@ impl NbdEngine {
     /// Looks for answers for a while, before sleeping for them: a server on this host would have to wake this thread for each
     /// part of them, and that costs it more than to answer.
     fn look(&mut self, want: usize, limit: Duration) -> io::Result<()> {
+        self.ring.submit()?;
         let mut spins = std::mem::take(&mut self.spins);
         let found = spins.look(SPIN, limit, || {
-            self.prepare()?;
             self.ring.poll()?;
-            self.collect()?;
+            if self.collect()? && self.done.len() < want {
+                self.prepare()?;
+                self.ring.submit()?;
+            }
             Ok(self.done.len() >= want)
         });
         self.spins = spins;
         found
     }
 
-    /// Takes what the kernel has done.
-    fn collect(&mut self) -> io::Result<()> {
+    /// Takes what the kernel has done. Whether it has done anything.
+    fn collect(&mut self) -> io::Result<bool> {
         let mut seen = [(0, 0); 2];
         let mut count = 0;
         for completion in self.ring.completions() {
@@ -196,7 +199,7 @@ impl NbdEngine {
                 _ => self.received(*result)?,
             }
         }
-        Ok(())
+        Ok(count > 0)
     }
 
     fn sent(&mut self, result: i32) -> io::Result<()> {
@@ -347,27 +350,29 @@ impl Engine for NbdEngine {
 
     fn wait(&mut self, want: usize, limit: Duration) -> io::Result<()> {
         let until = Instant::now() + limit;
-        loop {
+        self.prepare()?;
+        if self.poll {
+            // The caller comes again at once.
+            self.ring.poll()?;
+            self.collect()?;
+            return Ok(());
+        }
+        // Of what is done already, and of what cannot come, there is nothing to be seen.
+        let comes = (self.done.len() + 1..=self.done.len() + self.in_flight).contains(&want);
+        if comes && self.spins.worth_it() {
+            self.look(want, limit)?;
             self.prepare()?;
-            if self.poll {
-                // The caller comes again at once.
-                self.ring.poll()?;
-                return self.collect();
-            }
-            if self.spins.worth_it() {
-                self.look(want, until.saturating_duration_since(Instant::now()))?;
-                self.prepare()?;
-                if self.done.len() >= want {
-                    return Ok(());
-                }
-            }
+        }
+        while self.done.len() < want {
             let left = until.saturating_duration_since(Instant::now());
             self.ring.wait(1, Some(left))?;
             self.collect()?;
-            if self.done.len() >= want || left.is_zero() {
-                return self.prepare();
+            self.prepare()?;
+            if left.is_zero() {
+                break;
             }
         }
+        Ok(())
     }
 
     fn reap(&mut self) -> Option<(u32, i32)> {

@@ -116,6 +116,7 @@ impl Driver for Counted {
     }
 
     fn take(&mut self, _: bool) -> Option<(Token, Done<Blocks>)> {
+        self.direct.settle();
         self.done.pop_front()
     }
 }
