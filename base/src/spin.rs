@@ -7,10 +7,26 @@ use std::time::{Duration, Instant};
 /// then seen later by as much.
 const PAUSES: u32 = 80;
 
+/// From one look to the next it takes a microsecond or two; if more than this, somebody else had the CPU meanwhile.
+const PREEMPTED: Duration = Duration::from_micros(50);
+
+/// What a look has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing has happened.
+    Nothing,
+    /// Something has, and was dealt with; not yet all that is waited for.
+    Some,
+    /// What is waited for.
+    All,
+}
+
 /// Whether to look before sleeping: not again for a while, and for longer each time, after it did not pay.
 #[derive(Debug, Default)]
 pub struct Spins {
     allowed: bool,
+    /// See [`Spins::waited`].
+    waited: Duration,
     /// Waits to go without looking.
     skip: u32,
     /// Failures in a row.
@@ -33,22 +49,39 @@ impl Spins {
         worth_it
     }
 
-    /// Looks again and again until it is found, or for so long at most, and no longer than until a limit that has nothing to
+    /// CPU time in which it looked and saw nothing: what a wait would have been asleep for. It is used, and is not work.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Looks again and again until all is seen, or for so long at most, and no longer than until a limit that has nothing to
     /// do with it.
     pub fn look(
         &mut self,
         longest: Duration,
         limit: Duration,
-        mut is_found: impl FnMut() -> io::Result<bool>,
+        mut look: impl FnMut() -> io::Result<Seen>,
     ) -> io::Result<()> {
-        let until = Instant::now() + longest.min(limit);
+        let mut last = Instant::now();
+        let until = last + longest.min(limit);
         loop {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
-            if is_found()? {
-                self.failures = 0;
-                return Ok(());
+            let now = Instant::now();
+            let gap = now - last;
+            if gap < PREEMPTED {
+                self.waited += gap;
             }
-            if Instant::now() >= until {
+            last = now;
+            match look()? {
+                Seen::All => {
+                    self.failures = 0;
+                    return Ok(());
+                }
+                // What was done about it is work.
+                Seen::Some => last = Instant::now(),
+                Seen::Nothing => {}
+            }
+            if last >= until {
                 // Cut short by the other limit, it says nothing.
                 if limit >= longest {
                     self.failures = (self.failures + 1).min(10);
@@ -74,14 +107,32 @@ mod tests {
         for _ in 0..1000 {
             if spins.worth_it() {
                 looks += 1;
-                spins.look(SHORT, Duration::MAX, || Ok(false)).unwrap();
+                spins.look(SHORT, Duration::MAX, || Ok(Seen::Nothing)).unwrap();
             }
         }
         assert!((8..20).contains(&looks), "{looks}");
         let mut found = Spins::new(true);
-        let all =
-            (0..100).filter(|_| found.worth_it() && found.look(SHORT, Duration::MAX, || Ok(true)).is_ok());
+        let all = (0..100)
+            .filter(|_| found.worth_it() && found.look(SHORT, Duration::MAX, || Ok(Seen::All)).is_ok());
         assert_eq!(all.count(), 100);
         assert!(!Spins::new(false).worth_it());
+    }
+
+    #[test]
+    fn the_time_in_which_nothing_is_seen_is_waited_and_that_of_work_is_not() {
+        const LONG: Duration = Duration::from_millis(20);
+        let (mut idle, begun) = (Spins::new(true), Instant::now());
+        idle.look(LONG, Duration::MAX, || Ok(Seen::Nothing)).unwrap();
+        // Whoever else has the CPU meanwhile takes from it.
+        assert!(idle.waited() > LONG / 4 && idle.waited() <= begun.elapsed(), "{:?}", idle.waited());
+
+        let mut busy = Spins::new(true);
+        let work = || {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_micros(30) {}
+            Ok(Seen::Some)
+        };
+        busy.look(LONG, Duration::MAX, work).unwrap();
+        assert!(busy.waited() < LONG / 2, "{:?}", busy.waited());
     }
 }

@@ -372,13 +372,16 @@ fn print(result: &BenchResult) {
     if both {
         row("total", &figures.total);
     }
-    let cpu = result.cpu.user_s + result.cpu.system_s;
+    let looking = match result.cpu.looking_s {
+        0.0 => String::new(),
+        looking => format!(", {looking:.2} s of them spent looking for completions"),
+    };
     let ios = figures.total.iops * figures.window_s;
     say!(
-        "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O); longest stall {} ms; {} errors",
+        "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O){looking}; longest stall {} ms; {} errors",
         result.cpu.user_s,
         result.cpu.system_s,
-        if ios > 0.0 { cpu * 1e6 / ios } else { 0.0 },
+        if ios > 0.0 { result.cpu.used_s() * 1e6 / ios } else { 0.0 },
         figures.longest_stall_ms,
         figures.errors
     );

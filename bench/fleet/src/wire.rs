@@ -38,7 +38,7 @@ use crate::spec::WorkerId;
 pub use crate::token::{Digits, Nonces, Side};
 
 /// The version of these messages. Both sides must speak the same.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 /// The longest frame from somebody who has not proved yet that it knows the token, in bytes.
 pub const LONGEST_HELLO: usize = 4 << 10;
 /// The longest frame between the two afterwards, in bytes.

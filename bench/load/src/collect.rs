@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(crate) struct Collector<'a> {
     pub(crate) pending: BTreeMap<(i64, u32, Phase), Interval>,
     /// CPU time when the window opened and closed.
     pub(crate) marks: [Option<CpuTime>; 2],
+    /// Nanoseconds that each thread has looked for completions in vain.
+    pub(crate) looked: Vec<Arc<AtomicU64>>,
     pub(crate) receive: Receiver<Interval>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) sink: &'a mut Sink<'a>,
@@ -52,7 +54,7 @@ impl Collector<'_> {
             }
             for (mark, moment) in self.marks.iter_mut().zip([self.timetable.open, self.timetable.close]) {
                 if mark.is_none() && now >= moment {
-                    *mark = Some(cpu_time());
+                    *mark = Some(cpu_time(&self.looked));
                 }
             }
             if now >= second_over {
@@ -62,7 +64,7 @@ impl Collector<'_> {
                 second_over = second_over + Nanos::SECOND;
                 if let Some(why) = self.hand_on(Some(second)) {
                     halt.store(true, Ordering::Relaxed);
-                    self.marks[1].get_or_insert_with(cpu_time);
+                    self.marks[1].get_or_insert_with(|| cpu_time(&self.looked));
                     let length = (self.window.length().0 / Nanos::SECOND.0) as i64;
                     return Some(((second + 1).clamp(0, length) as u64, why));
                 }
@@ -112,8 +114,12 @@ impl Collector<'_> {
     pub(crate) fn cpu(&self) -> CpuTime {
         match self.marks {
             [Some(open), close] => {
-                let close = close.unwrap_or_else(cpu_time);
-                CpuTime { user_s: close.user_s - open.user_s, system_s: close.system_s - open.system_s }
+                let close = close.unwrap_or_else(|| cpu_time(&self.looked));
+                CpuTime {
+                    user_s: close.user_s - open.user_s,
+                    system_s: close.system_s - open.system_s,
+                    looking_s: close.looking_s - open.looking_s,
+                }
             }
             _ => CpuTime::default(),
         }
@@ -121,8 +127,13 @@ impl Collector<'_> {
 }
 
 /// CPU time of this process so far. The kernel counts io_uring's workers as its threads.
-fn cpu_time() -> CpuTime {
+fn cpu_time(looked: &[Arc<AtomicU64>]) -> CpuTime {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("the process itself can always be asked for");
     let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
-    CpuTime { user_s: seconds(usage.user_time()), system_s: seconds(usage.system_time()) }
+    let looking: u64 = looked.iter().map(|looked| looked.load(Ordering::Relaxed)).sum();
+    CpuTime {
+        user_s: seconds(usage.user_time()),
+        system_s: seconds(usage.system_time()),
+        looking_s: looking as f64 / 1e9,
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub(crate) struct Setting {
     pub(crate) collect: usize,
     /// Spin instead of sleeping.
     pub(crate) poll: bool,
+    /// Nanoseconds of CPU in which it looked for completions and saw none, so far. This thread's alone to write.
+    pub(crate) looked: Arc<AtomicU64>,
     pub(crate) addresses: Addresses,
     pub(crate) schedule: Option<Schedule>,
     pub(crate) stamp: Option<Stamp>,
@@ -146,6 +148,7 @@ impl<E: Engine> Issuer<E> {
             self.engine.wait(want, limit)?;
             let woken = Nanos::now();
             self.learn_to_wake(now, limit, woken);
+            self.setting.looked.store(self.engine.looked().as_nanos() as u64, Ordering::Relaxed);
             now = self.complete(woken)?;
             self.recorder.roll(now);
             if self.recorder.second_ended() {
@@ -443,7 +446,7 @@ mod tests {
     use loadline_base::units::ByteSize;
     use loadline_profile::{Arrival, Profile};
     use rand_core::SeedableRng;
-    use std::sync::atomic::{AtomicU64, AtomicUsize};
+    use std::sync::atomic::AtomicUsize;
 
     /// A disk that never answers; it counts how often it is waited for.
     struct Hung<'a>(Memory, &'a AtomicUsize);
@@ -484,6 +487,7 @@ mod tests {
             drain: Nanos(400_000_000),
             collect: 1,
             poll: false,
+            looked: Arc::default(),
             addresses: Addresses::new(space, profile.pattern, Arc::new(AtomicU64::new(0))),
             schedule: Some(Schedule::new(begin, 100.0, Arrival::Uniform, (0, 1), 1)),
             stamp: None,

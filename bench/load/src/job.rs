@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::brake::StopIf;
 use crate::error::LoadError;
-use crate::target::Disk;
+use crate::target::{Disk, Target};
 
 /// Who hands I/Os to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -97,6 +97,18 @@ impl Job {
         disks.saturating_mul(self.profile.threads)
     }
 
+    /// How many CPUs the load can use at the most, its helpers in the kernel included. `engine`: which ran, in words.
+    pub fn most_cpus(&self, engine: &str) -> u64 {
+        let of_thread = |target: &Target| match target {
+            // The thread itself talks to the server.
+            Target::Nbd(_) | Target::Vhost(_) => 1,
+            Target::Path(_) if engine == "threads" => u64::from(self.profile.outstanding),
+            // With a worker of io_uring in the kernel, or threads of librbd.
+            Target::Path(_) | Target::Rbd(_) | Target::Null(_) => 2,
+        };
+        u64::from(self.profile.threads) * self.disks.iter().map(|disk| of_thread(&disk.target)).sum::<u64>()
+    }
+
     /// I/Os outstanding on all disks together.
     pub fn outstanding(&self) -> u64 {
         u64::from(self.load_threads()) * u64::from(self.profile.outstanding)
@@ -131,5 +143,25 @@ impl Job {
             )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::WritePermission;
+
+    #[test]
+    fn a_thread_that_talks_to_a_server_has_no_helper_in_the_kernel() {
+        let job = |targets: &[&str]| {
+            let disk =
+                |target: &&str| Disk { target: target.parse().unwrap(), writes: WritePermission::Refused };
+            let profile = Profile { threads: 2, outstanding: 8, ..Profile::default() };
+            Job::new(targets.iter().map(disk).collect(), profile)
+        };
+        assert_eq!(job(&["nbd+unix:///a?socket=/s", "vhost-user:/v"]).most_cpus("io_uring"), 4);
+        assert_eq!(job(&["disk.img"]).most_cpus("io_uring"), 4, "a worker of io_uring each");
+        assert_eq!(job(&["disk.img"]).most_cpus("threads"), 16, "a thread for each outstanding");
+        assert_eq!(job(&["disk.img", "nbd://host/a"]).most_cpus("io_uring"), 6);
     }
 }

@@ -1,6 +1,7 @@
 //! What a job comes to.
 
 use std::fmt;
+use std::ops::AddAssign;
 
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::window::Window;
@@ -17,6 +18,31 @@ pub struct CpuTime {
     pub user_s: f64,
     /// In the kernel, seconds.
     pub system_s: f64,
+    /// Of both, what its load threads spent looking for completions that had not come, before sleeping for them, seconds:
+    /// time in which they could have done more.
+    #[serde(default)]
+    pub looking_s: f64,
+}
+
+impl AddAssign for CpuTime {
+    fn add_assign(&mut self, other: CpuTime) {
+        self.user_s += other.user_s;
+        self.system_s += other.system_s;
+        self.looking_s += other.looking_s;
+    }
+}
+
+impl CpuTime {
+    /// CPU time that was used, whatever for.
+    pub fn used_s(&self) -> f64 {
+        self.user_s + self.system_s
+    }
+
+    /// CPU time that the load took: without what was spent looking for completions. (That is taken by the wall clock, so
+    /// that it may come to slightly more than the kernel counts.)
+    pub fn working_s(&self) -> f64 {
+        (self.used_s() - self.looking_s).max(0.0)
+    }
 }
 
 /// How many bad blocks are described in words.
@@ -117,9 +143,9 @@ impl Scan {
     }
 }
 
-/// What is added to the name of an engine whose threads look for completions for a while before they sleep (closed loop,
+/// What is added to the name of an engine whose threads looked for completions for a while before they slept (closed loop,
 /// a file in memory or a server on this host, CPUs to spare). It may use all of a CPU, and finds completions sooner than one that sleeps.
-pub const LOOKING: &str = ", looking before sleeping";
+pub(crate) const LOOKING: &str = ", looking before sleeping";
 
 /// What a job came to.
 #[derive(Debug, Clone)]
@@ -130,7 +156,8 @@ pub struct Outcome {
     pub cpu: CpuTime,
     /// What a reader should know, the audit's findings not included.
     pub findings: Vec<Finding>,
-    /// Which engine ran, in words: `io_uring`, `vhost-user`, `librbd`, `threads`, `null`; and [`LOOKING`].
+    /// Which engine ran, in words: `io_uring`, `vhost-user`, `librbd`, `threads`, `null`; and `, looking
+    /// before sleeping` if they did.
     pub engine: String,
     /// What the checks of blocks found, if verifying.
     pub verify: Option<VerifyReport>,

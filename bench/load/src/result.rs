@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::{HostSecond, Inventory, allowed_cpus};
 use crate::job::Job;
-use crate::outcome::{CpuTime, LOOKING, Outcome, VerifyReport};
+use crate::outcome::{CpuTime, Outcome, VerifyReport};
 
 /// The version of the result's form. Readers refuse what they do not know.
 pub const FORMAT: u32 = 1;
@@ -75,17 +75,15 @@ impl BenchResult {
             around.host.iter().filter(|h| h.second >= 0 && (h.second as f64) < figures.window_s).collect();
         let steal = (!in_window.is_empty())
             .then(|| in_window.iter().map(|h| h.cpu.steal).sum::<f64>() / in_window.len() as f64);
-        let mut asked = asked(job, f64::from(around.inventory.cpus).min(allowed_cpus()));
+        let cpus = f64::from(around.inventory.cpus).min(allowed_cpus());
+        let mut asked = asked(job);
+        let most = cpus.min(job.most_cpus(&outcome.engine) as f64);
+        // Who polls uses all that there is, by design.
+        asked.generator_cpu = (!job.poll).then(|| (outcome.cpu.working_s(), most));
         asked.steal = steal;
         if outcome.engine == "null" {
             // Nothing is outstanding where everything completes at once.
             asked.outstanding = None;
-        }
-        if outcome.engine.ends_with(LOOKING) {
-            asked.generator_cpu = None;
-        }
-        if let Some((used, _)) = &mut asked.generator_cpu {
-            *used = outcome.cpu.user_s + outcome.cpu.system_s;
         }
         let mut findings = outcome.findings;
         findings.extend(audit(&figures, &asked));
@@ -126,19 +124,17 @@ impl BenchResult {
     }
 }
 
-/// What a job asks of its figures. `cpus`: how many it can use.
-pub fn asked(job: &Job, cpus: f64) -> Asked {
+/// What a job asks of its figures, whatever it runs on.
+fn asked(job: &Job) -> Asked {
     let profile = &job.profile;
     let rate = profile.rate.as_ref().map(|r| r.rate.iops(profile.block_size));
-    let threads = f64::from(profile.threads) * job.disks.len() as f64;
     // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes.
     let whole = rate.is_none() && (profile.flush_every.is_none() || profile.write_percent == 0);
     Asked {
         outstanding: whole.then_some(job.outstanding() as f64),
         poisson: profile.rate.is_some_and(|r| r.arrival == Arrival::Poisson),
         rate_iops: rate,
-        // A thread and its io_uring worker in the kernel are two. Who polls uses all that there is, by design.
-        generator_cpu: (!job.poll).then(|| (0.0, cpus.min(2.0 * threads))),
+        generator_cpu: None,
         steal: None,
         study: false,
     }
@@ -148,4 +144,40 @@ pub fn asked(job: &Job, cpus: f64) -> Asked {
 pub fn wall_clock(moment: Nanos) -> f64 {
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     wall.as_secs_f64() + (moment.0 as f64 - Nanos::now().0 as f64) / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::{Disk, WritePermission};
+    use loadline_measure::audit::FindingKind;
+    use loadline_measure::window::Window;
+
+    #[test]
+    fn a_generator_that_works_all_the_time_is_the_limit_and_one_that_looks_for_completions_is_not() {
+        let target = "nbd+unix:///a?socket=/s".parse().unwrap();
+        let job = Job::new(vec![Disk { target, writes: WritePermission::Refused }], Profile::default());
+        let is_limit = |looking_s: f64, poll: bool| {
+            let outcome = Outcome {
+                window: Window::new(Nanos::SECOND),
+                cpu: CpuTime { user_s: 0.4, system_s: 0.6, looking_s },
+                findings: Vec::new(),
+                engine: "io_uring, looking before sleeping".into(),
+                verify: None,
+                braked: None,
+            };
+            let around = Circumstances {
+                started_unix_s: 0.0,
+                seconds: Vec::new(),
+                host: Vec::new(),
+                inventory: Inventory { cpus: 8, ..Inventory::default() },
+            };
+            let result = BenchResult::new(&Job { poll, ..job.clone() }, outcome, around);
+            result.findings.iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
+        };
+        assert!(is_limit(0.0, false), "its one thread had no moment to spare, though it was allowed to look");
+        assert!(is_limit(0.02, false));
+        assert!(!is_limit(0.5, false));
+        assert!(!is_limit(0.0, true), "who polls tells nothing by its CPU");
+    }
 }

@@ -79,13 +79,13 @@ impl Prepared {
             window: Window::new(Nanos::from(job.measure.0)),
             pending: BTreeMap::new(),
             marks: [None, None],
+            looked: threads.looked.clone(),
             receive,
             watch,
             sink,
         };
         let give_up = end + Nanos::from(job.drain.0) + END_LIMIT;
         let mut braked = collector.collect(stop, threads.halt(), give_up);
-        let looks = threads.looks;
         let (reports, stuck) = threads.end()?;
         if stuck > 0 {
             self.findings.push(Finding::doubt(
@@ -109,14 +109,13 @@ impl Prepared {
         let whole = collector.window.length().0 / Nanos::SECOND.0;
         braked = braked.or(in_the_end.map(|why| (whole, why)));
         let cpu = collector.cpu();
-        self.outcome(collector.window, cpu, looks, reports, braked)
+        self.outcome(collector.window, cpu, reports, braked)
     }
 
     fn outcome(
         self,
         window: Window,
         cpu: CpuTime,
-        looks: bool,
         reports: Vec<IssuerReport>,
         braked: Option<(u64, String)>,
     ) -> Result<Outcome, LoadError> {
@@ -161,8 +160,7 @@ impl Prepared {
             Chosen::Uring => "io_uring",
             Chosen::Threads => "threads",
         };
-        let looks = looks && matches!(engine, "io_uring" | "vhost-user");
-        let engine = format!("{engine}{}", if looks { LOOKING } else { "" });
+        let engine = format!("{engine}{}", if cpu.looking_s > 0.0 { LOOKING } else { "" });
         Ok(Outcome { window, cpu, findings, engine, verify, braked })
     }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use loadline_base::figures::{listed, thousands};
 use loadline_fleet::{Loss, StepOutcome, WorkerInfo};
+use loadline_load::Job;
 use loadline_load::VerifyReport;
-use loadline_load::{Job, LOOKING};
 use loadline_measure::audit::{Asked, Finding, FindingKind, Severity, audit};
 use loadline_measure::change::levels;
 use loadline_measure::steady::{ROUNDS, rounds, steadiness};
@@ -43,8 +43,7 @@ pub(crate) fn collect(
         *workers += 1;
         of_node.merge(&worker.window);
         if let Some(cpu) = worker.cpu {
-            result.cpu.user_s += cpu.user_s;
-            result.cpu.system_s += cpu.system_s;
+            result.cpu += cpu;
         }
         if let Some(report) = worker.verify {
             result.verify.get_or_insert_default().merge(report);
@@ -123,10 +122,6 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
     // them is a finding already.
     let whole = result.lost() == 0 && !has_faults(study, &result.step);
     let on_nothing = result.workers.iter().any(|worker| worker.engine.as_deref() == Some("null"));
-    let looks = result
-        .workers
-        .iter()
-        .any(|worker| worker.engine.as_deref().is_some_and(|engine| engine.ends_with(LOOKING)));
     Asked {
         poisson: job.profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson),
         // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes; and
@@ -135,9 +130,9 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
             .then(|| job.outstanding() as f64 * workers),
         rate_iops: rate.filter(|_| whole).map(|rate| rate * workers),
         generator_cpu: cores_at_most(study, result, job)
-            // Who polls or looks uses all the CPU that there is, by design.
-            .filter(|_| whole && !job.poll && !looks)
-            .map(|cores| (result.cpu.user_s + result.cpu.system_s, cores)),
+            // Who polls uses all the CPU that there is, by design.
+            .filter(|_| whole && !job.poll)
+            .map(|cores| (result.cpu.working_s(), cores)),
         steal: result.workers.iter().filter_map(|w| w.host_cpu.map(|cpu| cpu.steal)).reduce(f64::max),
         study: true,
     }
@@ -160,11 +155,7 @@ fn cores_at_most(study: &Study, result: &StepResult, job: &Job) -> Option<f64> {
     for worker in &result.workers {
         let cpu = worker.host_cpu?;
         let cpus = f64::from(cpu.cpus);
-        let threads = match worker.engine.as_deref() {
-            Some("threads") => job.outstanding(),
-            // A thread and its io_uring worker in the kernel are two.
-            _ => 2 * job.disks.len() as u64 * u64::from(job.profile.threads),
-        };
+        let threads = job.most_cpus(worker.engine.as_deref().unwrap_or_default());
         let (_, nodes) = hosts.entry(&worker.worker.host).or_insert((cpus, BTreeMap::new()));
         // The workers of a node share its CPUs. Those that joined were each bound as whoever started them liked.
         let node = match study.fleet.join {
@@ -293,7 +284,7 @@ mod tests {
             worker: info(name),
             window: window.clone(),
             clock_error: None,
-            cpu: Some(CpuTime { user_s: 0.5, system_s: 0.25 }),
+            cpu: Some(CpuTime { user_s: 0.5, system_s: 0.25, looking_s: 0.0 }),
             host_cpu: Some(host_cpu),
             findings: vec![note.clone()],
             engine: Some("io_uring".into()),
@@ -365,6 +356,20 @@ mod tests {
         };
         let mut job = Job::new(vec![disk], Plan::of(&study).unwrap().steps.remove(0).profile);
         assert!(asked(&study, &result, &job).outstanding.is_some());
+        let saturated = |result: &StepResult| {
+            let asked = asked(&study, result, &job);
+            audit(&result.figures, &asked).iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
+        };
+        // Two workers, each on a CPU of its own.
+        result
+            .workers
+            .iter_mut()
+            .for_each(|w| w.host_cpu = Some(HostCpu { cpus: 2, allowed: Some(2.0), ..CPUS }));
+        result.cpu = CpuTime { user_s: 3.0, system_s: 0.95, looking_s: 0.05 };
+        result.workers[0].engine = Some("vhost-user, looking before sleeping".into());
+        assert!(saturated(&result), "that one of them looked says nothing of the fleet");
+        result.cpu.looking_s = 2.0;
+        assert!(!saturated(&result), "half of its time it only looked");
         job.poll = true;
         assert_eq!(asked(&study, &result, &job).generator_cpu, None);
         result.workers.iter_mut().for_each(|worker| worker.engine = Some("null".into()));

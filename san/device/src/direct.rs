@@ -144,6 +144,8 @@ impl Direct {
             if unsafe { mapping.write(file, writing.at, &self.vectors) } {
                 return Ok(());
             }
+            // The call may write over what went past the cache.
+            mapping.settle();
         }
         // SAFETY: as above.
         let result = unsafe { file.write_vectors(writing.at, &mut self.vectors, writing.durable) };

@@ -133,7 +133,9 @@ impl Mapping {
             // together do, and is there. They do not overlap: what is mapped is in no vector, which are of buffers.
             unsafe {
                 let target = self.start.as_ptr().add(at);
-                // Whoever looks at it here settles it first.
+                // Whoever looks at it here settles it first. A place that is written twice before that keeps the second: a CPU
+                // keeps its own writes to one address in their order, past the cache or not, and a thread that is moved to
+                // another CPU has settled on the way (its switch is an interrupt and locked instructions).
                 copy_past_cache(vector.iov_base.cast::<u8>(), target, vector.iov_len);
             }
             at += vector.iov_len;
@@ -141,7 +143,8 @@ impl Mapping {
         true
     }
 
-    /// All that was written before is seen by whoever sees what is written after.
+    /// All that was written past the cache is in order with what this thread does next. (Where nothing goes past it, that is
+    /// so already; what tells others of a write is then what makes them see it.)
     pub(crate) fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
             // SAFETY: every x86-64 has the instruction.

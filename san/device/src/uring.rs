@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use loadline_base::ring::{Ring, RingOptions, opcode};
-use loadline_base::spin::Spins;
+use loadline_base::spin::{Seen, Spins};
 use loadline_san_store::io::{Area, Ask, Done, Token};
 use nix::libc;
 
@@ -229,7 +229,7 @@ impl Uring {
                 self.ring.poll()?;
                 self.collect()?;
                 found = finds(false);
-                Ok(found || self.has_news())
+                Ok(if found || self.has_news() { Seen::All } else { Seen::Nothing })
             });
             self.spins = spins;
             looked?;

@@ -25,6 +25,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use loadline_base::buffer::AlignedBuffer;
+use loadline_base::spin::Seen;
 use nix::errno::Errno;
 use nix::poll::{PollFd, ppoll};
 use nix::sys::time::TimeSpec;
@@ -60,6 +61,15 @@ fn sleep_for(ready: &mut [PollFd], limit: Duration) -> io::Result<()> {
     }
 }
 
+/// What a look for completions has seen, by how many there were before it and are now.
+fn seen(before: usize, now: usize, want: usize) -> Seen {
+    match now {
+        enough if enough >= want => Seen::All,
+        same if same == before => Seen::Nothing,
+        _ => Seen::Some,
+    }
+}
+
 /// One thread's way to one disk.
 pub(crate) trait Engine {
     /// Begins an I/O in a free slot. It may be handed over only by the next `submit` or `wait`.
@@ -80,6 +90,11 @@ pub(crate) trait Engine {
     /// Whether it does with less of the kernel's help than it asked for: an I/O then costs more CPU.
     fn is_hindered(&self) -> bool {
         false
+    }
+
+    /// CPU time in which it looked for completions, before sleeping for them, and saw none.
+    fn looked(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

@@ -13,7 +13,7 @@ use loadline_base::nbd::{
     Request, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, command, command_flag, get_u32, get_u64,
 };
 use loadline_base::ring::{Ring, RingOptions, opcode, types};
-use loadline_base::spin::Spins;
+use loadline_base::spin::{Seen, Spins};
 use nix::libc;
 
 use super::uring::{SPIN, Waiting};
@@ -175,11 +175,16 @@ impl NbdEngine {
         let mut spins = std::mem::take(&mut self.spins);
         let found = spins.look(SPIN, limit, || {
             self.ring.poll()?;
-            if self.collect()? && self.done.len() < want {
-                self.prepare()?;
-                self.ring.submit()?;
+            let something = self.collect()?;
+            if self.done.len() >= want {
+                return Ok(Seen::All);
             }
-            Ok(self.done.len() >= want)
+            if !something {
+                return Ok(Seen::Nothing);
+            }
+            self.prepare()?;
+            self.ring.submit()?;
+            Ok(Seen::Some)
         });
         self.spins = spins;
         found
@@ -357,9 +362,11 @@ impl Engine for NbdEngine {
             self.collect()?;
             return Ok(());
         }
-        // Of what is done already, and of what cannot come, there is nothing to be seen.
-        let comes = (self.done.len() + 1..=self.done.len() + self.in_flight).contains(&want);
-        if comes && self.spins.worth_it() {
+        if self.done.len() >= want {
+            // Of what is done already there is nothing to be seen.
+            return self.ring.submit();
+        }
+        if want <= self.done.len() + self.in_flight && self.spins.worth_it() {
             self.look(want, limit)?;
             self.prepare()?;
         }
@@ -381,6 +388,10 @@ impl Engine for NbdEngine {
 
     fn memory(&mut self) -> &mut Memory {
         &mut self.shared.memory
+    }
+
+    fn looked(&self) -> Duration {
+        self.spins.waited()
     }
 }
 
@@ -410,5 +421,33 @@ impl Drop for NbdEngine {
             // SAFETY: the ring has no requests, so that the kernel uses none of it.
             unsafe { ManuallyDrop::drop(&mut self.shared) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_base::nbd::transmission;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_request_is_on_its_way_after_a_wait_that_finds_enough_done_already() {
+        let (ours, server) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let memory = Memory::new(4096, 2, true, false).unwrap();
+        // It makes nothing durable: a flush is done at once.
+        let export = Export::of_flags(1 << 20, transmission::HAS_FLAGS);
+        let mut engine = NbdEngine::new((ours, export), memory, 2, false, Waiting::Sleeps).unwrap();
+        engine.push(Io { slot: 0, kind: Kind::Flush, offset: 0, length: 0 }).unwrap();
+        engine.push(Io { slot: 1, kind: Kind::Read, offset: 4096, length: 4096 }).unwrap();
+        engine.wait(1, Duration::from_secs(1)).unwrap();
+        assert_eq!((engine.reap(), engine.reap()), (Some((0, 0)), None));
+        let mut server = UnixStream::from(server);
+        server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut request = [0; Request::BYTES];
+        server.read_exact(&mut request).expect("it was sent");
+        assert_eq!(Request::decode(&request).map(|request| request.offset), Some(4096));
     }
 }

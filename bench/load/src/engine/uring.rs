@@ -22,7 +22,7 @@ use loadline_base::ring::{Ring, RingOptions, opcode, types};
 use loadline_base::spin::Spins;
 use nix::libc;
 
-use super::{Engine, Io, Kind, Memory};
+use super::{Engine, Io, Kind, Memory, seen};
 
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
@@ -119,8 +119,9 @@ impl UringEngine {
         let mut spins = std::mem::take(&mut self.spins);
         let found = spins.look(longest, limit, || {
             self.ring.poll()?;
+            let before = self.done.len();
             self.collect();
-            Ok(self.done.len() >= want)
+            Ok(seen(before, self.done.len(), want))
         });
         self.spins = spins;
         found
@@ -206,6 +207,10 @@ impl Engine for UringEngine {
 
     fn is_hindered(&self) -> bool {
         !self.registered
+    }
+
+    fn looked(&self) -> Duration {
+        self.spins.waited()
     }
 }
 

@@ -11,7 +11,7 @@ use loadline_base::spin::Spins;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::uring::{SPIN, Waiting};
-use super::{Engine, Io, Kind, Memory};
+use super::{Engine, Io, Kind, Memory, seen};
 use crate::vhost::{Queue, VhostDisk};
 
 /// How long dropping an engine waits for the server to be done with its memory.
@@ -159,8 +159,9 @@ impl Engine for VhostEngine {
         if self.done.len() < want && self.spins.worth_it() {
             let mut spins = std::mem::take(&mut self.spins);
             let found = spins.look(SPIN, limit, || {
+                let before = self.done.len();
                 self.collect();
-                Ok(self.done.len() >= want)
+                Ok(seen(before, self.done.len(), want))
             });
             self.spins = spins;
             found?;
@@ -182,6 +183,10 @@ impl Engine for VhostEngine {
 
     fn memory(&mut self) -> &mut Memory {
         &mut self.memory
+    }
+
+    fn looked(&self) -> Duration {
+        self.spins.waited()
     }
 }
 

@@ -39,6 +39,12 @@ pub struct Export {
 }
 
 impl Export {
+    /// One of so many bytes, with these flags and whatever lengths.
+    #[cfg(test)]
+    pub(crate) fn of_flags(bytes: u64, flags: u16) -> Export {
+        Export { bytes, flags, least: 1, most: u32::MAX }
+    }
+
     fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }

@@ -172,6 +172,6 @@ impl StepResult {
 
     /// CPU cores that all workers used together, on average over the window.
     pub fn cores(&self) -> f64 {
-        (self.cpu.user_s + self.cpu.system_s) / self.figures.window_s
+        self.cpu.used_s() / self.figures.window_s
     }
 }
