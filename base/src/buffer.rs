@@ -48,6 +48,15 @@ impl AlignedBuffer {
         let _ = unsafe { madvise(self.start.cast(), self.len.get(), MmapAdvise::MADV_HUGEPAGE) };
     }
 
+    /// Gives its memory back to the system until it is used again. It holds zeroes from then on.
+    ///
+    /// # Safety
+    /// Nobody refers to any of it, and the kernel does no I/O with it.
+    pub unsafe fn forget(&self) {
+        // SAFETY: the region is mapped, and is this value's; and nobody refers to what changes, as the caller says.
+        let _ = unsafe { madvise(self.start.cast(), self.len.get(), MmapAdvise::MADV_DONTNEED) };
+    }
+
     /// Its first byte; valid for [`len`](Self::len) bytes until this value is dropped.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()

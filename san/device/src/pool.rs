@@ -3,7 +3,8 @@
 //! A [`Pool`] has a region of memory for each size of buffers, all made at the beginning. A buffer is taken as
 //! [`BlocksMut`], which is the only handle to it and may be written through; frozen, it is a [`Blocks`], of which there may
 //! be many, and which nobody writes through. The last handle gives the buffer back. A buffer for which there is no room
-//! gets memory of its own, which is slow, and is counted: see [`Pool::statistics`].
+//! gets memory of its own, which is slow, and is counted: see [`Pool::statistics`]. A pool may have a spare region beside:
+//! for buffers of one size when those of its class are all taken. It is given back to the system when it is not used.
 //!
 //! # Why this is sound
 //! - A slot is on its region's free list exactly while its count of references is 0. [`Pool::take`] takes it off the list
@@ -55,8 +56,9 @@ pub struct Statistics {
 pub struct Pool(Rc<Inner>);
 
 struct Inner {
-    /// From the smallest class to the largest.
+    /// From the smallest class to the largest; and the spare one, if there is one, at the end.
     regions: Box<[Region]>,
+    spare: Option<Spare>,
     statistics: Cell<Statistics>,
 }
 
@@ -69,6 +71,23 @@ struct Region {
     references: Box<[Cell<u32>]>,
     /// For each block.
     checksums: Box<[Cell<u32>]>,
+}
+
+/// What is known of the spare region.
+struct Spare {
+    /// Its index.
+    region: usize,
+    use_of_it: Cell<Use>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// The system has its memory.
+    None,
+    /// It was used since it was last looked at.
+    Lately,
+    /// It was not, and the system does not have it back.
+    Before,
 }
 
 /// The memory of a buffer for which the pool had no room.
@@ -119,10 +138,27 @@ impl Pool {
     /// A pool with these buffers. Fails where the system has no memory to give, and for a class without blocks or without
     /// buffers. The memory is taken from the system when it is first touched.
     pub fn new(classes: &[Class]) -> io::Result<Pool> {
+        Pool::of(classes, None)
+    }
+
+    /// The same, with more buffers of the size of one class, which are used when those of the class are taken. Their memory is
+    /// not [registered](Self::regions), and goes back to the system when it is not used: see [`let_go`](Self::let_go).
+    pub fn with_spare(classes: &[Class], spare: Class) -> io::Result<Pool> {
+        assert!(classes.iter().any(|class| class.blocks == spare.blocks), "the spare class has the size of another");
+        Pool::of(classes, Some(spare))
+    }
+
+    fn of(classes: &[Class], spare: Option<Class>) -> io::Result<Pool> {
         let mut classes = classes.to_vec();
         classes.sort_by_key(|class| class.blocks);
-        let regions = classes.into_iter().map(Region::new).collect::<io::Result<Box<[Region]>>>()?;
-        Ok(Pool(Rc::new(Inner { regions, statistics: Cell::default() })))
+        let mut regions = classes.iter().copied().map(Region::new).collect::<io::Result<Vec<Region>>>()?;
+        regions.iter().for_each(|region| region.memory.want_huge_pages());
+        if let Some(spare) = spare {
+            // Its pages come when they are needed: to find a huge one then may take milliseconds.
+            regions.push(Region::new(spare)?);
+        }
+        let spare = spare.map(|_| Spare { region: classes.len(), use_of_it: Cell::new(Use::None) });
+        Ok(Pool(Rc::new(Inner { regions: regions.into(), spare, statistics: Cell::default() })))
     }
 
     /// A buffer of so many blocks, which hold anything. Fails for none, or if there is no room in the pool and the system has
@@ -133,9 +169,7 @@ impl Pool {
         }
         let mut statistics = self.0.statistics.get();
         statistics.taken += 1;
-        let fitting = self.0.regions.iter().position(|region| region.class.blocks >= blocks);
-        let found = fitting.and_then(|index| Some((index, self.0.regions[index].free.borrow_mut().pop()?)));
-        let taken = match found {
+        let taken = match self.0.take_slot(blocks) {
             Some((index, slot)) => {
                 let region = &self.0.regions[index];
                 region.references[slot as usize].set(1);
@@ -167,7 +201,30 @@ impl Pool {
 
     /// Whether of some class less than a quarter is free: who keeps buffers only to be faster does not take another.
     pub fn is_short(&self) -> bool {
-        self.free().any(|(class, free)| free < class.buffers as usize / 4)
+        let spare = self.0.spare_region();
+        self.0.classes().iter().any(|region| {
+            let more = spare.filter(|spare| spare.class.blocks == region.class.blocks);
+            let (free, all) = [Some(region), more].into_iter().flatten().fold((0, 0), |(free, all), region| {
+                (free + region.free.borrow().len(), all + region.class.buffers as usize)
+            });
+            free < all / 4
+        })
+    }
+
+    /// Gives the spare memory back to the system, if it was not used since the last call. To be called now and then.
+    pub fn let_go(&self) {
+        let (Some(spare), Some(region)) = (&self.0.spare, self.0.spare_region()) else { return };
+        let is_free = region.free.borrow().len() == region.class.buffers as usize;
+        match spare.use_of_it.get() {
+            Use::Lately => spare.use_of_it.set(Use::Before),
+            Use::Before if is_free => {
+                // SAFETY: all of its slots are free, so that there is no handle to any, and the kernel has none either, since
+                // who has I/O in flight keeps a handle. What is there next are zeroes.
+                unsafe { region.memory.forget() };
+                spare.use_of_it.set(Use::None);
+            }
+            Use::Before | Use::None => {}
+        }
     }
 
     /// What it did so far.
@@ -175,7 +232,7 @@ impl Pool {
         self.0.statistics.get()
     }
 
-    /// The classes from the smallest to the largest, each with how many of its buffers nobody refers to.
+    /// The classes from the smallest to the largest, and the spare one, each with how many of its buffers nobody refers to.
     pub fn free(&self) -> impl Iterator<Item = (Class, usize)> + '_ {
         self.0.regions.iter().map(|region| (region.class, region.free.borrow().len()))
     }
@@ -183,7 +240,7 @@ impl Pool {
     /// The memory of the classes, by which it is registered: first byte and length in bytes. It stays mapped until the last of
     /// the pool's clones and buffers is dropped.
     pub(crate) fn regions(&self) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
-        self.0.regions.iter().map(|region| (region.memory.as_ptr(), region.memory.len()))
+        self.0.classes().iter().map(|region| (region.memory.as_ptr(), region.memory.len()))
     }
 
     /// The index in [`regions`](Self::regions) of the one that these bytes are in, if they are in one.
@@ -192,7 +249,31 @@ impl Pool {
             let from = (start as usize).checked_sub(region.memory.as_ptr() as usize);
             from.and_then(|from| from.checked_add(bytes)).is_some_and(|end| end <= region.memory.len())
         };
-        self.0.regions.iter().position(within).and_then(|index| u16::try_from(index).ok())
+        self.0.classes().iter().position(within).and_then(|index| u16::try_from(index).ok())
+    }
+}
+
+impl Inner {
+    /// The regions but for the spare one.
+    fn classes(&self) -> &[Region] {
+        &self.regions[..self.spare.as_ref().map_or(self.regions.len(), |spare| spare.region)]
+    }
+
+    fn spare_region(&self) -> Option<&Region> {
+        self.spare.as_ref().map(|spare| &self.regions[spare.region])
+    }
+
+    /// A free slot for so many blocks, and its region.
+    fn take_slot(&self, blocks: u32) -> Option<(usize, u32)> {
+        let fitting = self.classes().iter().position(|region| region.class.blocks >= blocks)?;
+        let class = self.regions[fitting].class;
+        if let Some(slot) = self.regions[fitting].free.borrow_mut().pop() {
+            return Some((fitting, slot));
+        }
+        let spare = self.spare.as_ref().filter(|spare| self.regions[spare.region].class.blocks == class.blocks)?;
+        let slot = self.regions[spare.region].free.borrow_mut().pop()?;
+        spare.use_of_it.set(Use::Lately);
+        Some((spare.region, slot))
     }
 }
 
@@ -207,7 +288,6 @@ impl Region {
         let blocks = class.blocks as usize * class.buffers as usize;
         let bytes = blocks.checked_mul(BLOCK_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let memory = AlignedBuffer::new(bytes)?;
-        memory.want_huge_pages();
         Ok(Region {
             class,
             memory,

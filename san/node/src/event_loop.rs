@@ -78,12 +78,12 @@ pub use served::most_in_flight;
 const WAKE: u32 = 0;
 /// Between two ticks of the stores.
 const STORE_TICK_NS: u64 = 100_000_000;
+/// What nobody uses of the pool's spare memory goes back to the system after so many of these ticks, or twice as many.
+const LET_GO_TICKS: u64 = 50;
 /// What nobody uses gets one tick of so many: as many as there are in the time between two heartbeats.
 const IDLE_TICKS: u64 = 4;
 /// Replicas on devices that are not in memory.
 const MOST_STORES: u32 = 4096;
-/// Bytes that a store keeps in memory until they are destaged, while there is memory.
-const MOST_HELD: u64 = 32 << 20;
 /// What devices have done is taken in parts: a share of all that they were asked, at the least so many. Some complete all that they
 /// have together, and have nothing to do until somebody asks again, who is to be answered soon for that. With 32 outstanding,
 /// parts of 4 and 8 were slower than these.
@@ -230,9 +230,10 @@ impl EventLoop {
         orders: (Orders, Receiver<Order>),
         tell: Box<dyn Fn(Report)>,
     ) -> Result<EventLoop, LoopError> {
-        // 88 MiB, which the kernel pins where it may.
+        // 88 MiB, which the kernel pins where it may; and 224 MiB for what waits to be destaged, while it does.
         let classes = [(1, 8192), (4, 512), (16, 256), (64, 64), (256, 16)];
-        let pool = Pool::new(&classes.map(|(blocks, buffers)| Class { blocks, buffers }))?;
+        let classes = classes.map(|(blocks, buffers)| Class { blocks, buffers });
+        let pool = Pool::with_spare(&classes, Class { blocks: 1, buffers: 56 << 10 })?;
         let mut uring = Uring::new(
             UringOptions { spin: options.spin, stores: MOST_STORES, in_flight: 256 },
             pool.clone(),
@@ -426,7 +427,7 @@ impl EventLoop {
             let kept = self.replicas.get_mut(&id).expect("those that are listed are there");
             kept.listed = false;
             let mut told = std::mem::take(&mut self.told);
-            kept.store.hold(if self.pool.is_short() { 0 } else { MOST_HELD });
+            kept.store.hold(if self.pool.is_short() { 0 } else { u64::MAX });
             let guests = Guests { volumes: &self.volumes, clients: &self.clients, me: self.options.me };
             let more = kept.run(&mut self.uring, &guests, &mut told);
             self.now = crate::clock::now();
@@ -595,6 +596,9 @@ impl EventLoop {
         if now >= self.next_store_tick {
             self.next_store_tick = now.after(STORE_TICK_NS);
             self.store_ticks += 1;
+            if self.store_ticks.is_multiple_of(LET_GO_TICKS) {
+                self.pool.let_go();
+            }
             let turn = self.store_ticks % IDLE_TICKS;
             let (mut ticked, mut scrubs) = (Vec::new(), false);
             for (id, kept) in &mut self.replicas {

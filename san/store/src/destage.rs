@@ -22,9 +22,11 @@ use crate::log::Kind;
 use crate::read::add_piece;
 use crate::store::{Action, Purpose, Store, needs_place};
 
-/// Extents that are worked on at the same time: as many as the log is full, in terms of what may be held in memory. More keep
-/// appends waiting at a device; fewer would let the log fill up.
-const AT_ONCE: std::ops::RangeInclusive<usize> = 8..=32;
+/// What a device is asked to write at the same time: more, the fuller the log is. More keep appends waiting at a device; fewer
+/// would let the log fill up.
+const AT_ONCE: std::ops::RangeInclusive<usize> = 8..=20;
+/// A round begins with so many bytes, or what is chosen for one if that is less, while there is no memory to hold more.
+const EARLY: u64 = 8 << 20;
 /// Slots in one write.
 const MOST_SLOTS: usize = 256;
 /// Slots between two that change are written along with them, as they are, if there are fewer than this.
@@ -58,6 +60,8 @@ pub(crate) struct Destage {
     free_works: Vec<u32>,
     /// Places whose slots change, and extents that are not there and were trimmed.
     touched: Vec<Place>,
+    /// The slots of those before this one are in the works.
+    next_slot: usize,
     trimmed: Vec<u64>,
     /// What was asked of the device and is not done.
     out: usize,
@@ -163,9 +167,10 @@ impl<D: Data> Store<D> {
             match self.destage.phase {
                 Phase::Idle => {
                     let low = self.log.ring() / 100 * u64::from(self.settings.low);
-                    let low = low.min(self.settings.begin);
                     // Together they cost less: a slot is written once for all blocks of an extent.
-                    let wanted = self.destage.hurry || self.log.used() > low + self.round_bytes();
+                    let enough = low.min(self.settings.begin) + self.round_bytes();
+                    let enough = if self.settings.held == 0 { enough.min(EARLY) } else { enough };
+                    let wanted = self.destage.hurry || self.log.used() > enough;
                     if !self.destage.is_quiet() || !wanted || !self.choose() {
                         return;
                     }
@@ -185,15 +190,18 @@ impl<D: Data> Store<D> {
                         self.move_tail();
                     }
                     self.destage.phase = Phase::Slots;
-                    self.write_slots(out);
+                    self.change_slots();
                 }
-                _ if self.destage.out > 0 => return,
                 Phase::Slots => {
+                    if self.write_slots(out) || self.destage.out > 0 {
+                        return;
+                    }
                     self.destage.phase = Phase::Sync;
                     if self.destage.dirty {
                         self.sync(out);
                     }
                 }
+                Phase::Sync if self.destage.out > 0 => return,
                 Phase::Sync => {
                     self.destage.phase = Phase::Tail;
                     if !left_out(Rule::R1Free) {
@@ -212,12 +220,11 @@ impl<D: Data> Store<D> {
 
     /// Bytes of the log that are destaged together.
     pub(crate) fn round_bytes(&self) -> u64 {
-        self.settings.round.min(self.log.ring() / 16).max(SECTOR as u64)
+        self.settings.round.min(self.log.ring() / 4).max(SECTOR as u64)
     }
 
     fn at_once(&self) -> usize {
-        let held = self.settings.held.max(1);
-        let most = self.log.used().saturating_mul(*AT_ONCE.end() as u64) / held;
+        let most = self.log.used().saturating_mul(*AT_ONCE.end() as u64) / self.log.ring();
         (most as usize).clamp(*AT_ONCE.start(), *AT_ONCE.end())
     }
 
@@ -447,8 +454,8 @@ impl<D: Data> Store<D> {
         self.credit = (self.credit + bytes as i64).min(most);
     }
 
-    /// Writes the slots of all extents that were touched, those beside each other in one write.
-    fn write_slots(&mut self, out: &mut Vec<Action<D>>) {
+    /// The slots of all extents that were touched are as they are to be written.
+    fn change_slots(&mut self) {
         let stamp = self.known.epoch;
         for extent in std::mem::take(&mut self.destage.trimmed) {
             // Another copy may have it, and this trim is the only trace of its end.
@@ -456,7 +463,6 @@ impl<D: Data> Store<D> {
         }
         let mut touched = std::mem::take(&mut self.destage.touched);
         touched.sort_unstable();
-        let mut slots = Vec::new();
         for place in &touched {
             let stamp = self.stamp_of(*place, stamp);
             let extent = self.extents.at_mut(*place);
@@ -469,24 +475,36 @@ impl<D: Data> Store<D> {
                 self.bury(number, stamp);
             }
         }
-        let near =
-            |one: &Place, next: &Place| next - one <= MOST_APART && self.extents.are_together(*one, *next);
-        for run in touched.chunk_by(near).flat_map(|run| run.chunks(MOST_SLOTS)) {
-            let (first, last) = (run[0], run[run.len() - 1]);
+        (self.destage.touched, self.destage.next_slot) = (touched, 0);
+    }
+
+    /// Writes the slots that are next, those beside each other in one write: no more at once than else, since appends wait behind
+    /// them. Whether there are more.
+    fn write_slots(&mut self, out: &mut Vec<Action<D>>) -> bool {
+        let at_once = self.at_once();
+        let touched = std::mem::take(&mut self.destage.touched);
+        while let Some(first) = touched.get(self.destage.next_slot).copied()
+            && self.destage.out < at_once
+        {
+            let rest = &touched[self.destage.next_slot..];
+            let near = |two: &[Place]| {
+                two[1] - two[0] <= MOST_APART && self.extents.are_together(two[0], two[1])
+            };
+            let count = 1 + rest.windows(2).take(MOST_SLOTS - 1).take_while(|two| near(two)).count();
+            let last = rest[count - 1];
+            self.destage.next_slot += count;
             let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(first), false);
             for place in first..=last {
                 let sector = self.encoded_slot(place);
                 writing.bytes.push(sector);
             }
             writing.parts.push(Part::Bytes(last - first + 1));
-            slots.push(writing);
-        }
-        for writing in slots {
             self.destage.out += 1;
             self.destage.dirty = true;
             self.ask(Purpose::Destage, Ask::Write(writing), out);
         }
         self.destage.touched = touched;
+        self.destage.next_slot < self.destage.touched.len()
     }
 }
 

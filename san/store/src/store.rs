@@ -51,10 +51,12 @@ pub struct Settings {
     /// Destaging begins when the log is filled to so many per cent; and writers are slowed down from there on.
     pub low: u8,
     /// It begins at the latest when the log has so many bytes and a round's: what is held by then need not be read again for it.
+    /// And while nothing can be held, as soon as there are a few MiB.
     pub begin: u64,
     /// From so many per cent on writers get no more than what destaging frees.
     pub high: u8,
-    /// Bytes of the log that are destaged together, at most; a sixteenth of the log, if that is less.
+    /// Bytes of the log that are destaged together, at most; a quarter of the log, if that is less. The more there are, the
+    /// more of them are written over meanwhile, or lie beside each other.
     pub round: u64,
     /// Bytes of data at most that are kept in memory until they are destaged, so that they need not be read again for it.
     pub held: u64,
@@ -75,9 +77,9 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             low: 30,
-            begin: 8 << 20,
+            begin: 64 << 20,
             high: 70,
-            round: 16 << 20,
+            round: 64 << 20,
             held: 32 << 20,
             when_idle: true,
             spare: 2048,

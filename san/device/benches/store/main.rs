@@ -39,7 +39,7 @@ const EAGER: Settings = Settings {
     low: 0,
     begin: u64::MAX,
     high: 60,
-    round: 64 << 20,
+    round: 16 << 20,
     held: 128 << 20,
     when_idle: true,
     together: 256,

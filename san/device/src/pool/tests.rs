@@ -117,3 +117,45 @@ fn what_cannot_be_is_refused() {
     let none = Pool::new(&[]).unwrap();
     assert!(none.take(0).is_err() && none.take(1).is_ok() && none.take_filled(&[0; 100]).is_err());
 }
+
+#[test]
+fn a_spare_region_helps_a_class_out_and_goes_back_to_the_system_when_it_is_not_used() {
+    let classes = [Class { blocks: 4, buffers: 2 }, Class { blocks: 1, buffers: 4 }];
+    let pool = Pool::with_spare(&classes, Class { blocks: 1, buffers: 4 }).unwrap();
+    let is_registered = |blocks: &Blocks| pool.region_of(blocks.as_ptr(), BLOCK_BYTES).is_some();
+    let taken: Vec<Blocks> =
+        (1..=8).map(|n| pool.take_filled(&[n; BLOCK_BYTES]).unwrap().freeze_without()).collect();
+    assert_eq!(pool.statistics().on_their_own, 0);
+    assert!(taken[..4].iter().all(is_registered) && !taken[4..].iter().any(is_registered));
+    assert!((1..).zip(&taken).all(|(n, blocks)| blocks.bytes().iter().all(|byte| *byte == n)));
+    assert!(pool.is_short());
+    drop(pool.take(1).unwrap());
+    assert_eq!(pool.statistics().on_their_own, 1, "it is all taken too");
+
+    let last = taken.last().unwrap().clone();
+    drop(taken);
+    assert!(!pool.is_short(), "seven of eight are free");
+    (0..3).for_each(|_| pool.let_go());
+    assert!(last.bytes().iter().all(|byte| *byte == 8), "what is in use stays");
+    let place = last.as_ptr();
+    drop(last);
+    pool.let_go();
+    // Whoever takes it next is given what the system gave: zeroes.
+    let all: Vec<BlocksMut> = (0..8).map(|_| pool.take(1).unwrap()).collect();
+    let again = all.iter().find(|blocks| blocks.0.as_ptr() == place).expect("it is used again");
+    assert!(again.0.bytes().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_spare_region_that_was_used_just_now_stays() {
+    let class = Class { blocks: 1, buffers: 1 };
+    let pool = Pool::with_spare(&[class], class).unwrap();
+    let _first = pool.take(1).unwrap();
+    drop(pool.take_filled(&[7; BLOCK_BYTES]).unwrap());
+    let holds = |pool: &Pool| pool.take(1).unwrap().0.bytes()[0];
+    pool.let_go();
+    assert_eq!(holds(&pool), 7, "that was a use");
+    pool.let_go();
+    pool.let_go();
+    assert_eq!(holds(&pool), 0);
+}

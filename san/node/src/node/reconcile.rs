@@ -27,9 +27,6 @@ const DEVICES: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long a device that a dead process had is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Bytes of the log that a store destages together. With as much again beside it, it is held in memory until then: a loop's
-/// buffers of single blocks are 32 MiB, of which a quarter is left to clients.
-const ROUND: u64 = 8 << 20;
 
 impl Node {
     /// Goes on until the node ends.
@@ -299,7 +296,7 @@ impl Node {
         let blocks = layout.map(|layout| layout.blocks_in(GroupIndex(replica.group), volume.blocks));
         let extents = blocks.unwrap_or(u64::MAX).div_ceil(u64::from(extent_blocks));
         let settings = Settings::default();
-        let settings = Settings { spare: settings.spare.min(extents), round: ROUND, ..settings };
+        let settings = Settings { spare: settings.spare.min(extents), ..settings };
         let open = OpenReplica {
             id: identity(id, replica),
             key: replica.key,
