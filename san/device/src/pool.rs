@@ -144,7 +144,10 @@ impl Pool {
     /// The same, with more buffers of the size of one class, which are used when those of the class are taken. Their memory is
     /// not [registered](Self::regions), and goes back to the system when it is not used: see [`let_go`](Self::let_go).
     pub fn with_spare(classes: &[Class], spare: Class) -> io::Result<Pool> {
-        assert!(classes.iter().any(|class| class.blocks == spare.blocks), "the spare class has the size of another");
+        assert!(
+            classes.iter().any(|class| class.blocks == spare.blocks),
+            "the spare class has the size of another"
+        );
         Pool::of(classes, Some(spare))
     }
 
@@ -204,9 +207,10 @@ impl Pool {
         let spare = self.0.spare_region();
         self.0.classes().iter().any(|region| {
             let more = spare.filter(|spare| spare.class.blocks == region.class.blocks);
-            let (free, all) = [Some(region), more].into_iter().flatten().fold((0, 0), |(free, all), region| {
-                (free + region.free.borrow().len(), all + region.class.buffers as usize)
-            });
+            let (free, all) =
+                [Some(region), more].into_iter().flatten().fold((0, 0), |(free, all), region| {
+                    (free + region.free.borrow().len(), all + region.class.buffers as usize)
+                });
             free < all / 4
         })
     }
@@ -270,7 +274,8 @@ impl Inner {
         if let Some(slot) = self.regions[fitting].free.borrow_mut().pop() {
             return Some((fitting, slot));
         }
-        let spare = self.spare.as_ref().filter(|spare| self.regions[spare.region].class.blocks == class.blocks)?;
+        let spare =
+            self.spare.as_ref().filter(|spare| self.regions[spare.region].class.blocks == class.blocks)?;
         let slot = self.regions[spare.region].free.borrow_mut().pop()?;
         spare.use_of_it.set(Use::Lately);
         Some((spare.region, slot))

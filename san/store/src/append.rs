@@ -14,6 +14,9 @@ use crate::store::{Action, Current, Purpose, Store, needs_place};
 /// The most bytes of data that are written together, unless one entry has more.
 const MOST_BYTES: u64 = 4 << 20;
 
+/// A share of the log that writers leave free for what makes copies equal.
+pub(crate) const KEPT_FREE: u64 = 8;
+
 /// Records that are being written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
@@ -159,7 +162,7 @@ impl<D: Data> Store<D> {
         let writes = sequenced && matches!(kind, Kind::Data | Kind::Zeroes);
         // What makes copies equal goes on when writers have to wait, and a trim when nothing else can.
         let kept_free = match kind {
-            _ if writes => self.log.ring() / 8,
+            _ if writes => self.log.ring() / KEPT_FREE,
             Kind::Data | Kind::Zeroes => self.log.ring() / 64,
             _ => 0,
         };
@@ -188,18 +191,16 @@ impl<D: Data> Store<D> {
 
     /// Slows writers down, the more the fuller the log is, to what destaging frees in the end.
     fn pay(&mut self, bytes: u64) -> bool {
-        let per_cent = |of: u8| self.log.ring() / 100 * u64::from(of);
-        let (low, high) = (per_cent(self.settings.low), per_cent(self.settings.high));
         // Below this no round need be under way, and nobody would be paid.
-        let low = low + self.round_bytes();
-        let above = self.log.used().saturating_sub(low);
+        let low = self.log.ring() / 100 * u64::from(self.settings.low) + self.round_bytes();
+        let above = self.backlog().saturating_sub(low);
         if above == 0 {
             return true;
         }
         if self.credit < 0 {
             return false;
         }
-        let span = high.saturating_sub(low).max(1);
+        let span = self.high().saturating_sub(low).max(1);
         let price = u128::from(bytes) * u128::from(above.min(span)) / u128::from(span);
         self.credit -= price as i64;
         true

@@ -16,15 +16,16 @@ use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, BlockState, Holder};
 use loadline_san_protocol::state::Tail;
 
+use crate::append::KEPT_FREE;
 use crate::extents::Place;
 use crate::io::{Area, Ask, Data, Part, Piece, Reading, Sector};
 use crate::log::Kind;
 use crate::read::add_piece;
 use crate::store::{Action, Purpose, Store, needs_place};
 
-/// What a device is asked to write at the same time: more, the fuller the log is. More keep appends waiting at a device; fewer
-/// would let the log fill up.
-const AT_ONCE: std::ops::RangeInclusive<usize> = 8..=20;
+/// What a device is asked to write at the same time: the more, the more there is to be destaged. More keep appends waiting at
+/// a device; fewer would let the log fill up.
+const AT_ONCE: std::ops::RangeInclusive<u64> = 4..=32;
 /// A round begins with so many bytes, or what is chosen for one if that is less, while there is no memory to hold more.
 const EARLY: u64 = 8 << 20;
 /// Slots in one write.
@@ -166,11 +167,7 @@ impl<D: Data> Store<D> {
         loop {
             match self.destage.phase {
                 Phase::Idle => {
-                    let low = self.log.ring() / 100 * u64::from(self.settings.low);
-                    // Together they cost less: a slot is written once for all blocks of an extent.
-                    let enough = low.min(self.settings.begin) + self.round_bytes();
-                    let enough = if self.settings.held == 0 { enough.min(EARLY) } else { enough };
-                    let wanted = self.destage.hurry || self.log.used() > enough;
+                    let wanted = self.destage.hurry || self.log.used() > self.enough();
                     if !self.destage.is_quiet() || !wanted || !self.choose() {
                         return;
                     }
@@ -223,9 +220,33 @@ impl<D: Data> Store<D> {
         self.settings.round.min(self.log.ring() / 4).max(SECTOR as u64)
     }
 
+    /// A round begins when the log has more than this. Together they cost less: a slot is written once for all blocks of an
+    /// extent.
+    fn enough(&self) -> u64 {
+        let low = self.log.ring() / 100 * u64::from(self.settings.low);
+        let enough = low.min(self.settings.begin) + self.round_bytes();
+        if self.settings.held == 0 { enough.min(EARLY) } else { enough }
+    }
+
+    /// With this backlog writers get no more than what destaging frees: what is destaged stays in the log beside it until the
+    /// round's end, and there has to be room for both, or writers would wait for that end.
+    pub(crate) fn high(&self) -> u64 {
+        let ring = self.log.ring();
+        (ring / 100 * u64::from(self.settings.high))
+            .min((ring - ring / KEPT_FREE).saturating_sub(self.round_bytes()))
+    }
+
+    /// Bytes of the log that are not destaged. Those of a round stay in the log until its end.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.log.used().saturating_sub(self.destage.earned)
+    }
+
     fn at_once(&self) -> usize {
-        let most = self.log.used().saturating_mul(*AT_ONCE.end() as u64) / self.log.ring();
-        (most as usize).clamp(*AT_ONCE.start(), *AT_ONCE.end())
+        let enough = self.enough();
+        let span = self.high().saturating_sub(enough).max(1);
+        let above = self.backlog().saturating_sub(enough).min(span);
+        let more = (AT_ONCE.end() - AT_ONCE.start()) * above / span;
+        (AT_ONCE.start() + more) as usize
     }
 
     fn sync(&mut self, out: &mut Vec<Action<D>>) {
@@ -487,9 +508,8 @@ impl<D: Data> Store<D> {
             && self.destage.out < at_once
         {
             let rest = &touched[self.destage.next_slot..];
-            let near = |two: &[Place]| {
-                two[1] - two[0] <= MOST_APART && self.extents.are_together(two[0], two[1])
-            };
+            let near =
+                |two: &[Place]| two[1] - two[0] <= MOST_APART && self.extents.are_together(two[0], two[1]);
             let count = 1 + rest.windows(2).take(MOST_SLOTS - 1).take_while(|two| near(two)).count();
             let last = rest[count - 1];
             self.destage.next_slot += count;
@@ -579,6 +599,7 @@ impl<D: Data> Store<D> {
             }
         });
         self.earn(self.destage.bytes - self.destage.earned);
+        self.destage.earned = 0;
         self.destage.phase = Phase::Idle;
         self.destage.rounds += 1;
     }
