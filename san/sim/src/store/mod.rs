@@ -91,7 +91,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     low: 40,
     begin: 12 << 10,
     high: 80,
-    round: 8 << 10,
+    round: 32 << 10,
     held: 48 << 10,
     when_idle: false,
     spare: SPARE,

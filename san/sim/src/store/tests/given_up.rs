@@ -3,14 +3,14 @@
 use super::*;
 
 impl Rig {
-    fn with(mut disk: SimDisk, settings: Settings) -> Rig {
+    pub(super) fn with(mut disk: SimDisk, settings: Settings) -> Rig {
         let (store, _, _) = open_disk(&mut disk, false, REPLICA, settings).unwrap();
         let unreadable = BTreeSet::new();
         Rig { store, disk, asked: Vec::new(), told: Vec::new(), appended: 0, unreadable }
     }
 
     /// The device does the first of what it is asked for that is this. False if there is none.
-    fn do_one(&mut self, which: impl Fn(&Ask<Blocks>) -> bool) -> bool {
+    pub(super) fn do_one(&mut self, which: impl Fn(&Ask<Blocks>) -> bool) -> bool {
         let Some(index) = self.asked.iter().position(|(_, ask)| which(ask)) else { return false };
         let (token, ask) = self.asked.remove(index);
         let moment = self.disk.moment();
