@@ -142,7 +142,7 @@ impl Pool {
     }
 
     /// The same, with more buffers of the size of one class, which are used when those of the class are taken. Their memory is
-    /// not [registered](Self::regions), and goes back to the system when it is not used: see [`let_go`](Self::let_go).
+    /// not registered with io_uring, and goes back to the system when it is not used: see [`let_go`](Self::let_go).
     pub fn with_spare(classes: &[Class], spare: Class) -> io::Result<Pool> {
         assert!(
             classes.iter().any(|class| class.blocks == spare.blocks),

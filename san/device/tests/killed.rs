@@ -35,6 +35,7 @@ const SETTINGS: Settings = Settings {
     begin: u64::MAX,
     high: 40,
     round: 1 << 20,
+    at_once: 4,
     held: 1 << 20,
     when_idle: true,
     spare: 8,

@@ -23,9 +23,8 @@ use crate::log::Kind;
 use crate::read::add_piece;
 use crate::store::{Action, Purpose, Store, needs_place};
 
-/// What a device is asked to write at the same time: the more, the more there is to be destaged. More keep appends waiting at
-/// a device; fewer would let the log fill up.
-const AT_ONCE: std::ops::RangeInclusive<u64> = 4..=32;
+/// What a device is asked to write at the same time when much is to be destaged: fewer would let the log fill up.
+const MOST_AT_ONCE: u64 = 32;
 /// A round begins with so many bytes, or what is chosen for one if that is less, while there is no memory to hold more.
 const EARLY: u64 = 8 << 20;
 /// Slots in one write.
@@ -245,8 +244,8 @@ impl<D: Data> Store<D> {
         let enough = self.enough();
         let span = self.high().saturating_sub(enough).max(1);
         let above = self.backlog().saturating_sub(enough).min(span);
-        let more = (AT_ONCE.end() - AT_ONCE.start()) * above / span;
-        (AT_ONCE.start() + more) as usize
+        let least = self.settings.at_once;
+        (least + MOST_AT_ONCE.saturating_sub(least) * above / span) as usize
     }
 
     fn sync(&mut self, out: &mut Vec<Action<D>>) {

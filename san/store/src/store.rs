@@ -58,6 +58,8 @@ pub struct Settings {
     /// Bytes of the log that are destaged together, at most; a quarter of the log, if that is less. The more there are, the
     /// more of them are written over meanwhile, or lie beside each other.
     pub round: u64,
+    /// What the device is asked to write at the same time while little is to be destaged. More keep appends waiting at it.
+    pub at_once: u64,
     /// Bytes of data at most that are kept in memory until they are destaged, so that they need not be read again for it.
     pub held: u64,
     /// Destaging begins also when nothing else is to be done.
@@ -80,6 +82,7 @@ impl Default for Settings {
             begin: 64 << 20,
             high: 70,
             round: 64 << 20,
+            at_once: 4,
             held: 32 << 20,
             when_idle: true,
             spare: 2048,

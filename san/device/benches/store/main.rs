@@ -40,6 +40,7 @@ const EAGER: Settings = Settings {
     begin: u64::MAX,
     high: 60,
     round: 16 << 20,
+    at_once: 8,
     held: 128 << 20,
     when_idle: true,
     together: 256,

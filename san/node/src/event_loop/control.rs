@@ -210,7 +210,8 @@ impl EventLoop {
 const ROUND_IN_MEMORY: u64 = 1 << 20;
 
 /// How a store on devices in memory behaves: a smaller append takes no longer for each where nothing is synced, and is answered
-/// sooner; and what is destaged soon need not be read from the log.
+/// sooner; what is destaged soon need not be read from the log; and what is written together waits for nothing.
 fn in_memory(settings: Settings) -> Settings {
-    Settings { together: AT_ONCE, low: 0, round: settings.round.min(ROUND_IN_MEMORY), ..settings }
+    let round = settings.round.min(ROUND_IN_MEMORY);
+    Settings { together: AT_ONCE, low: 0, round, at_once: 256, ..settings }
 }

@@ -92,6 +92,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     begin: 12 << 10,
     high: 80,
     round: 32 << 10,
+    at_once: 4,
     held: 48 << 10,
     when_idle: false,
     spare: SPARE,
