@@ -16,7 +16,8 @@ pub struct NodeSettings {
     /// A folder of its own, for its socket.
     pub folder: PathBuf,
     /// How long a thread of the data path looks for what comes before it sleeps, microseconds. If nothing is said: not at all
-    /// where these threads have not each a core, and one more is left.
+    /// where these threads have not each a core, and one more is left. While a device is at work it is four times as long, and
+    /// everybody else has the core first.
     #[serde(default)]
     pub spin_us: Option<u64>,
     /// It has faults on purpose, if its API is asked for them: never where data matters.
