@@ -32,6 +32,9 @@ use loadline_san_store::io::{Address, Data};
 /// Bytes of a block, as a length of memory.
 pub const BLOCK_BYTES: usize = BLOCK as usize;
 
+/// A pool is short when its buffers with memory of their own come to so many bytes.
+const MOST_OWN: usize = 32 << 20;
+
 /// Buffers of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Class {
@@ -60,6 +63,8 @@ struct Inner {
     regions: Box<[Region]>,
     spare: Option<Spare>,
     statistics: Cell<Statistics>,
+    /// Bytes of the buffers that have memory of their own.
+    own: Cell<usize>,
 }
 
 struct Region {
@@ -94,6 +99,13 @@ enum Use {
 struct Own {
     memory: AlignedBuffer,
     checksums: Box<[Cell<u32>]>,
+    pool: Rc<Inner>,
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.pool.own.set(self.pool.own.get() - self.memory.len());
+    }
 }
 
 /// Where a buffer's memory is.
@@ -161,7 +173,12 @@ impl Pool {
             regions.push(Region::new(spare)?);
         }
         let spare = spare.map(|_| Spare { region: classes.len(), use_of_it: Cell::new(Use::None) });
-        Ok(Pool(Rc::new(Inner { regions: regions.into(), spare, statistics: Cell::default() })))
+        Ok(Pool(Rc::new(Inner {
+            regions: regions.into(),
+            spare,
+            statistics: Cell::default(),
+            own: Cell::default(),
+        })))
     }
 
     /// A buffer of so many blocks, which hold anything. Fails for none, or if there is no room in the pool and the system has
@@ -183,7 +200,8 @@ impl Pool {
                 statistics.on_their_own += 1;
                 let memory = AlignedBuffer::new(blocks as usize * BLOCK_BYTES)?;
                 let start = NonNull::new(memory.as_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
-                let own = Own { memory, checksums: cells(blocks as usize) };
+                self.0.own.set(self.0.own.get() + memory.len());
+                let own = Own { memory, checksums: cells(blocks as usize), pool: Rc::clone(&self.0) };
                 Blocks { start, blocks, home: Home::Own(Rc::new(own)) }
             }
         };
@@ -202,8 +220,12 @@ impl Pool {
         Ok(taken)
     }
 
-    /// Whether of some class less than a quarter is free: who keeps buffers only to be faster does not take another.
+    /// Whether of some class less than a quarter is free, or much has memory of its own: who keeps buffers only to be faster does
+    /// not take another.
     pub fn is_short(&self) -> bool {
+        if self.0.own.get() >= MOST_OWN {
+            return true;
+        }
         let spare = self.0.spare_region();
         self.0.classes().iter().any(|region| {
             let more = spare.filter(|spare| spare.class.blocks == region.class.blocks);

@@ -159,3 +159,20 @@ fn a_spare_region_that_was_used_just_now_stays() {
     pool.let_go();
     assert_eq!(holds(&pool), 0);
 }
+
+#[test]
+fn a_pool_is_short_while_much_has_memory_of_its_own() {
+    let pool = pool();
+    let large: Vec<BlocksMut> = (0..4).map(|_| pool.take(2048).unwrap()).collect();
+    assert!(pool.is_short(), "32 MiB");
+    let mut large = large.into_iter().map(BlocksMut::freeze_without);
+    let first = large.next().unwrap();
+    let again = first.clone();
+    assert!(pool.is_short());
+    drop(first);
+    assert!(pool.is_short(), "there is another handle");
+    drop(again);
+    assert!(!pool.is_short());
+    drop(large);
+    assert_eq!(pool.0.own.get(), 0);
+}
