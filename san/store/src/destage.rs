@@ -34,9 +34,19 @@ const MOST_APART: u32 = 4;
 /// The most pairs of record and extent of a round, unless one record has more.
 const MOST_PAIRS: usize = 1 << 16;
 
+/// A takeover waits for a round's end, and leaves out who does not report in time. So a round that took more ticks than this
+/// makes the next one half as large,
+const SLOW: u32 = 4;
+/// and one that took no more than this makes it twice as large.
+const FAST: u32 = 2;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Destage {
+    /// Doublings of [`EARLY`] that a round has at most.
+    doublings: u32,
+    /// Ticks since this round began.
+    ticks: u32,
     phase: Phase,
     /// It is to begin even if the log is nearly empty.
     hurry: bool,
@@ -142,6 +152,11 @@ impl Destage {
         self.rounds
     }
 
+    /// A tick has passed.
+    pub(crate) fn tick(&mut self) {
+        self.ticks = self.ticks.saturating_add(1);
+    }
+
     /// Rounds may begin again.
     pub(crate) fn go_on(&mut self) {
         self.held = false;
@@ -244,7 +259,11 @@ impl<D: Data> Store<D> {
         let enough = self.enough();
         let span = self.high().saturating_sub(enough).max(1);
         let above = self.backlog().saturating_sub(enough).min(span);
-        let least = self.settings.at_once;
+        if self.destage.held {
+            // Somebody waits for the round's end.
+            return MOST_AT_ONCE as usize;
+        }
+        let least = self.settings.at_once.max(1);
         (least + MOST_AT_ONCE.saturating_sub(least) * above / span) as usize
     }
 
@@ -257,7 +276,7 @@ impl<D: Data> Store<D> {
     /// Chooses the records of a round. False if there are none.
     fn choose(&mut self) -> bool {
         self.destage.hurry = false;
-        let most = self.round_bytes();
+        let most = self.round_bytes().min(EARLY << self.destage.doublings);
         let front = self.log.front();
         let mut pairs = std::mem::take(&mut self.destage.pairs);
         pairs.clear();
@@ -277,7 +296,7 @@ impl<D: Data> Store<D> {
         }
         let round = &mut self.destage;
         (round.phase, round.below, round.bytes) = (Phase::Data, below, bytes);
-        (round.earned, round.next) = (0, 0);
+        (round.earned, round.next, round.ticks) = (0, 0, 0);
         round.touched.clear();
         round.trimmed.clear();
         true
@@ -598,8 +617,13 @@ impl<D: Data> Store<D> {
             }
         });
         self.earn(self.destage.bytes - self.destage.earned);
-        self.destage.earned = 0;
-        self.destage.phase = Phase::Idle;
+        let round = &mut self.destage;
+        round.doublings = match round.ticks {
+            ..=FAST if round.bytes >= EARLY << round.doublings => (round.doublings + 1).min(8),
+            ticks if ticks > SLOW => round.doublings.saturating_sub(1),
+            _ => round.doublings,
+        };
+        (round.earned, round.phase) = (0, Phase::Idle);
         self.destage.rounds += 1;
     }
 }

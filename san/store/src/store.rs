@@ -393,6 +393,7 @@ impl<D: Data> Store<D> {
         let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
         self.busy = false;
         self.growth_tick();
+        self.destage.tick();
         self.scrub.earn(self.settings.scrub, self.extents.blocks() * BLOCK);
         if idle && self.health == Health::Well {
             if self.settings.when_idle {
