@@ -123,8 +123,8 @@ mod tests {
         const LONG: Duration = Duration::from_millis(20);
         let (mut idle, begun) = (Spins::new(true), Instant::now());
         idle.look(LONG, Duration::MAX, || Ok(Seen::Nothing)).unwrap();
-        // Whoever else has the CPU meanwhile takes from it.
-        assert!(idle.waited() > LONG / 4 && idle.waited() <= begun.elapsed(), "{:?}", idle.waited());
+        // Whoever else has the CPU meanwhile takes from it, and may take most.
+        assert!(idle.waited() > LONG / 20 && idle.waited() <= begun.elapsed(), "{:?}", idle.waited());
 
         let mut busy = Spins::new(true);
         let work = || {

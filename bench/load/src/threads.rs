@@ -68,8 +68,8 @@ impl Threads {
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
             // A server on this host answers as fast as a file in memory; and it takes a CPU too. (Several servers behind
-            // it, the nodes of a cluster on one host, take more: with two copies and two CPUs the load was measured to lose
-            // nothing by looking.)
+            // it, the nodes of a cluster on one host, take more, and nothing here knows of them: a thread that finds nothing
+            // looks less.)
             let soon = disk.open.in_memory || disk.open.way.is_served_here();
             let waiting = waiting(&prepared.job, soon, cpus);
             for thread in 0..prepared.job.profile.threads as usize {

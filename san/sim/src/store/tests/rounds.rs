@@ -6,8 +6,7 @@ use super::*;
 
 #[test]
 fn a_round_with_more_slots_than_are_written_at_once_writes_all_of_them() {
-    // One more than a disk with an idle log is asked for at once; each is in a chunk of its own, so that none is written with
-    // another.
+    // More than are written at once; each is in a chunk of its own, so that no slot is written with another.
     let chunks = 9;
     let extents = chunks * CHUNK;
     let settings = Settings { round: u64::MAX, begin: u64::MAX, ..SETTINGS };
