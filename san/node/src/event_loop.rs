@@ -604,7 +604,8 @@ impl EventLoop {
             for (id, kept) in &mut self.replicas {
                 let fast = kept.scrubs_fast();
                 scrubs |= fast;
-                if std::mem::take(&mut kept.busy) || fast || id.0 % IDLE_TICKS == turn {
+                let active = std::mem::take(&mut kept.busy) || kept.store.is_destaging();
+                if active || fast || id.0 % IDLE_TICKS == turn {
                     kept.store.tick();
                     ticked.push(*id);
                 }

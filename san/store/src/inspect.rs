@@ -159,6 +159,11 @@ impl<D: Data> Store<D> {
         self.settings.held = bytes;
     }
 
+    /// A round of destaging is under way: it measures its time in ticks.
+    pub fn is_destaging(&self) -> bool {
+        self.destage.is_active()
+    }
+
     /// It has failed, and does nothing any more: see [`why_failed`](Self::why_failed).
     pub fn has_failed(&self) -> bool {
         self.health == Health::Failed
