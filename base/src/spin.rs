@@ -10,6 +10,9 @@ const PAUSES: u32 = 80;
 /// From one look to the next it takes a microsecond or two; if more than this, somebody else had the CPU meanwhile.
 const PREEMPTED: Duration = Duration::from_micros(50);
 
+/// To give way takes a fraction of a microsecond where nobody else wants the CPU, and longer than this where somebody does.
+const GAVE_WAY: Duration = Duration::from_micros(4);
+
 /// What a look has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
@@ -60,19 +63,38 @@ impl Spins {
         &mut self,
         longest: Duration,
         limit: Duration,
+        look: impl FnMut() -> io::Result<Seen>,
+    ) -> io::Result<()> {
+        self.look_while_idle(longest, longest, limit, look)
+    }
+
+    /// As [`look`](Self::look), but after the first while it lets others have the CPU before each look, and ends once somebody
+    /// had it. Then it did not pay, whatever was seen: another CPU that is idle would have taken who waits, had this one slept.
+    pub fn look_while_idle(
+        &mut self,
+        first: Duration,
+        longest: Duration,
+        limit: Duration,
         mut look: impl FnMut() -> io::Result<Seen>,
     ) -> io::Result<()> {
-        let mut last = Instant::now();
-        let until = last + longest.min(limit);
+        let begun = Instant::now();
+        let mut last = begun;
+        let (alone, until) = (begun + first, begun + longest.min(limit));
         loop {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            let wanted = last >= alone && give_way();
             let now = Instant::now();
             let gap = now - last;
-            if gap < PREEMPTED {
+            if gap < PREEMPTED && !wanted {
                 self.waited += gap;
             }
             last = now;
-            match look()? {
+            let seen = look()?;
+            if wanted {
+                self.failed();
+                return Ok(());
+            }
+            match seen {
                 Seen::All => {
                     self.failures = 0;
                     return Ok(());
@@ -84,18 +106,34 @@ impl Spins {
             if last >= until {
                 // Cut short by the other limit, it says nothing.
                 if limit >= longest {
-                    self.failures = (self.failures + 1).min(10);
-                    // One failure means little; ten in a row are paid with a thousand waits.
-                    self.skip = (1 << self.failures) - 2;
+                    self.failed();
                 }
                 return Ok(());
             }
         }
     }
+
+    /// It did not pay. Once means little; ten times in a row are paid with a thousand waits.
+    fn failed(&mut self) {
+        self.failures = (self.failures + 1).min(10);
+        self.skip = (1 << self.failures) - 2;
+    }
+}
+
+/// Lets others have the CPU, if they want it. Whether somebody had it.
+fn give_way() -> bool {
+    let before = Instant::now();
+    std::thread::yield_now();
+    before.elapsed() > GAVE_WAY
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::unistd::Pid;
+
     use super::*;
 
     const SHORT: Duration = Duration::from_micros(1);
@@ -116,6 +154,35 @@ mod tests {
             .filter(|_| found.worth_it() && found.look(SHORT, Duration::MAX, || Ok(Seen::All)).is_ok());
         assert_eq!(all.count(), 100);
         assert!(!Spins::new(false).worth_it());
+    }
+
+    #[test]
+    fn who_looks_while_idle_ends_once_somebody_else_wants_the_cpu() {
+        let us = sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let mut one = CpuSet::new();
+        one.set((0..CpuSet::count()).find(|cpu| us.is_set(*cpu).unwrap()).unwrap()).unwrap();
+        // Of this thread, and of those that it begins.
+        sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+        const LONG: Duration = Duration::from_secs(20);
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let mut spins = Spins::new(true);
+            let begun = Instant::now();
+            for _ in 0..3 {
+                // Found nothing, or found something that the other's turn let it find: neither pays.
+                spins.look_while_idle(SHORT, LONG, LONG, || Ok(Seen::Nothing)).unwrap();
+                spins.look_while_idle(SHORT, LONG, LONG, || Ok(Seen::Some)).unwrap();
+            }
+            is_done.store(true, Ordering::Relaxed);
+            assert!(begun.elapsed() < LONG, "nobody had the CPU: {:?}", begun.elapsed());
+            assert!(!spins.worth_it(), "six did not pay");
+        });
+        sched_setaffinity(Pid::from_raw(0), &us).unwrap();
     }
 
     #[test]

@@ -16,8 +16,8 @@ use loadline_base::ring::{Ring, RingOptions, opcode, types};
 use loadline_base::spin::{Seen, Spins};
 use nix::libc;
 
-use super::uring::{SPIN, Waiting};
-use super::{Engine, Io, Kind, Memory};
+use super::uring::Waiting;
+use super::{Engine, Io, Kind, LOOK_ALONE, LOOK_WHILE_IDLE, Memory};
 use crate::nbd::connect::Export;
 
 /// Replies are received into so much at once.
@@ -173,7 +173,7 @@ impl NbdEngine {
     fn look(&mut self, want: usize, limit: Duration) -> io::Result<()> {
         self.ring.submit()?;
         let mut spins = std::mem::take(&mut self.spins);
-        let found = spins.look(SPIN, limit, || {
+        let found = spins.look_while_idle(LOOK_ALONE, LOOK_WHILE_IDLE, limit, || {
             self.ring.poll()?;
             let something = self.collect()?;
             if self.done.len() >= want {

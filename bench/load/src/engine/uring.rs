@@ -27,7 +27,7 @@ use super::{Engine, Io, Kind, Memory, seen};
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
 /// How long to look for a completion before sleeping.
-pub(super) const SPIN: Duration = Duration::from_micros(60);
+const SPIN: Duration = Duration::from_micros(60);
 /// How long, if several are waited for at once: the sleep is shared by them, so looking longer costs more than it saves.
 const SPIN_FOR_SEVERAL: Duration = Duration::from_micros(12);
 /// How long a request that does nothing may take.

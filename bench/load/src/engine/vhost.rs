@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use loadline_base::spin::Spins;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::uring::{SPIN, Waiting};
-use super::{Engine, Io, Kind, Memory, seen};
+use super::uring::Waiting;
+use super::{Engine, Io, Kind, LOOK_ALONE, LOOK_WHILE_IDLE, Memory, seen};
 use crate::vhost::{Queue, VhostDisk};
 
 /// How long dropping an engine waits for the server to be done with its memory.
@@ -158,7 +158,7 @@ impl Engine for VhostEngine {
         let begin = Instant::now();
         if self.done.len() < want && self.spins.worth_it() {
             let mut spins = std::mem::take(&mut self.spins);
-            let found = spins.look(SPIN, limit, || {
+            let found = spins.look_while_idle(LOOK_ALONE, LOOK_WHILE_IDLE, limit, || {
                 let before = self.done.len();
                 self.collect();
                 Ok(seen(before, self.done.len(), want))
