@@ -59,6 +59,17 @@ impl Default for UringOptions {
     }
 }
 
+/// Whether a ring looks for a while before it sleeps, where that was wanted and pays, and no device is at work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Looking {
+    /// It sleeps at once.
+    Not,
+    /// Until others want the CPU, whom it lets have it before each look.
+    WhileIdle,
+    /// To the end.
+    Throughout,
+}
+
 /// What carries out the asks of all stores of one thread.
 pub struct Uring {
     ring: ManuallyDrop<Ring>,
@@ -88,7 +99,7 @@ pub struct Uring {
     spins: Spins,
     /// While a device is at work.
     device_spins: Spins,
-    looks: bool,
+    looking: Looking,
     spin: Duration,
     gather: Duration,
 }
@@ -137,7 +148,7 @@ impl Uring {
             registered,
             spins: Spins::new(!spin.is_zero()),
             device_spins: Spins::new(!spin.is_zero()),
-            looks: true,
+            looking: Looking::Throughout,
             spin,
             gather: Duration::ZERO,
         })
@@ -257,14 +268,15 @@ impl Uring {
     /// Looks for a while before sleeping, where that pays. Whether this has found something.
     fn look(&mut self, limit: Duration, finds: &mut impl FnMut(bool) -> bool) -> io::Result<bool> {
         let at_device = self.flying > 0;
-        if !(self.looks || at_device) || !self.spins_for(at_device).worth_it() {
+        if !at_device && self.looking == Looking::Not || !self.spins_for(at_device).worth_it() {
             return Ok(false);
         }
         self.submit()?;
         let longest = if at_device { self.spin * AT_DEVICE } else { self.spin };
         let mut spins = std::mem::take(self.spins_for(at_device));
+        let alone = if self.looking == Looking::WhileIdle && !at_device { Duration::ZERO } else { longest };
         let mut found = false;
-        let looked = spins.look(longest, limit, || {
+        let looked = spins.look_while_idle(alone, longest, limit, || {
             if at_device {
                 // Who has something to do has the core first: another node's loop, a client, the kernel.
                 std::thread::yield_now();
@@ -283,9 +295,9 @@ impl Uring {
         if at_device { &mut self.device_spins } else { &mut self.spins }
     }
 
-    /// Whether it looks for a while before it sleeps, where that was wanted and pays; to be changed at any time.
-    pub fn look_first(&mut self, looks: bool) {
-        self.looks = looks;
+    /// How it looks before it sleeps, from now on.
+    pub fn look_first(&mut self, looking: Looking) {
+        self.looking = looking;
     }
 
     /// From now on a wait that sleeps does so for so long at the least: what is done or ready meanwhile comes together.

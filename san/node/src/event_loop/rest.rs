@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::io;
 use std::time::Duration;
 
+use loadline_san_device::uring::Looking;
+
 use super::EventLoop;
 use super::client::Way;
 use super::sockets::MOST_TAKEN;
@@ -26,8 +28,13 @@ impl EventLoop {
         // As long as others have work to do, they may need the core.
         let few = self.together < FEW
             && self.volumes.values().map(|served| served.at_work.len()).sum::<usize>() < 2;
-        self.uring.look_first(few || !self.guests.is_empty());
         let talked = std::mem::take(&mut self.talked);
+        // Another node answers soon if its devices are in memory, as these are. What a disk takes is better slept for.
+        self.uring.look_first(match few || !self.guests.is_empty() {
+            true => Looking::Throughout,
+            false if talked && self.of_ring.is_empty() => Looking::WhileIdle,
+            false => Looking::Not,
+        });
         let no_hurry = self.told_something.nobody_hurries(|key| {
             let client = self.clients.get(&key)?;
             Some((&client.unread, client.socket()))
