@@ -204,25 +204,33 @@ impl Mapping {
 /// As of [`std::ptr::copy_nonoverlapping`]; and nobody looks at the target until that is settled.
 unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
     #[cfg(target_arch = "x86_64")]
-    if to.align_offset(LINE) == 0 && length.is_multiple_of(LINE) {
-        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-        for at in (0..length).step_by(LINE) {
-            // SAFETY: both lie within what the caller says; the target is aligned as the instruction needs it, which every x86-64
-            // has.
-            unsafe {
-                let (from, to) = (from.add(at).cast::<__m128i>(), to.add(at).cast::<__m128i>());
-                let (first, second) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
-                let (third, fourth) = (_mm_loadu_si128(from.add(2)), _mm_loadu_si128(from.add(3)));
-                _mm_stream_si128(to, first);
-                _mm_stream_si128(to.add(1), second);
-                _mm_stream_si128(to.add(2), third);
-                _mm_stream_si128(to.add(3), fourth);
-            }
-        }
+    if to.align_offset(LINE) == 0 && length.is_multiple_of(LINE) && std::is_x86_feature_detected!("avx") {
+        // SAFETY: as the caller says; the CPU has the instructions, and the target is aligned as they need it.
+        unsafe { stream(from, to, length) };
         return;
     }
     // SAFETY: as the caller says.
     unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
+}
+
+/// Copies whole lines past the cache. With half of a line at once 4 KiB took 0.8 to 0.95 of the time that they took with a
+/// quarter; all of it at once was no faster.
+///
+/// # Safety
+/// As of [`std::ptr::copy_nonoverlapping`]; the target is aligned to a [`LINE`], and the length a multiple of it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn stream(from: *const u8, to: *mut u8, length: usize) {
+    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_stream_si256};
+    for at in (0..length).step_by(LINE) {
+        // SAFETY: both lie within what the caller says, and the target is aligned as he says.
+        unsafe {
+            let (from, to) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
+            let (first, second) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
+            _mm256_stream_si256(to, first);
+            _mm256_stream_si256(to.add(1), second);
+        }
+    }
 }
 
 impl Drop for Mapping {
