@@ -5,7 +5,7 @@
 //! same inputs in the same order. Most inputs are what clients say, changed in a few places.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
+use std::io::{IoSlice, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
@@ -204,11 +204,12 @@ fn serve(random: &mut Random, pool: &Pool, choice: Choice, said: &[u8]) -> u64 {
     let mut over = false;
     loop {
         if !over && session.wants_bytes() && !said.is_empty() {
-            let space = session.space();
-            let some = said.len().min(space.len()).min(1 + random.below(40_000));
-            space[..some].copy_from_slice(&said[..some]);
-            session.received(some);
-            said = &said[some..];
+            let most = said.len().min(1 + random.below(40_000));
+            session.receive(pool, |spaces| {
+                let some = (&mut &said[..most]).read_vectored(spaces).expect("memory is read");
+                said = &said[some..];
+                Some(some)
+            });
         }
         while !over {
             match session.next(pool) {

@@ -1,7 +1,7 @@
 //! Requests and answers, against a volume in memory: bytes come and go in any portions, answers in any order.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
+use std::io::{IoSlice, Read};
 
 use loadline_base::nbd::{
     CHUNK_MAGIC, Request, SIMPLE_REPLY_MAGIC, chunk, command, command_flag, error, get_u16, get_u32, get_u64,
@@ -162,11 +162,12 @@ fn sent(session: &mut Session, most: usize) -> Vec<u8> {
     bytes
 }
 
-fn feed(session: &mut Session, bytes: &[u8]) -> usize {
-    let space = session.space();
-    let some = bytes.len().min(space.len());
-    space[..some].copy_from_slice(&bytes[..some]);
-    session.received(some);
+fn feed(session: &mut Session, pool: &Pool, bytes: &[u8]) -> usize {
+    let mut some = 0;
+    session.receive(pool, |spaces| {
+        some = (&mut &bytes[..]).read_vectored(spaces).unwrap();
+        Some(some)
+    });
     some
 }
 
@@ -259,7 +260,7 @@ proptest! {
         let mut out = Vec::new();
         let pool = pool();
         while !left.is_empty() {
-            left = &left[feed(&mut session, &left[..left.len().min(portion)])..];
+            left = &left[feed(&mut session, &pool, &left[..left.len().min(portion)])..];
             while let Some(asked) = session.next(&pool).expect("it follows the protocol") {
                 volume.carry_out(&mut session, asked, part);
             }
@@ -295,7 +296,7 @@ proptest! {
         let (mut session, pool, mut volume) = (session(true, b""), pool(), Volume::new());
         let mut left = &stream[..];
         'fed: while !left.is_empty() {
-            left = &left[feed(&mut session, left)..];
+            left = &left[feed(&mut session, &pool, left)..];
             loop {
                 match session.next(&pool) {
                     Ok(Some(asked)) => volume.carry_out(&mut session, asked, 7),
@@ -314,7 +315,7 @@ fn holes_are_told_apart_from_data() {
     let mut stream = request(command::WRITE, 0, 1, 8192, 4096).encode().to_vec();
     stream.extend([9; 4096]);
     stream.extend(request(command::BLOCK_STATUS, 0, 2, 512, 16 * 1024).encode());
-    feed(&mut session, &stream);
+    feed(&mut session, &pool, &stream);
     while let Some(asked) = session.next(&pool).expect("it follows the protocol") {
         volume.carry_out(&mut session, asked, 16);
     }
@@ -341,7 +342,7 @@ fn one_that_asks_and_does_not_read_is_made_to_wait() {
         if !session.wants_bytes() {
             break;
         }
-        feed(&mut session, &ask);
+        feed(&mut session, &pool, &ask);
         if let Some(asked) = session.next(&pool).expect("it follows the protocol") {
             volume.carry_out(&mut session, asked, 8);
         }
@@ -358,7 +359,7 @@ fn what_fails_is_told_with_the_reason_and_good_bye_waits_for_answers() {
     let mut session = session(true, b"");
     let mut stream = request(command::READ, 0, 5, 0, 4096).encode().to_vec();
     stream.extend(request(command::DISC, 0, 0, 0, 0).encode());
-    feed(&mut session, &stream);
+    feed(&mut session, &pool, &stream);
     let asked = session.next(&pool).expect("it follows the protocol").expect("it is there");
     assert!(session.next(&pool).expect("it follows the protocol").is_none());
     assert!(!session.is_over() && !session.wants_bytes());

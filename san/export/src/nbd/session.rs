@@ -3,6 +3,8 @@
 //! What is written is received where it stays: its blocks go to the log and over the network as they are. What is read is
 //! sent from where it lies.
 
+use std::io::IoSliceMut;
+
 use loadline_base::nbd::{
     MOST_DATA, Request, chunk, chunk_head, command, command_flag, error, simple_reply, state,
 };
@@ -11,6 +13,7 @@ use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
 use thiserror::Error;
 
+use super::ahead::{self, Ahead};
 use super::handshake::{ALLOCATION_ID, Choice, SECTOR};
 use crate::asked::{Asked, What};
 use loadline_san_device::outbox::Outbox;
@@ -26,6 +29,8 @@ const STAGE: usize = 256 << 10;
 const TOGETHER: usize = (64 << 10) + 1024;
 /// Of data that is longer than this, the rest is received where it stays.
 const DIRECT: usize = 16 << 10;
+/// After so many writes of one length, more of them are likely.
+const ALIKE: u32 = 8;
 /// The most bytes whose allocation is told in one answer: they are looked at.
 const MOST_STATUS: u32 = 2 << 20;
 
@@ -81,6 +86,12 @@ pub struct Session {
     /// What is received and not looked at.
     start: usize,
     end: usize,
+    /// What was received elsewhere, and not looked at: then nothing is staged.
+    ahead: Option<Ahead>,
+    /// The length of the last write, and how many in a row had it, with nothing else between.
+    alike: (u32, u32),
+    /// Writes that may come together.
+    together: usize,
     reading: Reading,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -107,6 +118,9 @@ impl Session {
             stage,
             start: 0,
             end: rest.len(),
+            ahead: None,
+            alike: (0, 0),
+            together: 1,
             reading: Reading::Requests,
             slots: Vec::new(),
             free: Vec::new(),
@@ -146,42 +160,87 @@ impl Session {
         self.taken + self.out.bytes()
     }
 
-    /// Where the client's next bytes are to be received. Never empty if it [wants](Self::wants_bytes) some and
-    /// [`next`](Self::next) has been called until it gave nothing.
-    pub fn space(&mut self) -> &mut [u8] {
+    /// Receives the client's next bytes: `receive` is told where they are to be put, in which order, and says how many came, if
+    /// any did. Whether there may be more: to be called only if the session [wants](Self::wants_bytes) some, and
+    /// [`next`](Self::next) is to be called afterwards, until it gives nothing.
+    pub fn receive(
+        &mut self,
+        pool: &Pool,
+        receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Option<usize>,
+    ) -> bool {
+        if self.ahead.is_some() {
+            // It was more than may be asked for at once.
+            return true;
+        }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
+        let mut direct: &mut [u8] = &mut [];
         if let Reading::Data { request, into, filled } = &mut self.reading
             && self.end == 0
-            && request.length as usize - *filled >= DIRECT
         {
-            return &mut into.bytes_mut()[*filled..request.length as usize];
+            direct = &mut into.bytes_mut()[*filled..request.length as usize];
         }
-        if self.start > 0 && self.stage.len() - self.end < STAGE / 4 {
-            self.stage.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
+        let left = direct.len();
+        let (length, in_a_row) = self.alike;
+        let length = length as usize;
+        if self.end == 0 && left < DIRECT && in_a_row >= ALIKE && length <= DIRECT {
+            let writes = self.together.min((TOGETHER - left) / (Request::BYTES + length));
+            self.ahead = (writes > 0).then(|| Ahead::new(writes, length, pool)).flatten();
         }
-        let end = self.stage.len().min(self.end + TOGETHER);
-        &mut self.stage[self.end..end]
-    }
-
-    /// So many bytes were received there.
-    pub fn received(&mut self, bytes: usize) {
-        match &mut self.reading {
-            Reading::Data { request, filled, .. }
-                if self.end == 0 && request.length as usize - *filled >= DIRECT =>
-            {
-                *filled += bytes;
+        let mut spaces = [(); 1 + 2 * ahead::MOST].map(|()| IoSliceMut::new(&mut []));
+        let used = match &mut self.ahead {
+            Some(ahead) => {
+                let all = std::iter::once(IoSliceMut::new(direct)).filter(|_| left > 0).chain(ahead.spaces());
+                spaces.iter_mut().zip(all).map(|(space, some)| *space = some).count()
             }
-            _ => self.end += bytes,
+            None if left >= DIRECT => {
+                spaces[0] = IoSliceMut::new(direct);
+                1
+            }
+            None => {
+                if self.start > 0 && self.stage.len() - self.end < STAGE / 4 {
+                    self.stage.copy_within(self.start..self.end, 0);
+                    (self.start, self.end) = (0, self.end - self.start);
+                }
+                let end = self.stage.len().min(self.end + TOGETHER);
+                spaces[0] = IoSliceMut::new(&mut self.stage[self.end..end]);
+                1
+            }
+        };
+        let room: usize = spaces[..used].iter().map(|space| space.len()).sum();
+        let Some(bytes) = receive(&mut spaces[..used]) else {
+            self.ahead = None;
+            return false;
+        };
+        assert!(bytes <= room, "more was received than there is room for");
+        match &mut self.ahead {
+            None if left < DIRECT => self.end += bytes,
+            _ => {
+                if let Reading::Data { filled, .. } = &mut self.reading {
+                    *filled += bytes.min(left);
+                }
+                if let Some(ahead) = &mut self.ahead {
+                    ahead.received(bytes.saturating_sub(left));
+                    self.together = 2 * (ahead.writes() + 1);
+                }
+                self.ahead.take_if(|ahead| ahead.writes() == 0);
+            }
         }
+        bytes == room
     }
 
     /// The next request, if all of it is there. What is wrong is answered. A client that does not follow the protocol is to
     /// be hung up on.
     pub fn next(&mut self, pool: &Pool) -> Result<Option<Asked>, SessionError> {
         loop {
+            if matches!(self.reading, Reading::Requests) && self.ahead.is_some() {
+                if !self.wants_bytes() {
+                    return Ok(None);
+                }
+                self.next_ahead();
+                continue;
+            }
             let there = self.end - self.start;
             match &mut self.reading {
                 Reading::Requests => {
@@ -222,6 +281,29 @@ impl Session {
         }
     }
 
+    /// Looks at the next of what was received ahead. What is not as was likely is staged, as if it had been received there.
+    fn next_ahead(&mut self) {
+        let Some(mut ahead) = self.ahead.take() else { return };
+        let head = ahead.head();
+        let likely = head.and_then(Request::decode).filter(|request| {
+            let is_such = request.command == command::WRITE && request.length as usize == ahead.length();
+            is_such && self.check(request).is_ok()
+        });
+        match likely {
+            Some(request) => {
+                let (into, filled) = ahead.take();
+                self.reading = Reading::Data { request, into, filled };
+                self.ahead = Some(ahead).filter(|ahead| ahead.writes() > 0);
+            }
+            None => {
+                if head.is_some() {
+                    self.alike.1 = 0;
+                }
+                (self.start, self.end) = (0, ahead.stage(&mut self.stage));
+            }
+        }
+    }
+
     fn request(&mut self, request: Request, pool: &Pool) -> Result<Option<Asked>, SessionError> {
         if request.command == command::DISC {
             self.leaving = true;
@@ -237,6 +319,11 @@ impl Session {
             }
             return Ok(None);
         }
+        self.alike = match self.alike {
+            _ if request.command != command::WRITE => (0, 0),
+            (length, in_a_row) if length == request.length => (length, in_a_row.saturating_add(1)),
+            _ => (request.length, 1),
+        };
         let what = match request.command {
             command::WRITE => {
                 let blocks = request.length.div_ceil(BLOCK_BYTES as u32);

@@ -1,6 +1,6 @@
 //! A client's connection, once it has chosen a volume.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use loadline_san_core::ids::VolumeId;
@@ -143,6 +143,25 @@ pub(super) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Received {
     // SAFETY: the memory is borrowed for the call, and as long as said.
     let got =
         unsafe { libc::recv(socket.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+    received(got)
+}
+
+/// The same, to several places one after the other.
+pub(super) fn receive_to(socket: &OwnedFd, spaces: &mut [IoSliceMut]) -> Received {
+    if let [space] = spaces {
+        return receive(socket, space);
+    }
+    // SAFETY: a header of zeroes is a valid one that refers to nothing.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    // An IoSliceMut is an iovec, by its documentation.
+    header.msg_iov = spaces.as_mut_ptr().cast();
+    header.msg_iovlen = spaces.len();
+    // SAFETY: the header refers to the spaces, which are borrowed for the call, as is what they refer to.
+    received(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) })
+}
+
+/// What a call says of it.
+fn received(got: isize) -> Received {
     match usize::try_from(got) {
         Ok(0) => Received::End,
         Ok(bytes) => Received::Some(bytes),

@@ -90,13 +90,10 @@ impl EventLoop {
             return;
         };
         if fits && session.wants_bytes() {
-            let space = session.space();
-            let room = space.len();
-            received = client::receive(socket, space);
-            if let Received::Some(bytes) = received {
-                session.received(bytes);
-                more = bytes == room;
-            }
+            more = session.receive(&self.pool, |spaces| {
+                received = client::receive_to(socket, spaces);
+                if let Received::Some(bytes) = received { Some(bytes) } else { None }
+            });
         }
         loop {
             match session.next(&self.pool) {
