@@ -137,9 +137,14 @@ fn requests(random: &mut Random) -> Vec<u8> {
         if command == command::DISC && !random.one_in(6) {
             continue;
         }
-        said.extend(Request { flags, command, cookie, offset, length }.encode());
-        if command == command::WRITE && length <= 1 << 16 {
-            said.resize(said.len() + length as usize, cookie as u8);
+        // Of some there are many in a row.
+        let times = if length <= 8192 && random.one_in(4) { 1 + random.below(40) } else { 1 };
+        for nth in 0..times {
+            let cookie = cookie + (nth << 32) as u64;
+            said.extend(Request { flags, command, cookie, offset, length }.encode());
+            if command == command::WRITE && length <= 1 << 16 {
+                said.resize(said.len() + length as usize, cookie as u8);
+            }
         }
     }
     said

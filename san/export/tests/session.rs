@@ -211,7 +211,18 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
             }
         },
     );
-    proptest::collection::vec(op, 1..40)
+    // Of some there are many in a row, which differ in where and what they write.
+    let run = (op, prop_oneof![3 => Just(1), 1 => 2usize..60], prop_oneof![1usize..=8, 1usize..80]);
+    let run = run.prop_map(|(op, times, sectors)| match times {
+        1 => vec![op],
+        _ => (0..times).map(|nth| one_of_many(&op, nth, sectors.min(op.sectors))).collect(),
+    });
+    proptest::collection::vec(run, 1..30).prop_map(|runs| runs.concat())
+}
+
+fn one_of_many(op: &Op, nth: usize, sectors: usize) -> Op {
+    let sector = (op.sector + nth * 5) % (BYTES / 512 - sectors);
+    Op { sector, sectors, byte: op.byte.wrapping_add(nth as u8).max(1), ..op.clone() }
 }
 
 proptest! {
@@ -306,6 +317,37 @@ proptest! {
             }
             if !session.wants_bytes() { break; }
         }
+    }
+}
+
+#[test]
+fn writes_of_one_length_are_received_where_they_stay() {
+    let (mut session, pool, mut volume) = (session(true, b""), pool(), Volume::new());
+    let one = |cookie: u64, length: usize| {
+        let head = request(command::WRITE, 0, cookie, cookie as usize * 512, length).encode();
+        [&head[..], &vec![cookie as u8; length]].concat()
+    };
+    let mut stream: Vec<u8> = (1..=40).flat_map(|cookie| one(cookie, 4096)).collect();
+    // Of another length: what comes behind is not where it stays.
+    stream.extend((41..=50).flat_map(|cookie| one(cookie, 512)));
+    let (mut left, mut places) = (&stream[..], Vec::new());
+    while !left.is_empty() {
+        session.receive(&pool, |spaces| {
+            places.push(spaces.len());
+            let some = (&mut &left[..left.len().min(30_000)]).read_vectored(spaces).unwrap();
+            left = &left[some..];
+            Some(some)
+        });
+        while let Some(asked) = session.next(&pool).expect("it follows the protocol") {
+            volume.carry_out(&mut session, asked, 16);
+        }
+    }
+    // The first are staged, then each has a place for its head and one for its data, and what is missing of one comes first.
+    assert_eq!(places[0], 1);
+    assert!(places[1..].iter().any(|places| *places >= 17), "{places:?}");
+    assert_eq!(answers(&sent(&mut session, 1 << 20), &BTreeMap::new()).len(), 50);
+    for cookie in 41..=50usize {
+        assert!(volume.bytes[cookie * 512..][..512].iter().all(|byte| *byte == cookie as u8), "write {cookie}");
     }
 }
 

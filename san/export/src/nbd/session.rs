@@ -175,6 +175,7 @@ impl Session {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
+        let is_refused = matches!(self.reading, Reading::Refused { .. });
         let mut direct: &mut [u8] = &mut [];
         if let Reading::Data { request, into, filled } = &mut self.reading
             && self.end == 0
@@ -184,7 +185,7 @@ impl Session {
         let left = direct.len();
         let (length, in_a_row) = self.alike;
         let length = length as usize;
-        if self.end == 0 && left < DIRECT && in_a_row >= ALIKE && length <= DIRECT {
+        if self.end == 0 && !is_refused && left < DIRECT && in_a_row >= ALIKE && length <= DIRECT {
             let writes = self.together.min((TOGETHER - left) / (Request::BYTES + length));
             self.ahead = (writes > 0).then(|| Ahead::new(writes, length, pool)).flatten();
         }
