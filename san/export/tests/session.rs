@@ -347,7 +347,10 @@ fn writes_of_one_length_are_received_where_they_stay() {
     assert!(places[1..].iter().any(|places| *places >= 17), "{places:?}");
     assert_eq!(answers(&sent(&mut session, 1 << 20), &BTreeMap::new()).len(), 50);
     for cookie in 41..=50usize {
-        assert!(volume.bytes[cookie * 512..][..512].iter().all(|byte| *byte == cookie as u8), "write {cookie}");
+        assert!(
+            volume.bytes[cookie * 512..][..512].iter().all(|byte| *byte == cookie as u8),
+            "write {cookie}"
+        );
     }
 }
 
