@@ -207,7 +207,8 @@ fn serve(random: &mut Random, pool: &Pool, choice: Choice, said: &[u8]) -> u64 {
     let mut said = &said[first..];
     let (mut asked, mut heard) = (Vec::<Asked>::new(), Vec::new());
     let mut over = false;
-    loop {
+    for turn in 0.. {
+        assert!(turn < 1_000_000, "it goes round for ever, with {} bytes not taken", said.len());
         if !over && session.wants_bytes() && !said.is_empty() {
             let most = said.len().min(1 + random.below(40_000));
             session.receive(pool, |spaces| {
@@ -234,6 +235,7 @@ fn serve(random: &mut Random, pool: &Pool, choice: Choice, said: &[u8]) -> u64 {
             return replies(&heard, structured);
         }
     }
+    unreachable!("it ends, or fails")
 }
 
 fn carry_out(random: &mut Random, pool: &Pool, session: &mut Session, asked: Asked) {
