@@ -213,8 +213,8 @@ unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
 }
 
-/// Copies whole lines past the cache. With half of a line at once 4 KiB took 0.8 to 0.95 of the time that they took with a
-/// quarter; all of it at once was no faster.
+/// Copies whole lines past the cache. With half of a line at once 4 KiB took 0.7 to 1.0 of the time that they took with a
+/// quarter (by themselves, to random and to following places); all of it at once was no faster.
 ///
 /// # Safety
 /// As of [`std::ptr::copy_nonoverlapping`]; the target is aligned to a [`LINE`], and the length a multiple of it.

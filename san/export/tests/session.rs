@@ -12,7 +12,7 @@ use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{BLOCK_BYTES, Class, Pool};
 use loadline_san_export::asked::{Asked, What};
 use loadline_san_export::nbd::handshake::Choice;
-use loadline_san_export::nbd::session::{Session, SessionError};
+use loadline_san_export::nbd::session::{MOST_REQUESTS, Session, SessionError};
 use proptest::prelude::*;
 
 const BLOCKS: usize = 40;
@@ -352,6 +352,31 @@ fn writes_of_one_length_are_received_where_they_stay() {
             "write {cookie}"
         );
     }
+}
+
+#[test]
+fn what_was_received_behind_as_many_as_may_be_asked_for_comes_once_they_are_done() {
+    let (mut session, pool, mut volume) = (session(true, b""), pool(), Volume::new());
+    let one =
+        |cookie| [&request(command::WRITE, 0, cookie, 0, 512).encode()[..], &[cookie as u8; 512]].concat();
+    let stream: Vec<u8> = (0..300).flat_map(one).collect();
+    let (mut left, mut waiting, mut asked) = (&stream[..], Vec::new(), 0);
+    while asked < 300 {
+        if session.wants_bytes() {
+            left = &left[feed(&mut session, &pool, left)..];
+        } else {
+            assert_eq!(waiting.len(), MOST_REQUESTS);
+            waiting.drain(..).for_each(|one| volume.carry_out(&mut session, one, 16));
+        }
+        while let Some(one) = session.next(&pool).expect("it follows the protocol") {
+            asked += 1;
+            waiting.push(one);
+        }
+    }
+    waiting.drain(..).for_each(|one| volume.carry_out(&mut session, one, 16));
+    assert!(left.is_empty());
+    assert_eq!(answers(&sent(&mut session, 1 << 20), &BTreeMap::new()).len(), 300);
+    assert_eq!(volume.bytes[0], 299u64 as u8);
 }
 
 #[test]
