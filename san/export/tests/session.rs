@@ -361,12 +361,13 @@ fn what_was_received_behind_as_many_as_may_be_asked_for_comes_once_they_are_done
         |cookie| [&request(command::WRITE, 0, cookie, 0, 512).encode()[..], &[cookie as u8; 512]].concat();
     let stream: Vec<u8> = (0..300).flat_map(one).collect();
     let (mut left, mut waiting, mut asked) = (&stream[..], Vec::new(), 0);
-    while asked < 300 {
+    for _ in 0..300 {
         if session.wants_bytes() {
             left = &left[feed(&mut session, &pool, left)..];
         } else {
             assert_eq!(waiting.len(), MOST_REQUESTS);
             waiting.drain(..).for_each(|one| volume.carry_out(&mut session, one, 16));
+            continue;
         }
         while let Some(one) = session.next(&pool).expect("it follows the protocol") {
             asked += 1;
@@ -374,7 +375,7 @@ fn what_was_received_behind_as_many_as_may_be_asked_for_comes_once_they_are_done
         }
     }
     waiting.drain(..).for_each(|one| volume.carry_out(&mut session, one, 16));
-    assert!(left.is_empty());
+    assert!(left.is_empty() && asked == 300, "{asked}");
     assert_eq!(answers(&sent(&mut session, 1 << 20), &BTreeMap::new()).len(), 300);
     assert_eq!(volume.bytes[0], 299u64 as u8);
 }
