@@ -8,12 +8,16 @@
 //! | `mapping` | such a file, mapped |
 //! | [`uring`] | carries out asks by io_uring: for disks |
 //! | [`straight`] | memory of others, into which such a file is read without a copy between |
+//! | [`intake`] | what is received: small heads, and data put where it stays |
+//! | `ahead` | room for messages that are likely to come next |
 //! | [`outbox`] | what is to be sent: small heads, and data where it lies |
 //!
 //! All of it belongs to one thread.
 
+mod ahead;
 pub mod direct;
 pub mod file;
+pub mod intake;
 mod mapping;
 pub mod outbox;
 pub mod pool;

@@ -13,6 +13,5 @@
 //! | [`handshake`] | a client comes, asks what there is, and chooses |
 //! | [`session`] | requests are taken from the stream, and answered |
 
-mod ahead;
 pub mod handshake;
 pub mod session;

@@ -10,27 +10,18 @@ use loadline_base::nbd::{
 };
 use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
-use loadline_san_device::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
+use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use thiserror::Error;
 
-use super::ahead::{self, Ahead};
 use super::handshake::{ALLOCATION_ID, Choice, SECTOR};
 use crate::asked::{Asked, What};
+use loadline_san_device::intake::{Intake, Shape};
 use loadline_san_device::outbox::Outbox;
 
 /// The most requests of a connection that are not answered. More wait in its socket.
 pub const MOST_REQUESTS: usize = 256;
 /// The most bytes that are written, read and not sent of a connection; one request of any length is always taken.
 const MOST_BYTES: usize = 2 * MOST_DATA as usize;
-/// Bytes that are received and not taken, at most.
-const STAGE: usize = 256 << 10;
-/// Bytes that are received at once: 16 writes of 4 KiB, with their heads. They are answered, and their client asks again, while the
-/// rest is received. All 32 of a client at once made a tenth fewer: it and the loop slept in turn.
-const TOGETHER: usize = (64 << 10) + 1024;
-/// Of data that is longer than this, the rest is received where it stays.
-const DIRECT: usize = 16 << 10;
-/// After so many writes of one length, more of them are likely.
-const ALIKE: u32 = 8;
 /// The most bytes whose allocation is told in one answer: they are looked at.
 const MOST_STATUS: u32 = 2 << 20;
 
@@ -66,11 +57,7 @@ struct Slot {
 enum Reading {
     Requests,
     /// Data of a write.
-    Data {
-        request: Request,
-        into: BlocksMut,
-        filled: usize,
-    },
+    Data(Request),
     /// Data of a write that is refused.
     Refused {
         left: usize,
@@ -82,16 +69,7 @@ enum Reading {
 pub struct Session {
     choice: Choice,
     bytes: u64,
-    stage: Box<[u8]>,
-    /// What is received and not looked at.
-    start: usize,
-    end: usize,
-    /// What was received elsewhere, and not looked at: then nothing is staged.
-    ahead: Option<Ahead>,
-    /// The length of the last write, and how many in a row had it, with nothing else between.
-    alike: (u32, u32),
-    /// Writes that may come together.
-    together: usize,
+    intake: Intake,
     reading: Reading,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -110,17 +88,10 @@ impl Session {
     /// # Panics
     /// If it has sent more than is received at once.
     pub fn new(choice: Choice, bytes: u64, rest: &[u8]) -> Session {
-        let mut stage = vec![0; STAGE].into_boxed_slice();
-        stage[..rest.len()].copy_from_slice(rest);
         Session {
             choice,
             bytes,
-            stage,
-            start: 0,
-            end: rest.len(),
-            ahead: None,
-            alike: (0, 0),
-            together: 1,
+            intake: Intake::new(rest),
             reading: Reading::Requests,
             slots: Vec::new(),
             free: Vec::new(),
@@ -168,139 +139,39 @@ impl Session {
         pool: &Pool,
         receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Option<usize>,
     ) -> bool {
-        if self.ahead.is_some() {
-            // It was more than may be asked for at once.
-            return true;
-        }
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-        let is_refused = matches!(self.reading, Reading::Refused { .. });
-        let mut direct: &mut [u8] = &mut [];
-        if let Reading::Data { request, into, filled } = &mut self.reading
-            && self.end == 0
-        {
-            direct = &mut into.bytes_mut()[*filled..request.length as usize];
-        }
-        let left = direct.len();
-        let (length, in_a_row) = self.alike;
-        let length = length as usize;
-        if self.end == 0 && !is_refused && left < DIRECT && in_a_row >= ALIKE && length <= DIRECT {
-            let writes = self.together.min((TOGETHER - left) / (Request::BYTES + length));
-            self.ahead = (writes > 0).then(|| Ahead::new(writes, length, pool)).flatten();
-        }
-        let mut spaces = [(); 1 + 2 * ahead::MOST].map(|()| IoSliceMut::new(&mut []));
-        let used = match &mut self.ahead {
-            Some(ahead) => {
-                let all = std::iter::once(IoSliceMut::new(direct)).filter(|_| left > 0).chain(ahead.spaces());
-                spaces.iter_mut().zip(all).map(|(space, some)| *space = some).count()
-            }
-            None if left >= DIRECT => {
-                spaces[0] = IoSliceMut::new(direct);
-                1
-            }
-            None => {
-                if self.start > 0 && self.stage.len() - self.end < STAGE / 4 {
-                    self.stage.copy_within(self.start..self.end, 0);
-                    (self.start, self.end) = (0, self.end - self.start);
-                }
-                let end = self.stage.len().min(self.end + TOGETHER);
-                spaces[0] = IoSliceMut::new(&mut self.stage[self.end..end]);
-                1
-            }
-        };
-        let room: usize = spaces[..used].iter().map(|space| space.len()).sum();
-        let Some(bytes) = receive(&mut spaces[..used]) else {
-            self.ahead = None;
-            return false;
-        };
-        assert!(bytes <= room, "more was received than there is room for");
-        match &mut self.ahead {
-            None if left < DIRECT => self.end += bytes,
-            _ => {
-                if let Reading::Data { filled, .. } = &mut self.reading {
-                    *filled += bytes.min(left);
-                }
-                if let Some(ahead) = &mut self.ahead {
-                    ahead.received(bytes.saturating_sub(left));
-                    self.together = 2 * (ahead.writes() + 1);
-                }
-                self.ahead.take_if(|ahead| ahead.writes() == 0);
-            }
-        }
-        bytes == room
+        self.intake.receive(pool, receive)
     }
 
     /// The next request, if all of it is there. What is wrong is answered. A client that does not follow the protocol is to
     /// be hung up on.
     pub fn next(&mut self, pool: &Pool) -> Result<Option<Asked>, SessionError> {
+        const HEAD: Result<Option<usize>, SessionError> = Ok(Some(Request::BYTES));
         loop {
-            if matches!(self.reading, Reading::Requests) && self.ahead.is_some() {
-                if !self.wants_bytes() {
-                    return Ok(None);
-                }
-                self.next_ahead();
-                continue;
-            }
-            let there = self.end - self.start;
             match &mut self.reading {
                 Reading::Requests => {
-                    if there < Request::BYTES || !self.wants_bytes() {
+                    if !self.wants_bytes() {
                         return Ok(None);
                     }
-                    let bytes = self.stage[self.start..self.start + Request::BYTES].try_into();
-                    let request = Request::decode(bytes.expect("so many")).ok_or(SessionError::Magic)?;
-                    self.start += Request::BYTES;
+                    let Some(head) = self.intake.head(|_| HEAD)? else { return Ok(None) };
+                    let head = head.first_chunk().expect("a head is so long");
+                    let request = Request::decode(head).ok_or(SessionError::Magic)?;
                     if let Some(asked) = self.request(request, pool)? {
                         return Ok(Some(asked));
                     }
                 }
-                Reading::Data { request, into, filled } => {
-                    let some = there.min(request.length as usize - *filled);
-                    let from = &self.stage[self.start..self.start + some];
-                    into.bytes_mut()[*filled..*filled + some].copy_from_slice(from);
-                    (self.start, *filled) = (self.start + some, *filled + some);
-                    if *filled < request.length as usize {
-                        return Ok(None);
-                    }
-                    let Reading::Data { request, into, .. } =
-                        std::mem::replace(&mut self.reading, Reading::Requests)
-                    else {
-                        unreachable!("it was just looked at")
-                    };
-                    return Ok(Some(self.take(request, What::Write(into))));
+                Reading::Data(request) => {
+                    let request = *request;
+                    let Some(data) = self.intake.data() else { return Ok(None) };
+                    self.reading = Reading::Requests;
+                    return Ok(Some(self.take(request, What::Write(data))));
                 }
                 Reading::Refused { left } => {
-                    let some = there.min(*left);
-                    (self.start, *left) = (self.start + some, *left - some);
+                    *left -= self.intake.skip(*left);
                     if *left > 0 {
                         return Ok(None);
                     }
                     self.reading = Reading::Requests;
                 }
-            }
-        }
-    }
-
-    /// Looks at the next of what was received ahead. What is not as was likely is staged, as if it had been received there.
-    fn next_ahead(&mut self) {
-        let Some(mut ahead) = self.ahead.take() else { return };
-        let head = ahead.head();
-        let likely = head.and_then(Request::decode).filter(|request| {
-            let is_such = request.command == command::WRITE && request.length as usize == ahead.length();
-            is_such && self.check(request).is_ok()
-        });
-        match likely {
-            Some(request) => {
-                let (into, filled) = ahead.take();
-                self.reading = Reading::Data { request, into, filled };
-                self.ahead = Some(ahead).filter(|ahead| ahead.writes() > 0);
-            }
-            None => {
-                if head.is_some() {
-                    self.alike.1 = 0;
-                }
-                (self.start, self.end) = (0, ahead.stage(&mut self.stage));
             }
         }
     }
@@ -313,23 +184,20 @@ impl Session {
         if request.command == command::WRITE && request.length > MOST_DATA {
             return Err(SessionError::TooLong(request.length));
         }
-        if let Err((code, why)) = self.check(&request) {
+        let checked = self.check(&request);
+        let is_write = request.command == command::WRITE && checked.is_ok();
+        let shape = Shape { head: Request::BYTES, data: if is_write { request.length as usize } else { 0 } };
+        self.intake.take(shape, pool).map_err(|_| SessionError::Memory(request.length))?;
+        if let Err((code, why)) = checked {
             self.fail(&request, code, why);
             if request.command == command::WRITE {
                 self.reading = Reading::Refused { left: request.length as usize };
             }
             return Ok(None);
         }
-        self.alike = match self.alike {
-            _ if request.command != command::WRITE => (0, 0),
-            (length, in_a_row) if length == request.length => (length, in_a_row.saturating_add(1)),
-            _ => (request.length, 1),
-        };
         let what = match request.command {
             command::WRITE => {
-                let blocks = request.length.div_ceil(BLOCK_BYTES as u32);
-                let into = pool.take(blocks).map_err(|_| SessionError::Memory(request.length))?;
-                self.reading = Reading::Data { request, into, filled: 0 };
+                self.reading = Reading::Data(request);
                 return Ok(None);
             }
             command::FLUSH => What::Flush,

@@ -232,7 +232,7 @@ impl EventLoop {
     pub(super) fn hear(&mut self, key: u32) {
         let Some(hearing) = self.hearings.get_mut(&key) else { return };
         self.talked = true;
-        let mut over = hearing.receive() == Received::End;
+        let mut over = hearing.receive(&self.pool) == Received::End;
         loop {
             let group_of = |id| self.replicas.get(&id).map(|kept: &Kept| kept.store.identity().group);
             match hearing.next(&self.pool, group_of) {
