@@ -23,6 +23,8 @@ pub struct RingOptions {
 /// One io_uring, used by one thread.
 pub struct Ring {
     ring: IoUring,
+    /// The kernel says in memory that is shared with it whether entering it would handle anything.
+    tells: bool,
 }
 
 impl Ring {
@@ -32,14 +34,16 @@ impl Ring {
         let mut builder = IoUring::builder();
         builder.dontfork();
         if options.deferred {
-            match builder.clone().setup_single_issuer().setup_defer_taskrun().build(options.entries) {
-                Ok(ring) => return Ok(Ring { ring }),
+            let mut deferred = builder.clone();
+            deferred.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+            match deferred.build(options.entries) {
+                Ok(ring) => return Ok(Ring { ring, tells: true }),
                 // EINVAL: a kernel older than 6.1 does not know the flags.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
                 Err(e) => return Err(e),
             }
         }
-        Ok(Ring { ring: builder.build(options.entries)? })
+        Ok(Ring { ring: builder.build(options.entries)?, tells: false })
     }
 
     /// Registers files; requests then name them by index, which saves a reference count on each.
@@ -120,9 +124,14 @@ impl Ring {
     }
 
     /// Hands queued requests to the kernel and handles what has completed, without waiting. Unlike
-    /// [`submit`](Self::submit) it enters the kernel even when nothing is queued, which a deferred ring needs.
+    /// [`submit`](Self::submit) it enters the kernel for that, too, which a deferred ring needs; not if there is neither.
     pub fn poll(&mut self) -> io::Result<()> {
-        let queued = self.ring.submission().len() as u32;
+        let submission = self.ring.submission();
+        let queued = submission.len() as u32;
+        if queued == 0 && self.tells && !submission.taskrun() && !submission.cq_overflow() {
+            return Ok(());
+        }
+        drop(submission);
         // SAFETY: no argument is passed to the kernel with these flags.
         let result =
             unsafe { self.ring.submitter().enter::<()>(queued, 0, EnterFlags::GETEVENTS.bits(), None) };
