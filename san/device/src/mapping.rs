@@ -38,17 +38,8 @@ impl Mapping {
     pub(crate) fn new(file: &DeviceFile) -> Option<Mapping> {
         let bytes = file.bytes();
         let length = usize::try_from(bytes).ok().filter(|length| *length > 0 && file.is_in_memory())?;
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping, at a place that the system chooses, of a file that is open; it disturbs no other memory.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_fd().as_raw_fd(), 0)
-        };
-        if start == libc::MAP_FAILED {
-            return None;
-        }
-        let stretches = bytes.div_ceil(STRETCH) as usize;
-        let (start, there) = (NonNull::new(start.cast())?, vec![false; stretches].into());
-        Some(Mapping { start, bytes, there, unsettled: false })
+        let there = vec![false; bytes.div_ceil(STRETCH) as usize].into();
+        Some(Mapping { start: mapped(file, length)?, bytes, there, unsettled: false })
     }
 
     /// Fills this from a byte on, if all of that is there.
@@ -176,16 +167,25 @@ impl Mapping {
         self.there[stretch]
     }
 
-    /// Makes all of a stretch be there. False if that cannot be.
+    /// Makes all of a stretch be there: as one huge page, if the system has some. False if that cannot be.
     fn make_there(&mut self, file: &DeviceFile, stretch: usize) -> bool {
         let (from, to) = self.range(stretch);
-        let made = loop {
-            match fallocate(file.as_fd(), FallocateFlags::FALLOC_FL_KEEP_SIZE, from, to - from) {
+        let make = |length| loop {
+            match fallocate(file.as_fd(), FallocateFlags::FALLOC_FL_KEEP_SIZE, from, length) {
                 Err(Errno::EINTR) => {}
                 other => break other,
             }
         };
-        match made {
+        if to - from == STRETCH as i64 && make(PAGE as i64).is_ok() {
+            // It is made of what is there, so something has to be. 120 us, where that many small pages take 500; copies to it were
+            // 1.1 times as fast. Where the system refuses (Linux before 6.1, no huge page that is free) they are small.
+            // SAFETY: the range lies within the mapping; the call changes which pages it has, not what is in it.
+            unsafe {
+                let start = self.start.as_ptr().add(from as usize).cast();
+                libc::madvise(start, STRETCH as usize, libc::MADV_COLLAPSE);
+            }
+        }
+        match make(to - from) {
             Ok(()) => {
                 self.there[stretch] = true;
                 true
@@ -194,6 +194,35 @@ impl Mapping {
             Err(_) => false,
         }
     }
+}
+
+/// Maps so much of a file that is in memory, from a multiple of [`STRETCH`] on: only so a stretch can be a huge page.
+fn mapped(file: &DeviceFile, length: usize) -> Option<NonNull<u8>> {
+    let stretch = STRETCH as usize;
+    let reserved = length.checked_next_multiple_of(stretch)?.checked_add(stretch)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, at a place that the system chooses; it disturbs no other memory.
+    let around = unsafe { libc::mmap(std::ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
+    if around == libc::MAP_FAILED {
+        return None;
+    }
+    let skipped = around.align_offset(stretch);
+    let start = around.wrapping_add(skipped);
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: what it takes the place of is a part of what was just reserved, to which nobody refers; the file is open. Then
+    // what is left of that is given back, before it and behind it: whole pages, none of which is of the file.
+    unsafe {
+        if libc::mmap(start, length, protection, flags, file.as_fd().as_raw_fd(), 0) == libc::MAP_FAILED {
+            libc::munmap(around, reserved);
+            return None;
+        }
+        let used = length.next_multiple_of(PAGE);
+        if skipped > 0 {
+            libc::munmap(around, skipped);
+        }
+        libc::munmap(start.wrapping_add(used), reserved - skipped - used);
+    }
+    NonNull::new(start.cast())
 }
 
 /// Copies without bringing the target into the CPU's cache, where nobody looks for it soon: what is there stays, and the CPU
