@@ -19,7 +19,7 @@ const STRETCH: u64 = 2 << 20;
 
 /// Once so many bytes were to be written to a stretch it is worth its memory: a volume that nobody uses writes less to each, and
 /// has several.
-const BUSY: u32 = 64 << 10;
+const BUSY: u32 = 256 << 10;
 
 /// What has one translation, and what is fetched at once.
 const PAGE: usize = 4096;
