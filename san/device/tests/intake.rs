@@ -91,11 +91,13 @@ fn messages_come_as_they_were_sent_whatever_their_parts() {
             let most = [1, 30, 5_000, 70_000, usize::MAX][below(5)];
             let (some, places) = receive(&mut intake, &pool, &stream[done..], most);
             done += some;
+            let before = came;
             ahead += usize::from(places > 2);
             while let Some(message) = next(&mut intake, &pool, &mut head) {
                 assert!(message == sent[came], "message {came} of {}", sent.len());
                 came += 1;
             }
+            assert!(some > 0 || came > before, "it goes on");
         }
         assert_eq!((came, head.len()), (sent.len(), 0));
     }
