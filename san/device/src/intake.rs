@@ -10,7 +10,7 @@ const STAGE: usize = 256 << 10;
 /// Bytes that are received at once: 16 blocks with their heads. They are answered, and who has sent them goes on, while the rest is
 /// received. All 32 of a client at once made a tenth fewer: it and the loop slept in turn.
 const TOGETHER: usize = 68 << 10;
-/// While more data than this is missing, nothing else is received.
+/// While as much data as this is missing, nothing else is received; and longer data is not received ahead.
 const DIRECT: usize = 16 << 10;
 /// After so many messages of one shape, more of them are likely.
 const ALIKE: u32 = 8;
@@ -213,5 +213,29 @@ impl Intake {
         let some = bytes.min(self.end - self.start);
         self.start += some;
         some
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Class;
+
+    #[test]
+    fn a_long_head_gets_room_only_as_it_comes() {
+        const LONG: usize = 30 << 20;
+        let pool = Pool::new(&[Class { blocks: 1, buffers: 1 }]).unwrap();
+        let (mut intake, mut done) = (Intake::new(&[]), 0);
+        let said = |there: &[u8]| Ok::<_, io::Error>((there.len() >= 16).then_some(LONG));
+        while intake.head(said).unwrap().is_none() {
+            intake.receive(&pool, |spaces| {
+                let room: usize = spaces.iter().map(|space| space.len()).sum();
+                assert!(room > 0 && done < LONG, "after {done}");
+                done += room.min(LONG - done);
+                Some(room.min(LONG))
+            });
+            assert!(intake.stage.len() <= 2 * (done + STAGE), "{} bytes for {done}", intake.stage.len());
+        }
+        assert_eq!(done, LONG);
     }
 }

@@ -7,6 +7,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -21,6 +22,12 @@ const STRETCH: u64 = 2 << 20;
 /// has several.
 const BUSY: u32 = 256 << 10;
 
+/// To make a huge page the kernel may first have to move or give up other memory, and the loop waits for it. After one that took
+/// longer than this, or that it refused,
+const SLOW: Duration = Duration::from_millis(20);
+/// so many stretches are left in small pages.
+const LEFT_SMALL: u32 = 64;
+
 /// What has one translation, and what is fetched at once.
 const PAGE: usize = 4096;
 #[cfg(target_arch = "x86_64")]
@@ -33,8 +40,10 @@ pub(crate) struct Mapping {
     bytes: u64,
     /// Stretches that are known to be there, all of each.
     there: Box<[bool]>,
-    /// Bytes that were to be written to each of the others.
+    /// Bytes of the writes that touched each of the others.
     asked: Box<[u32]>,
+    /// Stretches that are still to be left in small pages.
+    left_small: u32,
     /// Something was written past the cache, and nothing is in order with it yet.
     unsettled: bool,
 }
@@ -46,7 +55,7 @@ impl Mapping {
         let length = usize::try_from(bytes).ok().filter(|length| *length > 0 && file.is_in_memory())?;
         let stretches = bytes.div_ceil(STRETCH) as usize;
         let (there, asked) = (vec![false; stretches].into(), vec![0; stretches].into());
-        Some(Mapping { start: mapped(file, length)?, bytes, there, asked, unsettled: false })
+        Some(Mapping { start: mapped(file, length)?, bytes, there, asked, left_small: 0, unsettled: false })
     }
 
     /// Fills this from a byte on, if all of that is there.
@@ -189,24 +198,42 @@ impl Mapping {
                 other => break other,
             }
         };
-        if to - from == STRETCH as i64 && make(PAGE as i64).is_ok() {
-            // It is made of what is there, so something has to be. 120 us, where that many small pages take 500; copies to it were
-            // 1.1 times as fast. Where the system refuses (Linux before 6.1, no huge page that is free) they are small.
-            // SAFETY: the range lies within the mapping; the call changes which pages it has, not what is in it.
-            unsafe {
-                let start = self.start.as_ptr().add(from as usize).cast();
-                libc::madvise(start, STRETCH as usize, libc::MADV_COLLAPSE);
+        if to - from == STRETCH as i64 && system_page() == PAGE {
+            match self.left_small {
+                // It is made of what is there, so something has to be.
+                0 if make(PAGE as i64).is_ok() => self.collapse(stretch),
+                left => self.left_small = left.saturating_sub(1),
             }
         }
-        match make(to - from) {
-            Ok(()) => {
-                self.there[stretch] = true;
-                true
-            }
-            // There may be room for what is written all the same: the call finds out.
-            Err(_) => false,
+        self.there[stretch] = make(to - from).is_ok();
+        if !self.there[stretch] {
+            // There may be room for what is written all the same: the call finds out. It is tried again after as much.
+            self.asked[stretch] = 0;
+        }
+        self.there[stretch]
+    }
+
+    /// Asks for a stretch to be one huge page: 120 us if little of it is there, where that many small pages take 500; copies to it
+    /// were up to 1.2 times as fast. Where the system refuses (before Linux 6.1, or without memory for it) its pages stay small.
+    fn collapse(&mut self, stretch: usize) {
+        let begun = Instant::now();
+        // SAFETY: the stretch lies within the mapping. The call changes which pages it has, not what is in it: the kernel takes
+        // away all translations of the old ones, of every thread and process, before it copies them; so it does not matter that
+        // another loop may be using another part of the stretch.
+        let refused = unsafe {
+            let start = self.start.as_ptr().add(stretch * STRETCH as usize).cast();
+            libc::madvise(start, STRETCH as usize, libc::MADV_COLLAPSE) != 0
+        };
+        if refused || begun.elapsed() > SLOW {
+            self.left_small = LEFT_SMALL;
         }
     }
+}
+
+/// Bytes of a page of the system: 4 KiB, or more on some CPUs, whose huge pages are no stretches.
+fn system_page() -> usize {
+    // SAFETY: it only asks.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE)
 }
 
 /// Maps so much of a file that is in memory, from a multiple of [`STRETCH`] on: only so a stretch can be a huge page.
@@ -226,10 +253,10 @@ fn mapped(file: &DeviceFile, length: usize) -> Option<NonNull<u8>> {
     // what is left of that is given back, before it and behind it: whole pages, none of which is of the file.
     unsafe {
         if libc::mmap(start, length, protection, flags, file.as_fd().as_raw_fd(), 0) == libc::MAP_FAILED {
-            libc::munmap(around, reserved);
+            // What was reserved may be gone in part, and somebody else be there: it is left, which costs addresses.
             return None;
         }
-        let used = length.next_multiple_of(PAGE);
+        let used = length.next_multiple_of(system_page());
         if skipped > 0 {
             libc::munmap(around, skipped);
         }

@@ -153,6 +153,38 @@ fn more_vectors_than_the_system_takes_at_once() {
 }
 
 #[test]
+fn a_device_in_memory_is_the_same_before_and_after_its_stretches_are_mapped() {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    // Three whole stretches of 2 MiB, and a part of one.
+    const BYTES: u64 = (6 << 20) + 300 * BLOCK_BYTES as u64;
+    for place in places() {
+        let (folder, pool) = (folder_in(&place), pool());
+        let Some(devices) = devices(folder.path(), BYTES, None) else { continue };
+        let (mut direct, mut bytes) = (Direct::new(devices, pool.clone()), vec![0; BYTES as usize]);
+        let chance = &mut chance(seed);
+        for _ in 0..1500 {
+            // Often across the edge of a stretch.
+            let range = match below(chance, 3) {
+                0 => (0, BYTES),
+                nth => ((nth << 21) - (64 << 10), (nth << 21) + (64 << 10)),
+            };
+            let writing = some_write(chance, &pool, Area::Log, range, None);
+            apply(&writing, &mut bytes);
+            let Done::Wrote(_, result) = direct.carry_out(Ask::Write(writing)) else { panic!() };
+            result.unwrap();
+            let reading = some_read(chance, BYTES, BYTES);
+            check_read(direct.carry_out(Ask::Read(reading)), &bytes, &bytes);
+        }
+        direct.settle();
+        let mut there = Vec::new();
+        File::open(folder.path().join("log")).unwrap().read_to_end(&mut there).unwrap();
+        assert!(there == bytes, "it is in the file too");
+    }
+}
+
+#[test]
 fn what_was_made_shorter_is_short() {
     everywhere(|mut driver, _, folder, two| {
         let whole = |area, at| Piece { area, at, first: 0, blocks: 4 };

@@ -355,6 +355,30 @@ fn writes_of_one_length_are_received_where_they_stay() {
 }
 
 #[test]
+fn a_write_that_is_refused_amid_writes_of_one_length_harms_none_of_them() {
+    let (mut session, pool, mut volume) = (session(false, b""), pool(), Volume::new());
+    let one = |cookie: u64, offset: usize| {
+        [&request(command::WRITE, 0, cookie, offset, 512).encode()[..], &[cookie as u8; 512]].concat()
+    };
+    let is_bad = |cookie: u64| cookie % 17 == 16;
+    let place = |cookie: u64| if is_bad(cookie) { BYTES } else { cookie as usize * 512 };
+    let stream: Vec<u8> = (1..=100).flat_map(|cookie| one(cookie, place(cookie))).collect();
+    let mut left = &stream[..];
+    for _ in 0..1000 {
+        left = &left[feed(&mut session, &pool, &left[..left.len().min(20_000)])..];
+        while let Some(asked) = session.next(&pool).expect("it follows the protocol") {
+            volume.carry_out(&mut session, asked, 16);
+        }
+    }
+    assert!(left.is_empty());
+    assert_eq!(answers(&sent(&mut session, 1 << 20), &BTreeMap::new()).len(), 100);
+    for cookie in (1..=100).filter(|cookie| !is_bad(*cookie)) {
+        let there = &volume.bytes[place(cookie)..][..512];
+        assert!(there.iter().all(|byte| *byte == cookie as u8), "write {cookie}");
+    }
+}
+
+#[test]
 fn what_was_received_behind_as_many_as_may_be_asked_for_comes_once_they_are_done() {
     let (mut session, pool, mut volume) = (session(true, b""), pool(), Volume::new());
     let one =

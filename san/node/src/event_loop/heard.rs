@@ -13,6 +13,9 @@ use thiserror::Error;
 
 use super::client::{Received, receive_to};
 
+/// Memory of a longer frame is given back.
+const LONG: usize = 64 << 10;
+
 /// A message.
 #[derive(Debug)]
 pub(super) enum Heard {
@@ -103,6 +106,7 @@ impl Hearing {
             }
         };
         self.frame.clear();
+        self.frame.shrink_to(LONG);
         Ok(Some(heard))
     }
 }
