@@ -24,6 +24,9 @@ pub struct Record {
     pub state: State,
     /// How often the volume was attached: a request is carried out only within one attachment (rule T12).
     pub attachment: u64,
+    /// The attachment since which no other node has owned the volume and no attach was ordered. What clients asked for
+    /// under a lower number is never carried out again (rules T4 and T13).
+    pub fence: u64,
     /// Length of a lease, nanoseconds. It never changes.
     pub lease_ns: u64,
     /// Its size, in blocks. It only grows.
@@ -246,10 +249,11 @@ impl Record {
         survivors: &BTreeMap<GroupIndex, ReplicaId>,
         promised: Epoch,
     ) -> Result<Record, RecordError> {
-        let mut next = self.taken_over(made_by, true);
+        let mut next = self.taken_over(made_by, true, true);
         next.epoch = next.epoch.max(promised.next());
         // The store may have forgotten attachments. There are never more of them than epochs.
         next.attachment = next.attachment.max(next.epoch.0);
+        next.fence = next.attachment;
         for (index, survivor) in survivors {
             let group = next.group_mut(*index)?;
             if !group.in_sync.contains(survivor) && !group.departed.contains_key(survivor) {
@@ -272,10 +276,14 @@ impl Record {
         Record { attachment: self.attachment + 1, ..self.next(made_by) }
     }
 
-    /// First swap of a takeover: another owner, the same sets.
-    pub fn taken_over(&self, made_by: ProposalId, attached: bool) -> Record {
+    /// First swap of a takeover: another owner, the same sets. `attached`: clients are at the new owner. `fences`: an attach was
+    /// ordered. The fence rises with that, and whenever the owner is another node than before.
+    pub fn taken_over(&self, made_by: ProposalId, attached: bool, fences: bool) -> Record {
         let attachment = self.attachment + u64::from(attached);
-        Record { owner: made_by.by, state: State::TakingOver, attachment, ..self.next(made_by) }
+        let fences = fences || self.owner.node != made_by.by.node;
+        // The next attachment, whether it is this one or a later one.
+        let fence = if fences { self.attachment + 1 } else { self.fence };
+        Record { owner: made_by.by, state: State::TakingOver, attachment, fence, ..self.next(made_by) }
     }
 
     /// Second swap of a takeover: it serves, with those that were made equal. The others depart now, and had everything up

@@ -61,6 +61,8 @@ pub enum Rule {
     T11,
     /// A request that waits is carried out only while nobody has attached the volume elsewhere since.
     T12,
+    /// What was asked for before an attach that was ordered is never carried out after it.
+    T13,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
@@ -179,6 +181,7 @@ impl Rule {
         Rule::T10,
         Rule::T11,
         Rule::T12,
+        Rule::T13,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,

@@ -43,7 +43,7 @@ struct Begin {
     version: U16,
 }
 
-/// What a record of this version begins with: 124 bytes.
+/// What a record of this version begins with: 132 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Head {
@@ -57,6 +57,7 @@ struct Head {
     owner_node: U32,
     owner_incarnation: U64,
     attachment: U64,
+    fence: U64,
     lease_ns: U64,
     blocks: U64,
     stripes: U32,
@@ -71,7 +72,7 @@ struct Head {
 }
 
 const HEAD: usize = size_of::<Head>();
-const _: () = assert!(HEAD == 124 && MOST_RECORD == 1_048_576);
+const _: () = assert!(HEAD == 132 && MOST_RECORD == 1_048_576);
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -187,6 +188,7 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
         owner_node: record.owner.node.0.into(),
         owner_incarnation: record.owner.incarnation.0.into(),
         attachment: record.attachment.into(),
+        fence: record.fence.into(),
         lease_ns: record.lease_ns.into(),
         blocks: record.blocks.into(),
         stripes: layout.stripes().into(),
@@ -265,6 +267,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
         owner: owner(head.owner_node, head.owner_incarnation),
         state: if head.state.get() == ACTIVE { State::Active } else { State::TakingOver },
         attachment: head.attachment.get(),
+        fence: head.fence.get(),
         lease_ns: head.lease_ns.get(),
         blocks: head.blocks.get(),
         layout: Layout::new(head.stripes.get(), head.unit_blocks.get(), head.group_blocks.get())?,
@@ -292,6 +295,7 @@ impl Head {
         require((TAKING_OVER..=ACTIVE).contains(&state), "the state", state, "must be 1 or 2")?;
         count("the epoch", self.epoch)?;
         count("the number of the attachment", self.attachment)?;
+        count("the number of the fence", self.fence)?;
         count("the number of the proposal", self.proposal)?;
         require(self.blocks <= MOST_BLOCKS, "the size in blocks", self.blocks, "must be at most 2^44")?;
         let whole = self.stripes != 1 || self.unit_blocks == self.group_blocks;
@@ -300,7 +304,7 @@ impl Head {
 }
 
 fn check_length(length: usize) -> Result<(), FieldError> {
-    let rule = "must be 124 to 1048576: the volume has too many groups";
+    let rule = "must be 132 to 1048576: the volume has too many groups";
     require((HEAD..=MOST_RECORD).contains(&length), "the length", length as u64, rule)
 }
 

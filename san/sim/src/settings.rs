@@ -114,6 +114,7 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
         owner: nobody,
         state: State::TakingOver,
         attachment: 0,
+        fence: 0,
         lease_ns: Settings::LEASE,
         blocks: settings.blocks,
         layout,

@@ -56,6 +56,7 @@ impl Instant {
             owner: nobody,
             state: State::TakingOver,
             attachment: 0,
+            fence: 0,
             lease_ns: LEASE_NS,
             blocks: BLOCKS,
             layout,

@@ -1,7 +1,7 @@
 //! Who may ask: clients are let in when it is known how often the volume was attached, and lose it when others attach it
 //! elsewhere (rule T12).
 
-use super::{Action, Role, Volume};
+use super::{Action, Failure, Role, Volume};
 use crate::ids::ProposalId;
 use crate::lease::Moment;
 use crate::rule::{Rule, left_out};
@@ -17,6 +17,15 @@ pub(super) struct Clients {
     coming: bool,
     /// The swap that lets them in.
     swap: Option<ProposalId>,
+    /// An attach was ordered. Clients are let in when a claim has raised the record's fence.
+    fence: Option<Fence>,
+}
+
+/// An attach that was ordered, and is not in the record yet.
+#[derive(Debug)]
+struct Fence {
+    /// The claim that raises the record's fence, once it is proposed.
+    claim: Option<ProposalId>,
 }
 
 impl Clients {
@@ -27,6 +36,25 @@ impl Clients {
     /// None have been let in, and some are to come: the record is to be seen.
     pub(super) fn want_the_record(&self) -> bool {
         self.coming && self.here.is_none()
+    }
+
+    /// Whether the volume is to be claimed whoever owns it: for clients that are here, or because an attach was ordered.
+    pub(super) fn claim_it(&self) -> bool {
+        self.are_here() || self.fence.is_some()
+    }
+
+    /// The volume is claimed by this proposal. Whether that carries out an attach that was ordered.
+    pub(super) fn fences_by(&mut self, claim: ProposalId) -> bool {
+        let fences = self.fence.is_some() && !left_out(Rule::T13);
+        if let Some(fence) = &mut self.fence {
+            fence.claim = Some(claim);
+        }
+        fences
+    }
+
+    /// The record is the one that this proposal made.
+    pub(super) fn fenced(&mut self, made_by: ProposalId) {
+        self.fence.take_if(|fence| fence.claim == Some(made_by));
     }
 
     /// The volume was attached so often, by the owner that is here.
@@ -50,6 +78,17 @@ impl<D: Clone> Volume<D> {
         self.tick(now, out);
     }
 
+    /// An attach was ordered: what was asked for before it is never carried out after it (rule T13). A decision of a person
+    /// on what is left of the volume is carried out first; it drops the same.
+    pub(super) fn fence(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
+        let forced = matches!(&self.role, Role::Takeover(takeover) if takeover.is_forced());
+        if !forced && !left_out(Rule::T13) {
+            self.clients = Clients { fence: Some(Fence { claim: None }), ..Clients::default() };
+            self.retire(now, Failure::Deposed, out);
+        }
+        self.attach(now, out);
+    }
+
     /// The clients lose the volume.
     pub(super) fn turn_out(&mut self, out: &mut Vec<Action<D>>) {
         if self.clients.here.take().is_some() {
@@ -71,7 +110,7 @@ impl<D: Clone> Volume<D> {
         let Some(record) = self.c.record().filter(|_| may_ask) else { return };
         let number = record.attachment;
         let may_come = match &mut self.role {
-            Role::Watch(_) => !self.c.is_undecided(),
+            Role::Watch(_) => !self.c.is_undecided() && self.clients.fence.is_none(),
             // Who has been told of this claim would not be told that they come.
             Role::Takeover(_) => false,
             Role::Active(_) if self.clients.swap == Some(record.made_by) => true,

@@ -129,6 +129,10 @@ pub enum Event<D> {
     /// Clients are to come, and it is to be owned here. They ask for nothing before they are let in.
     /// → [`Action::Attached`]
     Attach,
+    /// An attach was ordered here. Everything that clients have asked for until now is dropped and never carried out again
+    /// (rule T13), and the volume is claimed anew for clients that are to come. The node has disconnected those that are
+    /// here. → [`Action::Attached`]
+    Fence,
     /// Its clients have gone. What they asked for is dropped.
     Detach,
     /// It is to be taken over if nobody serves it.

@@ -71,8 +71,6 @@ struct Context {
     blocked: Option<WentBack>,
     /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there.
     ended: BTreeSet<NodeId>,
-    /// The node that owns it, and since which attachment no other has.
-    alone: Option<(NodeId, u64)>,
     /// What was known when a person decided: that the store holds less is no news.
     passed: Epoch,
     sessions: u64,
@@ -183,7 +181,6 @@ impl<D: Clone> Volume<D> {
             promised: Epoch(0),
             blocked: None,
             ended: BTreeSet::new(),
-            alone: None,
             passed: Epoch(0),
             sessions: 0,
             proposals: 0,
@@ -223,12 +220,11 @@ impl<D: Clone> Volume<D> {
         }
     }
 
-    /// How often the volume was attached, and since which of these attachments no other node has owned it, if this one does:
-    /// what was begun since then, and was not answered when the process died, may be begun anew (rule T4).
+    /// The number of the current attachment, and the record's fence, if this node owns the volume: what was begun at the fence
+    /// or later, and was not answered when the process died, may be begun anew (rule T4).
     pub fn attachment(&self) -> Option<(u64, u64)> {
-        let record = self.c.record()?;
-        let (node, since) = self.c.alone.filter(|(node, _)| *node == record.owner.node)?;
-        (node == self.c.me.node).then_some((record.attachment, since))
+        let record = self.c.record().filter(|record| record.owner.node == self.c.me.node)?;
+        Some((record.attachment, record.fence))
     }
 
     /// The client's read for which a replica was asked, in this session, to read blocks from this one on; and where these are
@@ -258,6 +254,7 @@ impl<D: Clone> Volume<D> {
                 }
             }
             Event::Attach => self.attach(now, out),
+            Event::Fence => self.fence(now, out),
             Event::Detach => {
                 self.clients = Clients::default();
                 // A person's decision is carried out, whoever comes or goes; nobody was let in since.
@@ -276,8 +273,7 @@ impl<D: Clone> Volume<D> {
                 if (record.epoch > known || back)
                     && let Ok(swap) = Swap::new(record)
                 {
-                    (self.c.blocked, self.c.swap, self.c.proposed, self.c.alone) =
-                        (None, Some(swap), None, None);
+                    (self.c.blocked, self.c.swap, self.c.proposed) = (None, Some(swap), None);
                     // What was counted may be of a record that never was.
                     self.turn_out(out);
                     self.retire(now, Failure::Deposed, out);
@@ -378,12 +374,8 @@ impl<D: Clone> Volume<D> {
         if !self.c.is_undecided() {
             (self.c.proposed, self.c.stuck) = (None, None);
         }
-        // To own it again after another node, this one has to claim it from a record that says so, and has seen that.
         if let Some(record) = self.c.record() {
-            let (node, number) = (record.owner.node, record.attachment);
-            if self.c.alone.is_none_or(|(alone, _)| alone != node) {
-                self.c.alone = Some((node, number));
-            }
+            self.clients.fenced(record.made_by);
         }
         if let Some(record) = self.c.record().filter(|record| record.owner == self.c.me) {
             let (epoch, number) = (record.epoch, record.attachment);
@@ -465,7 +457,7 @@ impl<D: Clone> Volume<D> {
                 if self.clients.want_the_record() {
                     self.c.look(now, out);
                 }
-                let attached = self.clients.are_here();
+                let attached = self.clients.claim_it();
                 if watch.tick(&mut self.c, now, attached, self.watching, out) {
                     self.take_over(now, out);
                 }
@@ -495,7 +487,8 @@ impl<D: Clone> Volume<D> {
             self.activate(now, out);
             return;
         }
-        let next = record.taken_over(id, self.clients.are_here());
+        let fences = self.clients.fences_by(id);
+        let next = record.taken_over(id, self.clients.claim_it(), fences);
         self.c.propose(now, next, out);
         self.role = Role::Takeover(Takeover::new(now));
     }

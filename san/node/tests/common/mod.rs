@@ -54,6 +54,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
         owner: nobody,
         state: State::Active,
         attachment: 0,
+        fence: 0,
         lease_ns: LEASE_NS,
         blocks,
         layout,

@@ -480,6 +480,7 @@ fn make_record(
         owner: nobody,
         state: RecordState::Active,
         attachment: 0,
+        fence: 0,
         lease_ns: volume.lease_ms * 1_000_000,
         blocks,
         layout,
