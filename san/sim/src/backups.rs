@@ -51,7 +51,7 @@ impl World {
         self.coverage.count("disk", "goes back");
         self.nodes[node].stores.get_mut(&replica).expect("it has one").put_back(copy);
         self.told.remove(&replica);
-        self.went_back.insert(replica);
+        self.went_back.insert(replica, self.record().epoch);
         self.rotted.insert(replica);
     }
 
@@ -60,9 +60,14 @@ impl World {
         let [.., before, now] = &self.config[..] else { return };
         let is_member = |replica: &ReplicaId| now.groups.iter().any(|group| group.in_sync.contains(replica));
         let equal = before.state == State::TakingOver && now.state == State::Active;
-        let kept = self.went_back.iter().copied().find(|replica| equal && is_member(replica));
-        let (stay, _): (Vec<_>, Vec<_>) = self.went_back.iter().copied().partition(is_member);
-        self.went_back = stay.into_iter().collect();
+        // One that went back after it had reported is found out later.
+        let kept = self
+            .went_back
+            .iter()
+            .find(|(replica, since)| equal && is_member(replica) && before.epoch > **since);
+        let kept = kept.map(|(replica, _)| *replica);
+        let members: Vec<ReplicaId> = self.went_back.keys().copied().filter(is_member).collect();
+        self.went_back.retain(|replica, _| members.contains(replica));
         if let Some(replica) = kept {
             self.fail(Violation::Kept(replica));
         }

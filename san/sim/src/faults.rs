@@ -201,7 +201,7 @@ impl World {
     pub(crate) fn spare(&mut self, node: usize, well: impl Fn(&Store) -> bool) -> Option<ReplicaId> {
         let record = self.record();
         let others = |replica: &ReplicaId, other: &ReplicaId| {
-            other != replica && !self.went_back.contains(other) && self.store(*other).is_some_and(&well)
+            other != replica && !self.went_back.contains_key(other) && self.store(*other).is_some_and(&well)
         };
         let spare = |replica: &&ReplicaId| {
             record.groups.iter().any(|group| {

@@ -125,7 +125,7 @@ impl World {
         let record = self.record();
         let unknown = |replica: &ReplicaId| {
             self.liars.contains(replica) && record.state == State::TakingOver
-                || self.went_back.contains(replica)
+                || self.went_back.contains_key(replica)
         };
         for block in blocks {
             let (group, within) = record.layout.locate(block);

@@ -133,8 +133,8 @@ pub struct World {
     pub(crate) rotted: BTreeSet<ReplicaId>,
     /// Copies of devices, and the epoch of the record when each was made.
     pub(crate) backups: BTreeMap<ReplicaId, (SimDisk, Epoch)>,
-    /// Members whose devices hold an older state than they had.
-    pub(crate) went_back: BTreeSet<ReplicaId>,
+    /// Members whose devices hold an older state than they had, and the record's epoch when that began.
+    pub(crate) went_back: BTreeMap<ReplicaId, Epoch>,
     /// A person decides what is left.
     pub(crate) forced: bool,
     /// Its answers do not reach these.
@@ -238,7 +238,7 @@ impl World {
             liars: BTreeSet::new(),
             rotted: BTreeSet::new(),
             backups: BTreeMap::new(),
-            went_back: BTreeSet::new(),
+            went_back: BTreeMap::new(),
             forced: false,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
