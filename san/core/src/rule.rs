@@ -64,6 +64,9 @@ pub enum Rule {
     /// What was asked for before an attach that was ordered is never carried out after it, nor what waits for a client that has
     /// gone.
     T13,
+    /// Half of a group's members or more are not excluded for their silence before their nodes were asked through the
+    /// configuration store; and not if these have more.
+    S1,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
@@ -185,6 +188,7 @@ impl Rule {
         Rule::T11,
         Rule::T12,
         Rule::T13,
+        Rule::S1,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,

@@ -1,11 +1,12 @@
 //! The configuration store: one record, changed by compare-and-swap, with answers that come late or not at all.
 
+use loadline_san_core::ids::NodeId;
 use loadline_san_core::record::{Record, State};
 use loadline_san_core::swap::Answer;
 
 use crate::oracle::Violation;
 use crate::wire;
-use crate::world::{Happening, Question, US, World, show};
+use crate::world::{Happening, MS, Question, US, World, show};
 
 impl World {
     fn is_lonely(&self, node: usize) -> bool {
@@ -19,6 +20,38 @@ impl World {
         }
         let delay = 100 * US + self.rng.below(self.weather.config_slowest);
         self.after(delay, Happening::Config(node, life, question));
+    }
+
+    /// A node asks others, through the configuration store, whether they run and whom they reach.
+    pub(crate) fn ask_whether_they_run(&mut self, node: usize, life: u64, others: &[NodeId]) {
+        self.coverage.count("situation", "half or more are silent");
+        if self.is_lonely(node) {
+            return;
+        }
+        for other in others {
+            if !self.rng.chance(self.weather.config_loses) {
+                let delay = 2 * MS + self.rng.below(self.weather.config_slowest);
+                self.after(delay, Happening::Asked(node, life, other.0 as usize));
+            }
+        }
+    }
+
+    /// The question arrives: a node that runs tries whom it reaches, and answers by the same way.
+    pub(crate) fn asked(&mut self, by: usize, life: u64, node: usize) {
+        let runs = |node: usize| self.nodes[node].process.is_some() && self.nodes[node].paused.is_none();
+        if !self.answers || !runs(node) || self.is_lonely(node) || self.is_lonely(by) {
+            return;
+        }
+        let passes = |from: usize, to: usize| {
+            !self.cut.contains(&(from, to)) && !self.lasting.cut.contains(&(from, to))
+        };
+        let reaches =
+            |other: &usize| *other != node && runs(*other) && passes(node, *other) && passes(*other, node);
+        let reaches = (0..self.nodes.len()).filter(reaches).map(|other| NodeId(other as u32)).collect();
+        if !self.rng.chance(self.weather.config_loses) {
+            let delay = 2 * MS + self.rng.below(self.weather.config_slowest);
+            self.after(delay, Happening::Reaches(by, life, node, reaches));
+        }
     }
 
     /// A question arrives.

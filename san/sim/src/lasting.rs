@@ -19,6 +19,9 @@ pub(crate) struct Lasting {
     pub(crate) lonely: bool,
     /// Links that never carry anything again.
     pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// A node that reaches the configuration store and no other node, while the others have more members of each group: they
+    /// are to serve the volume (rule S1).
+    pub(crate) outnumbered: Option<usize>,
 }
 
 impl World {
@@ -44,7 +47,8 @@ impl World {
             }
             kind => {
                 let cut = others.iter().flat_map(|other| [(one, *other), (*other, one)]).collect();
-                self.lasting = Lasting { out: Some(one), dead: false, lonely: kind == 2, cut };
+                let outnumbered = Some(one).filter(|_| kind != 2 && self.is_outnumbered(one));
+                self.lasting = Lasting { out: Some(one), dead: false, lonely: kind == 2, cut, outnumbered };
                 if self.tenants.iter().any(|tenant| tenant.node == Some(one)) {
                     self.detach(one);
                 }
@@ -53,6 +57,21 @@ impl World {
         };
         self.say(|| format!("{what}: n{one}, for good"));
         self.coverage.count("lasting", what);
+    }
+
+    /// Whether the other nodes have more members of each group than this one.
+    fn is_outnumbered(&self, node: usize) -> bool {
+        let record = self.record();
+        record.groups.iter().all(|group| {
+            let here =
+                group.in_sync.iter().filter(|replica| record.homes[replica].0 as usize == node).count();
+            let usable = |replica: &&ReplicaId| {
+                record.homes[*replica].0 as usize != node
+                    && self.is_usable(replica)
+                    && !self.store(**replica).is_some_and(Store::has_rotten_log)
+            };
+            group.in_sync.iter().filter(usable).count() > here
+        })
     }
 
     /// All clients want the volume at this node.

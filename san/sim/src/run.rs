@@ -86,6 +86,10 @@ fn drive(world: &mut World) -> bool {
     }
     world.heal();
     if world.settings.lasting {
+        // What was decided in the storm is in the record.
+        if !well(world, 1_500 * MS) || world.is_lost() {
+            return world.is_lost();
+        }
         world.leave_broken();
     }
     settle(world)
@@ -108,6 +112,10 @@ pub(crate) fn settle(world: &mut World) -> bool {
             return false;
         }
         if world.is_lost() {
+            if let Some(node) = world.lasting.outnumbered {
+                let why = format!("n{node} is alone, and keeps the volume from nodes that have more of it");
+                world.fail(Violation::Stuck(why));
+            }
             return true;
         }
         match world.is_settled() {

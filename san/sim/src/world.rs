@@ -51,6 +51,10 @@ pub(crate) enum Happening {
     Config(usize, u64, Question),
     /// An answer of it.
     ConfigAnswer(usize, u64, Question, Result<Record, Answer>),
+    /// A node asks others through the configuration store whether they run. The question arrives at one of them, and its answer
+    /// at the one that asked.
+    Asked(usize, u64, usize),
+    Reaches(usize, u64, usize, BTreeSet<NodeId>),
     /// Whole blocks have been made of what a client writes.
     Merged(usize, u64, Epoch, Job, Blocks),
     /// A node is told that a process runs at another, or that none does any more.
@@ -137,6 +141,8 @@ pub struct World {
     pub(crate) went_back: BTreeMap<ReplicaId, Epoch>,
     /// A person decides what is left.
     pub(crate) forced: bool,
+    /// Nodes answer what they are asked through the configuration store.
+    pub(crate) answers: bool,
     /// Its answers do not reach these.
     pub(crate) deaf: BTreeSet<usize>,
     /// What goes over these links takes so much longer.
@@ -240,6 +246,7 @@ impl World {
             backups: BTreeMap::new(),
             went_back: BTreeMap::new(),
             forced: false,
+            answers: true,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
@@ -346,6 +353,8 @@ impl World {
             | Happening::Store(node, ..)
             | Happening::ConfigAnswer(node, ..)
             | Happening::Merged(node, ..)
+            | Happening::Asked(_, _, node)
+            | Happening::Reaches(node, ..)
             | Happening::Runs(node, ..)
             | Happening::Tick(node, _) => Some(*node),
             _ => None,
@@ -373,6 +382,13 @@ impl World {
                         _ => unreachable!("each question has its answer"),
                     };
                     self.step_volume(node, event);
+                }
+            }
+            Happening::Asked(by, life, node) => self.asked(by, life, node),
+            Happening::Reaches(node, life, other, reaches) => {
+                if self.is_alive(node, life) {
+                    self.say(|| format!("n{node} is told that n{other} runs, and reaches {reaches:?}"));
+                    self.step_volume(node, Event::Reaches(NodeId(other as u32), reaches));
                 }
             }
             Happening::Merged(node, life, ownership, job, blocks) => {
@@ -427,7 +443,7 @@ impl World {
         let seed = self.rng.bits();
         let mut times = Times::of_lease(lease_ns);
         if self.settings.hasty {
-            times.seal_ns = lease_ns / 8;
+            (times.seal_ns, times.answer_ns) = (lease_ns / 8, lease_ns / 8);
         }
         let mut volume = Volume::new(me, VOLUME, times, seed, now);
         if self.settings.watch {

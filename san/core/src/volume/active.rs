@@ -63,6 +63,8 @@ pub(super) struct Active<D> {
     pub(super) lost: BTreeSet<ReplicaId>,
     /// What has come of the returns of each replica that has departed.
     pub(super) tried: BTreeMap<ReplicaId, Tried>,
+    /// Nodes that this one does not reach have more of the volume: they are to serve it (rule S1).
+    pub(super) yields: bool,
 }
 
 /// Blocks of data in an entry.
@@ -99,6 +101,7 @@ impl<D: Clone> Active<D> {
             ticked: now,
             lost: BTreeSet::new(),
             tried: BTreeMap::new(),
+            yields: false,
         };
         active.follow_record(c, now, out);
         for (group, mark) in active.groups.iter_mut().zip(marks) {
@@ -242,7 +245,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// Up to where every member of a group has everything.
-    fn had(&self, index: GroupIndex) -> Position {
+    pub(super) fn had(&self, index: GroupIndex) -> Position {
         match self.acknowledged(index) {
             // The opening entry is on its way: a member that has not got it has lost nothing.
             Position { sequence: Sequence(0), .. } => self.groups[index.0 as usize].before,
@@ -298,7 +301,13 @@ impl<D: Clone> Active<D> {
     }
 
     /// Acknowledges what all have.
-    fn acknowledge(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
+    pub(super) fn acknowledge(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        index: usize,
+        out: &mut Vec<Action<D>>,
+    ) {
         while let Some(issued) = self.groups[index].pipeline.acknowledge() {
             if let Some(job) = issued.job {
                 self.jobs.written(job);
@@ -503,77 +512,14 @@ impl<D: Clone> Active<D> {
         self.follow_record(c, now, out);
     }
 
+    /// Whether it is to step down: nodes that this one does not reach have more of the volume.
+    pub(super) fn yields(&self) -> bool {
+        self.yields
+    }
+
     /// A node's process has ended: its replicas are as good as silent.
     pub(super) fn ended(&mut self, c: &Context, now: Moment, node: NodeId) {
         self.links.iter_mut().filter(|link| link.node == node).for_each(|link| link.is_silent(c, now));
-    }
-
-    /// Proposes what has to change: who does not answer goes, who has come back joins.
-    pub(super) fn change_members(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        if c.is_undecided() {
-            return;
-        }
-        let silent = c.times.silent_ns;
-        let gone = |link: &&Link<D>| {
-            link.state == State::Failed || now.since(link.heard) >= silent || link.is_stalled(c, now)
-        };
-        let joins = self.returning.values().any(Returning::is_joining);
-        if !joins && self.lost.is_empty() && !self.links.iter().any(|link| gone(&link)) {
-            // So it is nearly always, and this is asked often.
-            return;
-        }
-        let record = c.record().expect("it owns the volume").clone();
-        let mut leave: Vec<(GroupIndex, ReplicaId, Position)> = Vec::new();
-        for (index, group) in (0..).zip(&record.groups) {
-            let members = || self.links.iter().filter(|link| group.in_sync.contains(&link.replica));
-            let silent: BTreeSet<ReplicaId> = members().filter(gone).map(|link| link.replica).collect();
-            // With nobody left who answers, whoever comes first is as good as the others.
-            let somebody = members().any(|link| !silent.contains(&link.replica) && link.is_open());
-            if somebody && silent.len() < group.in_sync.len() {
-                let had = self.had(GroupIndex(index));
-                leave.extend(silent.into_iter().map(|replica| (GroupIndex(index), replica, had)));
-            }
-        }
-        let id = c.proposal();
-        if !leave.is_empty() {
-            let mut next = record.without(id, &leave).expect("members, and not the last ones");
-            let failed = self.links.iter().filter(|link| link.state == State::Failed);
-            if !left_out(Rule::C9) {
-                next = next.copied_in_full(&failed.map(|link| link.replica).collect());
-            }
-            c.propose(now, next, out);
-            if left_out(Rule::W3) {
-                for (index, replica, _) in leave {
-                    let group = &mut self.groups[index.0 as usize];
-                    let others: Vec<_> = group.required.iter().filter(|r| **r != replica).copied().collect();
-                    group.pipeline.require(others);
-                    self.acknowledge(c, now, index.0 as usize, out);
-                }
-                return;
-            }
-            self.follow_record(c, now, out);
-            return;
-        }
-        if !self.lost.is_empty() {
-            let next = record.emptied(id, &std::mem::take(&mut self.lost));
-            c.propose(now, next, out);
-            self.follow_record(c, now, out);
-            return;
-        }
-        let ready = self.returning.iter().find(|(replica, returning)| {
-            let index = returning.group();
-            let durable = self.groups[index.0 as usize].pipeline.durable_on(**replica);
-            let must_have = self.acknowledged(index).sequence.max(returning.spared());
-            let caught_up = durable >= Some(must_have);
-            let departed = record.groups[index.0 as usize].departed.contains_key(replica);
-            departed && returning.is_joining() && (caught_up || left_out(Rule::C5))
-        });
-        if let Some((replica, returning)) = ready
-            && let Ok(next) = record.with(id, returning.group(), *replica, returning.promised())
-        {
-            c.propose(now, next, out);
-            self.follow_record(c, now, out);
-        }
     }
 
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {

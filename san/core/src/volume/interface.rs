@@ -1,6 +1,6 @@
 //! What happens to a volume, and what it wants done: its events and actions, and what goes with them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -157,6 +157,8 @@ pub enum Event<D> {
     Ended(NodeId),
     /// One runs there again: it takes connections.
     Started(NodeId),
+    /// A node that was asked runs, and reaches these: each of the two receives what the other sends.
+    Reaches(NodeId, BTreeSet<NodeId>),
     /// Some time has passed: to come every [`Times::tick_ns`], or nearly so.
     Wake,
 }
@@ -185,6 +187,9 @@ pub enum Action<D> {
         /// What it replaces. To be told with the answer.
         replaces: Epoch,
     },
+    /// Ask these nodes through the configuration store whether they run, and which nodes they reach. → [`Event::Reaches`], of
+    /// each that answers.
+    Ask(Vec<NodeId>),
     /// A part of what a client reads: whole blocks. It may come again with other content before the completion.
     Fill {
         /// Who reads.
@@ -271,11 +276,13 @@ pub struct Times {
     pub seal_ns: u64,
     /// A volume for which no member has granted a lease for so long, nor was asked to be sealed, is taken over.
     pub quiet_ns: u64,
+    /// Nodes that are asked through the configuration store have so long to answer (rule S1): they look there now and then.
+    pub answer_ns: u64,
 }
 
 impl Times {
     /// What goes with leases of this length.
-    pub fn of_lease(lease_ns: u64) -> Times {
+    pub const fn of_lease(lease_ns: u64) -> Times {
         Times {
             tick_ns: lease_ns / 16,
             heartbeat_ns: lease_ns / 4,
@@ -285,6 +292,7 @@ impl Times {
             undecided_ns: 2 * lease_ns,
             seal_ns: lease_ns * 3 / 2,
             quiet_ns: 2 * lease_ns,
+            answer_ns: lease_ns * 4 / 3,
         }
     }
 }

@@ -20,16 +20,20 @@
 //! | `active` | it serves: entries, acknowledgements, members that go |
 //! | `jobs` | requests of clients, and copies: from the first step to the last |
 //! | `returning` | replicas that come back |
+//! | `membership` | who leaves the in-sync set, and who joins it |
 //! | `link` | the talk with one replica |
+//! | `silence` | what may be concluded from the silence of others |
 
 mod active;
 mod clients;
 mod interface;
 mod jobs;
 mod link;
+mod membership;
 pub mod merge;
 mod orders;
 mod returning;
+mod silence;
 mod takeover;
 mod watch;
 
@@ -47,6 +51,7 @@ pub use interface::*;
 
 use active::Active;
 use clients::Clients;
+use silence::Silence;
 use takeover::Takeover;
 use watch::Watch;
 
@@ -71,6 +76,8 @@ struct Context {
     blocked: Option<WentBack>,
     /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there.
     ended: BTreeSet<NodeId>,
+    /// What nodes have answered that were asked through the configuration store.
+    silence: Silence,
     /// What was known when a person decided: that the store holds less is no news.
     passed: Epoch,
     sessions: u64,
@@ -160,6 +167,8 @@ pub struct Volume<D> {
     role: Role<D>,
     clients: Clients,
     watching: bool,
+    /// It served the volume, and does not for now: others may do so meanwhile.
+    stepped_down: bool,
     /// Requests that came before it was active.
     waiting: VecDeque<Request<D>>,
     /// The swap of an order that is under way.
@@ -181,6 +190,7 @@ impl<D: Clone> Volume<D> {
             promised: Epoch(0),
             blocked: None,
             ended: BTreeSet::new(),
+            silence: Silence::default(),
             passed: Epoch(0),
             sessions: 0,
             proposals: 0,
@@ -188,7 +198,7 @@ impl<D: Clone> Volume<D> {
         };
         let role = Role::Watch(Watch::new(now));
         let (clients, waiting) = (Clients::default(), VecDeque::new());
-        Volume { c, role, clients, watching: false, waiting, ordered: None }
+        Volume { c, role, clients, watching: false, stepped_down: false, waiting, ordered: None }
     }
 
     /// The record, as far as it is known here.
@@ -317,6 +327,10 @@ impl<D: Clone> Volume<D> {
                 }
                 self.tick(now, out);
             }
+            Event::Reaches(node, reaches) => {
+                self.c.silence.answered(node, reaches);
+                self.tick(now, out);
+            }
             Event::Started(node) => _ = self.c.ended.remove(&node),
             Event::Wake => self.tick(now, out),
         }
@@ -420,7 +434,7 @@ impl<D: Clone> Volume<D> {
                 // Somebody else's record, which makes somebody else the owner: the swaps of an owner are its own. Who
                 // has only just begun to claim it did not know the newest record, and tries again.
                 let claims = match &self.role {
-                    Role::Watch(_) => true,
+                    Role::Watch(_) => !self.stepped_down,
                     Role::Takeover(takeover) => takeover.status() == Status::Claiming,
                     Role::Active(_) => false,
                 };
@@ -481,12 +495,22 @@ impl<D: Clone> Volume<D> {
             }
             Role::Takeover(takeover) => {
                 takeover.tick(&mut self.c, now, out);
+                if takeover.yields() {
+                    self.step_down(now, out);
+                    self.wait_for_others(now);
+                    return;
+                }
                 if takeover.may_activate() {
                     self.activate(now, out);
                 }
             }
             Role::Active(active) => {
                 active.tick(&mut self.c, now, out);
+                if active.yields() {
+                    self.step_down(now, out);
+                    self.wait_for_others(now);
+                    return;
+                }
                 self.let_in(now, out);
             }
         }
@@ -520,6 +544,7 @@ impl<D: Clone> Volume<D> {
             active.request(&mut self.c, now, request, out);
         }
         self.role = Role::Active(Box::new(active));
+        self.stepped_down = false;
     }
 
     /// It does not serve the volume for now, and would again as soon as it can. What its clients have asked for waits here, and is
@@ -528,6 +553,7 @@ impl<D: Clone> Volume<D> {
     fn step_down(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
         if let Role::Active(active) = role {
+            self.stepped_down = true;
             let (mut unfinished, withheld) = active.end(&self.c, out);
             // In the order in which they came.
             unfinished.sort_by_key(|request| std::cmp::Reverse(request.id));
@@ -536,6 +562,14 @@ impl<D: Clone> Volume<D> {
         }
         if !self.clients.are_here() {
             self.retire(now, Failure::Deposed, out);
+        }
+    }
+
+    /// Others are to serve the volume, and have time to begin.
+    fn wait_for_others(&mut self, now: Moment) {
+        let until = now.after(self.c.times.quiet_ns);
+        if let Role::Watch(watch) = &mut self.role {
+            watch.leave_alone(until);
         }
     }
 

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::link::{Link, State};
 use super::merge::{Merged, Winner, merge};
+use super::silence::{Members, Verdict};
 use super::{Action, Context, Status};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
@@ -46,6 +47,8 @@ pub(super) struct Takeover<D> {
     ends: BTreeMap<ReplicaId, Position>,
     /// When it last looked at the time.
     ticked: Moment,
+    /// Others have more of it: they are to take it over.
+    yields: bool,
     /// How often it began to seal: answers to what was asked before are not taken.
     turn: u32,
 }
@@ -81,6 +84,7 @@ impl<D: Clone> Takeover<D> {
             marks: BTreeMap::new(),
             ends: BTreeMap::new(),
             ticked: now,
+            yields: false,
             turn: 0,
         }
     }
@@ -116,6 +120,11 @@ impl<D: Clone> Takeover<D> {
         let groups = c.record().map_or(0, |record| record.groups.len() as u32);
         let marks = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
         (self.links, marks)
+    }
+
+    /// Whether it is to end: nodes that this one does not reach have more of the volume.
+    pub(super) fn yields(&self) -> bool {
+        self.yields
     }
 
     /// Whether it begins to serve without waiting for its second swap (rule T3 left out).
@@ -258,9 +267,48 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
+    /// Whether it may go on without the members that have not reported (rule S1). `waited`: they have had time to.
+    fn may_exclude(&mut self, c: &mut Context, now: Moment, waited: bool, out: &mut Vec<Action<D>>) -> bool {
+        if !self.forced.is_empty() || !waited && now.since(self.since) < c.times.seal_ns / 2 {
+            return true;
+        }
+        let is_silent = |link: &&Link<D>| {
+            !self.reports.contains_key(&link.replica)
+                && !self.left_out.contains(&link.replica)
+                && link.state != State::Failed
+                && !c.ended.contains(&link.node)
+        };
+        let groups: BTreeSet<GroupIndex> = self.links.iter().map(|link| link.group).collect();
+        let members_of = |group: GroupIndex| {
+            let links = || self.links.iter().filter(move |link| link.group == group);
+            let silent = links().filter(is_silent).map(|link| link.node).collect();
+            Members { all: links().map(|link| link.node).collect(), silent }
+        };
+        let members: Vec<Members> = groups.into_iter().map(members_of).collect();
+        for members in members {
+            if !waited {
+                c.silence.expect(now, &c.times, &members, out);
+                continue;
+            }
+            match c.silence.judge(now, &c.times, &members, out) {
+                Verdict::Wait => return false,
+                // It has claimed the volume since it was to, or since no other node would.
+                Verdict::Tie | Verdict::Without => {}
+                Verdict::Yield => {
+                    self.yields = true;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
     /// Compares what was reported, if that is all, or all that will come.
     fn compare(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         let waited = now.since(self.since) >= c.times.seal_ns;
+        if !self.may_exclude(c, now, waited, out) {
+            return;
+        }
         let Some(record) = c.record() else { return };
         let reported = |replica: &ReplicaId| self.reports.contains_key(replica);
         let failed = |replica: &ReplicaId| {

@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::silence::{Members, Verdict};
 use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, NodeId, ReplicaId};
 use crate::lease::Moment;
@@ -77,6 +78,11 @@ impl Watch {
         }
     }
 
+    /// It is not taken over before this moment.
+    pub(super) fn leave_alone(&mut self, until: Moment) {
+        self.not_before = self.not_before.max(until);
+    }
+
     /// Whether it is to be taken over now.
     pub(super) fn tick<D>(
         &mut self,
@@ -100,8 +106,13 @@ impl Watch {
         }
         if attached {
             if now >= self.not_before && (left_out(Rule::P4) || self.have_told(c, record, now)) {
-                return true;
+                match self.judge(c, now, true, out) {
+                    Verdict::Without | Verdict::Tie => return true,
+                    Verdict::Wait => {}
+                    Verdict::Yield => self.leave_alone(now.after(c.times.quiet_ns / 2)),
+                }
             }
+            let Some(record) = c.record() else { return false };
             if self.asked.is_none_or(|then| now.since(then) >= c.times.resend_ns) {
                 self.ask(c, record, now, out);
                 // Its members may be others by now.
@@ -128,17 +139,53 @@ impl Watch {
             && now.since(self.seen.1) >= quiet
             && now >= self.not_before;
         let turn = turn(c, record) * (quiet / 2);
+        let verdict = if is_quiet { self.judge(c, now, false, out) } else { Verdict::Wait };
+        let Some(record) = c.record() else { return false };
         self.answers.clear();
         self.ask(c, record, now, out);
         if !is_quiet {
             self.quiet_since = None;
         } else if now.since(*self.quiet_since.get_or_insert(now)) >= turn {
-            self.quiet_since = None;
-            self.not_before = now.after(quiet / 2 + c.random(quiet));
-            return true;
+            match verdict {
+                Verdict::Without => {
+                    self.quiet_since = None;
+                    self.not_before = now.after(quiet / 2 + c.random(quiet));
+                    return true;
+                }
+                Verdict::Tie | Verdict::Yield => self.quiet_since = None,
+                Verdict::Wait => {}
+            }
         }
         c.look(now, out);
         false
+    }
+
+    /// What follows from the silence of members, over all groups (rule S1). If others hold as many members as this node reaches,
+    /// it claims the volume only if that is asked for, or if its last owner does not run elsewhere.
+    fn judge<D>(&self, c: &mut Context, now: Moment, asked_for: bool, out: &mut Vec<Action<D>>) -> Verdict {
+        let Context { swap: Some(swap), silence, times, ended, me, .. } = c else { return Verdict::Wait };
+        let record = swap.settled();
+        let mut worst = Verdict::Without;
+        for group in &record.groups {
+            let all: Vec<NodeId> = group.in_sync.iter().map(|replica| record.homes[replica]).collect();
+            let silent = |replica: &&ReplicaId| {
+                !self.answers.contains_key(*replica)
+                    && !self.failed.contains(*replica)
+                    && !ended.contains(&record.homes[*replica])
+            };
+            let silent: Vec<NodeId> =
+                group.in_sync.iter().filter(silent).map(|replica| record.homes[replica]).collect();
+            let verdict = silence.judge(now, times, &Members { all, silent }, out);
+            let owner = record.owner.node;
+            let decided = asked_for || owner == me.node || !silence.runs(owner);
+            worst = match (worst, verdict) {
+                (Verdict::Wait, _) | (_, Verdict::Wait) => Verdict::Wait,
+                (Verdict::Yield, _) | (_, Verdict::Yield) => Verdict::Yield,
+                (_, Verdict::Tie) if !decided => Verdict::Tie,
+                (worst, _) => worst,
+            };
+        }
+        worst
     }
 
     /// Whether the members have told whom they follow: all of them, or after a while at least one of each group. A takeover

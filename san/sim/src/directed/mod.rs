@@ -452,6 +452,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 2,
         drive: clients::held_and_fenced,
     },
+    Schedule {
+        name: "an owner that reaches the configuration store only",
+        rule: Some(Rule::S1),
+        nodes: 3,
+        copies: 3,
+        drive: owners::reaches_the_store_only,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
 ];
 
@@ -480,6 +487,8 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
     };
     let mut world = World::new(settings, seed);
     world.trace = trace;
+    // Members that do not hear from each other exclude each other, as if one had died.
+    world.answers = schedule.rule == Some(Rule::S1);
     judge(world, |world| {
         world.pass(5);
         (schedule.drive)(world);

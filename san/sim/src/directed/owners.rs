@@ -4,6 +4,7 @@ use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
+use crate::oracle::Violation;
 use crate::tenant::What;
 use crate::world::{MS, World};
 
@@ -244,4 +245,24 @@ pub(super) fn order_and_blocked(world: &mut World) {
     world.pass_until(1_000, |world| world.serves(1));
     world.pass_until(1_000, |world| world.is(0, Status::Watching));
     world.must(world.coverage.of("order", "answered") == before + 2, "each order is answered");
+}
+
+/// The owner of three copies reaches the configuration store, and no other node. The other two serve the volume, and what is
+/// acknowledged there is read afterwards.
+pub(super) fn reaches_the_store_only(world: &mut World) {
+    world.begin(0);
+    world.pass(50);
+    world.part(0, 1);
+    world.part(0, 2);
+    world.pass(1_000);
+    if world.record().groups[0].in_sync.len() == 1 {
+        world.fail(Violation::Stuck("an owner that is cut off keeps the volume".into()));
+        return;
+    }
+    world.place(1, 1);
+    world.pass_until(3_000, |world| world.serves(1));
+    world.ask_first(1, What::Write);
+    world.pass_until(600, |world| !world.waits(1));
+    let members = world.record().groups[0].in_sync.len();
+    world.must(members == 2, "two copies have the write");
 }

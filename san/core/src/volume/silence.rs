@@ -1,0 +1,213 @@
+//! What may be concluded from the silence of others (rule S1 of `docs/design/san.md`).
+//!
+//! A node that receives nothing from half of a group's members or more cannot tell whether they have failed or whether it is
+//! cut off itself. So before it goes on without them, it asks their nodes through the configuration store: whether they
+//! run, and which nodes they reach.
+//!
+//! ```text
+//!  silent: less than half ────────────────────────────────────────────────▶ without them
+//!  silent: half or more ──▶ ask ──┬─ those that run and reach each other
+//!                                 │  have more members ────────────────────▶ yield
+//!                                 ├─ they have as many ─────────────────────▶ tie
+//!                                 └─ they have fewer, or none has answered ─▶ without them
+//! ```
+//!
+//! No promise depends on it: whatever is concluded, a set changes by a swap only. It decides which side serves.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Action, Times};
+use crate::ids::NodeId;
+use crate::lease::Moment;
+use crate::rule::{Rule, left_out};
+
+/// What follows from the silence of some members of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// They are asked, and have time to answer.
+    Wait,
+    /// Others hold more members of the group than this node reaches: they are to serve it.
+    Yield,
+    /// Others hold as many.
+    Tie,
+    /// It may go on without them.
+    Without,
+}
+
+/// The nodes that were asked, and what they have answered.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    /// When each node was last asked.
+    asked: BTreeMap<NodeId, Moment>,
+    /// Which nodes those reach that have answered since.
+    answers: BTreeMap<NodeId, BTreeSet<NodeId>>,
+}
+
+/// A group's members by the nodes that have them, as this node finds them.
+#[derive(Debug)]
+pub(super) struct Members {
+    /// The node of each member.
+    pub(super) all: Vec<NodeId>,
+    /// The node of each member that is silent, and has not ended or failed for all that is known.
+    pub(super) silent: Vec<NodeId>,
+}
+
+impl Members {
+    /// Whether so many are silent that it may be this node that is cut off.
+    fn are_doubtful(&self) -> bool {
+        !self.silent.is_empty() && 2 * self.silent.len() >= self.all.len() && !left_out(Rule::S1)
+    }
+}
+
+impl Silence {
+    /// A node answers: it runs, and reaches these.
+    pub(super) fn answered(&mut self, by: NodeId, reaches: BTreeSet<NodeId>) {
+        if self.asked.contains_key(&by) {
+            self.answers.insert(by, reaches);
+        }
+    }
+
+    /// Whether a node has answered the last question.
+    pub(super) fn runs(&self, node: NodeId) -> bool {
+        self.answers.contains_key(&node)
+    }
+
+    /// Asks about members that may soon have been silent for too long, so that the answers are there then.
+    pub(super) fn expect<D>(
+        &mut self,
+        now: Moment,
+        times: &Times,
+        members: &Members,
+        out: &mut Vec<Action<D>>,
+    ) {
+        if members.are_doubtful() {
+            self.ask(now, times, &members.silent, out);
+        }
+    }
+
+    /// What follows from the silence of these.
+    pub(super) fn judge<D>(
+        &mut self,
+        now: Moment,
+        times: &Times,
+        members: &Members,
+        out: &mut Vec<Action<D>>,
+    ) -> Verdict {
+        if !members.are_doubtful() {
+            return Verdict::Without;
+        }
+        self.ask(now, times, &members.silent, out);
+        let has_time = |node: &NodeId| {
+            let asked = self.asked.get(node).copied().unwrap_or(now);
+            !self.runs(*node) && now.since(asked) < times.answer_ns
+        };
+        if members.silent.iter().any(has_time) {
+            return Verdict::Wait;
+        }
+        let reached = members.all.len() - members.silent.len();
+        match self.largest_side(&members.silent) {
+            theirs if theirs > reached => Verdict::Yield,
+            theirs if theirs == reached => Verdict::Tie,
+            _ => Verdict::Without,
+        }
+    }
+
+    /// Asks those of these nodes that were not asked lately.
+    fn ask<D>(&mut self, now: Moment, times: &Times, nodes: &[NodeId], out: &mut Vec<Action<D>>) {
+        let lately = |asked: &Moment| now.since(*asked) < 2 * times.answer_ns;
+        let due = |node: &&NodeId| !self.asked.get(*node).is_some_and(lately);
+        let due: BTreeSet<NodeId> = nodes.iter().filter(due).copied().collect();
+        if due.is_empty() {
+            return;
+        }
+        for node in &due {
+            self.asked.insert(*node, now);
+            self.answers.remove(node);
+        }
+        out.push(Action::Ask(due.into_iter().collect()));
+    }
+
+    /// The most members that nodes have which answered and all reach each other.
+    fn largest_side(&self, silent: &[NodeId]) -> usize {
+        let nodes: Vec<NodeId> = silent.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let reach = |one: NodeId, other: NodeId| {
+            one == other || self.answers.get(&one).is_some_and(|reaches| reaches.contains(&other))
+        };
+        // A group has three members, and a few more while some move.
+        let few = nodes.len().min(8);
+        let sides = (1u32..1 << few).map(|chosen| {
+            let side = || (0..few).filter(move |at| chosen & 1 << at != 0).map(|at| nodes[at]);
+            let stands = side().all(|one| self.runs(one) && side().all(|other| reach(one, other)));
+            let has = |node: &&NodeId| side().any(|one| one == **node);
+            if stands { silent.iter().filter(has).count() } else { 0 }
+        });
+        sides.max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMES: Times = Times { answer_ns: 100, ..Times::of_lease(1600) };
+
+    fn nodes(ids: &[u32]) -> Vec<NodeId> {
+        ids.iter().map(|id| NodeId(*id)).collect()
+    }
+
+    fn judge(silence: &mut Silence, now: u64, all: &[u32], silent: &[u32]) -> (Verdict, usize) {
+        let (all, silent) = (nodes(all), nodes(silent));
+        let mut out: Vec<Action<()>> = Vec::new();
+        let members = Members { all, silent };
+        (silence.judge(Moment(now), &TIMES, &members, &mut out), out.len())
+    }
+
+    fn answers(silence: &mut Silence, by: u32, reaches: &[u32]) {
+        silence.answered(NodeId(by), nodes(reaches).into_iter().collect());
+    }
+
+    #[test]
+    fn one_of_three_that_is_silent_is_excluded_and_not_asked() {
+        assert_eq!(judge(&mut Silence::default(), 0, &[1, 2, 3], &[3]), (Verdict::Without, 0));
+    }
+
+    #[test]
+    fn two_of_three_that_run_and_reach_each_other_are_yielded_to() {
+        let mut silence = Silence::default();
+        assert_eq!(judge(&mut silence, 0, &[1, 2, 3], &[2, 3]), (Verdict::Wait, 1));
+        answers(&mut silence, 2, &[3]);
+        assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]), (Verdict::Wait, 0));
+        answers(&mut silence, 3, &[2]);
+        assert_eq!(judge(&mut silence, 20, &[1, 2, 3], &[2, 3]), (Verdict::Yield, 0));
+    }
+
+    #[test]
+    fn two_of_three_that_do_not_reach_each_other_are_a_tie_each() {
+        let mut silence = Silence::default();
+        judge(&mut silence, 0, &[1, 2, 3], &[2, 3]);
+        answers(&mut silence, 2, &[3]);
+        answers(&mut silence, 3, &[]);
+        assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]).0, Verdict::Tie);
+    }
+
+    #[test]
+    fn those_that_do_not_answer_in_time_are_excluded() {
+        let mut silence = Silence::default();
+        assert_eq!(judge(&mut silence, 0, &[1, 2], &[2]), (Verdict::Wait, 1));
+        assert_eq!(judge(&mut silence, 99, &[1, 2], &[2]), (Verdict::Wait, 0));
+        assert_eq!(judge(&mut silence, 100, &[1, 2], &[2]), (Verdict::Without, 0));
+        // Its answer comes late: it is asked again when the old one is no more worth anything.
+        answers(&mut silence, 2, &[]);
+        assert_eq!(judge(&mut silence, 150, &[1, 2], &[2]), (Verdict::Tie, 0));
+        assert_eq!(judge(&mut silence, 200, &[1, 2], &[2]), (Verdict::Wait, 1));
+    }
+
+    #[test]
+    fn an_answer_that_was_not_asked_for_is_not_taken() {
+        let mut silence = Silence::default();
+        answers(&mut silence, 2, &[3]);
+        assert_eq!(judge(&mut silence, 0, &[1, 2], &[2]), (Verdict::Wait, 1));
+        answers(&mut silence, 3, &[2]);
+        assert_eq!(judge(&mut silence, 100, &[1, 2], &[2]).0, Verdict::Without);
+    }
+}
