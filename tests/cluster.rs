@@ -377,6 +377,37 @@ fn faults_on_purpose_are_survived() {
     writers.join().check(&cluster.addresses(), "disk");
 }
 
+/// Volumes take what they have and their logs, and no reserve: as many as a device promises room for can all be written full at
+/// the same time, grown ones too, and none of them is refused anything.
+#[test]
+fn a_device_is_promised_to_many_small_volumes() {
+    const VOLUMES: usize = 5;
+    let cluster = Cluster::start(1);
+    let names: Vec<String> = (0..VOLUMES).map(|number| format!("disk-{number}")).collect();
+    for name in &names {
+        // The device has room for 896 MiB of data and logs.
+        cluster.loadline(&["volume", "create", name, "--size", "100MiB", "--copies", "1", "--log", "32MiB"]);
+        cluster.loadline(&["volume", "attach", name]);
+    }
+    let devices = cluster.loadline(&["device", "list", "--json"]);
+    let devices: serde_json::Value = serde_json::from_str(&devices).expect("it is JSON");
+    let promised = devices[0]["promised"].as_u64().expect("it is a number") >> 20;
+    assert!((132 * VOLUMES as u64..140 * VOLUMES as u64).contains(&promised), "{promised} MiB");
+    cluster.loadline(&["volume", "resize", &names[0], "--size", "240MiB"]);
+    std::thread::scope(|scope| {
+        for (number, name) in names.iter().enumerate() {
+            let addresses = cluster.addresses();
+            scope.spawn(move || {
+                let mib = if number == 0 { 240 } else { 100 };
+                let mut filler = nodes::client::Filler::new(&addresses, name);
+                (0..mib)
+                    .for_each(|at| filler.write(at).unwrap_or_else(|e| panic!("MiB {at} of {name}: {e}")));
+                filler.check(mib);
+            });
+        }
+    });
+}
+
 #[test]
 fn every_byte_that_a_device_promises_can_be_written() {
     let cluster = Cluster::start(1);

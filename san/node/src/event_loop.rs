@@ -72,6 +72,7 @@ use peer::Outgoing;
 use served::Served;
 use unread::Told;
 
+pub(crate) use served::MOST_EXTENTS;
 pub use served::most_in_flight;
 
 /// The key of what wakes the loop.

@@ -96,6 +96,8 @@ pub(crate) struct State {
     /// Nodes that the loops know.
     peers: BTreeSet<u32>,
     replicas: BTreeSet<u64>,
+    /// Extents of its volume that each open replica was opened with, or resized to.
+    sizes: BTreeMap<u64, u64>,
     /// Devices with which something is being done.
     busy: BTreeSet<u32>,
     /// Replicas that could not be opened, when, and why.

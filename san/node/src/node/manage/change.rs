@@ -15,7 +15,7 @@ use super::volumes::{blocks_of, devices, new_replica, unknown_node};
 use super::{ManageError, room};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
-use crate::node::Node;
+use crate::node::{LOOK, Node};
 
 /// A size that a volume is to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -87,31 +87,40 @@ impl Node {
         let ids: Vec<u64> = planned.iter().flatten().map(|(replica, _)| replica.0).collect();
         let made = self.made(|_| ids.clone()).await;
         if let Err(why) = made {
+            self.grows_no_more(id, blocks).await?;
             self.drop_replicas(ids).await?;
             return Err(why);
         }
+        // Nodes read the configuration, and their stores count with the new size, before anything is written there.
+        tokio::time::sleep(2 * LOOK).await;
         if let Err(why) = self.ordered(id, Order::Grow { blocks, added: planned }).await {
             // Where it is not known, they may be members.
             if !matches!(why, ManageError::TimedOut(_) | ManageError::Order(OrderError::Superseded)) {
+                self.grows_no_more(id, blocks).await?;
                 self.drop_replicas(ids).await?;
             }
             return Err(why);
         }
-        self.config()
-            .call(move |store| {
-                for _ in 0..16 {
-                    let catalog = Catalog::read(store)?;
-                    let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
-                    let next = Volume { blocks: volume.blocks.max(blocks), ..volume.clone() };
-                    if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
-                        return Ok(());
-                    }
-                }
-                Err(ConfigError::Contended)
-            })
-            .await?;
         self.look_soon();
         Ok(())
+    }
+
+    /// A volume that was to grow to so many blocks did not: what it was promised is free again.
+    async fn grows_no_more(&self, id: u64, blocks: u64) -> Result<(), ManageError> {
+        let taken_back = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
+                let record = catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+                let Some(record) = record.filter(|_| volume.blocks == blocks) else { return Ok(()) };
+                let next = Volume { blocks: record.blocks, ..volume.clone() };
+                if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
+                    return Ok(());
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        Ok(taken_back.await?)
     }
 
     /// These replicas are not needed: their nodes remove them.
@@ -157,8 +166,14 @@ impl Node {
                     Ok(devices) => devices,
                     Err(why) => return Ok(Err(why)),
                 };
+                // From here on the room is promised, and nodes count with it. Not if the volume is deleted at the same time.
+                let larger = Volume { blocks: volume.blocks.max(blocks), ..volume.clone() };
+                let grows = change(format!("volume/{id}"), Some(*version), &larger);
                 if groups.is_empty() {
-                    return Ok(Ok(Vec::new()));
+                    if store.commit(&[grows])? {
+                        return Ok(Ok(Vec::new()));
+                    }
+                    continue;
                 }
                 let log = volume.log_bytes;
                 let of = |index| layout.blocks_in(GroupIndex(index), blocks);
@@ -169,8 +184,7 @@ impl Node {
                     Err(why) => return Ok(Err(ManageError::from(why))),
                 };
                 let (mut ids, take) = catalog.take_ids(placed.iter().map(Vec::len).sum::<usize>() as u64);
-                // Not if it is deleted at the same time.
-                let mut changes = vec![take, change(format!("volume/{id}"), Some(*version), volume)];
+                let mut changes = vec![take, grows];
                 let mut planned = Vec::new();
                 for (group, devices) in groups.clone().zip(&placed) {
                     let mut of_group = Vec::new();

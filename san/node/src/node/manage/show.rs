@@ -263,7 +263,7 @@ impl Node {
         };
         VolumeView {
             name: volume.name.clone(),
-            bytes: volume.blocks * BLOCK,
+            bytes: record.as_ref().map_or(volume.blocks, |record| record.blocks) * BLOCK,
             copies: volume.copies,
             stripes: volume.stripes,
             health,
