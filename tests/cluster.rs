@@ -520,7 +520,7 @@ fn copies_move_while_they_are_used() {
     cluster.loadline(&["node", "remove", "node-3"]);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     let (code, text) = cluster.try_loadline(&["node", "drain", "node-4"]);
-    assert!(code == 1 && text.contains("copies stay") && text.contains("failure domain"), "{text}");
+    assert!(code == 1 && text.contains("copies stay") && text.contains("has no other copy"), "{text}");
     cluster.loadline(&["node", "drain", "node-4", "--stop"]);
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses()[1..], "disk");
@@ -642,8 +642,31 @@ fn what_cannot_be_is_said_and_nothing_changes() {
         &["volume", "create", "disk", "--size", "1GiB", "--copies", "3"],
         "add a node, or ask for fewer copies",
     );
-    refused(&["volume", "create", "disk", "--size", "100TiB"], "add a device, or make the volume smaller");
-    refused(&["volume", "create", "a/b", "--size", "1MiB"], "cannot be a name");
+    // In bytes, for the whole volume, with what is log, and what each device has free.
+    for part in [
+        "each of its copies (2) needs 1.59TiB, in 100 pieces of at most 16.3GiB: 1.56TiB of data, 25GiB of logs",
+        "evice 3 of node-1 has 896MiB of 896MiB free",
+        "evice 4 of node-2 has 896MiB of 896MiB free",
+        "add a device, make the volume smaller",
+    ] {
+        refused(&["volume", "create", "disk", "--size", "1600GiB"], part);
+    }
+    refused(&["volume", "create", "disk", "--size", "1MiB", "--log", "1MiB"], "a log of 1MiB is too small");
+    for copies in ["0", "4", "255"] {
+        let why = format!("{copies} copies are not possible: a volume has 1 to 3");
+        refused(&["volume", "create", "disk", "--size", "1MiB", "--copies", copies], &why);
+    }
+    let body = r#"{"name": "disk", "bytes": 4096, "copies": 4}"#;
+    let (status, answer) = cluster.request(1, "POST", "/v1/volumes", body);
+    assert!(status == 400 && answer.contains("\"wrong\""), "{status} {answer}");
+    for name in ["a/b", "..", ".x", "-x", "--help"] {
+        refused(&["volume", "create", "--size", "1MiB", "--", name], "cannot be a name");
+        let why = "cannot be a name";
+        let (folder, file) = (cluster.folder().join("other"), cluster.folder().join("cluster.db"));
+        let (folder, file) = (folder.to_str().expect("it is text"), file.to_str().expect("it is text"));
+        let name = format!("--name={name}");
+        refused(&["san", "join", file, &name, "--folder", folder, "--address", "127.0.0.1"], why);
+    }
     refused(&["volume", "attach", "disk"], "there is no volume disk; there are none");
     cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
     refused(&["volume", "create", "disk", "--size", "16MiB"], "there is a volume disk already");

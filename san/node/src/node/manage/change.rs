@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_base::units::ByteSize;
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
 use loadline_san_core::placement::{Device as Place, place};
@@ -11,6 +12,7 @@ use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::no_room::{self, Wanted};
 use super::volumes::{blocks_of, devices, new_replica, unknown_node};
 use super::{ManageError, room};
 use crate::config::ConfigError;
@@ -74,9 +76,9 @@ impl Node {
         let blocks = resize.bytes.div_ceil(BLOCK);
         if blocks <= record.blocks {
             return Err(ManageError::Wrong(format!(
-                "volume {name} has {} bytes, and cannot have {}: a volume only grows",
-                record.blocks * BLOCK,
-                resize.bytes
+                "volume {name} has {}, and cannot have {}: a volume only grows",
+                ByteSize(record.blocks * BLOCK),
+                ByteSize(resize.bytes)
             )));
         }
         let layout = record.layout;
@@ -176,12 +178,18 @@ impl Node {
                     continue;
                 }
                 let log = volume.log_bytes;
-                let of = |index| layout.blocks_in(GroupIndex(index), blocks);
+                let of_groups: Vec<u64> =
+                    groups.clone().map(|index| layout.blocks_in(GroupIndex(index), blocks)).collect();
                 let sizes: Vec<u64> =
-                    groups.clone().map(|index| room::need_anywhere(&catalog, of(index), log)).collect();
+                    of_groups.iter().map(|blocks| room::need_anywhere(&catalog, *blocks, log)).collect();
                 let placed = match place(&devices, &sizes, volume.copies as usize, Some(at)) {
                     Ok(placed) => placed,
-                    Err(why) => return Ok(Err(ManageError::from(why))),
+                    Err(why) => {
+                        let copies = volume.copies as usize;
+                        let wanted =
+                            Wanted { name: &volume.name, copies, groups: &of_groups, log_bytes: log };
+                        return Ok(Err(no_room::of_volume(why, &catalog, &devices, wanted)));
+                    }
                 };
                 let (mut ids, take) = catalog.take_ids(placed.iter().map(Vec::len).sum::<usize>() as u64);
                 let mut changes = vec![take, grows];
@@ -279,12 +287,12 @@ fn with_growth(
         let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
         let free = place.capacity.saturating_sub(place.promised);
         if more > free {
-            return Err(ManageError::Wrong(format!(
-                "device {} has a copy that would take {} bytes more, and {} are free there: add a device and let the copy move \
-                 to it, or make the volume grow less",
+            return Err(ManageError::NoRoom(format!(
+                "device {} has a copy that would take {} more, and {} are free there: add a device and let the copy move to it, \
+                 or make the volume grow less",
                 replica.device,
-                more * BLOCK,
-                free * BLOCK
+                no_room::size(more * BLOCK),
+                no_room::size(free * BLOCK)
             )));
         }
         place.promised += more;

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, Layout};
-use loadline_san_core::placement::{self, DeviceId, Domain, place};
+use loadline_san_core::placement::{self, DeviceId, Domain, MOST_COPIES, place};
 use loadline_san_core::record::{Group, Record, State as RecordState};
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::no_room::{self, Wanted};
 use super::{ManageError, listed, room};
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::service::{record_change, record_key};
@@ -35,7 +36,7 @@ const SERVED: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
-    /// Its name: letters, digits, `-`, `_` and `.`.
+    /// Its name: 1 to 64 letters, digits, `-`, `_` and `.`; it does not begin with `-` or `.`.
     pub name: String,
     /// Bytes.
     pub bytes: u64,
@@ -74,12 +75,9 @@ pub struct Use {
 impl Node {
     /// Makes a volume. It is not attached.
     pub async fn create_volume(&self, wanted: CreateVolume) -> Result<(), ManageError> {
-        let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if wanted.name.is_empty() || wanted.name.len() > 64 || !wanted.name.chars().all(fine) {
-            return Err(ManageError::Wrong(format!(
-                "'{}' cannot be a name: 1 to 64 letters, digits, '-', '_' and '.' can",
-                wanted.name
-            )));
+        crate::name::check(&wanted.name).map_err(ManageError::Wrong)?;
+        if !(1..=MOST_COPIES).contains(&(wanted.copies as usize)) {
+            return Err(no_room::wrong_copies(wanted.copies as usize));
         }
         let blocks = wanted.bytes.div_ceil(BLOCK);
         let layout =
@@ -91,7 +89,9 @@ impl Node {
         let log_bytes = wanted.log_bytes.unwrap_or(LOG);
         if log_bytes < LEAST_LOG {
             return Err(ManageError::Wrong(format!(
-                "a log of {log_bytes} bytes is too small: a replica needs {LEAST_LOG}, for what is in flight"
+                "a log of {} is too small: a replica needs {}, for what is in flight",
+                no_room::size(log_bytes),
+                no_room::size(LEAST_LOG)
             )));
         }
         self.refresh().await?;
@@ -184,7 +184,11 @@ impl Node {
                     sizes.iter().map(|size| room::need_anywhere(&catalog, *size, log_bytes)).collect();
                 let placed = match place(&devices, &needed, wanted.copies as usize, at) {
                     Ok(placed) => placed,
-                    Err(why) => return Ok(Err(why.into())),
+                    Err(why) => {
+                        let (name, copies) = (wanted.name.as_str(), wanted.copies as usize);
+                        let wanted = Wanted { name, copies, groups: &sizes, log_bytes };
+                        return Ok(Err(no_room::of_volume(why, &catalog, &devices, wanted)));
+                    }
                 };
                 let count = placed.iter().map(Vec::len).sum::<usize>() as u64;
                 let (ids, take_ids) = catalog.take_ids(count + 1);
