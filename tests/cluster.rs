@@ -110,7 +110,7 @@ fn two_of_three_nodes_die_at_once_and_come_back_in_any_order() {
         .map_or(7, |now| now.as_nanos() as u64);
     println!("seed {seed}");
     let mut cluster = Cluster::start(3);
-    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "3"]);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "3", "--least", "1"]);
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&cluster.addresses(), "disk", 3, stop.clone());
@@ -134,6 +134,48 @@ fn two_of_three_nodes_die_at_once_and_come_back_in_any_order() {
     }
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses(), "disk");
+}
+
+/// With fewer copies in sync than its policy asks for, a volume takes no new writes, says so, and reads go on.
+#[test]
+fn writes_wait_while_fewer_copies_are_in_sync_than_the_policy_asks_for() {
+    let mut cluster = Cluster::start(3);
+    for (copies, least) in [("3", "0"), ("3", "4"), ("2", "3"), ("1", "2")] {
+        let create = ["volume", "create", "x", "--size", "1MiB", "--copies", copies, "--least", least];
+        let (code, text) = cluster.try_loadline(&create);
+        assert!(code == 2 && text.contains(&format!("it can be 1 to {copies}")), "{code}: {text}");
+    }
+    for (copies, least) in [("1", "1"), ("2", "1"), ("3", "2")] {
+        let name = format!("disk-{copies}");
+        cluster
+            .loadline(&["volume", "create", &name, "--size", "4MiB", "--copies", copies, "--log", "32MiB"]);
+        let shown = cluster.loadline(&["volume", "show", &name]);
+        assert!(shown.contains(&format!("writes need {least}")), "{shown}");
+    }
+    cluster.loadline(&["volume", "attach", "disk-3", "--node", "node-1"]);
+    let addresses = cluster.addresses();
+    let mut filler = client::Filler::new(&addresses[..1], "disk-3");
+    filler.write(0).expect("three copies are in sync");
+    cluster.kill(2);
+    filler.write(1).expect("two copies are in sync");
+    cluster.kill(3);
+    cluster.wait_until("disk-3", "waiting", Duration::from_secs(10));
+    let shown = cluster.loadline(&["volume", "show", "disk-3"]);
+    assert!(shown.contains("writes wait: 1 of 3 copies in sync, policy asks for 2; reads go on"), "{shown}");
+    let (code, text) = cluster.try_loadline(&["san", "status"]);
+    assert!(code == 1 && text.contains("writes wait: 1 of 3"), "{code}: {text}");
+    filler.check_from(0, 2);
+    // Its client waits for longer than this, and the write is carried out when a second copy is in sync again.
+    let begun = Instant::now();
+    let mut writer = client::Filler::new(&addresses[..1], "disk-3");
+    std::thread::scope(|scope| {
+        let write = scope.spawn(move || writer.write(3).map(|()| begun.elapsed()));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!write.is_finished(), "no write is carried out with one copy");
+        cluster.start_node(2);
+        let took = write.join().expect("it ends").expect("it is written");
+        assert!(took > Duration::from_secs(1), "{took:?}");
+    });
 }
 
 /// An owner that is stopped for longer than its lease finds another in its place when it goes on.

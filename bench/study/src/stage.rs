@@ -257,6 +257,7 @@ pub(crate) fn volumes_of(
         name: format!("{of_policy}{}-{disk}", worker.id.0.replace('/', "-")),
         size,
         copies: san.copies(),
+        least: san.least,
         stripes: san.stripes.unwrap_or(1),
         log: san.log,
         node: worker.node.clone(),

@@ -42,6 +42,10 @@ pub struct CreateVolume {
     pub bytes: u64,
     /// Copies, 1 to 3.
     pub copies: u32,
+    /// Copies that must be in sync for a write to begin, 1 to `copies`; otherwise writes wait, and reads go on. If it is left
+    /// out: 2 of 3, 1 of 2, 1 of 1.
+    #[serde(default)]
+    pub least: Option<u32>,
     /// Stripes, 1 to 12.
     #[serde(default = "one")]
     pub stripes: u32,
@@ -79,6 +83,15 @@ impl Node {
         if !(1..=MOST_COPIES).contains(&(wanted.copies as usize)) {
             return Err(no_room::wrong_copies(wanted.copies as usize));
         }
+        let least = wanted.least.unwrap_or(wanted.copies.div_ceil(2));
+        if !(1..=wanted.copies).contains(&least) {
+            return Err(ManageError::Wrong(format!(
+                "writes cannot need {least} copies in sync: of a volume with {} it can be 1 to {}",
+                if wanted.copies == 1 { "1 copy".into() } else { format!("{} copies", wanted.copies) },
+                wanted.copies
+            )));
+        }
+        let wanted = CreateVolume { least: Some(least), ..wanted };
         let blocks = wanted.bytes.div_ceil(BLOCK);
         let layout =
             Layout::new(wanted.stripes, UNIT, GROUP).map_err(|why| ManageError::Wrong(why.to_string()))?;
@@ -195,6 +208,7 @@ impl Node {
                 let volume = Volume {
                     name: wanted.name.clone(),
                     copies: wanted.copies,
+                    least: wanted.least.unwrap_or(1),
                     stripes: layout.stripes(),
                     unit_blocks: UNIT,
                     group_blocks: GROUP,
@@ -487,7 +501,7 @@ fn make_record(
         lease_ns: volume.lease_ms * 1_000_000,
         blocks,
         layout,
-        least: 1,
+        least: volume.least,
         homes: BTreeMap::new(),
         groups: vec![Group::default(); groups as usize],
     };
