@@ -110,7 +110,7 @@ fn two_of_three_nodes_die_at_once_and_come_back_in_any_order() {
         .map_or(7, |now| now.as_nanos() as u64);
     println!("seed {seed}");
     let mut cluster = Cluster::start(3);
-    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "3"]);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "3", "--least", "1"]);
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&cluster.addresses(), "disk", 3, stop.clone());
@@ -134,6 +134,48 @@ fn two_of_three_nodes_die_at_once_and_come_back_in_any_order() {
     }
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses(), "disk");
+}
+
+/// With fewer copies in sync than its policy asks for, a volume takes no new writes, says so, and reads go on.
+#[test]
+fn writes_wait_while_fewer_copies_are_in_sync_than_the_policy_asks_for() {
+    let mut cluster = Cluster::start(3);
+    for (copies, least) in [("3", "0"), ("3", "4"), ("2", "3"), ("1", "2")] {
+        let create = ["volume", "create", "x", "--size", "1MiB", "--copies", copies, "--least", least];
+        let (code, text) = cluster.try_loadline(&create);
+        assert!(code == 2 && text.contains(&format!("it can be 1 to {copies}")), "{code}: {text}");
+    }
+    for (copies, least) in [("1", "1"), ("2", "1"), ("3", "2")] {
+        let name = format!("disk-{copies}");
+        cluster
+            .loadline(&["volume", "create", &name, "--size", "4MiB", "--copies", copies, "--log", "32MiB"]);
+        let shown = cluster.loadline(&["volume", "show", &name]);
+        assert!(shown.contains(&format!("writes need {least}")), "{shown}");
+    }
+    cluster.loadline(&["volume", "attach", "disk-3", "--node", "node-1"]);
+    let addresses = cluster.addresses();
+    let mut filler = client::Filler::new(&addresses[..1], "disk-3");
+    filler.write(0).expect("three copies are in sync");
+    cluster.kill(2);
+    filler.write(1).expect("two copies are in sync");
+    cluster.kill(3);
+    cluster.wait_until("disk-3", "waiting", Duration::from_secs(10));
+    let shown = cluster.loadline(&["volume", "show", "disk-3"]);
+    assert!(shown.contains("writes wait: 1 of 3 copies in sync, policy asks for 2; reads go on"), "{shown}");
+    let (code, text) = cluster.try_loadline(&["san", "status"]);
+    assert!(code == 1 && text.contains("writes wait: 1 of 3"), "{code}: {text}");
+    filler.check_from(0, 2);
+    // Its client waits for longer than this, and the write is carried out when a second copy is in sync again.
+    let begun = Instant::now();
+    let mut writer = client::Filler::new(&addresses[..1], "disk-3");
+    std::thread::scope(|scope| {
+        let write = scope.spawn(move || writer.write(3).map(|()| begun.elapsed()));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!write.is_finished(), "no write is carried out with one copy");
+        cluster.start_node(2);
+        let took = write.join().expect("it ends").expect("it is written");
+        assert!(took > Duration::from_secs(1), "{took:?}");
+    });
 }
 
 /// An owner that is stopped for longer than its lease finds another in its place when it goes on.
@@ -329,6 +371,32 @@ fn the_api_is_as_it_is_described() {
     let (status, answer) =
         cluster.request(1, "POST", "/v1/test-faults", r#"{"fault": "fail_device", "device": 2}"#);
     assert!(status == 400 && answer.contains("on purpose"), "they are off: {answer}");
+    // What is no request of the API is answered as JSON too.
+    let long = format!("/v1/volumes/{}", "x".repeat(10_000));
+    let volume = r#"{"name": "x", "bytes": -1, "copies": 2}"#;
+    for (method, path, body, expected) in [
+        ("PUT", "/v1/volumes", "{}", 405),
+        ("POST", "/v1/status", "{}", 405),
+        ("OPTIONS", "/v1/nodes/node-1", "", 405),
+        ("GET", long.as_str(), "", 414),
+        ("GET", "/v1/volumes/%ff", "", 400),
+        ("POST", "/v1/devices/x/replace", "{}", 400),
+        ("POST", "/v1/devices/99999999999/replace", "{}", 400),
+        ("GET", "/", "", 404),
+        ("GET", "/v1/volumes/", "", 404),
+        ("GET", "/v1/volumes/%2e%2e", "", 404),
+        ("POST", "/v1/volumes", "", 400),
+        ("POST", "/v1/volumes", "null", 400),
+        ("POST", "/v1/volumes", volume, 400),
+        ("POST", "/v1/volumes", &"[".repeat(3 << 20), 400),
+    ] {
+        let (status, answer) = cluster.request(1, method, path, body);
+        let path = &path[..path.len().min(40)];
+        assert_eq!(status, expected, "{method} {path}: {answer}");
+        let fault: serde_json::Value =
+            serde_json::from_str(&answer).unwrap_or_else(|why| panic!("{method} {path}: {why}: {answer}"));
+        assert!(fault["message"].is_string() && fault["kind"].is_string(), "{method} {path}: {answer}");
+    }
 }
 
 /// Faults on purpose: a device that is slow, one that fails, a node that is not heard.
@@ -375,6 +443,37 @@ fn faults_on_purpose_are_survived() {
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses(), "disk");
+}
+
+/// Volumes take what they have and their logs, and no reserve: as many as a device promises room for can all be written full at
+/// the same time, grown ones too, and none of them is refused anything.
+#[test]
+fn a_device_is_promised_to_many_small_volumes() {
+    const VOLUMES: usize = 5;
+    let cluster = Cluster::start(1);
+    let names: Vec<String> = (0..VOLUMES).map(|number| format!("disk-{number}")).collect();
+    for name in &names {
+        // The device has room for 896 MiB of data and logs.
+        cluster.loadline(&["volume", "create", name, "--size", "100MiB", "--copies", "1", "--log", "32MiB"]);
+        cluster.loadline(&["volume", "attach", name]);
+    }
+    let devices = cluster.loadline(&["device", "list", "--json"]);
+    let devices: serde_json::Value = serde_json::from_str(&devices).expect("it is JSON");
+    let promised = devices[0]["promised"].as_u64().expect("it is a number") >> 20;
+    assert!((132 * VOLUMES as u64..140 * VOLUMES as u64).contains(&promised), "{promised} MiB");
+    cluster.loadline(&["volume", "resize", &names[0], "--size", "240MiB"]);
+    std::thread::scope(|scope| {
+        for (number, name) in names.iter().enumerate() {
+            let addresses = cluster.addresses();
+            scope.spawn(move || {
+                let mib = if number == 0 { 240 } else { 100 };
+                let mut filler = nodes::client::Filler::new(&addresses, name);
+                (0..mib)
+                    .for_each(|at| filler.write(at).unwrap_or_else(|e| panic!("MiB {at} of {name}: {e}")));
+                filler.check(mib);
+            });
+        }
+    });
 }
 
 #[test]
@@ -489,7 +588,7 @@ fn copies_move_while_they_are_used() {
     cluster.loadline(&["node", "remove", "node-3"]);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     let (code, text) = cluster.try_loadline(&["node", "drain", "node-4"]);
-    assert!(code == 1 && text.contains("copies stay") && text.contains("failure domain"), "{text}");
+    assert!(code == 1 && text.contains("copies stay") && text.contains("has no other copy"), "{text}");
     cluster.loadline(&["node", "drain", "node-4", "--stop"]);
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses()[1..], "disk");
@@ -611,8 +710,31 @@ fn what_cannot_be_is_said_and_nothing_changes() {
         &["volume", "create", "disk", "--size", "1GiB", "--copies", "3"],
         "add a node, or ask for fewer copies",
     );
-    refused(&["volume", "create", "disk", "--size", "100TiB"], "add a device, or make the volume smaller");
-    refused(&["volume", "create", "a/b", "--size", "1MiB"], "cannot be a name");
+    // In bytes, for the whole volume, with what is log, and what each device has free.
+    for part in [
+        "each of its copies (2) needs 1.59TiB, in 100 pieces of at most 16.3GiB: 1.56TiB of data, 25GiB of logs",
+        "evice 3 of node-1 has 894MiB of 894MiB free",
+        "evice 4 of node-2 has 894MiB of 894MiB free",
+        "add a device, make the volume smaller",
+    ] {
+        refused(&["volume", "create", "disk", "--size", "1600GiB"], part);
+    }
+    refused(&["volume", "create", "disk", "--size", "1MiB", "--log", "1MiB"], "a log of 1MiB is too small");
+    for copies in ["0", "4", "255"] {
+        let why = format!("{copies} copies are not possible: a volume has 1 to 3");
+        refused(&["volume", "create", "disk", "--size", "1MiB", "--copies", copies], &why);
+    }
+    let body = r#"{"name": "disk", "bytes": 4096, "copies": 4}"#;
+    let (status, answer) = cluster.request(1, "POST", "/v1/volumes", body);
+    assert!(status == 400 && answer.contains("\"wrong\""), "{status} {answer}");
+    for name in ["a/b", "..", ".x", "-x", "--help"] {
+        refused(&["volume", "create", "--size", "1MiB", "--", name], "cannot be a name");
+        let why = "cannot be a name";
+        let (folder, file) = (cluster.folder().join("other"), cluster.folder().join("cluster.db"));
+        let (folder, file) = (folder.to_str().expect("it is text"), file.to_str().expect("it is text"));
+        let name = format!("--name={name}");
+        refused(&["san", "join", file, &name, "--folder", folder, "--address", "127.0.0.1"], why);
+    }
     refused(&["volume", "attach", "disk"], "there is no volume disk; there are none");
     cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
     refused(&["volume", "create", "disk", "--size", "16MiB"], "there is a volume disk already");

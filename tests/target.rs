@@ -30,6 +30,7 @@ fn volume(number: u32) -> VolumeSpec {
         name: format!("disk-{number}"),
         size: ByteSize(32 << 20),
         copies: 2,
+        least: None,
         stripes: 1,
         log: None,
         node: format!("node-{number}"),

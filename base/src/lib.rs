@@ -10,6 +10,7 @@
 //! | [`crc`] | the one checksum of data |
 //! | [`ring`] | the one io_uring wrapper |
 //! | [`spin`] | looking for what completes before sleeping |
+//! | [`limits`] | limits of the process, raised and named |
 //! | [`nbd`] | what the NBD protocol calls its parts |
 
 pub mod buffer;
@@ -17,6 +18,7 @@ pub mod clock;
 pub mod crc;
 pub mod figures;
 pub mod histogram;
+pub mod limits;
 pub mod nbd;
 pub mod ring;
 pub mod spin;

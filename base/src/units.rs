@@ -46,6 +46,27 @@ impl ByteSize {
 
 const BYTE_SIZE: &str = "a size: write 512, 4K, 4KiB, 64M, 10GiB (binary) or 10GB (decimal)";
 
+impl ByteSize {
+    /// The size for people, in the largest unit that it fills, with three digits: `136MiB`, `1.14TiB`, `512`. It is not exact.
+    pub fn rounded(self) -> String {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let Some((shift, unit)) = units.into_iter().find(|(shift, _)| self.0 >> shift != 0) else {
+            return self.0.to_string();
+        };
+        let value = self.0 as f64 / (1u64 << shift) as f64;
+        let digits = if value < 9.995 {
+            2
+        } else if value < 99.95 {
+            1
+        } else {
+            0
+        };
+        let text = format!("{value:.digits$}");
+        let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+        format!("{text}{unit}")
+    }
+}
+
 impl FromStr for ByteSize {
     type Err = UnitError;
 
@@ -351,6 +372,23 @@ mod tests {
         }
         for text in ["", "k", "4Q", "-4k", "99999999999T", "4k4k", "1e3"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_for_people_have_three_digits() {
+        for (bytes, text) in [
+            (0, "0"),
+            (512, "512"),
+            (4096, "4KiB"),
+            (142_082_048, "136MiB"),
+            (1536 << 10, "1.5MiB"),
+            (138_752 << 10, "136MiB"),
+            (1000 << 20, "1000MiB"),
+            (1_250_000_000_000, "1.14TiB"),
+            ((10 << 30) - 1, "10GiB"),
+        ] {
+            assert_eq!(ByteSize(bytes).rounded(), text);
         }
     }
 

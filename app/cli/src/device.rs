@@ -99,8 +99,8 @@ fn list(status: &StatusView) -> Exit {
             vec![
                 device.id.to_string(),
                 device.node.clone(),
-                ByteSize(device.bytes).to_string(),
-                ByteSize(device.promised).to_string(),
+                ByteSize(device.bytes).rounded(),
+                ByteSize(device.promised).rounded(),
                 device.replicas.to_string(),
                 device.path.clone(),
                 match (&device.fault, device.replaced_by) {

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
 
+use loadline_base::limits::STACK;
 use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 
@@ -24,7 +26,7 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
         return stop;
     }
     let set = Arc::clone(&stop);
-    std::thread::spawn(move || {
+    let waits = move || {
         while signals.wait().is_ok() {
             if set.swap(true, Ordering::Relaxed) {
                 made::remove_for_good();
@@ -32,7 +34,11 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
             }
             tell!("\nloadline: stopping (once more ends it at once)");
         }
-    });
+    };
+    // Without this thread the signals would be blocked for good.
+    if Builder::new().name("signals".into()).stack_size(STACK).spawn(waits).is_err() {
+        let _ = signals.thread_unblock();
+    }
     stop
 }
 

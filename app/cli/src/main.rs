@@ -10,6 +10,7 @@ mod doctor;
 mod exit;
 mod inspect;
 mod interrupt;
+mod limits;
 mod made;
 mod moves;
 mod node;
@@ -63,6 +64,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Err(exit) = limits::prepare() {
+        return exit.into();
+    }
+    done()
+}
+
+/// All but what has to come first, on as little stack as there may be.
+#[inline(never)]
+fn done() -> ExitCode {
     // clap prints usage errors itself and exits with 2, which is our code for them.
     let exit = match Cli::parse().command {
         Command::Doctor(args) => doctor::run(args),

@@ -121,6 +121,10 @@ struct Create {
     /// Copies, each on another node: 1 to 3.
     #[arg(long, default_value_t = 2)]
     copies: u32,
+    /// Copies that must be in sync for a write to begin: 1 to --copies. With fewer, writes wait and reads go on. By default 2 of
+    /// 3, 1 of 2, 1 of 1.
+    #[arg(long, value_name = "COPIES")]
+    least: Option<u32>,
     /// Groups that are written side by side: 1 to 12.
     #[arg(long, default_value_t = 1)]
     stripes: u32,
@@ -213,9 +217,10 @@ pub(crate) fn run(args: Args) -> Exit {
 }
 
 fn create(args: Create) -> Result<Exit, crate::client::Failed> {
-    let Create { name, size, copies, stripes, at, log, api } = args;
+    let Create { name, size, copies, least, stripes, at, log, api } = args;
     let log_bytes = log.map(ByteSize::bytes);
-    let wanted = CreateVolume { name: name.clone(), bytes: size.bytes(), copies, stripes, at, log_bytes };
+    let (bytes, name) = (size.bytes(), name.as_str());
+    let wanted = CreateVolume { name: name.to_owned(), bytes, copies, least, stripes, at, log_bytes };
     let (): () = api.post("/v1/volumes", wanted)?;
     say!("volume {name} is made; next: loadline volume attach {name}");
     Ok(Exit::Done)
@@ -253,7 +258,7 @@ fn show(volume: &VolumeView) -> Exit {
     say!("volume    {}", volume.name);
     say!("size      {}", ByteSize(volume.bytes));
     say!("state     {}", health(volume.health));
-    say!("copies    {} of {} in sync", volume.in_sync, volume.copies);
+    say!("copies    {} of {} in sync; writes need {}", volume.in_sync, volume.copies, volume.least);
     say!("stripes   {}", volume.stripes);
     say!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
     say!("owner     {}", volume.owner.as_deref().unwrap_or("-"));

@@ -1,6 +1,7 @@
 //! What this process may use: open files, locked memory, memory, CPU time.
 
 use loadline_base::figures::thousands;
+use loadline_base::units::ByteSize;
 use loadline_load::host::{Inventory, allowed_cpus, bound_cpus};
 use loadline_load::memory;
 use nix::sys::resource::{Resource, getrlimit};
@@ -12,6 +13,9 @@ use crate::root::Root;
 const OPEN_FILES: u64 = 4096;
 /// Locked memory for the buffers of a deep load, bytes: 1024 I/Os of 64 KiB.
 const LOCKED: u64 = 64 << 20;
+/// Stack of the main thread, and addresses of a process, bytes.
+const STACK: u64 = 8 << 20;
+const ADDRESSES: u64 = 4 << 30;
 /// Memory for a load or a node, bytes.
 const MEMORY: u64 = 1 << 30;
 /// With less than this, bytes, something is likely to be killed.
@@ -28,6 +32,12 @@ pub(crate) struct Limits {
     pub(crate) locked: u64,
     /// Whether that limit does not count (`CAP_IPC_LOCK`).
     pub(crate) may_lock_all: bool,
+    /// The stack of the main thread, the hard limit, bytes.
+    pub(crate) stack: u64,
+    /// Addresses of the process, the hard limit, bytes.
+    pub(crate) addresses: u64,
+    /// Bytes of a file that it writes, the hard limit.
+    pub(crate) file_size: u64,
     /// Memory that can be had, bytes.
     pub(crate) memory: u64,
     /// Whose limit that is.
@@ -51,6 +61,9 @@ impl Limits {
             open_files: limit(Resource::RLIMIT_NOFILE).1,
             locked: limit(Resource::RLIMIT_MEMLOCK).0,
             may_lock_all: (capabilities >> IPC_LOCK) & 1 == 1,
+            stack: limit(Resource::RLIMIT_STACK).1,
+            addresses: limit(Resource::RLIMIT_AS).1,
+            file_size: limit(Resource::RLIMIT_FSIZE).1,
             memory,
             memory_where,
             cpus: inventory.cpus,
@@ -61,7 +74,7 @@ impl Limits {
 
     /// Judges them.
     pub(crate) fn check(&self) -> Vec<Check> {
-        vec![self.open_files(), self.locked(), self.memory(), self.cpu_time()]
+        vec![self.open_files(), self.locked(), self.sizes(), self.memory(), self.cpu_time()]
     }
 
     fn open_files(&self) -> Check {
@@ -103,6 +116,36 @@ impl Limits {
                  LimitMEMLOCK=infinity; now, for one shell:",
             )
             .run("sudo prlimit --pid $$ --memlock=unlimited:unlimited")
+    }
+
+    /// Stack, addresses and file size: usually without a limit, and one that is too low ends a command.
+    fn sizes(&self) -> Check {
+        let name = "limit: sizes";
+        let size = |bytes| match bytes {
+            u64::MAX => "any".into(),
+            bytes => ByteSize(bytes).rounded(),
+        };
+        let found = format!(
+            "stack {}, addresses {}, files {}",
+            size(self.stack),
+            size(self.addresses),
+            size(self.file_size)
+        );
+        if self.stack < STACK || self.addresses < ADDRESSES {
+            return Check::bad(name, found)
+                .expected("8 MiB of stack and 4 GiB of addresses or more (the hard limits)")
+                .costs("commands, nodes and deep loads are refused")
+                .mend("raise them for the user in /etc/security/limits.conf (stack, as), or for a service with LimitSTACK= and LimitAS=; now, for one shell:")
+                .run("sudo prlimit --pid $$ --stack=unlimited:unlimited --as=unlimited:unlimited");
+        }
+        if self.file_size != u64::MAX {
+            return Check::note(name, found)
+                .expected("files of any size")
+                .costs("a test file or a device of a node that is a longer file is refused")
+                .mend("raise it for the user in /etc/security/limits.conf (fsize), or for a service with LimitFSIZE=infinity; now, for one shell:")
+                .run("sudo prlimit --pid $$ --fsize=unlimited:unlimited");
+        }
+        Check::ok(name, found)
     }
 
     fn memory(&self) -> Check {
@@ -162,6 +205,9 @@ mod tests {
         open_files: 524_288,
         locked: 64 << 20,
         may_lock_all: false,
+        stack: u64::MAX,
+        addresses: u64::MAX,
+        file_size: u64::MAX,
         memory: 8 << 30,
         memory_where: "on this host",
         cpus: 4,
@@ -175,21 +221,24 @@ mod tests {
 
     #[test]
     fn what_is_enough_is_fine() {
-        assert_eq!(severities(&FINE), [Ok; 4]);
+        assert_eq!(severities(&FINE), [Ok; 5]);
         let unlimited = Limits { open_files: u64::MAX, locked: u64::MAX, ..FINE };
-        assert_eq!(severities(&unlimited), [Ok; 4]);
+        assert_eq!(severities(&unlimited), [Ok; 5]);
     }
 
     #[test]
     fn each_limit_that_is_too_low_is_said() {
-        assert_eq!(severities(&Limits { open_files: 1024, ..FINE }), [Slow, Ok, Ok, Ok]);
-        assert_eq!(severities(&Limits { locked: 8 << 20, ..FINE }), [Ok, Slow, Ok, Ok]);
-        assert_eq!(severities(&Limits { locked: 8 << 20, may_lock_all: true, ..FINE }), [Ok; 4]);
-        assert_eq!(severities(&Limits { memory: 700 << 20, ..FINE }), [Ok, Ok, Slow, Ok]);
-        assert_eq!(severities(&Limits { memory: 100 << 20, ..FINE }), [Ok, Ok, Bad, Ok]);
-        assert_eq!(severities(&Limits { memory: u64::MAX, ..FINE }), [Ok, Ok, Note, Ok]);
-        assert_eq!(severities(&Limits { allowed: 1.5, ..FINE }), [Ok, Ok, Ok, Bad]);
-        assert_eq!(severities(&Limits { allowed: 2.0, bound: 2.0, ..FINE }), [Ok, Ok, Ok, Note]);
+        assert_eq!(severities(&Limits { open_files: 1024, ..FINE }), [Slow, Ok, Ok, Ok, Ok]);
+        assert_eq!(severities(&Limits { locked: 8 << 20, ..FINE }), [Ok, Slow, Ok, Ok, Ok]);
+        assert_eq!(severities(&Limits { locked: 8 << 20, may_lock_all: true, ..FINE }), [Ok; 5]);
+        assert_eq!(severities(&Limits { memory: 700 << 20, ..FINE }), [Ok, Ok, Ok, Slow, Ok]);
+        assert_eq!(severities(&Limits { memory: 100 << 20, ..FINE }), [Ok, Ok, Ok, Bad, Ok]);
+        assert_eq!(severities(&Limits { memory: u64::MAX, ..FINE }), [Ok, Ok, Ok, Note, Ok]);
+        assert_eq!(severities(&Limits { allowed: 1.5, ..FINE }), [Ok, Ok, Ok, Ok, Bad]);
+        assert_eq!(severities(&Limits { allowed: 2.0, bound: 2.0, ..FINE }), [Ok, Ok, Ok, Ok, Note]);
+        assert_eq!(severities(&Limits { stack: 1 << 20, ..FINE }), [Ok, Ok, Bad, Ok, Ok]);
+        assert_eq!(severities(&Limits { addresses: 1 << 30, ..FINE }), [Ok, Ok, Bad, Ok, Ok]);
+        assert_eq!(severities(&Limits { file_size: 1 << 40, ..FINE }), [Ok, Ok, Note, Ok, Ok]);
         let quota = Limits { allowed: 1.5, ..FINE }.cpu_time();
         assert!(quota.found.contains("1.50") && quota.run.is_some(), "{quota:?}");
     }

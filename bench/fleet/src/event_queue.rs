@@ -10,6 +10,7 @@ use std::sync::mpsc as std_mpsc;
 use std::thread;
 use std::time::Duration;
 
+use loadline_base::limits::STACK;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -44,7 +45,7 @@ impl EventQueue {
         let (items, to_deliver) = std_mpsc::sync_channel(EVENTS_WAITING + 1);
         let waiting = Arc::new(AtomicUsize::new(0));
         let counted = waiting.clone();
-        thread::Builder::new().name("fleet-events".into()).spawn(move || {
+        thread::Builder::new().name("fleet-events".into()).stack_size(STACK).spawn(move || {
             while let Ok(item) = to_deliver.recv() {
                 match item {
                     Item::Event(event) => {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
 use loadline_doctor::Examination;
 use loadline_load::VerifyReport;
@@ -117,6 +118,7 @@ impl Fleet {
         let (alive, wanted) = oneshot::channel();
         thread::Builder::new()
             .name("fleet".into())
+            .stack_size(STACK)
             .spawn(move || {
                 // Dropped when the thread ends, even by a panic.
                 let _ended = (_ends, _ends_async);

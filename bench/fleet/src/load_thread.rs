@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use loadline_base::clock::Nanos;
+use loadline_base::limits::STACK;
 use loadline_load::host::Inventory;
 use loadline_load::target::{check_room, make_file, remove_file};
 use loadline_load::{
@@ -64,7 +65,7 @@ impl LoadThread {
     pub(crate) fn start(ip: IpAddr) -> std::io::Result<LoadThread> {
         let (work, orders) = std_mpsc::sync_channel::<Given>(ORDERS_WAITING);
         let (reply, replies) = mpsc::channel(REPLIES_WAITING);
-        thread::Builder::new().name("load".into()).spawn(move || {
+        thread::Builder::new().name("load".into()).stack_size(STACK).spawn(move || {
             let mut state = State { prepared: None, ip, reply };
             while let Ok((task, work, stop)) = orders.recv() {
                 state.work(task, work, &stop);

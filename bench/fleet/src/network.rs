@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use loadline_base::limits::STACK;
 use loadline_measure::stats::median;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,13 +74,13 @@ pub(crate) fn listen(ip: IpAddr, key: Digits, stop: Arc<AtomicBool>) -> Result<S
                     let served = served.clone();
                     let answer = move || answer(stream, key, &served);
                     // A connection that no thread could be had for is closed, and the other end says so.
-                    let _ = thread::Builder::new().name("network".into()).spawn(answer);
+                    let _ = thread::Builder::new().name("network".into()).stack_size(STACK).spawn(answer);
                 }
                 _ => thread::sleep(LOOK_EVERY),
             }
         }
     };
-    thread::Builder::new().name("network".into()).spawn(serve).map_err(failed)?;
+    thread::Builder::new().name("network".into()).stack_size(STACK).spawn(serve).map_err(failed)?;
     Ok(address)
 }
 

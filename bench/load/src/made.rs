@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
+use crate::open::may_be_written;
 
 /// Which file a path led to when Loadline made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -82,6 +83,7 @@ pub fn check_room<'a>(files: impl IntoIterator<Item = (&'a Path, ByteSize)>) -> 
 /// exist. Refused if anything is there, or if the file system has no room for it once it is filled.
 pub fn make_file(path: &Path, size: ByteSize) -> Result<FileIdentity, LoadError> {
     let name = path.display();
+    may_be_written(&name.to_string(), size.0)?;
     check_room([(path, size)])?;
     let file =
         fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use loadline_base::limits;
 use loadline_base::units::ByteSize;
 use loadline_profile::Profile;
 use nix::errno::Errno;
@@ -131,6 +132,9 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
     } else {
         let aligned = if direct { direct::alignment(&file, &metadata) } else { None };
         direct = aligned.is_some();
+        if write {
+            may_be_written(&name, metadata.size())?;
+        }
         (ByteSize(metadata.size()), aligned.unwrap_or(1))
     };
     settle(&file, direct).map_err(|e| LoadError::failed(format!("{name} cannot be set up: {}", e.desc())))?;
@@ -249,6 +253,19 @@ fn check(path: &Path, name: &str, permission: &WritePermission, write: bool) -> 
         may_write(name, permission, kind.is_block_device())?;
     }
     Ok(metadata)
+}
+
+/// Refuses a file of so many bytes if this process may not write to all of it.
+pub(crate) fn may_be_written(name: &str, bytes: u64) -> Result<(), LoadError> {
+    match limits::file_size() {
+        Some(limit) if limit < bytes => Err(LoadError::usage(format!(
+            "{name} has {}, and this process may write files of {} only (RLIMIT_FSIZE): raise the limit (ulimit -f unlimited, \
+             or LimitFSIZE= of a service), or use a smaller file",
+            ByteSize(bytes).rounded(),
+            ByteSize(limit).rounded()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn in_use_error(name: &str, holder: &str) -> LoadError {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use loadline_base::limits::without_io_uring;
 use loadline_base::units::ByteSize;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_profile::Profile;
@@ -323,22 +324,22 @@ fn choose_engine(job: &Job, findings: &mut Vec<Finding>) -> Result<Chosen, LoadE
     if let Some(refused) = refused {
         if job.engine == Engine::IoUring {
             return Err(LoadError::usage(format!(
-                "io_uring is refused here ({refused}): allow it (sysctl kernel.io_uring_disabled=0; in a container, \
-                 a seccomp profile with io_uring), or use --engine auto or threads"
+                "io_uring is refused here ({refused}): {}; or use --engine auto or threads",
+                without_io_uring(&refused)
             )));
         }
         if let Some(disk) = nbd {
             return Err(LoadError::usage(format!(
-                "{}: a disk of an NBD server needs io_uring, which is refused here ({refused}): allow it (sysctl \
-                 kernel.io_uring_disabled=0; in a container, a seccomp profile with io_uring)",
-                disk.target
+                "{}: a disk of an NBD server needs io_uring, which is refused here ({refused}): {}",
+                disk.target,
+                without_io_uring(&refused)
             )));
         }
         findings.push(Finding::note(
             FindingKind::Fallback,
             "io_uring",
             format!("it is refused here ({refused}), so threads issue the I/O"),
-            "Threads cost more CPU for each I/O. Containers allow io_uring by their seccomp profile.",
+            format!("Threads cost more CPU for each I/O. To have io_uring: {}.", without_io_uring(&refused)),
         ));
     }
     if let (Engine::Threads, Some(disk)) = (job.engine, nbd) {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use loadline_base::limits::STACK;
 use nix::libc;
 use nix::sys::socket::{Shutdown, UnixAddr, getpeername, shutdown};
 use virtio_driver::{
@@ -199,7 +200,7 @@ fn try_connect(path: &Path, wanted: Wanted, descriptors: u16, until: Instant) ->
     std::fs::metadata(path)?;
     let (send, made) = mpsc::channel();
     let of_thread = PathBuf::from(path);
-    std::thread::Builder::new().name("vhost-connect".into()).spawn(move || {
+    std::thread::Builder::new().name("vhost-connect".into()).stack_size(STACK).spawn(move || {
         _ = send.send(connected(&of_thread, wanted, descriptors));
     })?;
     match made.recv_timeout(until.saturating_duration_since(Instant::now())) {

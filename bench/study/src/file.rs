@@ -165,6 +165,11 @@ pub struct SanSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3))]
     pub copies: Option<u32>,
+    /// Copies that must be in sync for a write to begin, 1 to `copies`; with fewer, writes wait. 2 of 3, 1 of 2 and 1 of 1 if nothing
+    /// is said: a study of three copies in which two nodes are gone at once needs 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3))]
+    pub least: Option<u32>,
     /// Stripes that each volume is cut into; 1 if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 12))]

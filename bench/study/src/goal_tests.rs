@@ -319,6 +319,8 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
     for (target, fleet, part) in [
         ("san = { copies = 2 }", "nodes = 1", "copies = 2, each on another node"),
         ("san = { copies = 4 }", four, "1 to 3 copies"),
+        ("san = { copies = 3, least = 4 }", four, "least = 4 of 3 copies"),
+        ("san = { least = 0 }", four, "1 to 2 are possible"),
         ("san = { stripes = 13 }", four, "1 to 12"),
         ("san = {}\ndevices = [\"/dev/x\"]", four, "san makes the disks"),
         ("san = { log = \"31MiB\" }", four, "32MiB is the least"),

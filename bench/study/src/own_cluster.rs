@@ -11,8 +11,6 @@ const LONGEST_OF_VOLUMES: usize = 40;
 /// The most that is written at once to any volume.
 const MOST_AT_ONCE: ByteSize = ByteSize(32 << 20);
 
-/// What each replica holds free for writes in flight, or as much as its data: bytes.
-const MOST_FREE: u64 = 512 << 20;
 /// What a device takes beside its replicas, bytes, and more than enough.
 const DEVICE_MORE: u64 = 128 << 20;
 
@@ -65,6 +63,12 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
         if !(1..=3).contains(&san.copies()) || san.copies() > nodes {
             return usage(format!(
                 "{what} san: copies = {}, each on another node, and there are {nodes} nodes: 1 to 3 copies are possible",
+                san.copies()
+            ));
+        }
+        if let Some(least) = san.least.filter(|least| !(1..=san.copies()).contains(least)) {
+            return usage(format!(
+                "{what} san: least = {least} of {} copies: 1 to {0} are possible",
                 san.copies()
             ));
         }
@@ -142,7 +146,7 @@ pub(crate) fn plan(study: &Study) -> Option<ClusterPlan> {
             u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
         let share = replicas.div_ceil(u64::from(nodes)).saturating_add(1);
         let size = fleet.file_size().0.div_ceil(stripes);
-        let each = size.saturating_add(size.min(MOST_FREE)).saturating_add(san.log().0);
+        let each = size.saturating_add(san.log().0);
         on_each = on_each.saturating_add(share);
         bytes = bytes.saturating_add(share.saturating_mul(each));
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
 use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::Target;
@@ -68,7 +69,7 @@ impl Stage {
         let is_over = leave.clone();
         // Nodes end with the thread that has started them.
         let (ends, ended) = mpsc::channel::<()>();
-        let thread = std::thread::Builder::new().name("cluster".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("cluster".into()).stack_size(STACK).spawn(move || {
             // Dropped when the thread ends, even by a panic.
             let _ends = ends;
             let found = match (own, external) {
@@ -257,6 +258,7 @@ pub(crate) fn volumes_of(
         name: format!("{of_policy}{}-{disk}", worker.id.0.replace('/', "-")),
         size,
         copies: san.copies(),
+        least: san.least,
         stripes: san.stripes.unwrap_or(1),
         log: san.log,
         node: worker.node.clone(),

@@ -81,6 +81,8 @@ pub(crate) struct CreateVolume<'a> {
     pub(crate) name: &'a str,
     pub(crate) bytes: u64,
     pub(crate) copies: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) least: Option<u32>,
     pub(crate) stripes: u32,
     pub(crate) at: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]

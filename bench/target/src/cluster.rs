@@ -54,6 +54,8 @@ pub struct VolumeSpec {
     pub size: ByteSize,
     /// Copies of every block, each on another node.
     pub copies: u32,
+    /// Copies that must be in sync for a write to begin; `None`: what the SAN thinks right.
+    pub least: Option<u32>,
     /// Stripes that it is cut into.
     pub stripes: u32,
     /// The log of each replica; `None`: what the SAN thinks right.
@@ -157,6 +159,7 @@ impl Cluster {
                 name: &volume.name,
                 bytes: volume.size.0,
                 copies: volume.copies,
+                least: volume.least,
                 stripes: volume.stripes,
                 at: &volume.node,
                 log_bytes: volume.log.map(|log| log.0),

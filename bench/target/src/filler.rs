@@ -77,6 +77,7 @@ impl Cluster {
             name: name.clone(),
             size: ByteSize(size),
             copies: 1,
+            least: None,
             stripes: 1,
             log: Some(LOG),
             node: node.clone(),

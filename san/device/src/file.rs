@@ -68,6 +68,11 @@ impl DeviceFile {
         &self.path
     }
 
+    /// A plain handle of it. The lock lasts until that is dropped too.
+    pub(crate) fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
     /// Another handle of it. The lock lasts until all are dropped.
     pub fn share(&self) -> io::Result<DeviceFile> {
         let (file, path) = (self.file.try_clone()?, self.path.clone());

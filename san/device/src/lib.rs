@@ -6,17 +6,19 @@
 //! | [`mod@file`] | a device: opened, locked, looked at, and read and written at once |
 //! | [`direct`] | carries out asks at once: for files that live in memory |
 //! | `mapping` | such a file, mapped |
+//! | `huge` | makes huge pages of it, on a thread of its own |
 //! | [`uring`] | carries out asks by io_uring: for disks |
 //! | [`straight`] | memory of others, into which such a file is read without a copy between |
 //! | [`intake`] | what is received: small heads, and data put where it stays |
 //! | `ahead` | room for messages that are likely to come next |
 //! | [`outbox`] | what is to be sent: small heads, and data where it lies |
 //!
-//! All of it belongs to one thread.
+//! All of it but `huge` belongs to one thread.
 
 mod ahead;
 pub mod direct;
 pub mod file;
+mod huge;
 pub mod intake;
 mod mapping;
 pub mod outbox;

@@ -7,13 +7,12 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
 use nix::libc::{self, iovec};
 
 use crate::file::DeviceFile;
+use crate::huge::{Region, State, allocate};
 
 /// It is made to be there in stretches of so many bytes.
 const STRETCH: u64 = 2 << 20;
@@ -22,10 +21,7 @@ const STRETCH: u64 = 2 << 20;
 /// has several.
 const BUSY: u32 = 256 << 10;
 
-/// To make a huge page the kernel may first have to move or give up other memory, and the loop waits for it. After one that took
-/// longer than this, or that it refused,
-const SLOW: Duration = Duration::from_millis(20);
-/// so many stretches are left in small pages.
+/// After a huge page that took long, or that the kernel refused, so many stretches are left in small pages.
 const LEFT_SMALL: u32 = 64;
 
 /// What has one translation, and what is fetched at once.
@@ -36,7 +32,7 @@ const LINE: usize = 64;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    start: NonNull<u8>,
+    region: Arc<Region>,
     bytes: u64,
     /// Stretches that are known to be there, all of each.
     there: Box<[bool]>,
@@ -55,7 +51,10 @@ impl Mapping {
         let length = usize::try_from(bytes).ok().filter(|length| *length > 0 && file.is_in_memory())?;
         let stretches = bytes.div_ceil(STRETCH) as usize;
         let (there, asked) = (vec![false; stretches].into(), vec![0; stretches].into());
-        Some(Mapping { start: mapped(file, length)?, bytes, there, asked, left_small: 0, unsettled: false })
+        let (handle, start) = (file.handle().ok()?, mapped(file, length)?);
+        // SAFETY: it was mapped just now, and nothing else knows where.
+        let region = unsafe { Region::new(handle, start, length, STRETCH) };
+        Some(Mapping { region, bytes, there, asked, left_small: 0, unsettled: false })
     }
 
     /// Fills this from a byte on, if all of that is there.
@@ -72,7 +71,7 @@ impl Mapping {
         // other memory.
         unsafe {
             std::ptr::copy_nonoverlapping(
-                self.start.as_ptr().add(at as usize),
+                self.region.start().as_ptr().add(at as usize),
                 into.as_mut_ptr(),
                 into.len(),
             );
@@ -91,7 +90,7 @@ impl Mapping {
         }
         // SAFETY: as in `read`; and while the slice lives, this is borrowed, so that nobody writes to it: this thread is the only
         // one that uses these chunks.
-        Some(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at as usize), length) })
+        Some(unsafe { std::slice::from_raw_parts(self.region.start().as_ptr().add(at as usize), length) })
     }
 
     /// Looks at a page of it every so often from a byte on, where that is known to be there: what is done there next finds it
@@ -103,7 +102,7 @@ impl Mapping {
         }
         for at in (at..at + length as u64).step_by(PAGE) {
             // SAFETY: the byte lies within the mapping, and is there; nobody else writes to it, see `read`.
-            let _ = unsafe { std::ptr::read_volatile(self.start.as_ptr().add(at as usize)) };
+            let _ = unsafe { std::ptr::read_volatile(self.region.start().as_ptr().add(at as usize)) };
         }
     }
 
@@ -117,7 +116,7 @@ impl Mapping {
         for line in (at..at + length as u64).step_by(LINE) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: it is a hint, which faults nowhere; and the address lies within the mapping.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.start.as_ptr().add(line as usize).cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.region.start().as_ptr().add(line as usize).cast()) };
         }
     }
 
@@ -139,7 +138,7 @@ impl Mapping {
             // SAFETY: the source is readable, as the caller says; the target lies within the mapping, since all lengths
             // together do, and is there. They do not overlap: what is mapped is in no vector, which are of buffers.
             unsafe {
-                let target = self.start.as_ptr().add(at);
+                let target = self.region.start().as_ptr().add(at);
                 // Whoever looks at it here settles it first. A place that is written twice before that keeps the second: a CPU
                 // keeps its own writes to one address in their order, past the cache or not, and a thread that is moved to
                 // another CPU has settled on the way (its switch is an interrupt and locked instructions).
@@ -183,50 +182,47 @@ impl Mapping {
         self.there[stretch]
     }
 
-    /// Makes all of a stretch be there, to which so many bytes are to be written: as one huge page, if the system has some. False
-    /// if that cannot be, or if little was written there by now.
+    /// Makes all of a stretch be there, to which so many bytes are to be written: as one huge page, if the system has some, which
+    /// another thread sees to. False until that is done, if it cannot be, or if little was written there by now.
     fn make_there(&mut self, file: &DeviceFile, stretch: usize, length: usize) -> bool {
         let asked = &mut self.asked[stretch];
         *asked = asked.saturating_add(length as u32);
         if *asked < BUSY {
             return false;
         }
-        let (from, to) = self.range(stretch);
-        let make = |length| loop {
-            match fallocate(file.as_fd(), FallocateFlags::FALLOC_FL_KEEP_SIZE, from, length) {
-                Err(Errno::EINTR) => {}
-                other => break other,
+        match self.region.take(stretch) {
+            State::Asked => return false,
+            State::Missing => {
+                // There may be room for what is written all the same: the call finds out. It is tried again after as much.
+                self.asked[stretch] = 0;
+                return false;
             }
-        };
+            done @ (State::There | State::ThereSlowly) => {
+                if done == State::ThereSlowly {
+                    self.left_small = LEFT_SMALL;
+                }
+                self.there[stretch] = true;
+                return true;
+            }
+            State::Idle => {}
+        }
+        let (from, to) = self.range(stretch);
         if to - from == STRETCH as i64 && system_page() == PAGE {
             match self.left_small {
-                // It is made of what is there, so something has to be.
-                0 if make(PAGE as i64).is_ok() => self.collapse(stretch),
-                left => self.left_small = left.saturating_sub(1),
+                0 => {
+                    if !self.region.ask(stretch) {
+                        self.asked[stretch] = 0;
+                    }
+                    return false;
+                }
+                left => self.left_small = left - 1,
             }
         }
-        self.there[stretch] = make(to - from).is_ok();
+        self.there[stretch] = allocate(file.as_fd(), from as u64, to - from);
         if !self.there[stretch] {
-            // There may be room for what is written all the same: the call finds out. It is tried again after as much.
             self.asked[stretch] = 0;
         }
         self.there[stretch]
-    }
-
-    /// Asks for a stretch to be one huge page: 120 us if little of it is there, where that many small pages take 500; copies to it
-    /// were up to 1.2 times as fast. Where the system refuses (before Linux 6.1, or without memory for it) its pages stay small.
-    fn collapse(&mut self, stretch: usize) {
-        let begun = Instant::now();
-        // SAFETY: the stretch lies within the mapping. The call changes which pages it has, not what is in it: the kernel takes
-        // away all translations of the old ones, of every thread and process, before it copies them; so it does not matter that
-        // another loop may be using another part of the stretch.
-        let refused = unsafe {
-            let start = self.start.as_ptr().add(stretch * STRETCH as usize).cast();
-            libc::madvise(start, STRETCH as usize, libc::MADV_COLLAPSE) != 0
-        };
-        if refused || begun.elapsed() > SLOW {
-            self.left_small = LEFT_SMALL;
-        }
     }
 }
 
@@ -305,7 +301,5 @@ unsafe fn stream(from: *const u8, to: *mut u8, length: usize) {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.settle();
-        // SAFETY: the mapping is this one's, and nobody refers to it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes as usize) };
     }
 }

@@ -39,6 +39,7 @@ const SETTINGS: Settings = Settings {
     held: 1 << 20,
     when_idle: true,
     spare: 8,
+    extents: u64::MAX,
     scrub: 1 << 20,
     together: 64,
     ranges: 64,

@@ -22,13 +22,17 @@
 //! | `DELETE /v1/test-faults` | |
 //! | `GET /v1/openapi.json` | all of this, for programs |
 //!
-//! What fails is answered with a [`Fault`].
+//! What fails is answered with a [`Fault`]: also a path or a method that there is not, a URL that is too long or that is not UTF-8,
+//! and a body that is not JSON. Only what is no request of HTTP at all is answered by the HTTP server itself, with a status and no
+//! body.
 
 use std::net::SocketAddr;
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest, Path, Request, State};
-use axum::http::{StatusCode, Uri};
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
@@ -41,6 +45,9 @@ use crate::node::manage::{
 };
 use crate::node::{Node, NodeError};
 use crate::openapi;
+
+/// Bytes of a URL at most: names have 64. The HTTP server itself takes 64 KiB.
+const LONGEST_URL: usize = 8 << 10;
 
 /// Where a volume is to be attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -204,7 +211,42 @@ fn router(node: Node) -> Router {
             name: uri.path().into(),
             are: "are those that /v1/openapi.json describes".into(),
         })
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            let message =
+                format!("{method} is not possible for {}: /v1/openapi.json describes what is", uri.path());
+            refusal(StatusCode::METHOD_NOT_ALLOWED, message)
+        })
+        .layer(axum::middleware::from_fn(short_urls))
         .with_state(node)
+}
+
+/// Refuses URLs that are too long.
+async fn short_urls(request: Request, next: Next) -> Response {
+    let length = request.uri().path_and_query().map_or(0, |url| url.as_str().len());
+    if length > LONGEST_URL {
+        let message = format!("the URL has {length} bytes: {LONGEST_URL} are possible");
+        return refusal(StatusCode::URI_TOO_LONG, message);
+    }
+    next.run(request).await
+}
+
+/// The answer to a request that cannot be, which no method of [`Node`] was asked.
+fn refusal(status: StatusCode, message: String) -> Response {
+    (status, Json(Fault { kind: ErrorKind::Wrong, message, api: None })).into_response()
+}
+
+/// The variable part of a URL's path.
+struct Path<T>(T);
+
+impl<T: serde::de::DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = ManageError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, ManageError> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(part)) => Ok(Path(part)),
+            Err(why) => Err(ManageError::Wrong(format!("the URL is not understood: {}", why.body_text()))),
+        }
+    }
 }
 
 /// What was said, as JSON. What is none is answered as all that cannot be is.

@@ -19,6 +19,9 @@ pub enum JoinError {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// It cannot have this name.
+    #[error("{0}")]
+    Name(String),
     /// Its name.
     #[error("the cluster has a node {0} already: choose another name, or start that one")]
     Taken(String),
@@ -69,6 +72,7 @@ pub fn init(path: &Path, common: Common) -> Result<String, ConfigError> {
 
 /// Adds a node, and writes its `node.toml` into its folder, which is made. Returns where that is.
 pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
+    crate::name::check(&node.name).map_err(JoinError::Name)?;
     let folder = settings.folder.clone();
     let fail = |path: &Path| {
         let path = path.to_owned();

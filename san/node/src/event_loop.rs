@@ -50,6 +50,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use loadline_base::limits;
 use loadline_san_core::ids::{Epoch, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
@@ -72,6 +73,7 @@ use peer::Outgoing;
 use served::Served;
 use unread::Told;
 
+pub(crate) use served::MOST_EXTENTS;
 pub use served::most_in_flight;
 
 /// The key of what wakes the loop.
@@ -222,6 +224,12 @@ pub struct EventLoop {
     told: Vec<Completion<Blocks>>,
 }
 
+/// Replicas that a loop can have. A ring has places for two files of each, and the system allows no more places than the process
+/// may have open files.
+fn most_stores() -> u32 {
+    u32::try_from(limits::open_files() / 2).unwrap_or(MOST_STORES).clamp(1, MOST_STORES)
+}
+
 impl EventLoop {
     /// A loop with nothing to do, to be run on this thread, and how to give it orders. What it has to tell it tells by
     /// `tell`, which is not to wait.
@@ -235,7 +243,7 @@ impl EventLoop {
         let classes = classes.map(|(blocks, buffers)| Class { blocks, buffers });
         let pool = Pool::with_spare(&classes, Class { blocks: 1, buffers: 56 << 10 })?;
         let mut uring = Uring::new(
-            UringOptions { spin: options.spin, stores: MOST_STORES, in_flight: 256 },
+            UringOptions { spin: options.spin, stores: most_stores(), in_flight: 256 },
             pool.clone(),
         )?;
         let (Orders { wake, .. }, orders) = orders;

@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod config;
 pub mod event_loop;
 mod metrics;
+mod name;
 pub mod node;
 mod openapi;
 pub mod settings;

@@ -17,6 +17,7 @@
 mod doors;
 mod forward;
 mod guests;
+mod limits;
 pub mod manage;
 mod moving;
 mod reconcile;
@@ -25,12 +26,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use loadline_base::limits::STACK;
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::volume::OrderError;
 use loadline_san_device::file::DeviceFile;
 use loadline_san_protocol::ClusterId;
 use loadline_san_store::space::Space;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot};
 
@@ -63,6 +64,9 @@ pub enum NodeError {
     /// It was.
     #[error("node {0} was removed from the cluster")]
     Removed(String),
+    /// The process may use too little of something.
+    #[error("{0}")]
+    Limit(String),
     /// The data path.
     #[error(transparent)]
     Loop(#[from] LoopError),
@@ -96,6 +100,8 @@ pub(crate) struct State {
     /// Nodes that the loops know.
     peers: BTreeSet<u32>,
     replicas: BTreeSet<u64>,
+    /// Extents of its volume that each open replica was opened with, or resized to.
+    sizes: BTreeMap<u64, u64>,
     /// Devices with which something is being done.
     busy: BTreeSet<u32>,
     /// Replicas that could not be opened, when, and why.
@@ -175,10 +181,7 @@ impl Node {
     /// Starts a node: its process has a new life, its loops run, its doors are open. It serves until the future that this
     /// returns is dropped, or ends with what went wrong.
     pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
-        // Each client has one, and the usual limit is 1024.
-        if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-        }
+        limits::check(1)?;
         let store = SqliteStore::open(&settings.cluster)?;
         let config = Config::start(Box::new(store))?;
         let name = settings.name.clone();
@@ -186,6 +189,7 @@ impl Node {
             .call(move |store| begin_life(store, &name))
             .await?
             .ok_or_else(|| NodeError::Unknown(settings.name.clone()))?;
+        limits::check(count)?;
         let me = Owner { node: NodeId(id), incarnation: Incarnation(node.incarnation) };
         let (report, reports) = tokio::sync::mpsc::unbounded_channel();
         let mut loops = Vec::new();
@@ -402,7 +406,8 @@ fn start_loop(
     let (orders, receiver) = EventLoop::orders()?;
     let for_loop = (orders.clone(), receiver);
     let (made, is_made) = std::sync::mpsc::channel();
-    std::thread::Builder::new().name(format!("loop-{}", options.number)).spawn(move || {
+    let thread = std::thread::Builder::new().name(format!("loop-{}", options.number)).stack_size(STACK);
+    thread.spawn(move || {
         let number = options.number;
         let to_control = report.clone();
         let tell = Box::new(move |told| _ = to_control.send((number, told)));

@@ -172,6 +172,9 @@ impl<D: Data> Store<D> {
             return Admission::Waits;
         }
         if needs_place(kind) {
+            if self.extents.extents_of(blocks.clone()).end > self.settings.extents {
+                self.settings.extents = u64::MAX;
+            }
             let missing = self.extents.missing(blocks);
             if missing > self.extents.free() {
                 // A trim that is acknowledged may give some back.

@@ -61,9 +61,7 @@ impl<D: Data> Store<D> {
     /// missing, each has what its owners may have in flight.
     pub(crate) fn run_growth(&mut self, out: &mut Vec<Action<D>>) {
         let per_chunk = u64::from(self.extents.per_chunk());
-        let missing = self.keep.state.blocks.div_ceil(self.extents.blocks());
-        let missing = missing.saturating_sub(self.extents.mapped());
-        let spare = self.settings.spare.max(per_chunk / 8).min(missing);
+        let spare = self.settings.spare.max(per_chunk / 8).min(self.missing());
         let target = spare.max(self.growth.wanted);
         let mut have = self.extents.free() + self.growth.coming.len() as u64 * per_chunk;
         while have < target {

@@ -64,9 +64,13 @@ pub struct Settings {
     pub held: u64,
     /// Destaging begins also when nothing else is to be done.
     pub when_idle: bool,
-    /// Extents that it has room for at any time, or the device is told to be full: as many as what an owner has in flight may
-    /// need, of one that has died and of the next.
+    /// Free extents below which the replica reports that its device is full: as many as the writes that an owner has in flight
+    /// may need, and the copies that a return may bring all the same. Not more than the extents that the volume has and this
+    /// replica does not: a replica that got a place for each of its extents is never full.
     pub spare: u64,
+    /// Extents that the volume has in this group, which may be fewer than the group has room for. A write beyond them raises
+    /// this to the group's: a volume that grows may write there before this replica gets its new size.
+    pub extents: u64,
     /// Bytes of the extents that are looked through for what has rotted, in each tick; 0: none.
     pub scrub: u64,
     /// Appends that are written together, at most.
@@ -86,6 +90,7 @@ impl Default for Settings {
             held: 32 << 20,
             when_idle: true,
             spare: 2048,
+            extents: u64::MAX,
             // With ten ticks a second, a TiB in a day and a half.
             scrub: 800 << 10,
             together: 256,
@@ -499,6 +504,17 @@ impl<D: Data> Store<D> {
         }
         self.queue.pop_front();
         true
+    }
+
+    /// The volume has so many extents in this group now: see [`Settings::extents`].
+    pub fn resize(&mut self, extents: u64) {
+        self.settings.extents = extents;
+    }
+
+    /// Extents of the volume in this group that have no place yet.
+    pub(crate) fn missing(&self) -> u64 {
+        let most = self.keep.state.blocks.div_ceil(self.extents.blocks()).min(self.settings.extents);
+        most.saturating_sub(self.extents.mapped())
     }
 
     /// What is kept of the replica is written, with what is known by now.

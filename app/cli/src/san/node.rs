@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use loadline_base::limits::STACK;
 use loadline_base::units::TimeSpan;
 use loadline_san_node::cluster::{self, Common};
 use loadline_san_node::config::catalog;
@@ -153,7 +154,7 @@ pub(super) fn serve(args: &Serve) -> Exit {
         std::process::abort();
     }));
     let stop = interrupt::flag();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_stack_size(STACK).build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(why) => return complain(Exit::Failed, &why.to_string()),

@@ -13,6 +13,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use loadline_base::limits::STACK;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -256,14 +257,15 @@ impl Drop for RbdEngine {
             unsafe { ManuallyDrop::drop(&mut rest) };
             return;
         }
-        let waiting = std::thread::Builder::new().name("rbd-rest".into()).spawn(move || {
-            if rest.is_back(REST_LIMIT) {
-                // The memory first: closing may take long.
-                let Rest { disk, memory, .. } = ManuallyDrop::into_inner(rest);
-                drop(memory);
-                drop(disk);
-            }
-        });
+        let waiting =
+            std::thread::Builder::new().name("rbd-rest".into()).stack_size(STACK).spawn(move || {
+                if rest.is_back(REST_LIMIT) {
+                    // The memory first: closing may take long.
+                    let Rest { disk, memory, .. } = ManuallyDrop::into_inner(rest);
+                    drop(memory);
+                    drop(disk);
+                }
+            });
         // Without a thread it is never given back: the closure's own is not dropped either.
         drop(waiting);
     }

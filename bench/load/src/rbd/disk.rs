@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use loadline_base::limits::STACK;
 use nix::errno::Errno;
 
 use super::library::{Ceph, Handle, Setting, Watcher, ceph};
@@ -74,10 +75,11 @@ impl RbdDisk {
         there(uri, "keyring", uri.keyring.as_deref())?;
         let (tell, told) = mpsc::channel();
         let of_thread = uri.clone();
-        let opening = std::thread::Builder::new().name("rbd-open".into()).spawn(move || {
-            let opened = opened(ceph, &of_thread, write, &tell);
-            let _ = tell.send(Told::Done(opened));
-        });
+        let opening =
+            std::thread::Builder::new().name("rbd-open".into()).stack_size(STACK).spawn(move || {
+                let opened = opened(ceph, &of_thread, write, &tell);
+                let _ = tell.send(Told::Done(opened));
+            });
         opening.map_err(|e| LoadError::failed(format!("{uri}: no thread to open it: {e}")))?;
         let until = Instant::now() + LIMIT;
         let mut connected = false;
@@ -109,10 +111,11 @@ impl Drop for RbdDisk {
         // Without a thread it stays open: better than to wait for ever here.
         let handles = ManuallyDrop::new(handles);
         let (send, closed) = mpsc::channel();
-        let closing = std::thread::Builder::new().name("rbd-close".into()).spawn(move || {
-            drop(ManuallyDrop::into_inner(handles));
-            let _ = send.send(());
-        });
+        let closing =
+            std::thread::Builder::new().name("rbd-close".into()).stack_size(STACK).spawn(move || {
+                drop(ManuallyDrop::into_inner(handles));
+                let _ = send.send(());
+            });
         if closing.is_ok() {
             let _ = closed.recv_timeout(CLOSE_LIMIT);
         }

@@ -9,12 +9,14 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
+use super::look::may_have;
 use super::{DeviceError, DeviceFile};
 
 impl DeviceFile {
     /// Makes a new file of so many bytes, zeroes, and opens it. Nothing is ever overwritten. Room for all of it is reserved if
     /// the file system can. It and its name are durable when this returns; if it fails, no file is left.
     pub fn create(path: &Path, bytes: u64) -> Result<DeviceFile, DeviceError> {
+        may_have(path, bytes)?;
         let fail = |what| move |error| DeviceError::Failed { path: path.to_owned(), what, error };
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| match error.kind() {

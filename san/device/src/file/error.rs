@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loadline_base::units::ByteSize;
+
 /// Why a device is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -107,6 +109,20 @@ pub enum DeviceError {
         at: u64,
         /// What the system says.
         error: io::Error,
+    },
+    /// It is longer than this process may write.
+    #[error(
+        "{} has {}, and this process may write files of {} only (RLIMIT_FSIZE): raise the limit (ulimit -f unlimited), or LimitFSIZE= \
+         of a service, or use a block device",
+        path.display(), ByteSize(*bytes).rounded(), ByteSize(*limit).rounded()
+    )]
+    FileSize {
+        /// What was named.
+        path: PathBuf,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes that a file may have.
+        limit: u64,
     },
     /// It did not work.
     #[error("{} cannot be {what}: {error}", path.display())]

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use loadline_base::limits;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_store::io::Sector;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -54,6 +55,14 @@ pub(super) fn check(path: &Path) -> Result<Metadata, DeviceError> {
     Ok(metadata)
 }
 
+/// Refuses a regular file of so many bytes if this process may not write to all of it.
+pub(super) fn may_have(path: &Path, bytes: u64) -> Result<(), DeviceError> {
+    match limits::file_size() {
+        Some(limit) if limit < bytes => Err(DeviceError::FileSize { path: path.to_owned(), bytes, limit }),
+        _ => Ok(()),
+    }
+}
+
 /// Looks at what is open: refuses what cannot be used with sectors of 512 bytes past the page cache.
 pub(super) fn look(file: &File, path: &Path, metadata: &Metadata) -> Result<Found, DeviceError> {
     let fail = |what, error| DeviceError::Failed { path: path.to_owned(), what, error };
@@ -76,6 +85,7 @@ pub(super) fn look(file: &File, path: &Path, metadata: &Metadata) -> Result<Foun
     }
     let system = fstatfs(file).map_err(|error| fail("asked for its file system", error.into()))?;
     let bytes = metadata.size();
+    may_have(path, bytes)?;
     if [TMPFS_MAGIC, RAMFS_MAGIC].contains(&system.filesystem_type()) {
         return Ok(Found { bytes, in_memory: true });
     }

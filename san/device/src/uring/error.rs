@@ -2,15 +2,13 @@
 
 use std::io;
 
+use loadline_base::limits::without_io_uring;
+
 /// Why io_uring is not used, or not for this.
 #[derive(Debug, thiserror::Error)]
 pub enum UringError {
     /// Here it is not allowed, or missing.
-    #[error(
-        "io_uring is refused here ({error}): set `sysctl kernel.io_uring_disabled=0`; in a container, allow \
-         io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile (docker run \
-         --security-opt seccomp=FILE); the kernel must be Linux 5.15 or newer"
-    )]
+    #[error("io_uring is refused here ({error}): {}", without_io_uring(error))]
     Refused {
         /// What the system says.
         error: io::Error,

@@ -82,6 +82,8 @@ pub struct Volume {
     pub name: String,
     /// Copies that it is to have.
     pub copies: u32,
+    /// Copies that must be in sync for a write to begin.
+    pub least: u32,
     /// Groups that are written side by side.
     pub stripes: u32,
     /// Blocks of a stripe unit, and of a group at most.

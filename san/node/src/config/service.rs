@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use loadline_base::limits::STACK;
 use loadline_san_core::ids::{Epoch, VolumeId};
 use loadline_san_core::record::Record;
 use loadline_san_core::swap::Answer;
@@ -39,7 +40,10 @@ impl Config {
     /// Starts the thread. It ends when the last of these is dropped.
     pub fn start(store: Box<dyn ConfigStore>) -> std::io::Result<Config> {
         let (sender, work) = channel();
-        std::thread::Builder::new().name("config".into()).spawn(move || serve(store, &work))?;
+        std::thread::Builder::new()
+            .name("config".into())
+            .stack_size(STACK)
+            .spawn(move || serve(store, &work))?;
         Ok(Config(sender))
     }
 

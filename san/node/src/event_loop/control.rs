@@ -33,6 +33,12 @@ impl EventLoop {
                 self.closing.push(id);
                 self.close_replicas();
             }
+            Order::Resize(id, extents) => {
+                if let Some(kept) = self.replicas.get_mut(&id) {
+                    kept.store.resize(extents);
+                    self.list(id);
+                }
+            }
             Order::OpenVolume(open) => self.open_volume(open),
             Order::CloseVolume(id) => {
                 self.step_volume(id, Event::Detach);

@@ -81,6 +81,8 @@ pub enum Order {
     OpenReplica(Box<OpenReplica>),
     /// Give this replica up. → [`Report::Closed`]
     CloseReplica(ReplicaId),
+    /// The volume has so many extents in the group of this replica now.
+    Resize(ReplicaId, u64),
     /// Serve or watch this volume.
     OpenVolume(OpenVolume),
     /// It is gone.

@@ -12,6 +12,7 @@ use loadline_san_export::asked::{Asked, What};
 use super::blocks::{address, is_whole};
 use super::counts::FrontEnd;
 use super::order::{NewClient, OpenVolume};
+use crate::node::manage::room::EXTENT_BLOCKS;
 
 /// Bytes that a block takes in a log at the most, with its header.
 const LOGGED: u64 = 4096 + 512;
@@ -40,14 +41,18 @@ pub(super) enum Begun {
 }
 /// Requests that are at work at once. More wait in their sessions.
 const MOST_AT_WORK: usize = 2048;
+/// Extents that requests at work may need a place for, on each device that has a copy: a device that reports that it is full has
+/// places for so many left.
+pub(crate) const MOST_EXTENTS: u64 = 1024;
 
 /// A request at work: whose it is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AtWork {
     pub(super) client: u32,
     pub(super) slot: u32,
-    /// Blocks that it may have in flight.
+    /// Blocks that it may have in flight, and extents that these may be in.
     blocks: u64,
+    extents: u64,
     kind: Kind,
     bytes: u64,
     since: Moment,
@@ -76,6 +81,7 @@ pub(super) struct Served {
     pub(super) arriving: Vec<NewClient>,
     pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
     blocks: u64,
+    extents: u64,
     waiting: VecDeque<(u32, Asked)>,
     next: u64,
     pub(super) clients: usize,
@@ -96,6 +102,7 @@ impl Served {
             arriving: Vec::new(),
             at_work: HashMap::default(),
             blocks: 0,
+            extents: 0,
             waiting: VecDeque::new(),
             next: 1,
             clients: 0,
@@ -138,7 +145,9 @@ impl Served {
             self.front_end.write.errors += 1;
             return Some(Begun::TooLong(client, asked.slot));
         }
-        let fits = self.blocks + blocks <= most && self.at_work.len() < MOST_AT_WORK;
+        let extents = extents_of(asked);
+        let fits = self.blocks + blocks <= most && self.extents + extents <= MOST_EXTENTS;
+        let fits = fits && self.at_work.len() < MOST_AT_WORK;
         if !fits && !self.at_work.is_empty() {
             return None;
         }
@@ -147,6 +156,7 @@ impl Served {
         let id = RequestId(self.next);
         self.next += 1;
         self.blocks += blocks;
+        self.extents += extents;
         let kind = match &what {
             What::Read => Kind::Read,
             What::Write(_) => Kind::Write,
@@ -155,7 +165,7 @@ impl Served {
             What::Flush => Kind::Flush,
         };
         let (bytes, since) = (u64::from(sectors) * 512, Moment(0));
-        self.at_work.insert(id, AtWork { client, slot, blocks, kind, bytes, since });
+        self.at_work.insert(id, AtWork { client, slot, blocks, extents, kind, bytes, since });
         let ask = match what {
             What::Read => Ask::Read,
             What::WriteZeroes => Ask::WriteZeroes,
@@ -183,6 +193,7 @@ impl Served {
     pub(super) fn ended(&mut self, id: RequestId, succeeded: bool, now: Moment) -> Option<AtWork> {
         let at_work = self.at_work.remove(&id)?;
         self.blocks -= at_work.blocks;
+        self.extents -= at_work.extents;
         let counts = &mut self.front_end;
         let count = match at_work.kind {
             Kind::Read => &mut counts.read,
@@ -225,5 +236,20 @@ fn blocks_of(asked: &Asked) -> u64 {
             2 + (u64::from(asked.sectors) / SECTORS / PIECE / PIECES_OF_BLOCK).min(MOST_OF_PIECES)
         }
         What::Flush => 0,
+    }
+}
+
+/// Extents that may need a place for a request. A stripe unit has whole extents, so extents of the volume are extents of its
+/// groups.
+fn extents_of(asked: &Asked) -> u64 {
+    const SECTORS_OF_EXTENT: u64 = EXTENT_BLOCKS as u64 * SECTORS;
+    match asked.what {
+        What::Write(_) => {
+            let end = asked.sector + u64::from(asked.sectors);
+            end.div_ceil(SECTORS_OF_EXTENT) - asked.sector / SECTORS_OF_EXTENT
+        }
+        // The first block and the last are written as data if the request has only a part of them.
+        What::WriteZeroes | What::Trim => 2,
+        What::Read | What::Flush => 0,
     }
 }

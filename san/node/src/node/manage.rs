@@ -6,6 +6,7 @@
 mod change;
 mod devices;
 mod faults;
+pub(crate) mod no_room;
 mod nodes;
 pub(crate) mod room;
 mod scrub;
@@ -57,6 +58,9 @@ pub enum ManageError {
     /// There is no room.
     #[error(transparent)]
     NoPlace(#[from] NoPlace),
+    /// There is no room, and this is how much is needed and free.
+    #[error("{0}")]
+    NoRoom(String),
     /// It is in use.
     #[error("{0}")]
     InUse(String),
@@ -107,7 +111,7 @@ impl ManageError {
             ManageError::Unknown { .. } => ErrorKind::Unknown,
             ManageError::Taken(_) | ManageError::InUse(_) | ManageError::Order(_) => ErrorKind::Conflict,
             ManageError::Wrong(_) | ManageError::Device(_) => ErrorKind::Wrong,
-            ManageError::NoPlace(_) => ErrorKind::NoRoom,
+            ManageError::NoPlace(_) | ManageError::NoRoom(_) => ErrorKind::NoRoom,
             ManageError::Elsewhere { .. } => ErrorKind::Elsewhere,
             ManageError::TimedOut(_) | ManageError::Config(_) => ErrorKind::Unavailable,
         }

@@ -18,7 +18,7 @@ use loadline_san_core::volume;
 use loadline_san_protocol::record;
 
 use super::Node;
-use super::manage::{ManageError, blocks_of, devices, new_replica, room};
+use super::manage::{ManageError, blocks_of, devices, new_replica, no_room, room};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
 use crate::config::{Change, ConfigError};
 use crate::event_loop::order::Order;
@@ -296,7 +296,7 @@ impl Node {
         if let Err(why) = &planned {
             let old = self.state().catalog.replicas.get(&old_id).cloned();
             if let Some((old, version)) = old {
-                self.cannot_leave(old_id, &old, version, &why.to_string()).await?;
+                self.cannot_leave(old_id, &old, version, &no_room::of_copy(why, old.log_bytes)).await?;
             }
         }
         self.look_soon();

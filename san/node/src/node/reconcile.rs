@@ -13,6 +13,7 @@ use loadline_san_store::open::{NewReplica, create, key_of, was_used};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
+use super::manage::room;
 use super::{LOOK, Node, NodeError, OpenDevice};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::{Change, ConfigError};
@@ -279,9 +280,13 @@ impl Node {
     }
 
     fn open_replica(&self, id: u64, replica: &Replica, volume: &Volume) -> bool {
+        let extents = extents_of(replica, volume);
         let not_now = {
-            let state = self.state();
+            let mut state = self.state();
             if state.replicas.contains(&id) {
+                if state.sizes.insert(id, extents) != Some(extents) {
+                    self.loop_of(replica.volume).give(Order::Resize(ReplicaId(id), extents));
+                }
                 return true;
             }
             state.unopened.get(&id).is_some_and(|(when, _)| when.elapsed() < AGAIN)
@@ -290,13 +295,7 @@ impl Node {
             return false;
         }
         let Some((devices, space)) = self.device(replica.device) else { return false };
-        // A small volume cannot need more than it has.
-        let extent_blocks = space.lock().expect("nobody panics with it").superblock().extent_blocks;
-        let layout = Layout::new(volume.stripes, volume.unit_blocks, volume.group_blocks).ok();
-        let blocks = layout.map(|layout| layout.blocks_in(GroupIndex(replica.group), volume.blocks));
-        let extents = blocks.unwrap_or(u64::MAX).div_ceil(u64::from(extent_blocks));
-        let settings = Settings::default();
-        let settings = Settings { spare: settings.spare.min(extents), ..settings };
+        let settings = Settings { spare: room::SPARE, extents, ..Settings::default() };
         let open = OpenReplica {
             id: identity(id, replica),
             key: replica.key,
@@ -307,7 +306,11 @@ impl Node {
             settings,
             process: self.0.me.incarnation,
         };
-        self.state().replicas.insert(id);
+        {
+            let mut state = self.state();
+            state.replicas.insert(id);
+            state.sizes.insert(id, extents);
+        }
         self.loop_of(replica.volume).give(Order::OpenReplica(Box::new(open)));
         true
     }
@@ -379,6 +382,14 @@ fn is_another(devices: &mut Devices, space: &Space, id: ReplicaId, key: u64) -> 
     }
     let there = key_of(devices, space, id).map_err(|why| why.to_string())?;
     Ok(there.is_some_and(|there| there != key))
+}
+
+/// Extents that a volume has in the group of one of its replicas. The device was added with extents of
+/// [`room::EXTENT_BLOCKS`].
+fn extents_of(replica: &Replica, volume: &Volume) -> u64 {
+    let layout = Layout::new(volume.stripes, volume.unit_blocks, volume.group_blocks).ok();
+    let blocks = layout.map(|layout| layout.blocks_in(GroupIndex(replica.group), volume.blocks));
+    blocks.map_or(u64::MAX, |blocks| blocks.div_ceil(u64::from(room::EXTENT_BLOCKS)))
 }
 
 fn identity(id: u64, replica: &Replica) -> Identity {

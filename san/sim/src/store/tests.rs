@@ -229,6 +229,24 @@ fn on_a_full_device_trims_that_are_acknowledged_make_room() {
 }
 
 #[test]
+fn a_replica_with_a_place_for_each_extent_of_its_volume_is_never_full() {
+    let full = |rig: &Rig| rig.told.iter().filter(|told| matches!(told, Completion::Full(_))).count();
+    let mut rig = Rig::with(crowded(), Settings { extents: CHUNK - 1, ..SETTINGS });
+    (0..CHUNK - 1).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
+    assert_eq!(full(&rig), 0);
+    // The volume has grown, and this replica does not have its new size yet: the device has no room for more than this one.
+    rig.write((CHUNK - 1) * u64::from(EXTENT));
+    assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK)));
+    assert!(rig.is_told(|told| *told == Completion::Full(true)));
+    rig.store.resize(CHUNK);
+    rig.run();
+    assert!(rig.is_told(|told| *told == Completion::Full(false)));
+    rig.store.resize(CHUNK + 1);
+    rig.run();
+    assert_eq!(full(&rig), 3);
+}
+
+#[test]
 fn a_device_is_told_to_be_full_while_what_is_in_flight_still_fits() {
     let (mut rig, _) = Rig::on(crowded());
     let told = |rig: &Rig| {

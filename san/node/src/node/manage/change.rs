@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_base::units::ByteSize;
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
 use loadline_san_core::placement::{Device as Place, place};
@@ -11,11 +12,12 @@ use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::no_room::{self, Wanted};
 use super::volumes::{blocks_of, devices, new_replica, unknown_node};
 use super::{ManageError, room};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
-use crate::node::Node;
+use crate::node::{LOOK, Node};
 
 /// A size that a volume is to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -74,9 +76,9 @@ impl Node {
         let blocks = resize.bytes.div_ceil(BLOCK);
         if blocks <= record.blocks {
             return Err(ManageError::Wrong(format!(
-                "volume {name} has {} bytes, and cannot have {}: a volume only grows",
-                record.blocks * BLOCK,
-                resize.bytes
+                "volume {name} has {}, and cannot have {}: a volume only grows",
+                ByteSize(record.blocks * BLOCK),
+                ByteSize(resize.bytes)
             )));
         }
         let layout = record.layout;
@@ -87,31 +89,40 @@ impl Node {
         let ids: Vec<u64> = planned.iter().flatten().map(|(replica, _)| replica.0).collect();
         let made = self.made(|_| ids.clone()).await;
         if let Err(why) = made {
+            self.grows_no_more(id, blocks).await?;
             self.drop_replicas(ids).await?;
             return Err(why);
         }
+        // Nodes read the configuration, and their stores count with the new size, before anything is written there.
+        tokio::time::sleep(2 * LOOK).await;
         if let Err(why) = self.ordered(id, Order::Grow { blocks, added: planned }).await {
             // Where it is not known, they may be members.
             if !matches!(why, ManageError::TimedOut(_) | ManageError::Order(OrderError::Superseded)) {
+                self.grows_no_more(id, blocks).await?;
                 self.drop_replicas(ids).await?;
             }
             return Err(why);
         }
-        self.config()
-            .call(move |store| {
-                for _ in 0..16 {
-                    let catalog = Catalog::read(store)?;
-                    let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
-                    let next = Volume { blocks: volume.blocks.max(blocks), ..volume.clone() };
-                    if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
-                        return Ok(());
-                    }
-                }
-                Err(ConfigError::Contended)
-            })
-            .await?;
         self.look_soon();
         Ok(())
+    }
+
+    /// A volume that was to grow to so many blocks did not: what it was promised is free again.
+    async fn grows_no_more(&self, id: u64, blocks: u64) -> Result<(), ManageError> {
+        let taken_back = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
+                let record = catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+                let Some(record) = record.filter(|_| volume.blocks == blocks) else { return Ok(()) };
+                let next = Volume { blocks: record.blocks, ..volume.clone() };
+                if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
+                    return Ok(());
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        Ok(taken_back.await?)
     }
 
     /// These replicas are not needed: their nodes remove them.
@@ -157,20 +168,31 @@ impl Node {
                     Ok(devices) => devices,
                     Err(why) => return Ok(Err(why)),
                 };
+                // From here on the room is promised, and nodes count with it. Not if the volume is deleted at the same time.
+                let larger = Volume { blocks: volume.blocks.max(blocks), ..volume.clone() };
+                let grows = change(format!("volume/{id}"), Some(*version), &larger);
                 if groups.is_empty() {
-                    return Ok(Ok(Vec::new()));
+                    if store.commit(&[grows])? {
+                        return Ok(Ok(Vec::new()));
+                    }
+                    continue;
                 }
                 let log = volume.log_bytes;
-                let of = |index| layout.blocks_in(GroupIndex(index), blocks);
+                let of_groups: Vec<u64> =
+                    groups.clone().map(|index| layout.blocks_in(GroupIndex(index), blocks)).collect();
                 let sizes: Vec<u64> =
-                    groups.clone().map(|index| room::need_anywhere(&catalog, of(index), log)).collect();
+                    of_groups.iter().map(|blocks| room::need_anywhere(&catalog, *blocks, log)).collect();
                 let placed = match place(&devices, &sizes, volume.copies as usize, Some(at)) {
                     Ok(placed) => placed,
-                    Err(why) => return Ok(Err(ManageError::from(why))),
+                    Err(why) => {
+                        let copies = volume.copies as usize;
+                        let wanted =
+                            Wanted { name: &volume.name, copies, groups: &of_groups, log_bytes: log };
+                        return Ok(Err(no_room::of_volume(why, &catalog, &devices, wanted)));
+                    }
                 };
                 let (mut ids, take) = catalog.take_ids(placed.iter().map(Vec::len).sum::<usize>() as u64);
-                // Not if it is deleted at the same time.
-                let mut changes = vec![take, change(format!("volume/{id}"), Some(*version), volume)];
+                let mut changes = vec![take, grows];
                 let mut planned = Vec::new();
                 for (group, devices) in groups.clone().zip(&placed) {
                     let mut of_group = Vec::new();
@@ -265,12 +287,12 @@ fn with_growth(
         let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
         let free = place.capacity.saturating_sub(place.promised);
         if more > free {
-            return Err(ManageError::Wrong(format!(
-                "device {} has a copy that would take {} bytes more, and {} are free there: add a device and let the copy move \
-                 to it, or make the volume grow less",
+            return Err(ManageError::NoRoom(format!(
+                "device {} has a copy that would take {} more, and {} are free there: add a device and let the copy move to it, \
+                 or make the volume grow less",
                 replica.device,
-                more * BLOCK,
-                free * BLOCK
+                no_room::size(more * BLOCK),
+                no_room::size(free * BLOCK)
             )));
         }
         place.promised += more;

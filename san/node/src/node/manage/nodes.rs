@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::volumes::unknown_node;
-use super::{AddDevice, ManageError, listed, room};
+use super::{AddDevice, ManageError, listed, no_room, room};
 use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, ReplicaState, change};
 use crate::config::{Change, ConfigError};
 use crate::node::Node;
@@ -175,10 +175,11 @@ impl Node {
                 let needed = room::need_anywhere(&catalog, blocks, one.log_bytes);
                 if room < needed {
                     return wrong(format!(
-                        "node {} has room for {} bytes on one device, and a copy needs {}",
+                        "the emptiest device of node {} has {} free, and a copy needs {}, {} of it for its log",
                         to.to,
-                        room * BLOCK,
-                        needed * BLOCK
+                        no_room::size(room * BLOCK),
+                        no_room::size(needed * BLOCK),
+                        no_room::size(one.log_bytes)
                     ));
                 }
                 let leave = |(id, (r, version)): (&u64, &(Replica, u64))| {

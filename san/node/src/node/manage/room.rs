@@ -1,17 +1,25 @@
 //! What replicas take of a device, and how much of it there is for them.
 //!
 //! A device is cut into chunks. A chunk of a log is a log's whole; of a chunk of data a part is for the slots that say what is
-//! in its extents. A replica holds extents free for what is in flight, so that it is full before it has to refuse what was
-//! promised: they are counted with it. Whoever promises by another count promises what is not there.
+//! in its extents. A replica is promised its log and a place for each extent that the volume has in its group, and takes no more:
+//! what it holds free for writes in flight ([`SPARE`]) is part of that, as it holds no more free than it has extents left. So a
+//! device that is not promised twice (`--overcommit`) never becomes full, and needs no reserve beside the promises. Whoever
+//! promises by another count promises what is not there.
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_protocol::log::SECTOR;
-use loadline_san_store::store::Settings;
 
 use crate::config::catalog::Catalog;
+use crate::event_loop::MOST_EXTENTS;
 
 /// Blocks of an extent: 256 KiB, which have their checksums in one place.
 pub(crate) const EXTENT_BLOCKS: u32 = 64;
+/// Extents that a return copies to a replica that is full: each of its 1024 blocks may be in another.
+const SQUEEZED: u64 = 1024;
+/// Free extents below which a replica reports that its device is full, unless it has a place for each extent of the volume:
+/// what one owner has in flight, and what a return copies all the same. Of two owners in a row the second one knows that the
+/// device is full before it serves: a replica reports that with its answer to what the takeover brings.
+pub(crate) const SPARE: u64 = MOST_EXTENTS + SQUEEZED;
 /// The chunks of a replica's log and data that are not full.
 const BROKEN: u64 = 2;
 
@@ -34,8 +42,7 @@ pub(crate) fn capacity(device: u64) -> u64 {
 /// Blocks that a replica of so many blocks, with such a log, takes of a device of so many bytes.
 pub(crate) fn need(blocks: u64, log_bytes: u64, device: u64) -> u64 {
     let extents = blocks.div_ceil(u64::from(EXTENT_BLOCKS));
-    let free = Settings::default().spare.min(extents);
-    log_bytes.div_ceil(BLOCK) + (extents + free) * u64::from(EXTENT_BLOCKS) + BROKEN * chunk_blocks(device)
+    log_bytes.div_ceil(BLOCK) + extents * u64::from(EXTENT_BLOCKS) + BROKEN * chunk_blocks(device)
 }
 
 /// The same of a replica whose device is not chosen yet.
@@ -48,9 +55,7 @@ pub(crate) fn need_anywhere(catalog: &Catalog, blocks: u64, log_bytes: u64) -> u
 /// if none does.
 pub(crate) fn largest(free: u64, log_bytes: u64, device: u64) -> u64 {
     let extent = u64::from(EXTENT_BLOCKS);
-    let extents = free.saturating_sub(need(0, log_bytes, device)) / extent;
-    let spare = Settings::default().spare;
-    (extents / 2).max(extents.saturating_sub(spare)) * extent * BLOCK
+    free.saturating_sub(need(0, log_bytes, device)) / extent * extent * BLOCK
 }
 
 #[cfg(test)]
@@ -60,15 +65,15 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn what_slots_and_what_is_held_free_take_is_counted() {
+    fn what_slots_and_logs_take_is_counted_and_nothing_is_promised_twice() {
         // 640 chunks of 2 MiB, with 7 extents each of 8.
         let device = 1280 * MIB;
         assert_eq!(chunk_bytes(device), 4 * MIB);
         assert_eq!(capacity(device), 320 * 15 * 64);
         let small = need(64 * MIB / BLOCK, 256 * MIB, device);
-        assert_eq!(small, (256 + 64 + 64) * MIB / BLOCK + 2 * 15 * 64);
+        assert_eq!(small, (256 + 64) * MIB / BLOCK + 2 * 15 * 64);
         let large = need(16 << 18, 256 * MIB, 1 << 40);
-        assert_eq!(large, (16 << 18) + (256 + 512) * MIB / BLOCK + 2 * 255 * 64);
+        assert_eq!(large, (16 << 18) + 256 * MIB / BLOCK + 2 * 255 * 64);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum Health {
     Resyncing,
     /// Copies are missing.
     Degraded,
-    /// It is attached, and nobody serves it.
+    /// It is attached, and no node serves it; or its writes wait, as fewer copies are in sync than its policy asks for.
     Waiting,
 }
 
@@ -39,6 +39,8 @@ pub struct VolumeView {
     pub bytes: u64,
     /// Copies that it is to have.
     pub copies: u32,
+    /// Copies that must be in sync for a write to begin.
+    pub least: u32,
     /// Stripes.
     pub stripes: u32,
     /// How well it is; nothing while it is being made.
@@ -249,22 +251,30 @@ impl Node {
         let in_sync = fewest.unwrap_or(0) as u32;
         let owner_lives = record.as_ref().is_some_and(|r| alive.get(&r.owner.node.0) == Some(&true));
         let served = record.as_ref().is_some_and(|r| r.state == RecordState::Active) && owner_lives;
+        let least = record.as_ref().map_or(volume.least, |record| record.least);
+        let writes_wait = served && volume.attached.is_some() && in_sync < least;
         let health = match &record {
             None => None,
             Some(_) if volume.attached.is_some() && !served => Some(Health::Waiting),
+            Some(_) if writes_wait => Some(Health::Waiting),
             Some(_) if in_sync >= volume.copies => Some(Health::Healthy),
             Some(_) if !returning.is_empty() => Some(Health::Resyncing),
             Some(_) => Some(Health::Degraded),
         };
         let note = match health {
             None if volume.state == VolumeState::Creating => Some("its replicas are being made".into()),
+            Some(Health::Waiting) if writes_wait => Some(format!(
+                "writes wait: {in_sync} of {} copies in sync, policy asks for {least}; reads go on",
+                volume.copies
+            )),
             Some(Health::Waiting) => Some(self.why(catalog, id, record.as_ref(), alive)),
             _ => None,
         };
         VolumeView {
             name: volume.name.clone(),
-            bytes: volume.blocks * BLOCK,
+            bytes: record.as_ref().map_or(volume.blocks, |record| record.blocks) * BLOCK,
             copies: volume.copies,
+            least,
             stripes: volume.stripes,
             health,
             in_sync,

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, Layout};
-use loadline_san_core::placement::{self, DeviceId, Domain, place};
+use loadline_san_core::placement::{self, DeviceId, Domain, MOST_COPIES, place};
 use loadline_san_core::record::{Group, Record, State as RecordState};
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::no_room::{self, Wanted};
 use super::{ManageError, listed, room};
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::service::{record_change, record_key};
@@ -35,12 +36,16 @@ const SERVED: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
-    /// Its name: letters, digits, `-`, `_` and `.`.
+    /// Its name: 1 to 64 letters, digits, `-`, `_` and `.`; it does not begin with `-` or `.`.
     pub name: String,
     /// Bytes.
     pub bytes: u64,
     /// Copies, 1 to 3.
     pub copies: u32,
+    /// Copies that must be in sync for a write to begin, 1 to `copies`; otherwise writes wait, and reads go on. If it is left
+    /// out: 2 of 3, 1 of 2, 1 of 1.
+    #[serde(default)]
+    pub least: Option<u32>,
     /// Stripes, 1 to 12.
     #[serde(default = "one")]
     pub stripes: u32,
@@ -74,13 +79,19 @@ pub struct Use {
 impl Node {
     /// Makes a volume. It is not attached.
     pub async fn create_volume(&self, wanted: CreateVolume) -> Result<(), ManageError> {
-        let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if wanted.name.is_empty() || wanted.name.len() > 64 || !wanted.name.chars().all(fine) {
+        crate::name::check(&wanted.name).map_err(ManageError::Wrong)?;
+        if !(1..=MOST_COPIES).contains(&(wanted.copies as usize)) {
+            return Err(no_room::wrong_copies(wanted.copies as usize));
+        }
+        let least = wanted.least.unwrap_or(wanted.copies.div_ceil(2));
+        if !(1..=wanted.copies).contains(&least) {
             return Err(ManageError::Wrong(format!(
-                "'{}' cannot be a name: 1 to 64 letters, digits, '-', '_' and '.' can",
-                wanted.name
+                "writes cannot need {least} copies in sync: of a volume with {} it can be 1 to {}",
+                if wanted.copies == 1 { "1 copy".into() } else { format!("{} copies", wanted.copies) },
+                wanted.copies
             )));
         }
+        let wanted = CreateVolume { least: Some(least), ..wanted };
         let blocks = wanted.bytes.div_ceil(BLOCK);
         let layout =
             Layout::new(wanted.stripes, UNIT, GROUP).map_err(|why| ManageError::Wrong(why.to_string()))?;
@@ -91,7 +102,9 @@ impl Node {
         let log_bytes = wanted.log_bytes.unwrap_or(LOG);
         if log_bytes < LEAST_LOG {
             return Err(ManageError::Wrong(format!(
-                "a log of {log_bytes} bytes is too small: a replica needs {LEAST_LOG}, for what is in flight"
+                "a log of {} is too small: a replica needs {}, for what is in flight",
+                no_room::size(log_bytes),
+                no_room::size(LEAST_LOG)
             )));
         }
         self.refresh().await?;
@@ -184,13 +197,18 @@ impl Node {
                     sizes.iter().map(|size| room::need_anywhere(&catalog, *size, log_bytes)).collect();
                 let placed = match place(&devices, &needed, wanted.copies as usize, at) {
                     Ok(placed) => placed,
-                    Err(why) => return Ok(Err(why.into())),
+                    Err(why) => {
+                        let (name, copies) = (wanted.name.as_str(), wanted.copies as usize);
+                        let wanted = Wanted { name, copies, groups: &sizes, log_bytes };
+                        return Ok(Err(no_room::of_volume(why, &catalog, &devices, wanted)));
+                    }
                 };
                 let count = placed.iter().map(Vec::len).sum::<usize>() as u64;
                 let (ids, take_ids) = catalog.take_ids(count + 1);
                 let volume = Volume {
                     name: wanted.name.clone(),
                     copies: wanted.copies,
+                    least: wanted.least.unwrap_or(1),
                     stripes: layout.stripes(),
                     unit_blocks: UNIT,
                     group_blocks: GROUP,
@@ -484,7 +502,7 @@ fn make_record(
         lease_ns: volume.lease_ms * 1_000_000,
         blocks,
         layout,
-        least: 1,
+        least: volume.least,
         homes: BTreeMap::new(),
         groups: vec![Group::default(); groups as usize],
     };

@@ -1,0 +1,106 @@
+//! Why a volume or a copy has no place, in bytes and by device, as a person needs it to decide what to do.
+
+use std::cmp::Reverse;
+
+use loadline_base::units::ByteSize;
+use loadline_san_core::layout::BLOCK;
+use loadline_san_core::placement::{Device, MOST_COPIES, NoPlace};
+
+use super::{ManageError, room};
+use crate::config::catalog::Catalog;
+
+/// Devices that a message lists.
+const MOST_LISTED: usize = 8;
+
+/// A volume, or the part by which it grows, that was to be placed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// The volume's name.
+    pub(super) name: &'a str,
+    /// Copies of each group.
+    pub(super) copies: usize,
+    /// Blocks of data of each group.
+    pub(super) groups: &'a [u64],
+    /// Bytes of the log of each replica.
+    pub(super) log_bytes: u64,
+}
+
+/// The error for a volume that could not be placed on these devices.
+pub(super) fn of_volume(
+    why: NoPlace,
+    catalog: &Catalog,
+    devices: &[Device],
+    wanted: Wanted<'_>,
+) -> ManageError {
+    match why {
+        NoPlace::Room { .. } => {}
+        NoPlace::Copies(copies) => return wrong_copies(copies),
+        NoPlace::Domains { .. } => return why.into(),
+    }
+    let Wanted { name, copies, groups, log_bytes } = wanted;
+    let data = groups.iter().sum::<u64>() * BLOCK;
+    let logs = log_bytes * groups.len() as u64;
+    let need = |blocks: &u64| room::need_anywhere(catalog, *blocks, log_bytes) * BLOCK;
+    let all: u64 = groups.iter().map(need).sum();
+    let parts = match groups.len() {
+        1 => "in one piece".to_owned(),
+        count => format!("in {count} pieces of at most {}", size(groups.iter().map(need).max().unwrap_or(0))),
+    };
+    ManageError::NoRoom(format!(
+        "there is no room for volume {name}: each of its copies ({copies}) needs {}, {parts}: {} of data, {} of logs, and {} \
+         because devices are given in chunks. Copies of a piece are on different nodes. {}: \
+         add a device, make the volume smaller, or give it a smaller log",
+        size(all),
+        size(data),
+        size(logs),
+        size(all.saturating_sub(data + logs)),
+        free(catalog, devices),
+    ))
+}
+
+/// The message for one more copy of a group, which has a log of so many bytes, that could not be placed.
+pub(crate) fn of_copy(why: &NoPlace, log_bytes: u64) -> String {
+    match why {
+        NoPlace::Room { group, blocks, free, .. } => format!(
+            "a copy of group {group} needs {}, {} of it for its log, on a node that has no other copy of the group, and the \
+             device with most room there has {} free: add a device",
+            size(blocks * BLOCK),
+            size(log_bytes),
+            size(free * BLOCK)
+        ),
+        other => other.to_string(),
+    }
+}
+
+/// The error for a number of copies that is not possible.
+pub(super) fn wrong_copies(copies: usize) -> ManageError {
+    ManageError::Wrong(format!("{copies} copies are not possible: a volume has 1 to {MOST_COPIES}"))
+}
+
+/// Bytes, rounded for people.
+pub(super) fn size(bytes: u64) -> String {
+    ByteSize(bytes).rounded()
+}
+
+/// What each device has free, the emptiest first.
+fn free(catalog: &Catalog, devices: &[Device]) -> String {
+    let mut devices: Vec<&Device> = devices.iter().filter(|device| device.accepts).collect();
+    devices.sort_by_key(|device| (Reverse(device.capacity.saturating_sub(device.promised)), device.id));
+    let listed = devices.iter().take(MOST_LISTED).map(|device| {
+        let node = catalog.nodes.get(&device.node.0).map_or("?", |(node, _)| &node.name);
+        let free = device.capacity.saturating_sub(device.promised) * BLOCK;
+        format!(
+            "device {} of {node} has {} of {} free",
+            device.id.0,
+            size(free),
+            size(device.capacity * BLOCK)
+        )
+    });
+    let mut text = listed.collect::<Vec<_>>().join(", ");
+    match devices.len() {
+        0 => text.push_str("No device is in service"),
+        more if more > MOST_LISTED => text.push_str(&format!(", and {} more have less", more - MOST_LISTED)),
+        _ => {}
+    }
+    text.replacen("device", "Device", 1)
+}
