@@ -6,6 +6,8 @@
 //!      ▲              (nothing more of      (what makes it
 //!      │               the old owner)        equal)
 //!      └── Joined ── returning ◀── Return, from an owner in whose record it is no member
+//!                        ▲
+//!                        └─────── Return, empty ── damaged: found so by a start
 //! ```
 //!
 //! It does not know whether it is a member: the owner's record does. The rules are in `docs/design/san.md`, *What a replica
@@ -22,6 +24,8 @@ use crate::message::{Entry, FromOwner, FromReplica, Progress, Promise, Report, T
 use crate::range_set::coarse;
 use crate::rule::{Rule, left_out};
 use crate::store::{Command, Completion, Found, Tag};
+
+mod damaged;
 
 /// The most ranges of a list that it tells.
 const MOST_LISTED: usize = 16_384;
@@ -100,7 +104,8 @@ pub struct Replica {
     questions: u64,
     work: Work,
     failed: bool,
-    /// The store was found damaged: nobody but a person goes on with it.
+    /// The store was found damaged. A person may go on with what it has, and an owner that copies it in full empties it
+    /// (rule C12).
     damaged: bool,
     /// Its device has room for no more than what is in flight.
     full: bool,
@@ -244,18 +249,11 @@ impl Replica {
         if from.replica != self.id {
             return Err(Misdirected::Replica { said: from.replica, replica: self.id });
         }
-        let salvages = matches!(message, ToReplica::Seal { salvage: true }) && from.process == self.process;
-        if self.damaged && !self.failed && salvages {
-            if self.is_below_promise(from) {
-                // Who salvages it is to know: the next order goes above.
-                self.answer(from, ToOwner::Refused(self.follows()), out);
-                return Ok(());
-            }
-            self.damaged = false;
-            out.push(Action::Store(Command::Salvage));
-        }
-        if self.failed || self.damaged {
+        if self.failed {
             self.answer(from, ToOwner::Failed, out);
+            return Ok(());
+        }
+        if self.damaged && !self.takes_damaged(from, &message, out) {
             return Ok(());
         }
         if matches!(message, ToReplica::Probe) {
@@ -613,6 +611,9 @@ impl Replica {
                 let ranges = coarse(ranges, MOST_LISTED);
                 if let Work::Dropping(Drop { after, .. }, key) = self.work {
                     self.work = Work::None;
+                    if std::mem::take(&mut self.damaged) {
+                        self.promised = self.promise;
+                    }
                     (self.received, self.durable) = (after, after.sequence);
                     if let Some(session) = self.session.as_mut().filter(|s| s.key == key) {
                         session.listed = Some((after, ranges.clone()));
