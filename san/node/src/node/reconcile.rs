@@ -62,6 +62,7 @@ impl Node {
                     }
                 }
             }
+            self.tell_unusable().await;
             {
                 let mut state = self.state();
                 state.ended = state.begun;
@@ -284,7 +285,7 @@ impl Node {
             if state.replicas.contains(&id) {
                 return true;
             }
-            state.unopened.get(&id).is_some_and(|(when, _)| when.elapsed() < AGAIN)
+            state.unopened.get(&id).is_some_and(|(when, ..)| when.elapsed() < AGAIN)
         };
         if not_now {
             return false;
@@ -314,8 +315,8 @@ impl Node {
 
     /// Says what is wrong with a replica, once.
     fn complain(&self, id: u64, why: &str) {
-        let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned()));
-        if before.is_none_or(|(_, before)| before != why) {
+        let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned(), false));
+        if before.is_none_or(|(_, before, _)| before != why) {
             eprintln!("loadline: replica {id}: {why}");
         }
     }
@@ -330,6 +331,7 @@ impl Node {
             let mut state = self.state();
             state.replicas.remove(&id);
             state.unopened.remove(&id);
+            state.opened.remove(&id);
         }
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
         let key = replica.key;
