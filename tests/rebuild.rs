@@ -151,3 +151,28 @@ fn where_no_copy_is_whole_a_person_decides() {
     cluster.loadline(&["volume", "recover", "disk", "--from", "node-2", "--force"]);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
 }
+
+/// What a device begins with cannot be read: that is no damage of a copy, and nothing is rebuilt there. The device is replaced by
+/// another one of the same node.
+#[test]
+fn a_copy_on_a_device_that_has_failed_moves_to_another_device_of_its_node() {
+    let mut cluster = Cluster::start(2);
+    let journal = written(&mut cluster);
+    [100, 4096 + 100].into_iter().for_each(|at| cluster.flip(1, at));
+    cluster.start_node(1);
+    let note = wait_for_copy(&cluster, "node-1", "failed").expect("it says what was found");
+    assert!(note.contains("loadline device replace"), "{note}");
+    let (code, text) = cluster.try_loadline(&["volume", "scrub", "disk"]);
+    assert!(code == 3 && text.contains("at node-1 was left out: it is failed"), "{code}: {text}");
+    let shown = cluster.loadline(&["volume", "show", "disk", "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("it is JSON");
+    let copy = shown["replicas"].as_array().and_then(|all| all.iter().find(|r| r["node"] == "node-1"));
+    let device = copy.expect("it has one")["device"].to_string();
+    let other = cluster.folder().join("another-device");
+    let file = std::fs::File::create_new(&other).expect("there is room");
+    file.set_len(1 << 30).expect("it can be so long");
+    cluster.loadline(&["device", "replace", &device, "--with", other.to_str().expect("it is text")]);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    wait_for_copy(&cluster, "node-1", "in sync");
+    check_the_copy_at_node_1(&mut cluster, &journal);
+}

@@ -277,7 +277,13 @@ impl Node {
         let fewest = record.as_ref().and_then(|r| r.groups.iter().map(|group| group.in_sync.len()).min());
         let in_sync = fewest.unwrap_or(0) as u32;
         let owner_lives = record.as_ref().is_some_and(|r| alive.get(&r.owner.node.0) == Some(&true));
-        let served = record.as_ref().is_some_and(|r| r.state == RecordState::Active) && owner_lives;
+        // Without a member that can be used in each group, nothing is served.
+        let usable = |id: &ReplicaId| {
+            catalog.replicas.get(&id.0).is_none_or(|(replica, _)| replica.unusable.is_none())
+        };
+        let usable = record.as_ref().is_some_and(|r| r.groups.iter().all(|g| g.in_sync.iter().any(usable)));
+        let active = record.as_ref().is_some_and(|r| r.state == RecordState::Active);
+        let served = active && owner_lives && usable;
         let health = match &record {
             None => None,
             Some(_) if volume.attached.is_some() && !served => Some(Health::Waiting),
