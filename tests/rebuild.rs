@@ -62,8 +62,8 @@ fn check_the_copy_at_node_1(cluster: &mut Cluster, journal: &Journal) {
     journal.check(&cluster.addresses()[..1], "disk");
 }
 
-/// Nobody has attached the volume when the damage is found, so that it stays for a while: it is named, at every node, and a
-/// scrub ends and leaves the copy out. With the volume attached the copy is rebuilt, and nobody does anything about it.
+/// The volume is not attached when the damage is found, so that it stays for a while: it is named, at every node, and a scrub ends
+/// and leaves the copy out. When the volume is attached the copy is rebuilt, without a command.
 #[test]
 fn a_copy_found_damaged_is_named_left_out_by_a_scrub_and_rebuilt() {
     let mut cluster = Cluster::start(2);

@@ -195,8 +195,8 @@ fn return_empty(empty: bool) -> ToReplica<u8> {
 fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
     let mut bench = damaged();
     let of = from(owner(2), 6, 9);
-    let nobody_listed = bench.answer(of, return_empty(true));
-    assert_eq!(nobody_listed, None, "no session is open");
+    let no_answer = bench.answer(of, return_empty(true));
+    assert_eq!(no_answer, None, "no session is open");
     let all = [
         entry(3),
         ToReplica::Probe,

@@ -164,7 +164,7 @@ impl<D: Data> Store<D> {
         self.destage.is_active()
     }
 
-    /// It was found damaged when it was opened, and nobody has salvaged or emptied it since.
+    /// It was found damaged when it was opened, and it was not salvaged or emptied since.
     pub fn is_damaged(&self) -> bool {
         self.health == Health::Damaged
     }

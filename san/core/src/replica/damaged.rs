@@ -34,8 +34,9 @@ impl Replica {
                 out.push(Action::Store(Command::Salvage));
                 return true;
             }
-            // Who salvages it is to know: the next order goes above. Nor does it open a session with who was deposed.
+            // The person's next order has to go above the promise.
             ToReplica::Seal { salvage: true } if to_this_life => ToOwner::Refused(self.follows()),
+            // A deposed owner opens no session.
             ToReplica::Hello | ToReplica::Return { .. } if self.is_below_promise(from) => {
                 ToOwner::Refused(self.follows())
             }

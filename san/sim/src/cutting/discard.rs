@@ -111,7 +111,7 @@ fn cut(played: &Played, told: bool, rng: &mut Rng, cuts: &mut Cuts) -> Result<()
     let (store, found, disk) = find(disk)?;
     let mut truth = Truth::clone(&played.truth);
     let Some(Change::Discard { .. }) = truth.changes.last() else {
-        return Err("nobody has emptied it, and the damage is gone".into());
+        return Err("it was not emptied, and the damage is gone".into());
     };
     truth.told = truth.changes.len();
     truth

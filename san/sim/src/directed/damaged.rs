@@ -63,7 +63,7 @@ pub(super) fn emptied_early(world: &mut World) {
     world.check_members();
 }
 
-/// A record in a member's log rots. Its start finds it, and it is rebuilt without anybody's doing.
+/// A record in a member's log rots. Its start finds it, and it is rebuilt.
 pub(super) fn member(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);
@@ -144,7 +144,7 @@ pub(super) fn both(world: &mut World) {
     world.must(replicas.iter().all(|replica| is_damaged(world, *replica)), "both are damaged");
     world.place(1, 1);
     world.pass(2_000);
-    world.must(replicas.iter().all(|replica| is_damaged(world, *replica)), "nobody has touched them");
+    world.must(replicas.iter().all(|replica| is_damaged(world, *replica)), "they are left as they are");
     recover(world, 1, replicas[0]);
     world.pass_until(2_000, |world| world.serves(1));
     world.pass_until(5_000, |world| members(world).len() == 2);

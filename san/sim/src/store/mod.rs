@@ -428,7 +428,7 @@ impl Store {
         self.discards.is_some()
     }
 
-    /// Whether a start has found that something is lost, and nobody has salvaged or emptied it since.
+    /// Whether a start has found that something is lost, and it was not salvaged or emptied since.
     pub fn is_damaged(&self) -> bool {
         self.health == Health::Damaged
     }
