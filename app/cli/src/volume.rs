@@ -1,5 +1,7 @@
 //! `loadline volume`: made, attached, detached, deleted.
 
+use std::time::Duration;
+
 use loadline_base::units::ByteSize;
 use loadline_san_node::api::{Attach, Detach};
 use loadline_san_node::node::manage::{CreateVolume, Move, Recover, Resize, StatusView, Use, VolumeView};
@@ -63,10 +65,17 @@ enum Command {
     /// Look at every block of every copy of a volume now, as fast as the devices let. All are looked through all the time
     /// anyway, slowly.
     ///
-    /// Exit code 3 if blocks were found that do not match their checksums, or if a copy could not be looked at.
+    /// A copy that is damaged, is being rebuilt, or is on a node that does not answer is left out, and so is one of which
+    /// nothing is looked at for a minute; the answer names each, and why.
+    ///
+    /// Exit code 3 if blocks were found that do not match their checksums, or if a copy was left out.
     Scrub {
         /// Its name.
         name: String,
+        /// It ends after so many seconds at the latest. What was not looked at by then is left out.
+        /// [default: a minute, and a second for each MiB that the copies have]
+        #[arg(long, value_name = "SECONDS", verbatim_doc_comment)]
+        limit: Option<u64>,
         #[command(flatten)]
         api: Api,
     },
@@ -183,7 +192,7 @@ pub(crate) fn run(args: Args) -> Exit {
                 .post(&path, Move { from, to })
                 .and_then(|(): ()| moves::wait(&wait, &what, |volume, _| volume.name == name))
         }
-        Command::Scrub { name, api } => crate::scrub::run(&name, &api),
+        Command::Scrub { name, limit, api } => crate::scrub::run(&name, limit.map(Duration::from_secs), &api),
         Command::Resize { name, size, api } => {
             let path = format!("/v1/volumes/{}/resize", escaped(&name));
             api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {

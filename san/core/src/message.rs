@@ -273,7 +273,8 @@ pub enum ToReplica<D> {
         ownership: Epoch,
         /// The first entry that it will get.
         from: Sequence,
-        /// It forgets everything that it has: it is copied in full.
+        /// It forgets everything that it has: it is copied in full. The only order that a replica takes whose store was
+        /// found damaged (rule C12).
         empty: bool,
     },
     /// Which blocks have changed since an epoch?
@@ -355,6 +356,9 @@ pub enum ToOwner<D> {
     Stranger,
     /// Its device has failed. It will never answer anything else.
     Failed,
+    /// Its store was found damaged. It opens a session when it is greeted, and takes no order in it but to return empty
+    /// (rule C12); otherwise it takes only the seal of a person who goes on with it.
+    Damaged,
     /// A block that nobody has asked for does not match its checksum.
     Spoilt {
         /// Which.

@@ -6,6 +6,8 @@
 //!      ▲              (nothing more of      (what makes it
 //!      │               the old owner)        equal)
 //!      └── Joined ── returning ◀── Return, from an owner in whose record it is no member
+//!                        ▲
+//!                        └─────── Return, empty ── damaged: found so by a start
 //! ```
 //!
 //! It does not know whether it is a member: the owner's record does. The rules are in `docs/design/san.md`, *What a replica
@@ -22,6 +24,8 @@ use crate::message::{Entry, FromOwner, FromReplica, Progress, Promise, Report, T
 use crate::range_set::coarse;
 use crate::rule::{Rule, left_out};
 use crate::store::{Command, Completion, Found, Tag};
+
+mod damaged;
 
 /// The most ranges of a list that it tells.
 const MOST_LISTED: usize = 16_384;
@@ -100,7 +104,8 @@ pub struct Replica {
     questions: u64,
     work: Work,
     failed: bool,
-    /// The store was found damaged: nobody but a person goes on with it.
+    /// The store was found damaged. A person may go on with what it has, and an owner that copies it in full empties it
+    /// (rule C12).
     damaged: bool,
     /// A record says that it had promised more than it has: its device went back in time. It is not used before it is emptied.
     went_back: bool,
@@ -262,23 +267,15 @@ impl Replica {
             // A message of a deposed owner cannot say more than was promised then.
             if member_since > self.follows().epoch && !left_out(Rule::R9) {
                 self.went_back = true;
-                self.answer(from, ToOwner::Failed, out);
+                self.answer(from, ToOwner::Damaged, out);
                 return Ok(());
             }
         }
-        let salvages =
-            matches!(message, ToReplica::Seal { salvage: true, .. }) && from.process == self.process;
-        if self.damaged && !self.failed && salvages {
-            if self.is_below_promise(from) {
-                // Who salvages it is to know: the next order goes above.
-                self.answer(from, ToOwner::Refused(self.follows()), out);
-                return Ok(());
-            }
-            self.damaged = false;
-            out.push(Action::Store(Command::Salvage));
-        }
-        if self.failed || self.damaged {
+        if self.failed {
             self.answer(from, ToOwner::Failed, out);
+            return Ok(());
+        }
+        if self.damaged && !self.takes_damaged(from, &message, out) {
             return Ok(());
         }
         if matches!(message, ToReplica::Probe) {
@@ -637,6 +634,9 @@ impl Replica {
                 let ranges = coarse(ranges, MOST_LISTED);
                 if let Work::Dropping(Drop { after, .. }, key) = self.work {
                     self.work = Work::None;
+                    if std::mem::take(&mut self.damaged) {
+                        self.promised = self.promise;
+                    }
                     (self.received, self.durable) = (after, after.sequence);
                     if let Some(session) = self.session.as_mut().filter(|s| s.key == key) {
                         session.listed = Some((after, ranges.clone()));

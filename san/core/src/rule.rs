@@ -111,6 +111,8 @@ pub enum Rule {
     DBad,
     /// A store is opened when the writes of the process before it have landed.
     DWait,
+    /// A damaged store that is emptied keeps its promise and forgets the rest in one change.
+    DDiscard,
     /// The list of a returning replica comes first.
     C1,
     /// Forwarding begins before the copy list is made.
@@ -137,6 +139,8 @@ pub enum Rule {
     C10,
     /// What a target had no room for is copied later.
     C11,
+    /// A damaged replica is emptied only by an owner whose record says that it is to be copied in full.
+    C12,
 }
 
 impl Rule {
@@ -155,6 +159,7 @@ impl Rule {
         Rule::DSlots,
         Rule::DBad,
         Rule::DWait,
+        Rule::DDiscard,
     ];
 
     /// All others: clusters show that they are needed.
@@ -211,6 +216,7 @@ impl Rule {
         Rule::C9,
         Rule::C10,
         Rule::C11,
+        Rule::C12,
     ];
 }
 

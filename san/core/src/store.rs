@@ -86,12 +86,22 @@ pub enum Command<D> {
         /// Everything else is forgotten too, the list with it: nothing is left that would have to be copied or freed.
         empty: bool,
     },
+    /// It was found damaged when it was opened, and is copied in full by the owner of this promise. In one change the store
+    /// keeps the promise and forgets everything else: a start finds either the damage, or this promise and nothing more
+    /// (rule DDiscard). Nothing that it cannot read is needed for that. → [`Completion::Listed`], of nothing
+    Discard {
+        /// Whom the replica follows from now on.
+        promise: Promise,
+        /// Entries of this ownership come next, after this number.
+        after: Position,
+    },
     /// Of extents that were freed under a stamp below this epoch no tombstone is needed any more (rule R3). No answer.
     Keep(Epoch),
     /// Forget the list. No answer.
     Joined,
     /// It was found damaged when it was opened, and a person goes on with what is left: what cannot be read of the log is
-    /// dropped. Nothing else is asked of a damaged store before. No answer; what comes next is answered after it is done.
+    /// dropped. Of a damaged store nothing is asked before but this or `Discard`. No answer; what comes next is answered after
+    /// it is done.
     Salvage,
 }
 
@@ -128,7 +138,7 @@ pub enum Completion<D> {
     /// The device has room for what an owner has in flight, and for no more; or it has more again. Told before the appends
     /// are answered that made it so.
     Full(bool),
-    /// Answer to `Return`: the whole list, in rising order, apart from each other.
+    /// Answer to `Return` and `Discard`: the whole list, in rising order, apart from each other.
     Listed(Vec<Range<u64>>),
     /// A write or a sync has failed. Nothing is tried again (rule R6).
     Failed,
@@ -145,6 +155,7 @@ pub struct Found {
     pub epoch: Epoch,
     /// The last entry of the unbroken sequence.
     pub end: Position,
-    /// It has lost something: it may not be used, unless a person goes on with it.
+    /// It has lost something: it may not be used, unless a person goes on with it, or an owner that copies it in full has
+    /// emptied it.
     pub damaged: bool,
 }

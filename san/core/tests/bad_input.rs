@@ -188,6 +188,77 @@ fn a_device_that_has_failed_answers_nothing_else() {
     }
 }
 
+/// A replica whose store was found damaged, and which follows owner 1 since epoch 4.
+fn damaged() -> Bench {
+    let found = Found {
+        promise: Promise { epoch: Epoch(4), owner: owner(1) },
+        mark: Position { ownership: Epoch(3), sequence: Sequence(7) },
+        epoch: Epoch(4),
+        end: Position { ownership: Epoch(3), sequence: Sequence(2) },
+        damaged: true,
+    };
+    Bench {
+        replica: Replica::new(VOLUME, REPLICA, Incarnation(5), LEASE_NS, &found, Moment(0)),
+        out: Vec::new(),
+    }
+}
+
+fn return_empty(empty: bool) -> ToReplica<u8> {
+    ToReplica::Return { ownership: Epoch(6), from: Sequence(3), empty }
+}
+
+#[test]
+fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
+    let mut bench = damaged();
+    let of = from(owner(2), 6, 9);
+    let no_answer = bench.answer(of, return_empty(true));
+    assert_eq!(no_answer, None, "no session is open");
+    let all = [
+        entry(3),
+        ToReplica::Probe,
+        ToReplica::Seal { salvage: false },
+        ToReplica::Joined,
+        return_empty(false),
+    ];
+    assert_eq!(bench.answer(of, ToReplica::Hello), Some(ToOwner::Damaged));
+    for message in all {
+        assert_eq!(bench.answer(of, message.clone()), Some(ToOwner::Damaged), "{message:?}");
+    }
+    let other_life = FromOwner { process: Incarnation(4), ..of };
+    assert_eq!(bench.answer(other_life, return_empty(true)), Some(ToOwner::Damaged), "for a former process");
+    let other_session = FromOwner { session: 8, ..of };
+    assert_eq!(bench.answer(other_session, return_empty(true)), None, "of a former session");
+    for below in [from(owner(1), 3, 10), from(owner(2), 4, 10)] {
+        let refused = bench.answer(below, return_empty(true));
+        assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
+        let refused = bench.answer(below, ToReplica::Hello);
+        assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
+    }
+    assert_eq!(bench.replica.promise().owner, owner(1), "it follows whom it followed");
+}
+
+#[test]
+fn a_damaged_replica_that_is_emptied_promises_in_the_same_change_and_is_told_of_once() {
+    let mut bench = damaged();
+    let of = from(owner(2), 6, 9);
+    bench.say(of, ToReplica::Hello);
+    let promise = Promise { epoch: Epoch(6), owner: owner(2) };
+    let after = Position { ownership: Epoch(6), sequence: Sequence(2) };
+    let discards = replica::Action::Store(Command::Discard { promise, after });
+    assert_eq!(bench.say(of, return_empty(true)), [discards]);
+    // The order comes again, and a person's order to go on with what it had: it has begun.
+    assert_eq!(bench.say(of, return_empty(true)), []);
+    assert_eq!(bench.say(FromOwner { session: 10, ..of }, ToReplica::Seal { salvage: true }), []);
+    assert_eq!(bench.answer(of, entry(3)), Some(ToOwner::Damaged), "it is not empty yet");
+    bench.out.clear();
+    let listed = replica::Event::Store(Completion::Listed(Vec::new()));
+    bench.replica.step(NOW, listed, &mut bench.out).unwrap();
+    let told = matches!(&bench.out[..], [replica::Action::Send(_, _, ToOwner::Listed { after: a, ranges })] if *a == after && ranges.is_empty());
+    assert!(told, "{:?}", bench.out);
+    let again = bench.answer(of, return_empty(true));
+    assert!(matches!(again, Some(ToOwner::Listed { .. })), "{again:?}");
+}
+
 #[test]
 fn an_order_to_return_promises_before_it_drops() {
     let mut bench = Bench::new();

@@ -447,6 +447,7 @@ impl EventLoop {
                 self.step_replica(id, replica::Event::Store(completion));
             }
             self.told = told;
+            self.tell_unusable(id);
             if more {
                 self.list(id);
             }

@@ -7,6 +7,7 @@
 //! | [`api`] | the same for programs, over HTTP |
 //! | [`cluster`] | clusters and nodes, before any process of them runs |
 //! | [`settings`] | `node.toml` |
+//! | [`unusable`] | why a replica cannot be used |
 //! | [`config`] | the configuration of the cluster, and where it is kept |
 //! | [`clock`] | the clock that leases count on |
 
@@ -20,3 +21,4 @@ mod name;
 pub mod node;
 mod openapi;
 pub mod settings;
+pub mod unusable;

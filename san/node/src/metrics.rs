@@ -180,12 +180,15 @@ impl Node {
         );
         type Gauge =
             (&'static str, &'static str, &'static str, fn(&crate::event_loop::order::ReplicaState) -> f64);
-        let gauges: [Gauge; 7] = [
+        let gauges: [Gauge; 8] = [
             ("loadline_log_bytes", "gauge", "Room for the log of a replica.", |of| of.log_bytes as f64),
             ("loadline_log_used_bytes", "gauge", "Of it, what is not destaged.", |of| of.log_used as f64),
             ("loadline_extents", "gauge", "Extents that have a place.", |of| of.extents as f64),
             ("loadline_replica_full", "gauge", "1 if its device has no more room.", |of| f64::from(of.full)),
             ("loadline_replica_failed", "gauge", "1 if it does nothing any more.", |of| f64::from(of.failed)),
+            ("loadline_replica_damaged", "gauge", "1 if its start found it damaged.", |of| {
+                f64::from(of.damaged)
+            }),
             ("loadline_scrubbed_bytes_total", "counter", "Bytes that were looked through.", |of| {
                 of.scrubbed as f64
             }),

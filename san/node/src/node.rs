@@ -21,6 +21,7 @@ mod limits;
 pub mod manage;
 mod moving;
 mod reconcile;
+mod unusable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -39,9 +40,10 @@ use crate::config::catalog::{Catalog, change};
 use crate::config::service::Config;
 use crate::config::sqlite::SqliteStore;
 use crate::config::{ConfigError, ConfigStore};
-use crate::event_loop::order::{LoopState, Order, Report};
+use crate::event_loop::order::{LoopState, NotOpened, Order, Report};
 use crate::event_loop::{EventLoop, LoopError, LoopOptions, Orders};
 use crate::settings::NodeSettings;
+use crate::unusable::Unusable;
 use guests::GuestDoor;
 
 pub(crate) use reconcile::random;
@@ -104,8 +106,10 @@ pub(crate) struct State {
     sizes: BTreeMap<u64, u64>,
     /// Devices with which something is being done.
     busy: BTreeSet<u32>,
-    /// Replicas that could not be opened, when, and why.
-    pub(crate) unopened: BTreeMap<u64, (Instant, String)>,
+    /// Replicas that could not be opened, when, why, and whether that is since their device has failed.
+    pub(crate) unopened: BTreeMap<u64, (Instant, String, bool)>,
+    /// Replicas that are open, and why they cannot be used, if they cannot.
+    opened: BTreeMap<u64, Option<Unusable>>,
     /// How often the configuration was begun to be looked at and made so, and how often that came to an end.
     begun: u64,
     ended: u64,
@@ -296,18 +300,29 @@ impl Node {
                         let _ = waits.send(result);
                     }
                 }
-                Report::Opened(replica, Err(why)) => {
+                Report::Opened(replica, Err(NotOpened { why, failed })) => {
                     let mut state = self.state();
                     // It is tried again, later.
                     state.replicas.remove(&replica.0);
-                    let before = state.unopened.insert(replica.0, (Instant::now(), why.clone()));
+                    let before = state.unopened.insert(replica.0, (Instant::now(), why.clone(), failed));
                     drop(state);
-                    if before.is_none_or(|(_, before)| before != why) {
+                    if before.is_none_or(|(_, before, _)| before != why) {
                         eprintln!("loadline: replica {} is not opened: {why}", replica.0);
                     }
                     self.look_soon();
                 }
-                Report::Opened(replica, Ok(())) => _ = self.state().unopened.remove(&replica.0),
+                Report::Opened(replica, Ok(())) => {
+                    {
+                        let mut state = self.state();
+                        state.unopened.remove(&replica.0);
+                        state.opened.insert(replica.0, None);
+                    }
+                    self.look_soon();
+                }
+                Report::Unusable(replica, unusable) => {
+                    self.state().opened.insert(replica.0, unusable);
+                    self.look_soon();
+                }
                 Report::Closed(replica) => {
                     if let Some(waits) = self.state().closing.remove(&replica.0) {
                         let _ = waits.send(());

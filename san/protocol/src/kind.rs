@@ -31,11 +31,12 @@ pub enum Kind {
     Failed = 266,
     Probed = 267,
     Spoilt = 268,
+    Damaged = 269,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 24] = [
+    pub const ALL: [Kind; 25] = [
         Kind::Hello,
         Kind::Seal,
         Kind::Entry,
@@ -60,6 +61,7 @@ impl Kind {
         Kind::Failed,
         Kind::Probed,
         Kind::Spoilt,
+        Kind::Damaged,
     ];
 
     /// Its number.

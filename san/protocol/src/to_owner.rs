@@ -153,6 +153,7 @@ pub enum ToOwnerBody<'a> {
     Refused(&'a PromiseBytes),
     Stranger,
     Failed,
+    Damaged,
     Probed(&'a ProbedBody),
     Spoilt(&'a SpoiltBody),
 }
@@ -237,6 +238,7 @@ impl<'a> ToOwnerBody<'a> {
             Kind::Refused => whole(kind, bytes).map(Self::Refused),
             Kind::Stranger => empty(kind, bytes).map(|()| Self::Stranger),
             Kind::Failed => empty(kind, bytes).map(|()| Self::Failed),
+            Kind::Damaged => empty(kind, bytes).map(|()| Self::Damaged),
             Kind::Probed => whole(kind, bytes).map(Self::Probed),
             Kind::Spoilt => whole(kind, bytes).map(Self::Spoilt),
             _ => Err(DecodeError::Kind { said: kind.code() }),
@@ -293,6 +295,7 @@ impl<'a> ToOwnerBody<'a> {
             Self::Refused(promise) => ToOwner::Refused(promise.get()),
             Self::Stranger => ToOwner::Stranger,
             Self::Failed => ToOwner::Failed,
+            Self::Damaged => ToOwner::Damaged,
             Self::Spoilt(body) => ToOwner::Spoilt { block: body.block.get() },
             Self::Probed(body) => {
                 ToOwner::Probed { promise: body.promise.get(), quiet_ns: body.quiet_ns.get() }
@@ -370,6 +373,7 @@ pub fn encode_to_owner<'m, D>(
         }
         ToOwner::Stranger => Ok(Kind::Stranger),
         ToOwner::Failed => Ok(Kind::Failed),
+        ToOwner::Damaged => Ok(Kind::Damaged),
         ToOwner::Spoilt { block } => {
             place("the block that is spoilt", *block)?;
             frame.part(&SpoiltBody { block: (*block).into() })?;

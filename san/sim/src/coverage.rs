@@ -101,6 +101,7 @@ pub(crate) fn name_of_answer<D>(answer: &ToOwner<D>) -> &'static str {
         ToOwner::Refused(_) => "refused",
         ToOwner::Stranger => "stranger",
         ToOwner::Failed => "failed",
+        ToOwner::Damaged => "damaged",
         ToOwner::Probed { .. } => "probed",
         ToOwner::Spoilt { .. } => "spoilt",
     }

@@ -101,7 +101,7 @@ impl World {
                 let other = self.rng.index(self.nodes.len());
                 self.bend_link(node, other);
             }
-            21 if self.settings.disks && self.rng.chance(3) => self.log_rots(node),
+            21 if self.settings.disks => self.log_rots(node),
             22..=23 if self.settings.disks => self.device_hangs(node),
             25 if self.settings.disks => self.devices_are_copied(node),
             26..=27 if self.settings.disks => self.device_goes_back(node),
@@ -232,14 +232,31 @@ impl World {
         }
     }
 
-    /// A record of a log rots, if another member is well: a start finds it, and the replica is copied in full.
+    /// A record of a log rots, or a slot, if another member is well or the replica is none: a start finds it, and the replica is
+    /// emptied and copied in full.
     fn log_rots(&mut self, node: usize) {
-        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.is_rotten()) else { return };
+        let departed: Vec<ReplicaId> = {
+            let all = self.record().groups.iter().flat_map(|group| group.departed.keys());
+            all.filter(|replica| self.nodes[node].stores.contains_key(*replica)).copied().collect()
+        };
+        let replica = match departed.is_empty() || self.rng.chance(2) {
+            true => self.spare(node, |other| !other.is_dead() && !other.is_rotten()),
+            false => Some(departed[self.rng.index(departed.len())]),
+        };
+        let Some(replica) = replica else { return };
         let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
-        if store.rot_log(&mut self.rng) {
+        let slot = self.rng.chance(3);
+        if slot && store.rot_slot(&mut self.rng) || !slot && store.rot_log(&mut self.rng) {
+            let what = if slot { "slot" } else { "log" };
             self.rotted.insert(replica);
-            self.say(|| format!("a record in the log of {replica} rots"));
-            self.coverage.count("disk", "log rots");
+            self.say(|| format!("{what} of {replica} rots"));
+            self.coverage.count("disk", &format!("{what} rots"));
+            // Else a start finds it at some other time, or a scrub mends it before.
+            if self.nodes[node].process.is_some() && self.rng.chance(2) {
+                let power = self.rng.chance(2);
+                self.kill(node, power);
+                self.restart_later(node);
+            }
         }
     }
 

@@ -97,6 +97,14 @@ impl World {
             && !self.went_back.contains_key(replica)
     }
 
+    /// Whether a replica is to be in sync in the end, where another is: it answers, or it was found damaged, and is emptied and
+    /// copied in full.
+    pub(crate) fn is_to_come_back(&self, replica: &ReplicaId) -> bool {
+        let home = self.record().homes.get(replica).map(|home| home.0 as usize);
+        let may = |store: &Store| !store.is_dead() || store.is_damaged();
+        home.is_some_and(|home| !self.is_out(home)) && self.store(*replica).is_some_and(may)
+    }
+
     /// Whether some group has no member that can be reached and whose log is whole: then nothing can be asked of it.
     pub(crate) fn is_lost(&self) -> bool {
         let counts = |replica: &ReplicaId| {

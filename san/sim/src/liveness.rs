@@ -41,8 +41,14 @@ impl World {
         for (index, group) in (0..).zip(&record.groups) {
             let reachable = |replica: &&ReplicaId| {
                 let home = record.homes[replica].0 as usize;
-                self.is_usable(replica) && !self.lasting.cut.contains(&(owner, home))
+                self.is_to_come_back(replica) && !self.lasting.cut.contains(&(owner, home))
             };
+            let damaged = |replica: &&ReplicaId| {
+                reachable(replica) && self.store(**replica).is_some_and(Store::is_damaged)
+            };
+            if let Some(damaged) = group.in_sync.iter().find(damaged) {
+                return Err(format!("{damaged} of group {index} was found damaged, and is a member still"));
+            }
             if let Some(gone) = group.departed.keys().find(reachable)
                 && !self.has_hole(GroupIndex(index), group)
             {

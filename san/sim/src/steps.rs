@@ -78,6 +78,7 @@ impl World {
         let state = &mut self.nodes[node];
         let store = state.stores.get_mut(&id).expect("stores stay");
         let mut completions = Vec::new();
+        let discards = store.discards();
         let more = store.step(&mut self.rng, &mut completions);
         if more {
             let delay = self.rng.below(self.weather.disk_slowest);
@@ -87,10 +88,15 @@ impl World {
         }
         for completion in completions {
             let promised = matches!(completion, Completion::Promised(_));
+            let emptied = discards && matches!(completion, Completion::Listed(_));
             self.told(id, &completion);
             self.step_replica(node, id, replica::Event::Store(completion));
             if promised {
                 self.steer("promised", node);
+            }
+            if emptied {
+                self.coverage.count("situation", "a damaged store was emptied");
+                self.steer("emptied", node);
             }
         }
     }

@@ -58,6 +58,21 @@ impl Told {
         }
     }
 
+    /// A store that was found damaged is emptied: what it is to find then.
+    fn discards(promise: Promise, after: Position, store: &Store) -> Told {
+        Told {
+            promise: store.durable_promise(),
+            end: None,
+            list: Vec::new(),
+            asked: promise,
+            mark: store.mark(),
+            appends: VecDeque::new(),
+            after: Some(after),
+            dropped: Vec::new(),
+            ordered: BTreeSet::new(),
+        }
+    }
+
     /// What a start does not find, of what was told.
     fn forgotten(&self, found: &Found, store: &Store) -> Option<&'static str> {
         let is_in_log = |position: Position, range: &Range<u64>| {
@@ -121,6 +136,7 @@ impl Told {
                 let missing = self.dropped.iter().any(lost);
                 self.dropped.clear();
                 (self.end, self.list) = (self.after.take(), ranges.clone());
+                self.promise = self.promise.max(self.asked);
                 return missing.then_some("blocks that a return dropped");
             }
             _ => {}
@@ -161,6 +177,15 @@ impl World {
     /// A replica asks its store for something. Whoever made it do so is the one whom it has promised, durably, to follow.
     pub(crate) fn submitted(&mut self, node: usize, id: ReplicaId, command: &Command<Blocks>) {
         let store = &self.nodes[node].stores[&id];
+        if let Command::Discard { promise, after } = command {
+            let follows = self.heard.is_some_and(|from| from.replica == id && speaker(&from) == *promise);
+            if !follows || *promise < store.durable_promise() {
+                self.fail(Violation::BrokenPromise(id));
+                return;
+            }
+            self.told.insert(id, Told::discards(*promise, *after, store));
+            return;
+        }
         let Some(told) = self.told.get_mut(&id) else { return };
         let durable = store.durable_promise();
         let may = |who: &Promise| {

@@ -164,6 +164,16 @@ impl<D: Data> Store<D> {
         self.destage.is_active()
     }
 
+    /// It was found damaged when it was opened, and it was not salvaged or emptied since.
+    pub fn is_damaged(&self) -> bool {
+        self.health == Health::Damaged
+    }
+
+    /// Where on the device the slots of all its places are, in bytes, used or not.
+    pub fn slots(&self) -> impl Iterator<Item = u64> {
+        self.extents.places().map(|place| self.extents.slot_at(place))
+    }
+
     /// It has failed, and does nothing any more: see [`why_failed`](Self::why_failed).
     pub fn has_failed(&self) -> bool {
         self.health == Health::Failed

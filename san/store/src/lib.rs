@@ -21,6 +21,7 @@
 mod append;
 pub mod check;
 mod destage;
+mod discard;
 mod extents;
 mod growth;
 mod held;

@@ -129,7 +129,7 @@ pub enum Action<D> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
     Well,
-    /// It was found damaged: nothing is done but to salvage it.
+    /// It was found damaged: nothing is done but to salvage or to empty it.
     Damaged,
     /// A write or a sync has failed, or it was given more than the device has room for. Nothing is done any more.
     Failed,
@@ -300,6 +300,10 @@ impl<D: Data> Store<D> {
             let spoilt = self.extents.give_up_spoilt(u64::MAX);
             self.scrub.write_again(spoilt, self.extents.per_chunk());
         }
+        if let (Command::Discard { promise, after }, Health::Damaged) = (&command, self.health) {
+            self.begin_discard(*promise, *after);
+            return;
+        }
         if self.health != Health::Well {
             return;
         }
@@ -461,7 +465,10 @@ impl<D: Data> Store<D> {
             }
             Current::Return { change, drop } if self.keep.is_durable(change) => {
                 self.returned(drop);
-                out.push(Action::Tell(Completion::Listed(self.keep.list().iter().collect())));
+                // Nor is it told before the slots are written that could not be read.
+                let listed = Completion::Listed(self.keep.list().iter().collect());
+                self.current = Current::Keep(change, Some(listed));
+                return true;
             }
             waits => {
                 self.current = waits;
@@ -491,6 +498,14 @@ impl<D: Data> Store<D> {
                     }
                 }
                 self.begin_return(after, empty);
+            }
+            Command::Discard { promise, after } => {
+                let (promise, after) = (*promise, *after);
+                if !self.destage.hold() {
+                    return false;
+                }
+                self.keep.state.promise = promise;
+                self.begin_return(after, true);
             }
             Command::Joined => {
                 self.keep.forget_list();
@@ -528,7 +543,7 @@ impl<D: Data> Store<D> {
         self.keep.changed()
     }
 
-    fn begin_return(&mut self, after: Position, empty: bool) {
+    pub(crate) fn begin_return(&mut self, after: Position, empty: bool) {
         let (mark, next) = (self.known.mark, self.log.next());
         let mut drop = None;
         if empty {
@@ -573,6 +588,9 @@ impl<D: Data> Store<D> {
                 self.extents.clear();
                 self.content = self.keep.state.content;
                 self.rots = RangeSet::default();
+                // Of one that was found damaged: a start would find the slots as bad as before.
+                let spoilt = self.extents.give_up_spoilt(u64::MAX);
+                self.scrub.write_again(spoilt, self.extents.per_chunk());
             }
         }
         self.rebuild_index();

@@ -176,7 +176,7 @@ impl Instant {
                     }
                     Command::Promise(promise) => Completion::Promised(promise),
                     Command::Above(question) => Completion::Above(question, Vec::new()),
-                    Command::Return { .. } => Completion::Listed(Vec::new()),
+                    Command::Return { .. } | Command::Discard { .. } => Completion::Listed(Vec::new()),
                     Command::Mark { .. } | Command::Keep(_) | Command::Joined => continue,
                     Command::Fetch { .. } | Command::Changed { .. } | Command::Salvage => {
                         unreachable!("nobody comes back, and nothing is damaged")

@@ -392,6 +392,7 @@ impl<D: Clone> Active<D> {
                 self.abandon(c, now, from.replica, out);
                 self.change_members(c, now, out);
             }
+            ToOwner::Damaged => self.damaged(c, now, at, from, out),
             ToOwner::Refused(_) | ToOwner::Stranger | ToOwner::Probed { .. } => {}
         }
     }
@@ -407,7 +408,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// A member, or one who comes back, answers in a new session.
-    fn welcomed(
+    pub(super) fn welcomed(
         &mut self,
         c: &mut Context,
         now: Moment,

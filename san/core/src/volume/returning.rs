@@ -15,7 +15,7 @@ use super::{Action, Context};
 use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::{GroupIndex, Piece};
 use crate::lease::Moment;
-use crate::message::{Job, Progress, ToReplica};
+use crate::message::{FromReplica, Job, Progress, ToReplica};
 use crate::range_set::RangeSet;
 use crate::record::Departed;
 use crate::rule::{Rule, left_out};
@@ -270,6 +270,47 @@ impl<D: Clone> Active<D> {
         (returning.stage, returning.promised) = (Stage::Ordered(now), c.mine);
         let empty = returning.departed.epoch == Epoch(0);
         link.send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
+    }
+
+    /// Its store was found damaged. A member leaves the set as one whose device has failed, if others have what it has lost. One
+    /// that has left is emptied; but not before the record says that it is to be copied in full (rule C12).
+    pub(super) fn damaged(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: usize,
+        from: &FromReplica,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let replica = self.links[at].replica;
+        let Some(returning) = self.returning.get_mut(&replica) else {
+            self.links[at].state = State::Failed;
+            self.change_members(c, now, out);
+            return;
+        };
+        if returning.stage != Stage::Greeting {
+            // It is being emptied, and answers so until that is done.
+            return;
+        }
+        if left_out(Rule::C12) {
+            returning.departed = Departed::EMPTY;
+        } else if returning.departed != Departed::EMPTY {
+            self.lost.insert(replica);
+            self.abandon(c, now, replica, out);
+            self.change_members(c, now, out);
+            return;
+        }
+        let nothing = Progress {
+            ownership: Epoch(0),
+            received: Sequence(0),
+            durable: Sequence(0),
+            beside_received: 0,
+            beside_durable: 0,
+            returned: false,
+            gap: false,
+            full: false,
+        };
+        self.welcomed(c, now, at, from, &nothing, out);
     }
 
     /// It has listed what it dropped.

@@ -214,7 +214,7 @@ impl<D: Clone> Takeover<D> {
                 link.progress(c, now, &progress, Some(asked), Epoch(0), out);
                 self.go_on(c, now, out);
             }
-            ToOwner::Failed => {
+            ToOwner::Failed | ToOwner::Damaged => {
                 let salvaged = link.salvage(c, from, now, out);
                 if salvaged {
                     return;

@@ -31,7 +31,7 @@ pub(super) struct Watch {
     first_asked: Option<Moment>,
     asked: Option<Moment>,
     answers: BTreeMap<ReplicaId, u64>,
-    /// Those whose devices have failed: they will say nothing else.
+    /// Those whose devices have failed, or whose stores were found damaged: they will say nothing else.
     failed: BTreeSet<ReplicaId>,
 }
 
@@ -71,7 +71,7 @@ impl Watch {
                 self.answers.insert(from.replica, *quiet_ns);
                 self.failed.remove(&from.replica);
             }
-            ToOwner::Failed => {
+            ToOwner::Failed | ToOwner::Damaged => {
                 self.failed.insert(from.replica);
             }
             _ => {}

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, ConfigError, ConfigStore, Stored};
+use crate::unusable::Unusable;
 
 /// The cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,6 +137,9 @@ pub struct Replica {
     /// Why its node does not make it; or why it stays, if it is to leave.
     #[serde(default)]
     pub refused: Option<String>,
+    /// Why it cannot be used, as its node has found.
+    #[serde(default)]
+    pub unusable: Option<Unusable>,
     /// The replica in whose stead it is made.
     #[serde(default)]
     pub instead_of: Option<u64>,

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, OrderError, Times, Volume};
 use loadline_san_device::direct::Direct;
@@ -10,7 +11,7 @@ use loadline_san_store::store::Settings;
 
 use super::heard::Hearing;
 use super::kept::{AT_ONCE, Io, Kept};
-use super::order::{LoopState, OpenReplica, OpenVolume, Order, ReplicaFault, Report, VolumeState};
+use super::order::{LoopState, NotOpened, OpenReplica, OpenVolume, Order, ReplicaFault, Report, VolumeState};
 use super::peer::{Outgoing, Preamble};
 use super::served::Served;
 use super::{EventLoop, IDLE_TICKS, LoopOptions};
@@ -27,7 +28,11 @@ impl EventLoop {
             Order::OpenReplica(open) => {
                 let id = open.id.replica;
                 let opened = self.open_replica(*open);
+                let is_open = opened.is_ok();
                 (self.tell)(Report::Opened(id, opened));
+                if is_open {
+                    self.tell_unusable(id);
+                }
             }
             Order::CloseReplica(id) => {
                 self.closing.push(id);
@@ -119,22 +124,37 @@ impl EventLoop {
         }
     }
 
-    pub(super) fn open_replica(&mut self, new: OpenReplica) -> Result<(), String> {
+    /// Tells whether a replica that is open can be used, if that has changed.
+    pub(super) fn tell_unusable(&mut self, id: ReplicaId) {
+        if let Some(unusable) = self.replicas.get_mut(&id).and_then(Kept::unusable) {
+            (self.tell)(Report::Unusable(id, unusable));
+        }
+    }
+
+    pub(super) fn open_replica(&mut self, new: OpenReplica) -> Result<(), NotOpened> {
+        let failed = |why: String| NotOpened { why, failed: true };
+        let not_used = |why: String| NotOpened { why, failed: false };
         let OpenReplica { id, key, lease_ns, mut devices, log, capacity, settings, process } = new;
         let settings = if devices.are_in_memory() { in_memory(settings) } else { settings };
-        let (store, found, damage) =
-            open(&mut devices, &log, &capacity, id.replica, settings).map_err(|why| why.to_string())?;
+        let (store, found, damage) = open(&mut devices, &log, &capacity, id.replica, settings)
+            .map_err(|why| failed(why.to_string()))?;
         if store.key() != key {
-            return Err("its device has another one of the same id: the configuration was restored from an older copy".into());
+            let why = "its device has another one of the same id: the configuration was restored from an older copy";
+            return Err(not_used(why.into()));
         }
-        if let Some(damage) = damage.first() {
+        let damage = damage.first().map(|first| match damage.len() {
+            1 => first.to_string(),
+            all => format!("{first}; and {} more", all - 1),
+        });
+        if let Some(damage) = &damage {
             eprintln!("loadline: replica {} is damaged, and is not used: {damage}", id.replica.0);
         }
         let io = match devices.are_in_memory() {
             true => Io::Direct(Box::new(Direct::new(devices, self.pool.clone()))),
             false => {
                 let capacity = devices.capacity.as_ref().map(AsFd::as_fd);
-                let number = self.uring.add(devices.log.as_fd(), capacity).map_err(|why| why.to_string())?;
+                let number = self.uring.add(devices.log.as_fd(), capacity);
+                let number = number.map_err(|why| not_used(why.to_string()))?;
                 self.of_ring.insert(number, id.replica);
                 Io::Ring(number, devices)
             }
@@ -142,7 +162,7 @@ impl EventLoop {
         // Opening may have taken long.
         self.now = crate::clock::now();
         let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, self.now);
-        self.replicas.insert(id.replica, Kept::new(replica, store, io));
+        self.replicas.insert(id.replica, Kept::new(replica, store, io, damage));
         self.share_out_scrub();
         self.list(id.replica);
         Ok(())

@@ -21,6 +21,7 @@ use loadline_san_store::store::{self, Store};
 use super::counts::{BackEnd, Count};
 use super::guests::Guests;
 use super::order::{ReplicaFault, ReplicaState, Scrub};
+use crate::unusable::Unusable;
 
 /// Blocks that a device in memory writes or reads before others have their turn, and clients are answered: these go on beside.
 pub(super) const AT_ONCE: usize = 16;
@@ -59,10 +60,14 @@ pub(super) struct Kept {
     begun: HashMap<Token, Moment, RandomState>,
     /// What had come of looking through it when it was to be looked through.
     scrub_from: Option<Scrubbed>,
+    /// What its start found damaged, if anything.
+    damage: Option<String>,
+    /// Why it cannot be used, as the control path was told last.
+    unusable: Option<Unusable>,
 }
 
 impl Kept {
-    pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io) -> Kept {
+    pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io, damage: Option<String>) -> Kept {
         let (asks, store_actions) = (VecDeque::new(), Vec::new());
         let (counts, ended, begun) = (Default::default(), Vec::new(), HashMap::default());
         Kept {
@@ -79,7 +84,24 @@ impl Kept {
             fault: ReplicaFault::default(),
             late: VecDeque::new(),
             scrub_from: None,
+            damage,
+            unusable: None,
         }
+    }
+
+    /// Why it cannot be used, or that it can be, if that has changed since it was asked last.
+    pub(super) fn unusable(&mut self) -> Option<Option<Unusable>> {
+        let now = if self.store.has_failed() {
+            Some(Unusable::Failed(self.store.why_failed().unwrap_or("its device has failed").to_owned()))
+        } else if self.store.is_damaged() {
+            Some(Unusable::Damaged(self.damage.clone().unwrap_or_default()))
+        } else {
+            None
+        };
+        (now != self.unusable).then(|| {
+            self.unusable.clone_from(&now);
+            now
+        })
     }
 
     /// The replica takes a step. What it wants of its store it gets; what is to be sent is added to `out`. Whether the store
@@ -177,6 +199,7 @@ impl Kept {
             extents: fill.extents,
             full: fill.full,
             failed: self.store.has_failed(),
+            damaged: self.store.is_damaged(),
             scrubbed: scrubbed.bytes,
             // What was found by looking through is among them.
             rotten: self.store.rotten(),

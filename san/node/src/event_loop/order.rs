@@ -15,6 +15,7 @@ use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
 use super::counts::{BackEnd, FrontEnd};
+use crate::unusable::Unusable;
 
 /// A replica that is on a device, to be opened.
 #[derive(Debug)]
@@ -125,7 +126,9 @@ pub enum Order {
 #[derive(Debug)]
 pub enum Report {
     /// A replica was opened, or why not.
-    Opened(ReplicaId, Result<(), String>),
+    Opened(ReplicaId, Result<(), NotOpened>),
+    /// A replica that is open cannot be used, or can be again: why.
+    Unusable(ReplicaId, Option<Unusable>),
     /// A replica was given up, and its device is not used for it any more.
     Closed(ReplicaId),
     /// What is the record? To be told with the answer: what is known when this is asked.
@@ -142,6 +145,15 @@ pub enum Report {
     State(LoopState),
     /// It has ended.
     Ended,
+}
+
+/// Why a replica was not opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotOpened {
+    /// What is wrong.
+    pub why: String,
+    /// Its device, or what that keeps of the replica, cannot be used: it is to be replaced.
+    pub failed: bool,
 }
 
 /// How a loop is.
@@ -215,6 +227,8 @@ pub struct ReplicaState {
     pub full: bool,
     /// It does nothing any more.
     pub failed: bool,
+    /// It was found damaged, and has not been emptied.
+    pub damaged: bool,
     /// Bytes that were looked through.
     pub scrubbed: u64,
     /// Blocks that did not match their checksums, as often as they were found.

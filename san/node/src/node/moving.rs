@@ -22,6 +22,7 @@ use super::manage::{ManageError, blocks_of, devices, new_replica, no_room, room}
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
 use crate::config::{Change, ConfigError};
 use crate::event_loop::order::Order;
+use crate::unusable::Unusable;
 
 /// How long after a place was none another is looked for.
 const WAITS: Duration = Duration::from_secs(30);
@@ -67,7 +68,7 @@ fn successor(catalog: &Catalog, id: u64) -> Option<(u64, &Replica, u64)> {
     found.map(|(id, (new, version))| (*id, new, *version))
 }
 
-fn is_in_sync(record: &Record, id: u64, replica: &Replica) -> bool {
+pub(super) fn is_in_sync(record: &Record, id: u64, replica: &Replica) -> bool {
     record.groups.get(replica.group as usize).is_some_and(|g| g.in_sync.contains(&ReplicaId(id)))
 }
 
@@ -78,6 +79,12 @@ fn is_hopeless(catalog: &Catalog, replica: &Replica) -> bool {
     replica.refused.is_some()
         || device.is_none_or(|device| device.draining)
         || node.is_none_or(|node| node.draining)
+}
+
+/// Whether a replica on a device has found that the device has failed.
+fn has_failed(catalog: &Catalog, device: u32) -> bool {
+    let mut here = catalog.replicas.values().filter(|(replica, _)| replica.device == device);
+    here.any(|(replica, _)| matches!(replica.unusable, Some(Unusable::Failed(_))))
 }
 
 /// Whether a replica is one of its volume's, in sync or not.
@@ -262,13 +269,16 @@ impl Node {
                 return Ok(Ok(()));
             }
             let mut devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
+            // Made anew at its own node, it may come to the same device, if that is well.
+            let again = to == To::Node(old.node);
             for device in &mut devices {
                 let fits = match to {
                     To::Anywhere => true,
                     To::Node(node) => device.node.0 == node,
                     To::Device(id) => device.id.0 == id,
                 };
-                device.accepts &= fits && device.id.0 != old.device;
+                device.accepts &=
+                    fits && (device.id.0 != old.device || again) && !has_failed(&catalog, device.id.0);
             }
             let others = catalog.replicas.iter().filter(|(id, (other, _))| {
                 let same = other.volume == old.volume && other.group == old.group;

@@ -63,6 +63,7 @@ impl Node {
                     }
                 }
             }
+            self.tell_unusable().await;
             {
                 let mut state = self.state();
                 state.ended = state.begun;
@@ -289,7 +290,7 @@ impl Node {
                 }
                 return true;
             }
-            state.unopened.get(&id).is_some_and(|(when, _)| when.elapsed() < AGAIN)
+            state.unopened.get(&id).is_some_and(|(when, ..)| when.elapsed() < AGAIN)
         };
         if not_now {
             return false;
@@ -317,8 +318,8 @@ impl Node {
 
     /// Says what is wrong with a replica, once.
     fn complain(&self, id: u64, why: &str) {
-        let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned()));
-        if before.is_none_or(|(_, before)| before != why) {
+        let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned(), false));
+        if before.is_none_or(|(_, before, _)| before != why) {
             eprintln!("loadline: replica {id}: {why}");
         }
     }
@@ -333,6 +334,7 @@ impl Node {
             let mut state = self.state();
             state.replicas.remove(&id);
             state.unopened.remove(&id);
+            state.opened.remove(&id);
         }
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
         let key = replica.key;

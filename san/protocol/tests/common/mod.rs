@@ -208,6 +208,7 @@ fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
         promises().prop_map(ToOwner::Refused),
         Just(ToOwner::Stranger),
         Just(ToOwner::Failed),
+        Just(ToOwner::Damaged),
         ranges(1).prop_map(|range| ToOwner::Spoilt { block: range.start }),
         (promises(), any::<u64>()).prop_map(|(promise, quiet_ns)| ToOwner::Probed { promise, quiet_ns }),
     ]

@@ -316,6 +316,15 @@ impl<'a> Life<'a> {
         }
     }
 
+    /// A store that was found damaged is emptied.
+    pub(super) fn discard(&mut self, promise: Promise, after: Position) {
+        self.fails_after = self.rng.chance(4).then(|| self.rng.below(6));
+        self.change(Change::Discard { promise, after });
+        (self.end, self.durable, self.promise, self.epoch) = (after, after, promise, promise.epoch);
+        self.waits = Some(self.truth.changes.len());
+        self.store.submit(Command::Discard { promise, after });
+    }
+
     /// Another owner opens its sequence.
     fn open(&mut self) {
         self.epoch = self.next_epoch();

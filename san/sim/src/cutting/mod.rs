@@ -7,6 +7,7 @@
 //!                                          └─▶ another life, cut again
 //! ```
 
+mod discard;
 mod life;
 mod tape;
 mod truth;
@@ -59,14 +60,16 @@ pub fn run(seed: u64, without: Option<Rule>) -> Result<Cuts, String> {
 
 fn opened(recorder: &mut Recorder) -> Result<(Real, Found), String> {
     let two = recorder.disk.is_two();
-    // Some destage early, and others late, so that their logs are full.
-    let settings =
-        if two { SETTINGS } else { Settings { low: 90, begin: u64::MAX, high: 95, held: 0, ..SETTINGS } };
-    let (store, found, damage) = open_disk(recorder, two, REPLICA, settings)?;
+    let (store, found, damage) = open_disk(recorder, two, REPLICA, settings(two))?;
     match damage.first() {
         Some(damage) => Err(format!("it is found damaged: {damage}")),
         None => Ok((store, found)),
     }
+}
+
+/// Some destage early, and others late, so that their logs are full.
+fn settings(two: bool) -> Settings {
+    if two { SETTINGS } else { Settings { low: 90, begin: u64::MAX, high: 95, held: 0, ..SETTINGS } }
 }
 
 fn find(disk: SimDisk) -> Result<(Real, Found, SimDisk), String> {
@@ -142,6 +145,7 @@ fn live(
         life.rest()?;
         if !life.store.has_failed() {
             spoil(&life.recorder.disk, &life.truth, rng, cuts)?;
+            discard::discard(&life.recorder.disk, &life.truth, rng, cuts)?;
             rot(life, cuts)?;
         }
     }

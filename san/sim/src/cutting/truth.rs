@@ -28,6 +28,11 @@ pub(super) enum Change {
         mark: Position,
         acknowledged: Option<Position>,
     },
+    /// It was found damaged, and is emptied.
+    Discard {
+        promise: Promise,
+        after: Position,
+    },
     Joined,
 }
 
@@ -85,6 +90,13 @@ impl Content {
                     self.end = *position;
                 }
                 self.entries.push((*position, entry.clone()));
+            }
+            Change::Discard { promise, after } => {
+                self.promise = *promise;
+                self.entries.clear();
+                self.instead.clear();
+                self.listed.fill(false);
+                self.end = *after;
             }
             Change::Return { after, empty: true, .. } => {
                 self.entries.clear();

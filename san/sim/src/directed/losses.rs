@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::tenant::What;
 use crate::world::{MS, World};
 
-fn members(world: &World) -> Vec<ReplicaId> {
+pub(super) fn members(world: &World) -> Vec<ReplicaId> {
     world.record().groups[0].in_sync.iter().copied().collect()
 }
 
@@ -23,8 +23,8 @@ fn loses_and_starts(world: &mut World, node: usize) {
     world.start(node);
 }
 
-/// A record of a replica's log rots, which a start of its process finds.
-fn rots_and_starts(world: &mut World, replica: ReplicaId) {
+/// A record of a replica's log rots, as soon as there is one that a later one covers.
+pub(super) fn log_rots(world: &mut World, replica: ReplicaId) {
     let home = world.home(replica);
     let mut rots = false;
     for _ in 0..100 {
@@ -35,6 +35,12 @@ fn rots_and_starts(world: &mut World, replica: ReplicaId) {
         }
     }
     world.must(rots, "something is in the log, and covered");
+}
+
+/// The same, and a start of its process finds it.
+pub(super) fn rots_and_starts(world: &mut World, replica: ReplicaId) {
+    let home = world.home(replica);
+    log_rots(world, replica);
     world.kill(home, false);
     world.start(home);
 }
@@ -97,7 +103,7 @@ pub(super) fn pages(world: &mut World) {
 }
 
 /// What the clients see is taken for granted, as this replica has it; a person says that it is what is left.
-fn recover(world: &mut World, node: usize, survivor: ReplicaId) {
+pub(super) fn recover(world: &mut World, node: usize, survivor: ReplicaId) {
     let home = world.home(survivor);
     let store = &world.nodes[home].stores[&survivor];
     world.history.take_for_granted(|sector| {

@@ -4,6 +4,7 @@
 //! a schedule still come from a seed.
 
 mod clients;
+mod damaged;
 mod losses;
 mod owners;
 mod returns;
@@ -460,6 +461,48 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::reaches_the_store_only,
     },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
+    Schedule {
+        name: "damaged, away, and emptied before the record says so",
+        rule: Some(Rule::C12),
+        nodes: 3,
+        copies: 2,
+        drive: damaged::emptied_early,
+    },
+    Schedule {
+        name: "a member found damaged is rebuilt",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: damaged::member,
+    },
+    Schedule {
+        name: "a member with a slot that has rotted is rebuilt",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: damaged::slot,
+    },
+    Schedule {
+        name: "it dies while it is emptied",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: damaged::dies_meanwhile,
+    },
+    Schedule {
+        name: "both are damaged, and a person decides",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: damaged::both,
+    },
+    Schedule {
+        name: "the last copy is damaged, and the other is empty",
+        rule: None,
+        nodes: 2,
+        copies: 2,
+        drive: damaged::the_last,
+    },
 ];
 
 /// Runs a schedule, with delays from a seed; with all rules, or with one left out.

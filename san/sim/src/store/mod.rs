@@ -61,6 +61,8 @@ pub struct Store {
     asleep: Option<Box<[Real; 2]>>,
     /// What was told last to be durable.
     promise: Promise,
+    /// What is durable when the store has told that it is emptied.
+    discards: Option<Promise>,
     /// Something has rotted.
     spoilt: bool,
     /// Its device was full.
@@ -72,7 +74,9 @@ enum Health {
     Well,
     /// The next write or sync fails.
     FailsNext,
-    /// A write or a sync has failed, or something is lost. The process may not have been told yet.
+    /// A start has found that something is lost: it does nothing until it is salvaged or emptied.
+    Damaged,
+    /// A write or a sync has failed. The process may not have been told yet.
     Dead,
 }
 
@@ -196,6 +200,7 @@ impl Store {
             process: None,
             asleep: None,
             promise,
+            discards: None,
             spoilt: false,
             was_full: false,
         };
@@ -210,14 +215,16 @@ impl Store {
     pub fn open(&mut self) -> Found {
         assert!(self.process.is_none(), "a process has it open");
         let (store, mut found) = opened(&mut self.disk, self.replica);
-        if self.health != Health::Well {
-            (self.health, found.damaged) = (Health::Dead, true);
-        }
-        if found.damaged {
-            self.health = Health::Dead;
-        }
+        self.health = match self.health {
+            Health::FailsNext | Health::Dead => {
+                found.damaged = true;
+                Health::Dead
+            }
+            Health::Well | Health::Damaged if found.damaged => Health::Damaged,
+            Health::Well | Health::Damaged => Health::Well,
+        };
         self.asleep = None;
-        self.promise = found.promise;
+        (self.promise, self.discards) = (found.promise, None);
         self.process =
             Some(Process { store, asked: Vec::new(), damaged: found.damaged, told: found.damaged });
         found
@@ -241,9 +248,16 @@ impl Store {
                 process.damaged = false;
                 self.health = Health::Well;
             }
+            Command::Discard { promise, .. } if self.health == Health::Damaged => {
+                process.damaged = false;
+                (self.health, self.discards) = (Health::Well, Some(*promise));
+            }
+            // It is tried, and the device does not do it.
+            Command::Discard { .. } => process.told = false,
             _ => {}
         }
-        if self.health != Health::Dead {
+        if !self.is_dead() {
+            let process = self.process.as_mut().expect("it is there");
             process.store.submit(command);
         }
     }
@@ -251,7 +265,7 @@ impl Store {
     /// Does the next small step of what is asked for. False if there is nothing to do.
     pub fn step(&mut self, rng: &mut Rng, out: &mut Vec<Completion<Blocks>>) -> bool {
         let Some(process) = &mut self.process else { return false };
-        if self.health == Health::Dead {
+        if matches!(self.health, Health::Dead | Health::Damaged) {
             let tells = !std::mem::replace(&mut process.told, true);
             if tells {
                 out.push(Completion::Failed);
@@ -281,6 +295,7 @@ impl Store {
                 Action::Tell(completion) => {
                     match &completion {
                         Completion::Promised(promise) => self.promise = *promise,
+                        Completion::Listed(_) => self.promise = self.discards.take().unwrap_or(self.promise),
                         Completion::Failed => process.told = true,
                         Completion::Full(true) => self.was_full = true,
                         _ => {}
@@ -295,10 +310,10 @@ impl Store {
     /// Time passes: what is acknowledged is destaged, and an idle log gets its closing record. Whether there is something
     /// to do by steps.
     pub fn tick(&mut self, rng: &mut Rng, destages: bool) -> bool {
-        let Some(process) = &mut self.process else { return false };
-        if self.health == Health::Dead {
+        if self.is_dead() {
             return false;
         }
+        let Some(process) = &mut self.process else { return false };
         match rng.below(6) {
             0 if destages => process.store.destage_soon(),
             1 => process.store.tick(),
@@ -389,6 +404,18 @@ impl Store {
         true
     }
 
+    /// The slot of an extent rots, or of a place that is free. A start finds the store damaged, unless a scrub has written the
+    /// slot again before. False if there is none.
+    pub fn rot_slot(&mut self, rng: &mut Rng) -> bool {
+        let slots: Vec<u64> = self.seen(false).slots().collect();
+        if slots.is_empty() {
+            return false;
+        }
+        self.disk.rot(Area::Capacity, slots[rng.index(slots.len())]);
+        self.spoilt = true;
+        true
+    }
+
     /// What a block has does not match its checksum any more.
     pub fn rot_block(&mut self, block: u64) {
         if let read::Found::Data { area, at, .. } = self.seen(false).look_up(block) {
@@ -411,14 +438,24 @@ impl Store {
 
     /// Whether a write or a sync has failed, or a start has found that something is lost.
     pub fn is_dead(&self) -> bool {
-        self.health == Health::Dead
+        matches!(self.health, Health::Dead | Health::Damaged)
+    }
+
+    /// Whether it was found damaged, and is being emptied.
+    pub fn discards(&self) -> bool {
+        self.discards.is_some()
+    }
+
+    /// Whether a start has found that something is lost, and it was not salvaged or emptied since.
+    pub fn is_damaged(&self) -> bool {
+        self.health == Health::Damaged
     }
 
     /// Whether nothing is queued. There may be something to destage.
     pub fn is_idle(&self) -> bool {
         self.process
             .as_ref()
-            .is_none_or(|process| process.store.is_idle() && (self.health != Health::Dead || process.told))
+            .is_none_or(|process| process.store.is_idle() && (!self.is_dead() || process.told))
     }
 
     /// The store as it is, or as a start would find it.
@@ -464,9 +501,12 @@ impl Store {
         self.has_rotten_log() || (0..self.blocks()).any(|block| !self.is_whole(block))
     }
 
-    /// Whether a start would find it damaged.
+    /// Whether a start would find it damaged: a record of its log has rotted, or a slot.
     pub fn has_rotten_log(&self) -> bool {
         let store = self.seen(false);
+        if store.slots().any(|at| !self.disk.is_whole(Area::Capacity, at, 1)) {
+            return true;
+        }
         let is_rotten = |entry: Mention| {
             let (at, bytes) = store.record_at(entry.number).expect("it is in the log");
             !self.disk.is_whole(Area::Log, at, bytes as usize / SECTOR)

@@ -227,7 +227,10 @@ impl Node {
         let mut may_be_lost = Vec::new();
         for (index, group) in (0..).zip(&record.groups) {
             let mut reachable = false;
-            for replica in &group.in_sync {
+            let usable = |replica: &ReplicaId| {
+                catalog.replicas.get(&replica.0).is_none_or(|(r, _)| r.unusable.is_none())
+            };
+            for replica in group.in_sync.iter().filter(|replica| usable(replica)) {
                 let home = catalog.nodes.get(&record.homes[replica].0);
                 reachable |= match home {
                     Some((home, _)) => self.answers(home.peer).await,

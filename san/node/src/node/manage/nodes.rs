@@ -1,6 +1,7 @@
 //! Nodes and devices that are to be empty, and copies that are to be elsewhere.
 
 use loadline_san_core::layout::BLOCK;
+use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,7 @@ use super::{AddDevice, ManageError, listed, no_room, room};
 use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, ReplicaState, change};
 use crate::config::{Change, ConfigError};
 use crate::node::Node;
+use crate::node::moving::is_in_sync;
 
 /// A node is to be empty, or not any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -151,14 +153,26 @@ impl Node {
                     replicas.filter(|(_, (r, _))| r.state == ReplicaState::Ready)
                 };
                 let wrong = |why: String| Ok(Err(ManageError::Wrong(why)));
-                if from == into {
-                    return wrong("a copy that is to move moves to another node".into());
-                }
-                let Some((_, (one, _))) = of(from).next() else {
+                if of(from).next().is_none() {
                     return wrong(format!("node {} has no copy of volume {name}", to.from));
+                }
+                let record = catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+                // At the node where it is, only a copy is made anew that is no good.
+                let moves = |(id, (r, _)): &(&u64, &(Replica, u64))| {
+                    from != into
+                        || r.unusable.is_some()
+                        || record.as_ref().is_some_and(|record| !is_in_sync(record, **id, r))
                 };
-                if let Some((_, (there, _))) =
-                    of(into).find(|(_, (r, _))| of(from).any(|(_, (o, _))| o.group == r.group))
+                let Some((_, (one, _))) = of(from).find(moves) else {
+                    return wrong(format!(
+                        "the copy at node {} is in sync: it can move to another node. At the node where it is, a copy is \
+                         made anew only if it is damaged, failed or away",
+                        to.from
+                    ));
+                };
+                if from != into
+                    && let Some((_, (there, _))) =
+                        of(into).find(|(_, (r, _))| of(from).any(|(_, (o, _))| o.group == r.group))
                 {
                     return wrong(format!(
                         "node {} has a copy of group {} of volume {name} already, and no node has two",
@@ -186,7 +200,7 @@ impl Node {
                     let next = Replica { leave_to: Some(into), refused: None, ..r.clone() };
                     change(format!("replica/{id}"), Some(*version), &next)
                 };
-                let changes: Vec<Change> = of(from).map(leave).collect();
+                let changes: Vec<Change> = of(from).filter(moves).map(leave).collect();
                 if store.commit(&changes)? {
                     return Ok(Ok(()));
                 }

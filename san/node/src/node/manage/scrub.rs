@@ -1,6 +1,7 @@
 //! Looking through the copies of a volume that this node has.
 
 use loadline_san_core::ids::ReplicaId;
+use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +9,7 @@ use super::ManageError;
 use crate::config::catalog::ReplicaState;
 use crate::event_loop::order::Order;
 use crate::node::Node;
+use crate::node::moving::is_in_sync;
 
 /// How far a replica was looked through.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,6 +26,8 @@ pub struct ScrubView {
     pub rotten: u64,
     /// All were looked at.
     pub ended: bool,
+    /// Why it is left out: it is not looked at, or not to the end.
+    pub left_out: Option<String>,
 }
 
 impl Node {
@@ -43,7 +47,7 @@ impl Node {
         Ok(())
     }
 
-    /// How far that is.
+    /// How far that is, of each copy that this node has.
     pub async fn scrubs(&self, name: &str) -> Result<Vec<ScrubView>, ManageError> {
         self.refresh().await?;
         let (id, _) = self.volume(name)?;
@@ -53,16 +57,36 @@ impl Node {
             ));
         }
         let here = self.of_volume_here(id);
+        Ok(here.into_iter().map(|replica| self.scrub_of(id, replica)).collect())
+    }
+
+    fn scrub_of(&self, volume: u64, id: u64) -> ScrubView {
         let state = self.state();
-        let scrubs = state.loops.iter().flat_map(|of| &of.scrubs).filter(|(id, _)| here.contains(&id.0));
-        let view = |(id, scrub): &(ReplicaId, crate::event_loop::order::Scrub)| ScrubView {
-            replica: id.0,
-            node: self.name().into(),
-            bytes: scrub.bytes,
-            done: scrub.done,
-            rotten: scrub.rotten,
-            ended: scrub.ended,
+        let mut scrubs = state.loops.iter().flat_map(|of| &of.scrubs);
+        let scrub = scrubs.find(|(replica, _)| replica.0 == id).map(|(_, scrub)| *scrub);
+        let record = state.catalog.records.get(&volume);
+        let record = record.and_then(|stored| record::decode(&stored.value).ok());
+        let replica = state.catalog.replicas.get(&id).map(|(replica, _)| replica);
+        let in_sync = record.zip(replica).is_some_and(|(record, replica)| is_in_sync(&record, id, replica));
+        let unusable = replica.and_then(|replica| state.unusable(id, replica));
+        let left_out = match unusable {
+            _ if scrub.is_some_and(|scrub| scrub.ended) && in_sync => None,
+            Some(Some(unusable)) => Some(format!("it is {}: {}", unusable.state(), unusable.why())),
+            None => Some("its node has not opened it yet".into()),
+            Some(None) if !in_sync => {
+                Some("it is not in sync: it is being rebuilt, or waits for that".into())
+            }
+            Some(None) if scrub.is_none() => Some("its node was started again meanwhile".into()),
+            Some(None) => None,
         };
-        Ok(scrubs.map(view).collect())
+        ScrubView {
+            replica: id,
+            node: self.name().into(),
+            bytes: scrub.map_or(0, |scrub| scrub.bytes),
+            done: scrub.map_or(0, |scrub| scrub.done),
+            rotten: scrub.map_or(0, |scrub| scrub.rotten),
+            ended: scrub.is_some_and(|scrub| scrub.ended),
+            left_out,
+        }
     }
 }

@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
-use crate::config::catalog::{Catalog, ReplicaState, Volume, VolumeState};
+use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
 use crate::node::Node;
 use crate::node::moving::{To, leaving};
+use crate::unusable::Unusable;
 
 /// How well something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -70,13 +71,14 @@ pub struct ReplicaView {
     pub node: String,
     /// Its device.
     pub device: u32,
-    /// In sync; away; or being made, or removed.
+    /// `in sync`; `returning`: it is being copied to; `away`; `damaged`: its start has found that it has lost something; `failed`: its
+    /// device has; `not used`; `being made`; `being removed`.
     pub state: String,
     /// Bytes that are still to be copied to it, where that is known: at the volume's owner.
     pub left_bytes: Option<u64>,
     /// It is to leave where it is.
     pub leaving: bool,
-    /// Why it is not made, or does not leave.
+    /// Why it is not made, does not leave, or cannot be used, and what becomes of it.
     pub note: Option<String>,
 }
 
@@ -137,6 +139,29 @@ pub struct StatusView {
     pub devices: Vec<DeviceView>,
     /// Volumes.
     pub volumes: Vec<VolumeView>,
+}
+
+/// Why a replica cannot be used, and what becomes of it.
+fn note(
+    catalog: &Catalog,
+    (record, id, replica, attached): (Option<&Record>, u64, &Replica, bool),
+) -> Option<String> {
+    let unusable = replica.unusable.as_ref().filter(|_| replica.state == ReplicaState::Ready)?;
+    let usable = |other: &ReplicaId| {
+        other.0 != id && catalog.replicas.get(&other.0).is_some_and(|(other, _)| other.unusable.is_none())
+    };
+    let group = record.and_then(|record| record.groups.get(replica.group as usize));
+    let spared = group.is_some_and(|group| group.in_sync.iter().any(usable));
+    let then = match unusable {
+        Unusable::Damaged(_) if !spared => {
+            "no other copy that has its data can be used: it stays as it is until one can be, or a person decides"
+        }
+        Unusable::Damaged(_) if attached => "it is emptied and copied in full from the others",
+        Unusable::Damaged(_) => "it is emptied and copied in full when the volume is attached",
+        Unusable::Failed(_) => "replace the device ('loadline device replace'), or move the copy elsewhere",
+        Unusable::NotUsed(_) => "it is tried again",
+    };
+    Some(format!("{}; {then}", unusable.why()))
 }
 
 impl Node {
@@ -217,7 +242,6 @@ impl Node {
         let in_sync = |id: u64| {
             record.as_ref().is_some_and(|r| r.groups.iter().any(|g| g.in_sync.contains(&ReplicaId(id))))
         };
-        let unopened = self.state().unopened.clone();
         let replicas: Vec<ReplicaView> = catalog
             .replicas
             .iter()
@@ -227,30 +251,41 @@ impl Node {
                 group: replica.group,
                 node: name(replica.node).unwrap_or("?".into()),
                 device: replica.device,
-                state: match replica.state {
-                    ReplicaState::Wanted | ReplicaState::Ready if unopened.contains_key(replica_id) => {
-                        format!("not used: {}", unopened[replica_id].1)
+                state: match (replica.state, &replica.unusable) {
+                    (ReplicaState::Wanted, _) => "being made",
+                    (ReplicaState::Dropping, _) => "being removed",
+                    (ReplicaState::Ready, Some(unusable)) => unusable.state(),
+                    (ReplicaState::Ready, None) if in_sync(*replica_id) => "in sync",
+                    (ReplicaState::Ready, None) if returning.contains_key(&ReplicaId(*replica_id)) => {
+                        "returning"
                     }
-                    ReplicaState::Wanted => "being made".into(),
-                    ReplicaState::Dropping => "being removed".into(),
-                    ReplicaState::Ready if in_sync(*replica_id) => "in sync".into(),
-                    ReplicaState::Ready if returning.contains_key(&ReplicaId(*replica_id)) => {
-                        "returning".into()
-                    }
-                    ReplicaState::Ready => "away".into(),
-                },
+                    (ReplicaState::Ready, None) => "away",
+                }
+                .into(),
                 left_bytes: returning.get(&ReplicaId(*replica_id)).map(|blocks| blocks * BLOCK),
                 leaving: leaving.contains_key(replica_id),
                 note: replica
                     .refused
                     .clone()
-                    .filter(|_| replica.state == ReplicaState::Wanted || leaving.contains_key(replica_id)),
+                    .filter(|_| replica.state == ReplicaState::Wanted || leaving.contains_key(replica_id))
+                    .or_else(|| {
+                        // Of one that leaves, a note says why it stays.
+                        (!leaving.contains_key(replica_id))
+                            .then(|| (record.as_ref(), *replica_id, replica, volume.attached.is_some()))
+                            .and_then(|of| note(catalog, of))
+                    }),
             })
             .collect();
         let fewest = record.as_ref().and_then(|r| r.groups.iter().map(|group| group.in_sync.len()).min());
         let in_sync = fewest.unwrap_or(0) as u32;
         let owner_lives = record.as_ref().is_some_and(|r| alive.get(&r.owner.node.0) == Some(&true));
-        let served = record.as_ref().is_some_and(|r| r.state == RecordState::Active) && owner_lives;
+        // Without a member that can be used in each group, nothing is served.
+        let usable = |id: &ReplicaId| {
+            catalog.replicas.get(&id.0).is_none_or(|(replica, _)| replica.unusable.is_none())
+        };
+        let usable = record.as_ref().is_some_and(|r| r.groups.iter().all(|g| g.in_sync.iter().any(usable)));
+        let active = record.as_ref().is_some_and(|r| r.state == RecordState::Active);
+        let served = active && owner_lives && usable;
         let least = record.as_ref().map_or(volume.least, |record| record.least);
         let writes_wait = served && volume.attached.is_some() && in_sync < least;
         let health = match &record {
@@ -303,6 +338,19 @@ impl Node {
                 .filter_map(|replica| catalog.replicas.get(&replica.0))
                 .map(|(replica, _)| replica.node)
                 .collect();
+            let replicas = record.iter().flat_map(|_| catalog.replicas.iter());
+            let members = replicas.filter(|(id, _)| group.in_sync.contains(&ReplicaId(**id)));
+            let unusable: Vec<String> = members
+                .filter_map(|(id, (replica, _))| Some((id, replica.node, replica.unusable.as_ref()?)))
+                .map(|(id, node, why)| format!("replica {id} at {} is {}", name(node), why.state()))
+                .collect();
+            if unusable.len() == group.in_sync.len() {
+                return format!(
+                    "no copy that has every write of group {index} can be used ({}): 'loadline volume recover' says what \
+                     would be lost by going on with what is left",
+                    unusable.join(", ")
+                );
+            }
             if !homes.iter().any(|node| alive.get(node) == Some(&true)) {
                 let homes: Vec<String> = homes.into_iter().map(name).collect();
                 return format!(

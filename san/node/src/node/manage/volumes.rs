@@ -443,6 +443,7 @@ pub(crate) fn new_replica(
         key: crate::node::random(),
         state: ReplicaState::Wanted,
         refused: None,
+        unusable: None,
         instead_of,
         leave_to: None,
     };

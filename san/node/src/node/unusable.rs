@@ -1,0 +1,47 @@
+//! Replicas of this node that cannot be used are named in the configuration, so that every node can show them and a person sees
+//! them also when this node does not answer.
+
+use super::{Node, State};
+use crate::config::catalog::{Replica, ReplicaState, change};
+use crate::unusable::Unusable;
+
+impl State {
+    /// Why a replica of this node cannot be used. None if that is not known yet; `Some(None)` if it can be.
+    pub(crate) fn unusable(&self, id: u64, replica: &Replica) -> Option<Option<Unusable>> {
+        if let Some(why) = self.broken.get(&replica.device) {
+            let why = format!("device {} is not used: {why}", replica.device);
+            return Some(Some(Unusable::Failed(why)));
+        }
+        if let Some((_, why, failed)) = self.unopened.get(&id) {
+            let why = why.clone();
+            return Some(Some(if *failed { Unusable::Failed(why) } else { Unusable::NotUsed(why) }));
+        }
+        self.opened.get(&id).cloned()
+    }
+}
+
+impl Node {
+    /// Writes down which replicas of this node cannot be used, where that has changed.
+    pub(super) async fn tell_unusable(&self) {
+        let changes: Vec<_> = {
+            let state = self.state();
+            if state.went_back() {
+                return;
+            }
+            let here = state.catalog.replicas.iter();
+            let here = here.filter(|(_, (r, _))| r.node == self.id() && r.state == ReplicaState::Ready);
+            here.filter_map(|(id, (replica, version))| {
+                let unusable = state.unusable(*id, replica)?;
+                let next = Replica { unusable, ..replica.clone() };
+                (next != *replica).then(|| change(format!("replica/{id}"), Some(*version), &next))
+            })
+            .collect()
+        };
+        for change in changes {
+            // If another change came first, this one is made again with the next look at the configuration.
+            if self.config().call(move |store| store.commit(&[change])).await.is_ok() {
+                self.look_soon();
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Why a replica cannot be used where it is.
+
+use serde::{Deserialize, Serialize};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unusable {
+    /// Its start found that it has lost something: this. It is emptied and copied in full where others have its data.
+    Damaged(String),
+    /// Its device, or what the device keeps of itself, cannot be read or written: the device is to be replaced.
+    Failed(String),
+    /// It is not opened for another reason, which a person has to remove.
+    NotUsed(String),
+}
+
+impl Unusable {
+    /// In a word or two.
+    pub fn state(&self) -> &'static str {
+        match self {
+            Unusable::Damaged(_) => "damaged",
+            Unusable::Failed(_) => "failed",
+            Unusable::NotUsed(_) => "not used",
+        }
+    }
+
+    /// What was found.
+    pub fn why(&self) -> &str {
+        match self {
+            Unusable::Damaged(why) | Unusable::Failed(why) | Unusable::NotUsed(why) => why,
+        }
+    }
+}
