@@ -42,7 +42,7 @@ mod sockets;
 mod unread;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -131,6 +131,8 @@ enum Local {
     Attach(VolumeId),
     /// A process runs at a node, or none does any more.
     Node(NodeId, bool),
+    /// A node has answered that it runs, and reaches these.
+    Reaches(NodeId, BTreeSet<NodeId>),
 }
 
 /// To give orders to a loop, from any thread.
@@ -411,6 +413,11 @@ impl EventLoop {
                     Local::Merged(id, ownership, job, data) => {
                         self.step_volume(id, Event::Merged(ownership, job, data));
                     }
+                    Local::Reaches(node, reaches) => {
+                        let volumes: Vec<VolumeId> = self.volumes.keys().copied().collect();
+                        let event = || Event::Reaches(node, reaches.clone());
+                        volumes.into_iter().for_each(|id| self.step_volume(id, event()));
+                    }
                     Local::Node(node, runs) => {
                         let volumes: Vec<VolumeId> = self.volumes.keys().copied().collect();
                         let event = || if runs { Event::Started(node) } else { Event::Ended(node) };
@@ -510,6 +517,7 @@ impl EventLoop {
                     }
                 }
                 volume::Action::Look { asked_at } => (self.tell)(Report::Look(id, asked_at)),
+                volume::Action::Ask(nodes) => (self.tell)(Report::Ask(nodes)),
                 volume::Action::Propose { record, replaces } => {
                     (self.tell)(Report::Propose(id, record, replaces));
                 }

@@ -11,6 +11,7 @@
 //! | `reconcile` | what the configuration says is made so |
 //! | `doors` | clients and other nodes come |
 //! | `forward` | clients of volumes that are owned elsewhere |
+//! | `reach` | nodes ask each other whether they run, and whom they reach |
 //! | `moving` | copies move from where they are to leave |
 //! | [`manage`] | what people want: volumes, devices, nodes |
 
@@ -20,6 +21,7 @@ mod guests;
 mod limits;
 pub mod manage;
 mod moving;
+pub(crate) mod reach;
 mod reconcile;
 mod unusable;
 
@@ -131,6 +133,8 @@ pub(crate) struct State {
     ordered: BTreeMap<u64, oneshot::Sender<Result<(), OrderError>>>,
     orders: u64,
     closing: BTreeMap<u64, oneshot::Sender<()>>,
+    /// What is asked of other nodes.
+    asking: reach::Asking,
 }
 
 impl State {
@@ -229,6 +233,7 @@ impl Node {
             tokio::select! {
                 () = serving.hear(reports) => NodeError::Io(std::io::Error::other("a thread of the data path has ended")),
                 error = serving.reconcile_for_ever() => error,
+                () = serving.answer_for_ever() => unreachable!("it goes on"),
                 () = serving.move_for_ever() => unreachable!("it goes on"),
                 error = doors => error,
                 error = api => error,
@@ -287,6 +292,7 @@ impl Node {
                 Report::Look(volume, asked_at) => {
                     self.0.config.look(volume, asked_at, self.loop_of(volume.0).clone());
                 }
+                Report::Ask(nodes) => self.ask_whether_they_run(&nodes),
                 Report::Propose(volume, record, replaces) => {
                     self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
                 }

@@ -14,7 +14,7 @@ use super::kept::{AT_ONCE, Io, Kept};
 use super::order::{LoopState, NotOpened, OpenReplica, OpenVolume, Order, ReplicaFault, Report, VolumeState};
 use super::peer::{Outgoing, Preamble};
 use super::served::Served;
-use super::{EventLoop, IDLE_TICKS, LoopOptions};
+use super::{EventLoop, IDLE_TICKS, Local, LoopOptions};
 
 /// Bytes that all stores look through for what has rotted in each of these: 2 MiB a second, a TiB in six days.
 const SCRUB: u64 = 200 << 10;
@@ -73,6 +73,7 @@ impl EventLoop {
             Order::Swapped(id, proposal, answer, asked_at) => {
                 self.step_volume(id, Event::Swapped(proposal, answer, asked_at));
             }
+            Order::Reaches(node, reaches) => self.local.push_back(Local::Reaches(node, reaches)),
             Order::Client(new) => self.new_client(*new),
             Order::NoPeer(node) => {
                 if let Some(mut peer) = self.peers.remove(&node) {

@@ -1,5 +1,6 @@
 //! What the control path tells an event loop, and what it is told.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -100,6 +101,8 @@ pub enum Order {
     Seen(VolumeId, Box<Record>, Epoch),
     /// It was asked for a swap.
     Swapped(VolumeId, ProposalId, Answer, Epoch),
+    /// A node that was asked runs, and reaches these.
+    Reaches(NodeId, BTreeSet<NodeId>),
     /// A client comes.
     Client(Box<NewClient>),
     /// Another node, with its name, is here. It is connected to, now and whenever the connection breaks.
@@ -133,6 +136,8 @@ pub enum Report {
     Closed(ReplicaId),
     /// What is the record? To be told with the answer: what is known when this is asked.
     Look(VolumeId, Epoch),
+    /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. → [`Order::Reaches`]
+    Ask(Vec<NodeId>),
     /// Make this the record, if it is at this epoch.
     Propose(VolumeId, Box<Record>, Epoch),
     /// The clients of a volume are let in here.

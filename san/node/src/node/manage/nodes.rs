@@ -9,8 +9,8 @@ use super::volumes::unknown_node;
 use super::{AddDevice, ManageError, listed, no_room, room};
 use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, ReplicaState, change};
 use crate::config::{Change, ConfigError};
-use crate::node::Node;
 use crate::node::moving::is_in_sync;
+use crate::node::{Node, reach};
 
 /// A node is to be empty, or not any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -87,6 +87,7 @@ impl Node {
                 let devices = catalog.devices.iter().filter(|(_, (device, _))| device.node == id);
                 changes.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
                 changes.extend(here.iter().map(|(id, (_, v))| removed(format!("replica/{id}"), *v)));
+                changes.extend(reach::forget(store, id)?);
                 if store.commit(&changes)? {
                     return Ok(Ok(()));
                 }

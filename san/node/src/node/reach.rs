@@ -1,0 +1,223 @@
+//! Nodes ask each other, through the configuration store, whether they run and which nodes they reach (rule S1).
+//!
+//! ```text
+//!  ask/<node that asks>                   which nodes are asked, and a number
+//!  answer/<node that asks>/<node>         the number, and the nodes that this one reaches
+//! ```
+//!
+//! A volume asks when it receives nothing from half of a group's members or more. All volumes of a node share one question, and
+//! one answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use loadline_san_core::ids::NodeId;
+use serde::{Deserialize, Serialize};
+
+use super::Node;
+use crate::config::catalog::change;
+use crate::config::{Change, ConfigError, ConfigStore};
+use crate::event_loop::order::Order;
+
+/// How often a node looks whether it is asked, and whether it was answered.
+const LOOK: Duration = Duration::from_millis(100);
+/// The same, while it waits for answers.
+const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(40);
+/// A node that does not accept a connection for so long is not reached.
+const REACHES: Duration = Duration::from_millis(250);
+/// What a node has answered is worth something for so long.
+const FRESH: Duration = Duration::from_millis(300);
+/// A question is given up after so long. Volumes wait for a part of that.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ask {
+    /// The life of the process that asks.
+    incarnation: u64,
+    /// Its questions, counted.
+    number: u64,
+    /// The nodes that are asked.
+    of: BTreeSet<u32>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reaches {
+    /// The life of the process that has asked.
+    incarnation: u64,
+    /// The number of its question.
+    number: u64,
+    /// The nodes that accept connections of the one that answers.
+    nodes: BTreeSet<u32>,
+}
+
+/// What this node asks.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// Nodes that volumes want to be asked, and that are not yet.
+    wanted: BTreeSet<u32>,
+    /// A task asks.
+    runs: bool,
+    /// The number of the last question.
+    number: u64,
+    /// Nodes that have not answered, with the first question that each was asked and when.
+    pending: BTreeMap<u32, (u64, Instant)>,
+    /// What was answered last, and when.
+    answers: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
+}
+
+impl Node {
+    /// A volume wants these nodes to be asked. The loops receive each answer.
+    pub(super) fn ask_whether_they_run(&self, nodes: &[NodeId]) {
+        let mut state = self.state();
+        let mut known = Vec::new();
+        for node in nodes.iter().map(|node| node.0).filter(|node| *node != self.id()) {
+            match state.asking.answers.get(&node).filter(|(when, _)| when.elapsed() < FRESH) {
+                Some((_, reaches)) => known.push((node, reaches.clone())),
+                None if state.asking.pending.contains_key(&node) => {}
+                None => _ = state.asking.wanted.insert(node),
+            }
+        }
+        let begins = !state.asking.wanted.is_empty() && !std::mem::replace(&mut state.asking.runs, true);
+        drop(state);
+        known.into_iter().for_each(|(node, reaches)| self.tell_of(node, &reaches));
+        if begins {
+            let this = self.clone();
+            tokio::spawn(async move { this.ask().await });
+        }
+    }
+
+    /// The loops receive an answer.
+    fn tell_of(&self, node: u32, reaches: &BTreeSet<u32>) {
+        let reaches: BTreeSet<NodeId> = reaches.iter().map(|node| NodeId(*node)).collect();
+        for orders in &self.0.loops {
+            orders.give(Order::Reaches(NodeId(node), reaches.clone()));
+        }
+    }
+
+    /// Asks until all have answered, or had time to.
+    async fn ask(&self) {
+        loop {
+            let (question, pending) = {
+                let asking = &mut self.state().asking;
+                asking.pending.retain(|_, (_, since)| since.elapsed() < LIMIT);
+                let wanted = std::mem::take(&mut asking.wanted);
+                if wanted.is_empty() && asking.pending.is_empty() {
+                    asking.runs = false;
+                    return;
+                }
+                let news = !wanted.is_empty();
+                if news {
+                    asking.number += 1;
+                }
+                let (number, now) = (asking.number, Instant::now());
+                wanted.into_iter().for_each(|node| _ = asking.pending.insert(node, (number, now)));
+                let of = asking.pending.keys().copied().collect();
+                let incarnation = self.0.me.incarnation.0;
+                (news.then_some(Ask { incarnation, number, of }), asking.pending.clone())
+            };
+            let (me, incarnation) = (self.id(), self.0.me.incarnation.0);
+            let answered = self.config().call(move |store| {
+                if let Some(question) = question {
+                    put(store, format!("ask/{me}"), &question)?;
+                }
+                let mut answered = Vec::new();
+                for (node, (first, _)) in pending {
+                    let Some(stored) = store.get(&format!("answer/{me}/{node}"))? else { continue };
+                    let Ok(said) = serde_json::from_slice::<Reaches>(&stored.value) else { continue };
+                    if said.incarnation == incarnation && said.number >= first {
+                        answered.push((node, said.nodes));
+                    }
+                }
+                Ok(answered)
+            });
+            // Without the store nothing is answered, and nothing can be changed either.
+            for (node, reaches) in answered.await.unwrap_or_default() {
+                {
+                    let asking = &mut self.state().asking;
+                    asking.pending.remove(&node);
+                    asking.answers.insert(node, (Instant::now(), reaches.clone()));
+                }
+                self.tell_of(node, &reaches);
+            }
+            tokio::time::sleep(LOOK_FOR_ANSWERS).await;
+        }
+    }
+
+    /// Answers the questions of other nodes. It goes on until the node ends.
+    pub(super) async fn answer_for_ever(&self) {
+        let mut answered: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        let mut last = None;
+        loop {
+            let me = self.id();
+            let asked = self.config().call(move |store| {
+                let revision = store.revision()?;
+                let listed = if last == Some(revision) { Vec::new() } else { store.list("ask/")?.1 };
+                Ok((revision, listed))
+            });
+            let (revision, asked) = match asked.await {
+                Ok((revision, asked)) => (Some(revision), asked),
+                Err(_) => (None, Vec::new()),
+            };
+            last = revision;
+            for (key, stored) in asked {
+                let by = key.strip_prefix("ask/").and_then(|id| id.parse::<u32>().ok());
+                let (Some(by), Ok(ask)) = (by, serde_json::from_slice::<Ask>(&stored.value)) else {
+                    continue;
+                };
+                let this_one = (ask.incarnation, ask.number);
+                if by == me || !ask.of.contains(&me) || answered.insert(by, this_one) == Some(this_one) {
+                    continue;
+                }
+                let this = self.clone();
+                tokio::spawn(async move { this.answer(by, ask).await });
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Tries which nodes it reaches, and answers.
+    async fn answer(&self, by: u32, ask: Ask) {
+        let nodes = self.state().catalog.nodes.clone();
+        let others = nodes.into_iter().filter(|(id, _)| *id != self.id());
+        let tries: Vec<_> = others
+            .map(|(id, (node, _))| {
+                let connect = tokio::net::TcpStream::connect(node.peer);
+                (id, tokio::spawn(tokio::time::timeout(REACHES, connect)))
+            })
+            .collect();
+        let mut reached = BTreeSet::new();
+        for (id, tried) in tries {
+            if matches!(tried.await, Ok(Ok(Ok(_)))) {
+                reached.insert(id);
+            }
+        }
+        let Ask { incarnation, number, .. } = ask;
+        let (me, answer) = (self.id(), Reaches { incarnation, number, nodes: reached });
+        // Where that fails, the node that asks goes on as if this one did not run.
+        let _ = self.config().call(move |store| put(store, format!("answer/{by}/{me}"), &answer)).await;
+    }
+}
+
+/// Puts this under a key that only this node writes.
+fn put<T: Serialize>(store: &mut dyn ConfigStore, key: String, value: &T) -> Result<(), ConfigError> {
+    for _ in 0..4 {
+        let version = store.get(&key)?.map(|stored| stored.version);
+        if store.commit(&[change(key.clone(), version, value)])? {
+            return Ok(());
+        }
+    }
+    Err(ConfigError::Contended)
+}
+
+/// The changes that remove what a node has asked and answered.
+pub(super) fn forget(store: &mut dyn ConfigStore, node: u32) -> Result<Vec<Change>, ConfigError> {
+    let mut listed = store.list("ask/")?.1;
+    listed.extend(store.list("answer/")?.1);
+    let about = |key: &str| key.split('/').skip(1).any(|part| part.parse() == Ok(node));
+    let gone = listed.into_iter().filter(|(key, _)| about(key));
+    Ok(gone.map(|(key, stored)| Change { key, expected: Some(stored.version), value: None }).collect())
+}
