@@ -11,6 +11,8 @@
 //! | `reconcile` | what the configuration says is made so |
 //! | `doors` | clients and other nodes come |
 //! | `forward` | clients of volumes that are owned elsewhere |
+//! | `sessions` | what is between a node that forwards and an owner |
+//! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
 //! | [`manage`] | what people want: volumes, devices, nodes |
 
@@ -20,6 +22,8 @@ mod guests;
 pub mod manage;
 mod moving;
 mod reconcile;
+mod sessions;
+mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,6 +46,7 @@ use crate::event_loop::order::{LoopState, Order, Report};
 use crate::event_loop::{EventLoop, LoopError, LoopOptions, Orders};
 use crate::settings::NodeSettings;
 use guests::GuestDoor;
+use sessions::Sessions;
 
 pub(crate) use reconcile::random;
 
@@ -115,6 +120,9 @@ pub(crate) struct State {
     pub(crate) attached: BTreeSet<u64>,
     /// Where virtual machines come, for each of them.
     guests: BTreeMap<u64, GuestDoor>,
+    sessions: Sessions,
+    /// Volumes of which an attach was ordered here.
+    fenced: BTreeSet<u64>,
     pub(crate) loops: Vec<LoopState>,
     looking: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
     /// By the order's number.
@@ -197,6 +205,7 @@ impl Node {
                 number,
                 spin,
                 seed: me.incarnation.0 << 32 | u64::from(id) << 8 | u64::from(number),
+                client_wait: settings.client_wait(),
             };
             loops.push(start_loop(options, report.clone())?);
         }
