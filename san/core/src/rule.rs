@@ -63,6 +63,9 @@ pub enum Rule {
     T12,
     /// What was asked for before an attach that was ordered is never carried out after it.
     T13,
+    /// What waits while its owner has stepped down is carried out only if no other node has owned the volume since, and no
+    /// attach was ordered.
+    T14,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
@@ -182,6 +185,7 @@ impl Rule {
         Rule::T11,
         Rule::T12,
         Rule::T13,
+        Rule::T14,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,

@@ -25,10 +25,19 @@ struct Candidate {
     value: u64,
     began: Instant,
     ended: Option<Instant>,
+    /// When a read first returned it: it had taken effect then, although it may be under way still.
+    seen: Option<Instant>,
     /// It ended, and was not acknowledged.
     failed: bool,
     /// Reads that begin later must not return it.
     gone: Option<Instant>,
+}
+
+impl Candidate {
+    /// When it had taken effect at the latest, if it has.
+    fn took_effect(&self) -> Option<Instant> {
+        [self.ended, self.seen].into_iter().flatten().min()
+    }
 }
 
 /// See the module.
@@ -63,13 +72,15 @@ impl fmt::Display for Impossible {
 impl History {
     /// Of an empty volume: zeroes.
     pub fn new(sectors: u64) -> History {
-        let zero = Candidate { write: 0, value: 0, began: 0, ended: Some(0), failed: false, gone: None };
+        let zero =
+            Candidate { write: 0, value: 0, began: 0, ended: Some(0), seen: None, failed: false, gone: None };
         History { sectors: vec![vec![zero]; sectors as usize], now: 0, equal: 0, reads: Default::default() }
     }
 
     /// The volume has grown.
     pub fn grow(&mut self, sectors: u64) {
-        let zero = Candidate { write: 0, value: 0, began: 0, ended: Some(0), failed: false, gone: None };
+        let zero =
+            Candidate { write: 0, value: 0, began: 0, ended: Some(0), seen: None, failed: false, gone: None };
         self.sectors.resize(sectors as usize, vec![zero]);
     }
 
@@ -82,7 +93,15 @@ impl History {
     pub fn write_begins(&mut self, write: WriteId, sector: u64, values: impl IntoIterator<Item = u64>) {
         let began = self.tick();
         for (candidates, value) in self.sectors[sector as usize..].iter_mut().zip(values) {
-            candidates.push(Candidate { write, value, began, ended: None, failed: false, gone: None });
+            candidates.push(Candidate {
+                write,
+                value,
+                began,
+                ended: None,
+                seen: None,
+                failed: false,
+                gone: None,
+            });
         }
     }
 
@@ -96,7 +115,7 @@ impl History {
             let began = this.began;
             if acknowledged {
                 for other in candidates.iter_mut().filter(|c| c.write != write) {
-                    if other.ended.is_some_and(|ended| ended < began) {
+                    if other.took_effect().is_some_and(|ended| ended < began) {
                         other.gone.get_or_insert(now);
                     }
                 }
@@ -134,8 +153,9 @@ impl History {
                 continue;
             }
             let (write, write_began) = (this.write, this.began);
+            candidates.iter_mut().filter(|c| c.write == write).for_each(|c| _ = c.seen.get_or_insert(now));
             for other in candidates.iter_mut().filter(|c| c.write != write) {
-                if other.ended.is_some_and(|ended| ended < write_began || ended < began) {
+                if other.took_effect().is_some_and(|ended| ended < write_began || ended < began) {
                     other.gone.get_or_insert(now);
                 }
             }
@@ -148,8 +168,15 @@ impl History {
         let now = self.tick();
         for (sector, candidates) in (0..).zip(&mut self.sectors) {
             let value = value(sector);
-            *candidates =
-                vec![Candidate { write: 0, value, began: now, ended: Some(now), failed: false, gone: None }];
+            *candidates = vec![Candidate {
+                write: 0,
+                value,
+                began: now,
+                ended: Some(now),
+                seen: None,
+                failed: false,
+                gone: None,
+            }];
         }
     }
 

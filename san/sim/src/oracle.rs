@@ -148,9 +148,9 @@ impl World {
         }
     }
 
-    /// A write was acknowledged that was asked for when this was the number of records: some of these, from then on, had enough
-    /// replicas in sync.
-    pub(crate) fn check_least(&mut self, records: usize, sector: u64, sectors: u64) {
+    /// A node acknowledges a write: the groups that it touches have enough replicas in sync, by the record that the node knows
+    /// (rule W6).
+    pub(crate) fn check_least(&mut self, node: usize, sector: u64, sectors: u64) {
         let enough = |record: &Record| {
             (sector / 8..(sector + sectors).div_ceil(8)).all(|block| {
                 let (group, _) = record.layout.locate(block);
@@ -158,7 +158,8 @@ impl World {
                 group.is_some_and(|group| group.in_sync.len() >= record.least as usize)
             })
         };
-        if !self.config[records - 1..].iter().any(enough) {
+        let Some(process) = &self.nodes[node].process else { return };
+        if !process.volume.record().is_some_and(enough) {
             self.fail(Violation::TooFew(sector));
         }
     }

@@ -36,8 +36,6 @@ pub(crate) struct Asked {
     pub(crate) sectors: u64,
     /// Where what it asks for ends.
     pub(crate) end: u64,
-    /// How many records there had been of the volume.
-    records: usize,
 }
 
 /// What a client asks for.
@@ -268,10 +266,8 @@ impl World {
         };
         self.coverage.count("client", name);
         self.say(|| format!("client {index} at n{node} asks #{} {name} {sector}+{count}", id.0 % APART));
-        let records = self.config.len();
         let (first, sectors) = (judged.start, judged.end.saturating_sub(judged.start));
-        let asked =
-            Asked { node, since: self.now, kind, sector: first, sectors, end: sector + count, records };
+        let asked = Asked { node, since: self.now, kind, sector: first, sectors, end: sector + count };
         self.tenants[index].asked.insert(id, asked);
         self.request(node, Request { id, ask, sector, sectors: count as u32 });
     }
@@ -353,7 +349,7 @@ impl World {
                 self.history.write_ends(*write, asked.sector, asked.sectors, well);
                 if well {
                     self.check_written(asked.sector, asked.sectors);
-                    self.check_least(asked.records, asked.sector, asked.sectors);
+                    self.check_least(asked.node, asked.sector, asked.sectors);
                 }
             }
             Kind::Nothing => {}

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::jobs::Jobs;
 use super::link::{Link, State};
 use super::returning::{Returning, Tried};
-use super::{Action, Context, Request};
+use super::{Action, Context, Request, RequestId};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::{Leases, Moment};
@@ -52,6 +52,8 @@ pub(super) struct Active<D> {
     pub(super) exclusion: Exclusion,
     /// Writes that wait for more replicas in sync.
     pub(super) held: VecDeque<Request<D>>,
+    /// Writes that were carried out, and on too few replicas to be acknowledged, with the groups that they touch (rule W6).
+    pub(super) withheld: Vec<(RequestId, Vec<GroupIndex>)>,
     pub(super) returning: BTreeMap<ReplicaId, Returning>,
     /// Questions about what has changed, counted.
     pub(super) scans: u32,
@@ -91,6 +93,7 @@ impl<D: Clone> Active<D> {
             jobs: Jobs::default(),
             exclusion: Exclusion::default(),
             held: VecDeque::new(),
+            withheld: Vec::new(),
             returning: BTreeMap::new(),
             scans: 0,
             ticked: now,
@@ -104,18 +107,18 @@ impl<D: Clone> Active<D> {
         active
     }
 
-    /// It serves no more. Returns what it was asked for and has not done.
-    pub(super) fn end(mut self, c: &Context, out: &mut Vec<Action<D>>) -> Vec<Request<D>> {
+    /// It serves no more. Returns what it was asked for and has not done; and the names of what it has done and not acknowledged.
+    pub(super) fn end(mut self, c: &Context, out: &mut Vec<Action<D>>) -> (Vec<Request<D>>, Vec<RequestId>) {
         for link in self.links.iter().filter(|link| link.is_open()) {
             link.send(c, ToReplica::Release, out);
         }
         let mut unfinished = self.jobs.unfinished();
         unfinished.extend(self.held);
-        unfinished
+        (unfinished, self.withheld.into_iter().map(|(id, _)| id).collect())
     }
 
     pub(super) fn unanswered(&self) -> usize {
-        self.jobs.clients() + self.held.len()
+        self.jobs.clients() + self.held.len() + self.withheld.len()
     }
 
     pub(super) fn returning(&self) -> Vec<(ReplicaId, u64)> {

@@ -162,6 +162,10 @@ pub struct Volume<D> {
     watching: bool,
     /// Requests that came before it was active.
     waiting: VecDeque<Request<D>>,
+    /// Requests that it had begun when it stepped down, and the record's fence then. They are carried out anew if no other node
+    /// has owned the volume when this one serves it again, and no attach was ordered (rule T14).
+    parked: VecDeque<Request<D>>,
+    parked_at: u64,
     /// The swap of an order that is under way.
     ordered: Option<ProposalId>,
 }
@@ -187,8 +191,8 @@ impl<D: Clone> Volume<D> {
             chance: seed,
         };
         let role = Role::Watch(Watch::new(now));
-        let (clients, waiting) = (Clients::default(), VecDeque::new());
-        Volume { c, role, clients, watching: false, waiting, ordered: None }
+        let (clients, waiting, parked) = (Clients::default(), VecDeque::new(), VecDeque::new());
+        Volume { c, role, clients, watching: false, waiting, parked, parked_at: 0, ordered: None }
     }
 
     /// The record, as far as it is known here.
@@ -237,7 +241,7 @@ impl<D: Clone> Volume<D> {
     /// Requests that wait, for whatever reason.
     pub fn unanswered(&self) -> usize {
         let at_work = if let Role::Active(active) = &self.role { active.unanswered() } else { 0 };
-        self.waiting.len() + at_work
+        self.waiting.len() + self.parked.len() + at_work
     }
 
     /// Something happened; what is to be done is added to `out`.
@@ -444,7 +448,7 @@ impl<D: Clone> Volume<D> {
             let stuck = self.c.stuck.filter(|_| in_the_way).or(in_the_way.then_some(now));
             self.c.stuck = stuck;
             if stuck.is_some_and(|then| now.since(then.max(since)) >= patience) {
-                self.retire(now, Failure::Deposed, out);
+                self.step_down(now, out);
             }
             if now.since(sent) >= self.c.times.resend_ns {
                 self.c.proposed = Some((since, now));
@@ -499,10 +503,33 @@ impl<D: Clone> Volume<D> {
         };
         let (links, marks) = takeover.into_links(&self.c);
         let mut active = Active::new(&mut self.c, links, &marks, now, out);
+        let as_it_was = self.c.record().is_some_and(|record| record.fence == self.parked_at);
+        for request in self.parked.drain(..) {
+            match as_it_was || left_out(Rule::T14) {
+                true => active.request(&mut self.c, now, request, out),
+                false => out.push(Action::Complete(request.id, Err(Failure::Deposed))),
+            }
+        }
         for request in self.waiting.drain(..) {
             active.request(&mut self.c, now, request, out);
         }
         self.role = Role::Active(Box::new(active));
+    }
+
+    /// It does not serve the volume for now, and would again as soon as it can: what its clients ask for waits here (rule T14).
+    fn step_down(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
+        let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
+        if let Role::Active(active) = role {
+            self.parked_at = self.c.record().map_or(0, |record| record.fence);
+            let (mut unfinished, withheld) = active.end(&self.c, out);
+            // In the order in which they came.
+            unfinished.sort_by_key(|request| request.id);
+            self.parked.extend(unfinished);
+            out.extend(withheld.into_iter().map(|id| Action::Complete(id, Err(Failure::Deposed))));
+        }
+        if !self.clients.are_here() {
+            self.retire(now, Failure::Deposed, out);
+        }
     }
 
     /// It is not to own the volume any more, or not for now. Nothing of it is ever issued again (rule T4).
@@ -510,13 +537,18 @@ impl<D: Clone> Volume<D> {
         let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
         let mut again = Vec::new();
         if let Role::Active(active) = role {
-            let unfinished = active.end(&self.c, out);
+            let (unfinished, withheld) = active.end(&self.c, out);
             if left_out(Rule::T4) {
                 // Its clients are told, and it is issued again all the same.
                 let nameless = |request: &Request<D>| Request { id: RequestId(u64::MAX), ..request.clone() };
                 again.extend(unfinished.iter().filter(|r| r.id != RequestId(u64::MAX)).map(nameless));
             }
-            out.extend(unfinished.into_iter().map(|request| Action::Complete(request.id, Err(why))));
+            let ended = unfinished.into_iter().map(|request| request.id).chain(withheld);
+            out.extend(ended.map(|id| Action::Complete(id, Err(why))));
+        }
+        if !left_out(Rule::T14) || !self.clients.are_here() {
+            let parked = self.parked.drain(..);
+            out.extend(parked.map(|request| Action::Complete(request.id, Err(why))));
         }
         if !self.clients.are_here() {
             let waiting = self.waiting.drain(..);

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::ids::ReplicaId;
-use crate::layout::{Layout, Piece};
+use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
 use crate::message::{Content, Entry, Job, Payload, What};
 use crate::range::Access;
@@ -215,9 +215,9 @@ impl<D: Clone> Active<D> {
             return;
         }
         let reads = matches!(request.ask, Ask::Read);
-        let (least, layout) = (record.least as usize, record.layout);
-        let too_few = |piece: Piece| self.groups[piece.group.0 as usize].in_sync < least;
-        if !reads && layout.pieces(blocks.clone()).any(too_few) && !left_out(Rule::W6) {
+        let layout = record.layout;
+        let mut groups = layout.pieces(blocks.clone()).map(|piece| piece.group);
+        if !reads && groups.any(|group| self.has_too_few(c, group)) {
             self.held.push_back(request);
             return;
         }
@@ -227,8 +227,37 @@ impl<D: Clone> Active<D> {
         self.go_on(c, now, out);
     }
 
+    /// Whether fewer replicas of a group are in sync than the policy asks for (rule W6).
+    fn has_too_few(&self, c: &Context, group: GroupIndex) -> bool {
+        let least = c.record().map_or(0, |record| record.least as usize);
+        self.groups[group.0 as usize].in_sync < least && !left_out(Rule::W6)
+    }
+
+    /// All entries of a job are acknowledged by the members. If these have become too few while it was under way, its client
+    /// has no answer until there are more; what it overlaps goes on, or the return of a copy would wait for it (rule W6).
+    fn complete_write(&mut self, c: &Context, slot: u32, out: &mut Vec<Action<D>>) {
+        let job = &self.jobs.slots[slot as usize];
+        if let Work::Client(request) = &job.work {
+            let layout = c.record().expect("it owns the volume").layout;
+            let groups = || layout.pieces(job.blocks.clone()).map(|piece| piece.group);
+            if groups().any(|group| self.has_too_few(c, group)) {
+                let groups = groups().collect();
+                self.withheld.push((request.id, groups));
+                self.free(slot);
+                return;
+            }
+        }
+        self.complete(slot, Ok(()), out);
+    }
+
     /// Writes that were waiting for more replicas in sync.
     pub(in crate::volume) fn retry_held(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
+        for (id, groups) in std::mem::take(&mut self.withheld) {
+            match groups.iter().any(|group| self.has_too_few(c, *group)) {
+                true => self.withheld.push((id, groups)),
+                false => out.push(Action::Complete(id, Ok(()))),
+            }
+        }
         for request in std::mem::take(&mut self.held) {
             self.request(c, now, request, out);
         }
@@ -288,7 +317,7 @@ impl<D: Clone> Active<D> {
                     Stage::Writing if !job.rest.is_empty() => {
                         self.write_parts(c, slot, [None, None, None], out);
                     }
-                    _ => self.complete(slot, Ok(()), out),
+                    _ => self.complete_write(c, slot, out),
                 }
             } else if let Some(slot) = self.jobs.ready.pop_front() {
                 self.begin(c, now, slot, out);
