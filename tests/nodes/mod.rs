@@ -117,6 +117,14 @@ impl Cluster {
         (1..=self.nodes.len() as u8).map(|node| self.address(node)).collect()
     }
 
+    /// The configuration store changes nothing until this is dropped.
+    pub(crate) fn lock_store(&self) -> rusqlite::Connection {
+        let store = rusqlite::Connection::open(self.file()).expect("it is there");
+        store.busy_timeout(Duration::from_secs(5)).expect("it may be so long");
+        store.execute_batch("BEGIN IMMEDIATE").expect("nodes keep it for a moment only");
+        store
+    }
+
     /// Our program, on the host of a node.
     fn program(&self, node: u8) -> Command {
         let program = env!("CARGO_BIN_EXE_loadline");
@@ -288,6 +296,13 @@ impl Cluster {
     /// Its exit code, and what it said.
     pub(crate) fn try_loadline(&self, args: &[&str]) -> (i32, String) {
         self.run_at(self.asked(), args)
+    }
+
+    /// A command of ours, to be run beside what else goes on.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loadline"));
+        command.args(args).env("LOADLINE_API", format!("{}:7400", self.address(self.asked())));
+        command
     }
 
     fn run_at(&self, node: u8, args: &[&str]) -> (i32, String) {
