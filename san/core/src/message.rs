@@ -206,9 +206,15 @@ pub struct FromOwner {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToReplica<D> {
     /// Opens a session.
-    Hello,
+    Hello {
+        /// The epoch that the replica had durably promised when it became a member of the record that the owner knows; 0 if
+        /// it is no member. A replica that has promised less went back in time (rule R9).
+        member_since: Epoch,
+    },
     /// Opens a session, and asks for the promise to follow nobody lower.
     Seal {
+        /// As in `Hello`.
+        member_since: Epoch,
         /// A person goes on with it, whatever it has lost: it is to be used although its store was found damaged. Meant for
         /// one life of its process; another may have lost more.
         salvage: bool,

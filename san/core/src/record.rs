@@ -55,8 +55,25 @@ pub enum State {
 pub struct Group {
     /// The replicas that hold every acknowledged write. Never empty.
     pub in_sync: BTreeSet<ReplicaId>,
+    /// What each of them had durably promised when it was last made a member, or equal to the others. One that shows less has a
+    /// device that went back in time (rule R9). Epoch 0, which is not listed: nothing is known.
+    pub since: BTreeMap<ReplicaId, Epoch>,
     /// The others. It stays as it is until the replica is a member again (rule T2).
     pub departed: BTreeMap<ReplicaId, Departed>,
+}
+
+impl Group {
+    /// What a member had durably promised when it became one (rule R9). 0 of one that is no member, or of which nothing is
+    /// known.
+    pub fn member_since(&self, replica: ReplicaId) -> Epoch {
+        self.since.get(&replica).copied().unwrap_or(Epoch(0))
+    }
+
+    fn note_promise(&mut self, replica: ReplicaId, promised: Epoch) {
+        if promised > Epoch(0) {
+            self.since.insert(replica, promised);
+        }
+    }
 }
 
 /// A replica that is not in sync.
@@ -136,6 +153,7 @@ impl Record {
                 return Err(RecordError::LastMember(*replica, index.0));
             }
             group.in_sync.remove(replica);
+            group.since.remove(replica);
             group.departed.insert(*replica, Departed { epoch: self.epoch.next(), had: *had });
         }
         Ok(next)
@@ -169,12 +187,13 @@ impl Record {
         self.next(made_by).copied_in_full(lost)
     }
 
-    /// With a replica that has come back and holds everything.
+    /// With a replica that has come back and holds everything, and has durably promised this epoch.
     pub fn with(
         &self,
         made_by: ProposalId,
         index: GroupIndex,
         replica: ReplicaId,
+        promised: Epoch,
     ) -> Result<Record, RecordError> {
         let mut next = self.next(made_by);
         let group = next.group_mut(index)?;
@@ -182,6 +201,7 @@ impl Record {
             return Err(RecordError::NotDeparted(replica, index.0));
         }
         group.in_sync.insert(replica);
+        group.note_promise(replica, promised);
         Ok(next)
     }
 
@@ -232,7 +252,7 @@ impl Record {
         let mut next = Record { blocks, ..self.next(made_by) };
         for replicas in added {
             let in_sync = replicas.iter().map(|(replica, _)| *replica).collect();
-            next.groups.push(Group { in_sync, departed: BTreeMap::new() });
+            next.groups.push(Group { in_sync, ..Group::default() });
             for (replica, home) in replicas {
                 next.settle(*replica, *home)?;
             }
@@ -267,6 +287,7 @@ impl Record {
             others.remove(survivor);
             group.departed = others.into_iter().map(|replica| (replica, Departed::EMPTY)).collect();
             group.in_sync = BTreeSet::from([*survivor]);
+            group.since.clear();
         }
         Ok(next)
     }
@@ -314,6 +335,9 @@ impl Record {
             let departed = Departed { epoch: self.epoch.next(), had: *had };
             group.departed.extend(gone.into_iter().map(|replica| (replica, departed)));
             group.in_sync.clone_from(equal);
+            // Each was sealed at the epoch of the first swap.
+            group.since.clear();
+            equal.iter().for_each(|replica| group.note_promise(*replica, self.epoch));
         }
         Ok(next)
     }
@@ -365,6 +389,17 @@ impl Record {
             }
             if let Some(both) = group.in_sync.iter().find(|r| group.departed.contains_key(r)) {
                 return Some(format!("{both} is in sync in group {index}, and has departed from it"));
+            }
+            if let Some(replica) = group.since.keys().find(|replica| !group.in_sync.contains(replica)) {
+                return Some(format!(
+                    "{replica} is not in sync in group {index}, and has been since an epoch"
+                ));
+            }
+            if let Some((replica, since)) = group.since.iter().find(|(_, since)| **since > self.epoch) {
+                return Some(format!(
+                    "{replica} is in sync in group {index} since epoch {}, and the record's is {}",
+                    since.0, self.epoch.0
+                ));
             }
             if let Some((replica, departed)) = group.departed.iter().find(|(_, d)| d.epoch > self.epoch) {
                 return Some(format!(

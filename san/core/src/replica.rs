@@ -102,6 +102,8 @@ pub struct Replica {
     failed: bool,
     /// The store was found damaged: nobody but a person goes on with it.
     damaged: bool,
+    /// A record says that it had promised more than it has: its device went back in time. It is not used before it is emptied.
+    went_back: bool,
     /// Its device has room for no more than what is in flight.
     full: bool,
 }
@@ -187,6 +189,7 @@ impl Replica {
             work: Work::None,
             failed: false,
             damaged: found.damaged,
+            went_back: false,
             full: false,
         }
     }
@@ -208,6 +211,17 @@ impl Replica {
     /// Which one.
     pub fn id(&self) -> ReplicaId {
         self.id
+    }
+
+    /// Whether its store was found damaged. Then it is not used.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged
+    }
+
+    /// Whether its device holds an older state than it had, as an owner's record has shown (rule R9). It answers every owner in
+    /// whose record it is a member that it has failed.
+    pub fn went_back(&self) -> bool {
+        self.went_back
     }
 
     /// Whom it follows.
@@ -244,7 +258,16 @@ impl Replica {
         if from.replica != self.id {
             return Err(Misdirected::Replica { said: from.replica, replica: self.id });
         }
-        let salvages = matches!(message, ToReplica::Seal { salvage: true }) && from.process == self.process;
+        if let ToReplica::Hello { member_since } | ToReplica::Seal { member_since, .. } = message {
+            // A message of a deposed owner cannot say more than was promised then.
+            if member_since > self.follows().epoch && !left_out(Rule::R9) {
+                self.went_back = true;
+                self.answer(from, ToOwner::Failed, out);
+                return Ok(());
+            }
+        }
+        let salvages =
+            matches!(message, ToReplica::Seal { salvage: true, .. }) && from.process == self.process;
         if self.damaged && !self.failed && salvages {
             if self.is_below_promise(from) {
                 // Who salvages it is to know: the next order goes above.
@@ -286,7 +309,7 @@ impl Replica {
             return Ok(());
         }
         match message {
-            ToReplica::Hello => {
+            ToReplica::Hello { .. } => {
                 if self.open_session(from) {
                     self.answer(from, ToOwner::Welcome(self.progress(false)), out);
                 }
@@ -409,7 +432,7 @@ impl Replica {
                 }
                 out.push(Action::Store(Command::Joined));
             }
-            ToReplica::Hello
+            ToReplica::Hello { .. }
             | ToReplica::Seal { .. }
             | ToReplica::Probe
             | ToReplica::Release
@@ -560,6 +583,7 @@ impl Replica {
         }
         self.grants.seal(from.owner);
         self.promise_to(from, out);
+        self.went_back &= !what.empty;
         self.work = Work::Draining(what);
         self.work_on(now, out);
     }

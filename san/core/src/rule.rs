@@ -61,11 +61,9 @@ pub enum Rule {
     T11,
     /// A request that waits is carried out only while nobody has attached the volume elsewhere since.
     T12,
-    /// What was asked for before an attach that was ordered is never carried out after it.
+    /// What was asked for before an attach that was ordered is never carried out after it, nor what waits for a client that has
+    /// gone.
     T13,
-    /// What waits while its owner has stepped down is carried out only if no other node has owned the volume since, and no
-    /// attach was ordered.
-    T14,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
@@ -86,6 +84,8 @@ pub enum Rule {
     R7,
     /// A mark is stored with the epoch that it came with.
     R8,
+    /// A member that shows an older promise than its record knows is damaged.
+    R9,
     /// What is appended is durable before that is told.
     DSync,
     /// A record that does not verify, and that a later one covers, is damage and no end.
@@ -185,7 +185,6 @@ impl Rule {
         Rule::T11,
         Rule::T12,
         Rule::T13,
-        Rule::T14,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,
@@ -194,6 +193,7 @@ impl Rule {
         Rule::R4,
         Rule::R7,
         Rule::R8,
+        Rule::R9,
         Rule::C1,
         Rule::C2,
         Rule::C3Log,

@@ -210,6 +210,7 @@ mod tests {
             owner: proposal(1, 0).by,
             state: State::Active,
             attachment: 1,
+            fence: 0,
             lease_ns: 1_000_000_000,
             blocks: 64,
             layout: Layout::new(1, 64, 64).unwrap(),
@@ -246,7 +247,7 @@ mod tests {
         let mut old = record(&[1]);
         old.groups[0].departed.insert(ReplicaId(2), at(5));
         let mut swap = Swap::new(old).unwrap();
-        let larger = swap.settled().with(proposal(1, 1), GROUP, ReplicaId(2)).unwrap();
+        let larger = swap.settled().with(proposal(1, 1), GROUP, ReplicaId(2), Epoch(0)).unwrap();
         swap.propose(larger.clone());
         assert_eq!(swap.required(GROUP), set(&[1, 2]));
         assert_eq!(swap.seen(larger, THEN), Ok(Outcome::Committed));
@@ -267,7 +268,7 @@ mod tests {
     fn a_takeover_by_another_ends_a_proposal() {
         let mut swap = Swap::new(record(&[1, 2])).unwrap();
         let smaller = swap.settled().without(proposal(1, 1), &[(GROUP, ReplicaId(2), HAD)]).unwrap();
-        let taken = swap.settled().taken_over(proposal(2, 9), true);
+        let taken = swap.settled().taken_over(proposal(2, 9), true, false);
         swap.propose(smaller);
         assert_eq!(
             swap.answered(&proposal(1, 1), Answer::Refused(taken.clone()), THEN),
@@ -281,7 +282,7 @@ mod tests {
     fn a_takeover_keeps_the_epochs_of_those_that_left_before() {
         let mut old = record(&[1, 2, 3]);
         old.groups[0].departed.insert(ReplicaId(4), at(3));
-        let taken = old.taken_over(proposal(2, 1), false);
+        let taken = old.taken_over(proposal(2, 1), false, false);
         let active = taken.activated(proposal(2, 2), &[set(&[2, 3])], &[HAD]).unwrap();
         assert_eq!(active.groups[0].departed, [(ReplicaId(1), at(9)), (ReplicaId(4), at(3))].into());
         assert_eq!(active.groups[0].in_sync, set(&[2, 3]));
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn an_answer_that_was_overtaken_is_no_store_that_went_back() {
         let mut swap = Swap::new(record(&[1, 2])).unwrap();
-        let taken = swap.settled().taken_over(proposal(2, 1), false);
+        let taken = swap.settled().taken_over(proposal(2, 1), false, false);
         assert_eq!(swap.seen(taken.clone(), THEN), Ok(Outcome::Superseded));
         assert_eq!(swap.seen(record(&[1, 2]), THEN), Ok(Outcome::Settled), "it was asked before");
         let back = swap.seen(record(&[1, 2]), taken.epoch);
@@ -357,7 +358,7 @@ mod tests {
                     Event::Propose(who) if processes[who].undecided().is_none() => {
                         number += 1;
                         let old = processes[who].settled().clone();
-                        let new = old.taken_over(proposal(who as u32 + 1, number), false);
+                        let new = old.taken_over(proposal(who as u32 + 1, number), false, false);
                         processes[who].propose(new.clone());
                         requests.push((who, old.epoch, new));
                     }

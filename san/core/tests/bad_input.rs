@@ -62,7 +62,7 @@ impl Bench {
         };
         let replica = Replica::new(VOLUME, REPLICA, Incarnation(5), LEASE_NS, &found, Moment(0));
         let mut bench = Bench { replica, out: Vec::new() };
-        bench.say(from(owner(1), 4, 8), ToReplica::Hello);
+        bench.say(from(owner(1), 4, 8), ToReplica::Hello { member_since: Epoch(0) });
         bench.say(from(owner(1), 4, 8), entry(1));
         bench.say(from(owner(1), 4, 8), entry(2));
         bench
@@ -105,7 +105,11 @@ fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
     let mut bench = Bench::new();
     // It tells the highest epoch of the owner that it follows.
     let refused = ToOwner::Refused(Promise { epoch: Epoch(4), owner: owner(1) });
-    for message in [ToReplica::Hello, ToReplica::Seal { salvage: false }, entry(3)] {
+    for message in [
+        ToReplica::Hello { member_since: Epoch(0) },
+        ToReplica::Seal { member_since: Epoch(0), salvage: false },
+        entry(3),
+    ] {
         assert_eq!(
             bench.answer(from(owner(1), 2, 9), message.clone()),
             Some(refused.clone()),
@@ -113,7 +117,7 @@ fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
         );
         assert_eq!(bench.answer(from(owner(2), 3, 9), message), Some(refused.clone()), "somebody else's");
         assert_eq!(
-            bench.answer(from(owner(2), 4, 9), ToReplica::Seal { salvage: false }),
+            bench.answer(from(owner(2), 4, 9), ToReplica::Seal { member_since: Epoch(0), salvage: false }),
             Some(refused.clone()),
             "an epoch that is gone"
         );
@@ -144,7 +148,11 @@ fn what_a_former_session_says_or_is_meant_for_a_former_process_is_not_taken() {
         Some(ToOwner::Stranger),
         "one that it does not know"
     );
-    assert_eq!(bench.answer(from(owner(1), 4, 7), ToReplica::Hello), None, "a late greeting opens nothing");
+    assert_eq!(
+        bench.answer(from(owner(1), 4, 7), ToReplica::Hello { member_since: Epoch(0) }),
+        None,
+        "a late greeting opens nothing"
+    );
     let answer = bench.answer(from(owner(1), 4, 8), entry(2));
     assert!(matches!(answer, Some(ToOwner::Durable(_))), "the session goes on: {answer:?}");
     let former = FromOwner { process: Incarnation(4), ..from(owner(1), 4, 8) };
@@ -156,7 +164,10 @@ fn what_a_former_session_says_or_is_meant_for_a_former_process_is_not_taken() {
 #[test]
 fn nobody_is_followed_who_has_not_sealed_it() {
     let mut bench = Bench::new();
-    assert!(matches!(bench.answer(from(owner(2), 6, 1), ToReplica::Hello), Some(ToOwner::Welcome(_))));
+    assert!(matches!(
+        bench.answer(from(owner(2), 6, 1), ToReplica::Hello { member_since: Epoch(0) }),
+        Some(ToOwner::Welcome(_))
+    ));
     let refused = bench.answer(from(owner(2), 6, 1), entry(3));
     assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
     assert_eq!(bench.replica.promise().owner, owner(1));
@@ -167,7 +178,12 @@ fn a_device_that_has_failed_answers_nothing_else() {
     let mut bench = Bench::new();
     let failed = replica::Event::Store(Completion::Failed);
     bench.replica.step(NOW, failed, &mut bench.out).unwrap();
-    for message in [ToReplica::Hello, ToReplica::Seal { salvage: false }, entry(3), ToReplica::Probe] {
+    for message in [
+        ToReplica::Hello { member_since: Epoch(0) },
+        ToReplica::Seal { member_since: Epoch(0), salvage: false },
+        entry(3),
+        ToReplica::Probe,
+    ] {
         assert_eq!(bench.answer(from(owner(1), 4, 9), message), Some(ToOwner::Failed));
     }
 }
@@ -175,7 +191,7 @@ fn a_device_that_has_failed_answers_nothing_else() {
 #[test]
 fn an_order_to_return_promises_before_it_drops() {
     let mut bench = Bench::new();
-    bench.say(from(owner(2), 6, 1), ToReplica::Hello);
+    bench.say(from(owner(2), 6, 1), ToReplica::Hello { member_since: Epoch(0) });
     let order = ToReplica::Return { ownership: Epoch(6), from: Sequence(1), empty: false };
     let promise = Promise { epoch: Epoch(6), owner: owner(2) };
     assert_eq!(bench.say(from(owner(2), 6, 1), order), [replica::Action::Store(Command::Promise(promise))]);
@@ -195,6 +211,7 @@ fn record() -> Record {
         owner: owner(2),
         state: State::Active,
         attachment: 1,
+        fence: 0,
         lease_ns: LEASE_NS,
         blocks: 64,
         layout: Layout::new(1, 64, 64).unwrap(),

@@ -1,7 +1,7 @@
 //! A volume's record as bytes, for the configuration store.
 //!
 //! ```text
-//! head │ homes: replica, node │ groups: counts │ in sync: replicas │ departed: replica, epoch, had
+//! head │ homes: replica, node │ groups: counts │ in sync: replica, since │ departed: replica, epoch, had
 //! ```
 //!
 //! The last two are those of the first group, then those of the second, and so on. All lists rise, so a record has one
@@ -91,6 +91,14 @@ struct Counts {
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+struct Member {
+    replica: U64,
+    /// What it had promised when it became one; 0 if that is not known.
+    since: U64,
+}
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
 struct DepartedBytes {
     replica: U64,
     epoch: U64,
@@ -164,7 +172,7 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
     let length = HEAD
         + record.homes.len() * size_of::<Home>()
         + record.groups.len() * size_of::<Counts>()
-        + in_sync * size_of::<U64>()
+        + in_sync * size_of::<Member>()
         + departed * size_of::<DepartedBytes>();
     check_length(length)?;
     // What is in a record is no more than its length, which fits.
@@ -206,12 +214,15 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
     for (replica, node) in &record.homes {
         out.extend_from_slice(Home { replica: replica.0.into(), node: node.0.into() }.as_bytes());
     }
-    for Group { in_sync, departed } in &record.groups {
+    for Group { in_sync, departed, .. } in &record.groups {
         let counts = Counts { in_sync: short(in_sync.len()), departed: short(departed.len()) };
         out.extend_from_slice(counts.as_bytes());
     }
-    for replica in record.groups.iter().flat_map(|group| &group.in_sync) {
-        out.extend_from_slice(&replica.0.to_le_bytes());
+    for group in &record.groups {
+        for replica in &group.in_sync {
+            let since = group.member_since(*replica).0.into();
+            out.extend_from_slice(Member { replica: replica.0.into(), since }.as_bytes());
+        }
     }
     for (replica, Departed { epoch, had }) in record.groups.iter().flat_map(|group| &group.departed) {
         let (replica, epoch, had) = (replica.0.into(), epoch.0.into(), PositionBytes::from(*had));
@@ -250,14 +261,14 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
     let right = HEAD as u64
         + many(head.homes, size_of::<Home>())
         + many(head.groups, size_of::<Counts>())
-        + many(head.in_sync, size_of::<U64>())
+        + many(head.in_sync, size_of::<Member>())
         + many(head.departed, size_of::<DepartedBytes>());
     if right != got as u64 || length != got {
         return Err(RecordFault::Length { said: got as u64, right });
     }
     let (homes, rest) = table::<Home>(rest, head.homes).ok_or(truncated(length))?;
     let (groups, rest) = table::<Counts>(rest, head.groups).ok_or(truncated(length))?;
-    let (in_sync, rest) = table::<U64>(rest, head.in_sync).ok_or(truncated(length))?;
+    let (in_sync, rest) = table::<Member>(rest, head.in_sync).ok_or(truncated(length))?;
     let (departed, _) = table::<DepartedBytes>(rest, head.departed).ok_or(truncated(length))?;
     rising("a replica with a home", homes.iter().map(|home| home.replica))?;
 
@@ -324,7 +335,11 @@ fn rising(what: &'static str, replicas: impl Iterator<Item = U64> + Clone) -> Re
 }
 
 /// Deals the lists to the groups.
-fn split(groups: &[Counts], in_sync: &[U64], departed: &[DepartedBytes]) -> Result<Vec<Group>, FieldError> {
+fn split(
+    groups: &[Counts],
+    in_sync: &[Member],
+    departed: &[DepartedBytes],
+) -> Result<Vec<Group>, FieldError> {
     let (mut members, mut gone) = (in_sync, departed);
     let mut out = Vec::with_capacity(groups.len());
     for counts in groups {
@@ -335,13 +350,15 @@ fn split(groups: &[Counts], in_sync: &[U64], departed: &[DepartedBytes]) -> Resu
         };
         let here = members.split_off(..counts.in_sync.get() as usize).ok_or(few(counts.in_sync))?;
         let away = gone.split_off(..counts.departed.get() as usize).ok_or(few(counts.departed))?;
-        rising("a replica in sync", here.iter().copied())?;
+        rising("a replica in sync", here.iter().map(|one| one.replica))?;
         rising("a replica that departed", away.iter().map(|one| one.replica))?;
-        let in_sync: BTreeSet<_> = here.iter().map(|replica| ReplicaId(replica.get())).collect();
+        let in_sync: BTreeSet<_> = here.iter().map(|one| ReplicaId(one.replica.get())).collect();
         away.iter().try_for_each(|one| one.had.check())?;
         let departed: BTreeMap<_, _> =
             away.iter().map(|one| (ReplicaId(one.replica.get()), one.get())).collect();
-        out.push(Group { in_sync, departed });
+        let known = here.iter().filter(|one| one.since.get() > 0);
+        let since = known.map(|one| (ReplicaId(one.replica.get()), Epoch(one.since.get()))).collect();
+        out.push(Group { in_sync, since, departed });
     }
     let left = members.len() + gone.len();
     require(left == 0, "the number of replicas in no group", left as u64, "must be 0")?;

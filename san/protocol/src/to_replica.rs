@@ -149,16 +149,33 @@ impl Wire for ChangedBody {
     }
 }
 
-/// It opens a session, and asks for a promise: 4 bytes.
+/// It opens a session: 8 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct HelloBody {
+    /// What the replica had promised when it became a member; 0 if it is none.
+    pub member_since: U64,
+}
+
+impl Wire for HelloBody {
+    fn check(&self) -> Result<(), FieldError> {
+        count("the epoch of a member", self.member_since)
+    }
+}
+
+/// It opens a session, and asks for a promise: 12 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SealBody {
+    /// What the replica had promised when it became a member; 0 if it is none.
+    pub member_since: U64,
     /// 1 if a person goes on with the replica, whatever it has lost, else 0.
     pub salvage: U32,
 }
 
 impl Wire for SealBody {
     fn check(&self) -> Result<(), FieldError> {
+        count("the epoch of a member", self.member_since)?;
         flag("whether a person goes on with a replica", self.salvage)
     }
 }
@@ -167,7 +184,7 @@ impl Wire for SealBody {
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "each is the message of that name in core")]
 pub enum ToReplicaBody<'a> {
-    Hello,
+    Hello(&'a HelloBody),
     Seal(&'a SealBody),
     Entry(&'a EntryBody, &'a [U32]),
     Beside(&'a BesideBody, &'a [U32]),
@@ -185,7 +202,7 @@ impl<'a> ToReplicaBody<'a> {
     pub(crate) fn decode(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let bare = |body| empty(kind, bytes).map(|()| body);
         match kind {
-            Kind::Hello => bare(Self::Hello),
+            Kind::Hello => whole(kind, bytes).map(Self::Hello),
             Kind::Seal => whole(kind, bytes).map(Self::Seal),
             Kind::Entry => {
                 let (body, checksums) = with_table::<EntryBody, U32>(kind, bytes)?;
@@ -220,8 +237,11 @@ impl<'a> ToReplicaBody<'a> {
     /// As core has it. If there is a payload, its handle is asked for; the data is to begin with its buffer.
     pub fn message<D>(&self, data: impl FnOnce() -> D) -> ToReplica<D> {
         match self {
-            Self::Hello => ToReplica::Hello,
-            Self::Seal(body) => ToReplica::Seal { salvage: body.salvage.get() == 1 },
+            Self::Hello(body) => ToReplica::Hello { member_since: Epoch(body.member_since.get()) },
+            Self::Seal(body) => ToReplica::Seal {
+                member_since: Epoch(body.member_since.get()),
+                salvage: body.salvage.get() == 1,
+            },
             Self::Entry(body, _) => {
                 let position = body.position.get();
                 ToReplica::Entry {
@@ -273,9 +293,13 @@ pub fn encode_to_replica<'m, D>(
     out: &mut Vec<u8>,
 ) -> Result<(), FieldError> {
     Writer::frame(out, header_from_owner(cluster, from), |frame| match message {
-        ToReplica::Hello => Ok(Kind::Hello),
-        ToReplica::Seal { salvage } => {
-            frame.part(&SealBody { salvage: u32::from(*salvage).into() })?;
+        ToReplica::Hello { member_since } => {
+            frame.part(&HelloBody { member_since: member_since.0.into() })?;
+            Ok(Kind::Hello)
+        }
+        ToReplica::Seal { member_since, salvage } => {
+            let salvage = u32::from(*salvage).into();
+            frame.part(&SealBody { member_since: member_since.0.into(), salvage })?;
             Ok(Kind::Seal)
         }
         ToReplica::Entry { ownership, sequence, mark, entry } => {

@@ -155,7 +155,7 @@ fn from_owner(epoch: u64) -> FromOwner {
 }
 
 fn hello() -> Vec<u8> {
-    Message::ToReplica(from_owner(9), ToReplica::Hello).bytes()
+    Message::ToReplica(from_owner(9), ToReplica::Hello { member_since: Epoch(7) }).bytes()
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn what_could_not_be_read_is_not_written() {
     refused(ToReplica::Entry { ownership: Epoch(1), sequence, mark: sequence, entry: open });
 
     let mut out = Vec::new();
-    let hello = Message::ToReplica(from_owner(MOST_COUNT + 1), ToReplica::Hello);
+    let hello = Message::ToReplica(from_owner(MOST_COUNT + 1), ToReplica::Hello { member_since: Epoch(0) });
     assert_eq!(hello.encode(&mut out).unwrap_err().what, "an epoch");
 }
 
@@ -297,6 +297,7 @@ fn the_formats_do_not_change_unseen() {
     let departed = Departed { epoch: Epoch(6), had: position };
     let group = Group {
         in_sync: BTreeSet::from([ReplicaId(77)]),
+        since: BTreeMap::from([(ReplicaId(77), Epoch(5))]),
         departed: BTreeMap::from([(ReplicaId(78), departed)]),
     };
     let record = Record {
@@ -305,6 +306,7 @@ fn the_formats_do_not_change_unseen() {
         owner: by,
         state: State::Active,
         attachment: 1,
+        fence: 1,
         lease_ns: 2_000_000_000,
         blocks: 100,
         layout: Layout::new(1, 256, 256).unwrap(),
@@ -321,10 +323,11 @@ const FRAME: &str = "4c4c736e010003002c000000001000007766554433221100efcdab89674
 const LOGGED: &str = "4c4c6c6f67726563eed8746c0100010000120000000000004d0000000000000005000000000000000c00000000000000\
     0b0000000000000008000000000000000400000000000000090000000000000008000000000000000500000000000000\
     0600000000000000010000000200000003000000cdab";
-const RECORD: &str = "4c4c766f6c756d658f31ff57c40000000100020009000000000000000100000002000000000000000300000000000000\
-    010000000200000000000000010000000000000000943577000000006400000000000000010000000001000000000000\
-    000100000000000001000000020000000100000001000000010000004d00000000000000010000004e00000000000000\
-    0200000001000000010000004d000000000000004e000000000000000600000000000000080000000000000005";
+const RECORD: &str = "4c4c766f6c756d65a6d65e3dd40000000100020009000000000000000100000002000000000000000300000000000000\
+    010000000200000000000000010000000000000001000000000000000094357700000000640000000000000001000000\
+    0001000000000000000100000000000001000000020000000100000001000000010000004d0000000000000001000000\
+    4e000000000000000200000001000000010000004d0000000000000005000000000000004e0000000000000006000000\
+    00000000080000000000000005";
 
 #[test]
 fn the_checksum_of_a_block_knows_its_place() {

@@ -63,6 +63,7 @@ impl World {
         }
         self.config.push(record);
         self.check_emptied();
+        self.check_went_back();
         self.check_members();
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn name_of_status(status: Status) -> &'static str {
 
 pub(crate) fn name_of_message<D>(message: &ToReplica<D>) -> &'static str {
     match message {
-        ToReplica::Hello => "hello",
+        ToReplica::Hello { .. } => "hello",
         ToReplica::Seal { .. } => "seal",
         ToReplica::Entry { sequence, entry, .. } if sequence.0 > 1 && entry.blocks == 0 => {
             "entry, its data put off"

@@ -69,7 +69,7 @@ impl World {
         let next = self.rng.below(120 * MS);
         self.after(next, Happening::Fault);
         let node = self.rng.index(self.nodes.len());
-        match self.rng.below(25) {
+        match self.rng.below(28) {
             0..=2 if self.settings.crashes => self.crash(node),
             3..=5 if self.settings.crashes => {
                 let length = self.short_or_long();
@@ -103,6 +103,8 @@ impl World {
             }
             21 if self.settings.disks && self.rng.chance(3) => self.log_rots(node),
             22..=23 if self.settings.disks => self.device_hangs(node),
+            25 if self.settings.disks => self.devices_are_copied(node),
+            26..=27 if self.settings.disks => self.device_goes_back(node),
             24 if self.settings.crashes => {
                 let other = self.rng.index(self.nodes.len());
                 if other != node {
@@ -116,7 +118,7 @@ impl World {
         }
     }
 
-    fn crash(&mut self, node: usize) {
+    pub(crate) fn crash(&mut self, node: usize) {
         let power = self.settings.disks && self.rng.chance(3);
         self.kill(node, power);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
@@ -196,10 +198,10 @@ impl World {
     }
 
     /// One of a node's replicas in sync, of a group with another for which this holds.
-    fn spare(&mut self, node: usize, well: impl Fn(&Store) -> bool) -> Option<ReplicaId> {
+    pub(crate) fn spare(&mut self, node: usize, well: impl Fn(&Store) -> bool) -> Option<ReplicaId> {
         let record = self.record();
         let others = |replica: &ReplicaId, other: &ReplicaId| {
-            other != replica && self.store(*other).is_some_and(&well)
+            other != replica && !self.went_back.contains_key(other) && self.store(*other).is_some_and(&well)
         };
         let spare = |replica: &&ReplicaId| {
             record.groups.iter().any(|group| {

@@ -73,7 +73,9 @@ impl World {
     /// Whether a replica answers.
     pub(crate) fn is_usable(&self, replica: &ReplicaId) -> bool {
         let home = self.record().homes.get(replica).map(|home| home.0 as usize);
-        home.is_some_and(|home| !self.is_out(home)) && !self.store(*replica).is_none_or(Store::is_dead)
+        home.is_some_and(|home| !self.is_out(home))
+            && !self.store(*replica).is_none_or(Store::is_dead)
+            && !self.went_back.contains_key(replica)
     }
 
     /// Whether some group has no member that can be reached and whose log is whole: then nothing can be asked of it.

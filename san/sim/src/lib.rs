@@ -21,6 +21,7 @@
 //! | [`store`] | a replica's store on a simulated disk |
 //! | [`rng`] | the seed, and what is drawn from it |
 
+mod backups;
 mod config;
 pub mod coverage;
 pub mod cutting;

@@ -35,6 +35,8 @@ pub enum Violation {
     Emptied(ReplicaId),
     /// At rest, two members differ.
     Differ(ReplicaId, ReplicaId, u64),
+    /// A takeover has kept a member whose device went back in time.
+    Kept(ReplicaId),
     /// A request was completed that nobody waits for.
     TwiceCompleted(u64),
     /// Core said what has no bytes.
@@ -80,6 +82,9 @@ impl fmt::Display for Violation {
             Violation::Differ(one, other, block) => {
                 write!(f, "at rest, {one} and {other} differ in block {block} of their group")
             }
+            Violation::Kept(replica) => {
+                write!(f, "a takeover has kept {replica}, whose device went back in time")
+            }
             Violation::TwiceCompleted(id) => write!(f, "request #{id} was completed again"),
             Violation::NotSendable(why) => write!(f, "what core says cannot be sent or stored: {why}"),
             Violation::TooFew(sector) => {
@@ -118,7 +123,10 @@ impl World {
 
     fn check_blocks(&mut self, blocks: std::ops::Range<u64>) {
         let record = self.record();
-        let unknown = |replica: &ReplicaId| self.liars.contains(replica) && record.state == State::TakingOver;
+        let unknown = |replica: &ReplicaId| {
+            self.liars.contains(replica) && record.state == State::TakingOver
+                || self.went_back.contains_key(replica)
+        };
         for block in blocks {
             let (group, within) = record.layout.locate(block);
             let mut first = None;

@@ -104,7 +104,7 @@ impl World {
         let mut actions = std::mem::take(&mut self.actions);
         let before = process.volume.status();
         let order = if let Event::Order(order) = &event { Some(name_of_order(order)) } else { None };
-        if matches!(event, Event::Detach) {
+        if matches!(event, Event::Detach | Event::Fence) {
             process.let_in = false;
         }
         process.volume.step(now, event, &mut actions);

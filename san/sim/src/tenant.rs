@@ -130,6 +130,10 @@ impl World {
             }
             return;
         }
+        if self.settings.crashes && self.rng.chance(300) {
+            self.client_goes(index);
+            return;
+        }
         let (depth, operations) = (self.settings.depth, self.settings.operations);
         while self.tenants[index].asked.len() < depth
             && self.requests < operations
@@ -159,7 +163,38 @@ impl World {
             return;
         }
         let node = alive[self.rng.index(alive.len())];
+        if self.settings.crashes && self.rng.chance(8) {
+            self.order_attach(node);
+        }
         self.attach_at(index, node);
+    }
+
+    /// A client goes, with what it has asked for. Its node says so.
+    pub(crate) fn client_goes(&mut self, index: usize) {
+        self.say(|| format!("client {index} goes"));
+        self.coverage.count("client", "goes");
+        let asked = std::mem::take(&mut self.tenants[index].asked);
+        self.tenants[index].node = None;
+        self.tenants[index].not_before = self.now + self.rng.below(100 * MS);
+        for (id, asked) in asked {
+            self.done += 1;
+            self.ends(&asked, false);
+            self.gone.insert(id);
+            self.step_volume(asked.node, Event::Cancel(id));
+        }
+    }
+
+    /// An attach is ordered at a node: all clients there are disconnected.
+    pub(crate) fn order_attach(&mut self, node: usize) {
+        self.say(|| format!("an attach is ordered at n{node}"));
+        self.coverage.count("client", "an attach is ordered");
+        let here = |tenant: &Tenant| tenant.asked.values().any(|asked| asked.node == node);
+        for index in 0..self.tenants.len() {
+            if self.tenants[index].node == Some(node) || here(&self.tenants[index]) {
+                self.client_goes(index);
+            }
+        }
+        self.step_volume(node, Event::Fence);
     }
 
     pub(crate) fn attach_at(&mut self, index: usize, node: usize) {
@@ -301,6 +336,9 @@ impl World {
             return;
         }
         let index = (id.0 / APART) as usize;
+        if self.gone.remove(&id) {
+            return;
+        }
         let Some(asked) = self.tenants[index].asked.remove(&id) else {
             self.fail(Violation::TwiceCompleted(id.0 % APART));
             return;

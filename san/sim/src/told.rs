@@ -134,7 +134,7 @@ impl World {
     pub(crate) fn open_store(&mut self, node: usize, id: ReplicaId) -> Found {
         let store = self.nodes[node].stores.get_mut(&id).expect("it is there");
         let found = store.open();
-        if found.damaged || self.liars.contains(&id) {
+        if found.damaged || self.liars.contains(&id) || self.went_back.contains_key(&id) {
             self.told.remove(&id);
             return found;
         }

@@ -17,14 +17,14 @@ use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica
 use loadline_san_core::record::{Record, State};
 use loadline_san_core::replica::{self, Replica};
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{self, Event, Times, Volume};
+use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
 
 use crate::coverage::Coverage;
 use crate::lasting::Lasting;
 use crate::oracle::Violation;
 use crate::rng::Rng;
 use crate::settings::Settings;
-use crate::store::{Blocks, Store};
+use crate::store::{Blocks, SimDisk, Store};
 use crate::tenant::Tenant;
 use crate::told::Told;
 
@@ -120,6 +120,8 @@ pub struct World {
     pub(crate) tenants: Vec<Tenant>,
     pub(crate) history: crate::history::History,
     pub(crate) writes: u64,
+    /// Requests of clients that have gone.
+    pub(crate) gone: BTreeSet<RequestId>,
     pub(crate) requests: u64,
     /// Links that carry nothing, from and to.
     pub(crate) cut: BTreeSet<(usize, usize)>,
@@ -129,6 +131,10 @@ pub struct World {
     pub(crate) liars: BTreeSet<ReplicaId>,
     /// Replicas of whose log a record has rotted: they have lost something.
     pub(crate) rotted: BTreeSet<ReplicaId>,
+    /// Copies of devices, and the epoch of the record when each was made.
+    pub(crate) backups: BTreeMap<ReplicaId, (SimDisk, Epoch)>,
+    /// Members whose devices hold an older state than they had, and the record's epoch when that began.
+    pub(crate) went_back: BTreeMap<ReplicaId, Epoch>,
     /// A person decides what is left.
     pub(crate) forced: bool,
     /// Its answers do not reach these.
@@ -225,11 +231,14 @@ impl World {
             config: Vec::new(),
             tenants: Vec::new(),
             writes: 0,
+            gone: BTreeSet::new(),
             requests: 0,
             cut: BTreeSet::new(),
             lonely: BTreeSet::new(),
             liars: BTreeSet::new(),
             rotted: BTreeSet::new(),
+            backups: BTreeMap::new(),
+            went_back: BTreeMap::new(),
             forced: false,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),

@@ -117,6 +117,14 @@ impl<D: Clone> Active<D> {
         (unfinished, self.withheld.into_iter().map(|(id, _)| id).collect())
     }
 
+    /// A write that waits for more replicas in sync is not wanted any more, or its answer is not. Whether it was one of them.
+    pub(super) fn cancel(&mut self, id: RequestId) -> bool {
+        let waiting = self.held.len() + self.withheld.len();
+        self.held.retain(|request| request.id != id);
+        self.withheld.retain(|(withheld, _)| *withheld != id);
+        self.held.len() + self.withheld.len() < waiting
+    }
+
     pub(super) fn unanswered(&self) -> usize {
         self.jobs.clients() + self.held.len() + self.withheld.len()
     }
@@ -561,7 +569,7 @@ impl<D: Clone> Active<D> {
             departed && returning.is_joining() && (caught_up || left_out(Rule::C5))
         });
         if let Some((replica, returning)) = ready
-            && let Ok(next) = record.with(id, returning.group(), *replica)
+            && let Ok(next) = record.with(id, returning.group(), *replica, returning.promised())
         {
             c.propose(now, next, out);
             self.follow_record(c, now, out);

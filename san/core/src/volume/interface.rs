@@ -133,6 +133,9 @@ pub enum Event<D> {
     /// (rule T13), and the volume is claimed anew for clients that are to come. The node has disconnected those that are
     /// here. → [`Action::Attached`]
     Fence,
+    /// The client that asked for this has gone. If it has not begun, it is never carried out (rule T13), and completed as
+    /// failed.
+    Cancel(RequestId),
     /// Its clients have gone. What they asked for is dropped.
     Detach,
     /// It is to be taken over if nobody serves it.

@@ -145,9 +145,11 @@ impl<D: Clone> Link<D> {
     /// Asks for the session, again.
     fn ask(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
         self.asked = now;
+        let group = c.record().and_then(|record| record.groups.get(self.group.0 as usize));
+        let member_since = group.map_or(Epoch(0), |group| group.member_since(self.replica));
         let message = match self.state {
-            State::Sealing => ToReplica::Seal { salvage: self.salvages },
-            _ => ToReplica::Hello,
+            State::Sealing => ToReplica::Seal { member_since, salvage: self.salvages },
+            _ => ToReplica::Hello { member_since },
         };
         self.send(c, message, out);
     }

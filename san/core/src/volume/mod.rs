@@ -162,10 +162,6 @@ pub struct Volume<D> {
     watching: bool,
     /// Requests that came before it was active.
     waiting: VecDeque<Request<D>>,
-    /// Requests that it had begun when it stepped down, and the record's fence then. They are carried out anew if no other node
-    /// has owned the volume when this one serves it again, and no attach was ordered (rule T14).
-    parked: VecDeque<Request<D>>,
-    parked_at: u64,
     /// The swap of an order that is under way.
     ordered: Option<ProposalId>,
 }
@@ -191,8 +187,8 @@ impl<D: Clone> Volume<D> {
             chance: seed,
         };
         let role = Role::Watch(Watch::new(now));
-        let (clients, waiting, parked) = (Clients::default(), VecDeque::new(), VecDeque::new());
-        Volume { c, role, clients, watching: false, waiting, parked, parked_at: 0, ordered: None }
+        let (clients, waiting) = (Clients::default(), VecDeque::new());
+        Volume { c, role, clients, watching: false, waiting, ordered: None }
     }
 
     /// The record, as far as it is known here.
@@ -241,7 +237,7 @@ impl<D: Clone> Volume<D> {
     /// Requests that wait, for whatever reason.
     pub fn unanswered(&self) -> usize {
         let at_work = if let Role::Active(active) = &self.role { active.unanswered() } else { 0 };
-        self.waiting.len() + self.parked.len() + at_work
+        self.waiting.len() + at_work
     }
 
     /// Something happened; what is to be done is added to `out`.
@@ -266,6 +262,7 @@ impl<D: Clone> Volume<D> {
                     self.retire(now, Failure::NotAttached, out);
                 }
             }
+            Event::Cancel(request) => self.cancel(request, out),
             Event::Watch(watching) => self.watching = watching,
             Event::Seen(record, _) if self.c.blocked.is_some() => {
                 // A record above all that was known and promised is one that a person has made. If what was known is there
@@ -335,6 +332,22 @@ impl<D: Clone> Volume<D> {
             Role::Active(active) if here => active.request(&mut self.c, now, request, out),
             _ if here && self.c.blocked.is_none() => self.waiting.push_back(request),
             _ => out.push(Action::Complete(request.id, Err(Failure::NotAttached))),
+        }
+    }
+
+    /// Its client has gone: it is not begun any more (rule T13). What is under way goes on, and what overlaps it waits for it.
+    fn cancel(&mut self, id: RequestId, out: &mut Vec<Action<D>>) {
+        if left_out(Rule::T13) {
+            return;
+        }
+        let waiting = self.waiting.len();
+        self.waiting.retain(|request| request.id != id);
+        let held = match &mut self.role {
+            Role::Active(active) => active.cancel(id),
+            Role::Watch(_) | Role::Takeover(_) => false,
+        };
+        if held || self.waiting.len() < waiting {
+            out.push(Action::Complete(id, Err(Failure::Deposed)));
         }
     }
 
@@ -503,28 +516,22 @@ impl<D: Clone> Volume<D> {
         };
         let (links, marks) = takeover.into_links(&self.c);
         let mut active = Active::new(&mut self.c, links, &marks, now, out);
-        let as_it_was = self.c.record().is_some_and(|record| record.fence == self.parked_at);
-        for request in self.parked.drain(..) {
-            match as_it_was || left_out(Rule::T14) {
-                true => active.request(&mut self.c, now, request, out),
-                false => out.push(Action::Complete(request.id, Err(Failure::Deposed))),
-            }
-        }
         for request in self.waiting.drain(..) {
             active.request(&mut self.c, now, request, out);
         }
         self.role = Role::Active(Box::new(active));
     }
 
-    /// It does not serve the volume for now, and would again as soon as it can: what its clients ask for waits here (rule T14).
+    /// It does not serve the volume for now, and would again as soon as it can. What its clients have asked for waits here, and is
+    /// carried out anew if nothing was attached elsewhere until then (rule T12). What was carried out already is not: others
+    /// may have written there since.
     fn step_down(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
         if let Role::Active(active) = role {
-            self.parked_at = self.c.record().map_or(0, |record| record.fence);
             let (mut unfinished, withheld) = active.end(&self.c, out);
             // In the order in which they came.
-            unfinished.sort_by_key(|request| request.id);
-            self.parked.extend(unfinished);
+            unfinished.sort_by_key(|request| std::cmp::Reverse(request.id));
+            unfinished.into_iter().for_each(|request| self.waiting.push_front(request));
             out.extend(withheld.into_iter().map(|id| Action::Complete(id, Err(Failure::Deposed))));
         }
         if !self.clients.are_here() {
@@ -545,10 +552,6 @@ impl<D: Clone> Volume<D> {
             }
             let ended = unfinished.into_iter().map(|request| request.id).chain(withheld);
             out.extend(ended.map(|id| Action::Complete(id, Err(why))));
-        }
-        if !left_out(Rule::T14) || !self.clients.are_here() {
-            let parked = self.parked.drain(..);
-            out.extend(parked.map(|request| Action::Complete(request.id, Err(why))));
         }
         if !self.clients.are_here() {
             let waiting = self.waiting.drain(..);

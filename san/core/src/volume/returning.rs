@@ -66,6 +66,8 @@ pub(super) struct Returning {
     copying: u32,
     /// The last entry in whose place something was not copied.
     spared: Sequence,
+    /// The epoch of the order to return: it promises to follow that before it answers.
+    promised: Epoch,
 }
 
 /// A question to a member: what has changed?
@@ -93,6 +95,11 @@ impl Returning {
     /// What it must have before it is a member, beside what is acknowledged.
     pub(super) fn spared(&self) -> Sequence {
         self.spared
+    }
+
+    /// What it has durably promised at the least, once it has returned.
+    pub(super) fn promised(&self) -> Epoch {
+        self.promised
     }
 
     /// Whether it is to list and drop what it has.
@@ -168,6 +175,7 @@ impl<D: Clone> Active<D> {
                     scanning: None,
                     copying: 0,
                     spared: Sequence(0),
+                    promised: Epoch(0),
                 };
                 self.returning.insert(*replica, returning);
             }
@@ -259,7 +267,7 @@ impl<D: Clone> Active<D> {
         // Nothing is sent before it has dropped what it has.
         link.next = crate::ids::Sequence(u64::MAX);
         let returning = self.returning.get_mut(&link.replica).expect("the caller has looked");
-        returning.stage = Stage::Ordered(now);
+        (returning.stage, returning.promised) = (Stage::Ordered(now), c.mine);
         let empty = returning.departed.epoch == Epoch(0);
         link.send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
     }

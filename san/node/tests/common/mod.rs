@@ -61,7 +61,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
         layout,
         least: 1,
         homes: [(REPLICA, ME.node)].into(),
-        groups: vec![Group { in_sync: [REPLICA].into(), departed: Default::default() }],
+        groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
     };
     let (orders, receiver) = EventLoop::orders().expect("it can be woken");
     let (tell, told) = channel();

@@ -142,8 +142,9 @@ fn progresses() -> impl Strategy<Value = Progress> {
 fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
     let blocks = ranges(8192).prop_map(|range| (range.start, (range.end - range.start) as u32));
     prop_oneof![
-        Just(ToReplica::Hello),
-        any::<bool>().prop_map(|salvage| ToReplica::Seal { salvage }),
+        (0..MOST_COUNT).prop_map(|epoch| ToReplica::Hello { member_since: Epoch(epoch) }),
+        (0..MOST_COUNT, any::<bool>())
+            .prop_map(|(epoch, salvage)| ToReplica::Seal { member_since: Epoch(epoch), salvage }),
         (counts(), numbers(), counts(), entries()).prop_map(|(o, s, m, entry)| ToReplica::Entry {
             ownership: Epoch(o),
             sequence: Sequence(s),
@@ -256,25 +257,42 @@ pub(crate) fn records() -> impl Strategy<Value = Record> {
         let (mut homes, mut last) = (BTreeMap::new(), 0u64);
         let mut groups = Vec::new();
         for replicas in all.iter().take(count) {
-            let (mut in_sync, mut departed) = (BTreeSet::new(), BTreeMap::new());
+            let (mut in_sync, mut since, mut departed) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
             for (sync, distance, node, left, had) in replicas {
                 last += distance;
                 homes.insert(ReplicaId(last), NodeId(*node));
                 if *sync || in_sync.is_empty() {
                     in_sync.insert(ReplicaId(last));
+                    if left % 2 == 1 && epoch > 0 {
+                        since.insert(ReplicaId(last), Epoch(1 + left % epoch));
+                    }
                 } else {
                     let epoch = Epoch(left % (epoch + 1));
                     departed.insert(ReplicaId(last), Departed { epoch, had: *had });
                 }
             }
-            groups.push(Group { in_sync, departed });
+            groups.push(Group { in_sync, since, departed });
         }
         if spare {
             homes.insert(ReplicaId(u64::MAX), NodeId(0));
         }
         let state = if active { State::Active } else { State::TakingOver };
         let epoch = Epoch(epoch);
-        Record { epoch, made_by, owner, state, attachment, lease_ns, blocks, layout, least, homes, groups }
+        let fence = attachment / 2;
+        Record {
+            epoch,
+            made_by,
+            owner,
+            state,
+            attachment,
+            fence,
+            lease_ns,
+            blocks,
+            layout,
+            least,
+            homes,
+            groups,
+        }
     })
 }
 

@@ -205,3 +205,34 @@ pub(super) fn on_a_branch(world: &mut World) {
     world.pass_until(1_000, |world| !world.is(1, Status::Blocked));
     world.must(!world.waits(1), "what waited was refused");
 }
+
+/// A write waits for a second copy in sync. Another client reads what was there before.
+fn held(world: &mut World, ends: impl Fn(&mut World)) {
+    world.begin(0);
+    world.part(0, 1);
+    world.pass_until(600, |world| world.record().groups[0].in_sync.len() == 1);
+    world.ask_first(0, What::Write);
+    world.pass(50);
+    world.must(world.waits(0), "the write is held");
+    ends(world);
+    world.place(1, 0);
+    world.pass_until(1_000, |world| world.serves(0));
+    world.pass(50);
+    world.ask_first(1, What::Read);
+    world.pass_until(600, |world| !world.waits(1));
+    world.cut.clear();
+    world.pass_until(3_000, |world| world.record().groups[0].in_sync.len() == 2);
+    world.pass(50);
+    world.ask_first(1, What::Read);
+    world.pass_until(600, |world| !world.waits(1));
+}
+
+/// The client of the write has gone: it is not carried out later.
+pub(super) fn held_and_gone(world: &mut World) {
+    held(world, |world| world.client_goes(0));
+}
+
+/// An attach is ordered at the same node: nothing from before is carried out after it.
+pub(super) fn held_and_fenced(world: &mut World) {
+    held(world, |world| world.order_attach(0));
+}

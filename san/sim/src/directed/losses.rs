@@ -401,3 +401,45 @@ pub(super) fn damaged_and_ahead(world: &mut World) {
     world.must(world.serves(1), "a person has decided");
     world.start(0);
 }
+
+/// A member falls behind and comes back. Then its device is as it was before.
+fn falls_behind_and_goes_back(world: &mut World) -> (usize, usize) {
+    let replicas = members(world);
+    let (stays, goes) = (world.home(replicas[0]), world.home(replicas[1]));
+    world.begin(stays);
+    world.pass(100);
+    world.kill(goes, false);
+    world.devices_are_copied(goes);
+    world.pass_until(600, |world| members(world).len() == 1);
+    world.ask_first(0, What::Write);
+    world.pass(60);
+    world.must(!world.waits(0), "a write was acknowledged without it");
+    world.start(goes);
+    world.pass_until(3_000, |world| members(world).len() == 2);
+    world.pass(100);
+    world.kill(goes, false);
+    world.put_back(goes, replicas[1]);
+    (stays, goes)
+}
+
+/// Only the node whose device went back starts: it must not serve what it has.
+pub(super) fn device_goes_back_alone(world: &mut World) {
+    let (stays, goes) = falls_behind_and_goes_back(world);
+    world.kill(stays, false);
+    world.start(goes);
+    world.place(1, goes);
+    world.pass(600);
+    if world.serves(goes) {
+        world.ask_first(1, What::Read);
+        world.pass(60);
+    }
+}
+
+/// Its process starts before the owner has removed it: it is removed, and copied in full.
+pub(super) fn device_goes_back_beside(world: &mut World) {
+    let (_, goes) = falls_behind_and_goes_back(world);
+    world.start(goes);
+    world.pass_until(3_000, |world| members(world).len() == 1 || world.went_back.is_empty());
+    world.pass_until(6_000, |world| members(world).len() == 2);
+    world.check_members();
+}

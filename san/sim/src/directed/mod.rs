@@ -424,6 +424,34 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 2,
         drive: returns::zeroes_on_a_small_device,
     },
+    Schedule {
+        name: "a device that went back in time, alone",
+        rule: Some(Rule::R9),
+        nodes: 2,
+        copies: 2,
+        drive: losses::device_goes_back_alone,
+    },
+    Schedule {
+        name: "a device that went back in time, beside others",
+        rule: Some(Rule::R9),
+        nodes: 3,
+        copies: 2,
+        drive: losses::device_goes_back_beside,
+    },
+    Schedule {
+        name: "a write that is held, and its client goes",
+        rule: Some(Rule::T13),
+        nodes: 2,
+        copies: 2,
+        drive: clients::held_and_gone,
+    },
+    Schedule {
+        name: "a write that is held, and an attach is ordered",
+        rule: Some(Rule::T13),
+        nodes: 2,
+        copies: 2,
+        drive: clients::held_and_fenced,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
 ];
 
@@ -436,7 +464,7 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
         stripes: if schedule.name == "an owner that reaches half" { 2 } else { 1 },
         // The last extent is not full.
         blocks: Settings::GROUP - 2,
-        least: 1,
+        least: if schedule.name.contains("held") { 2 } else { 1 },
         tenants: 2,
         depth: 4,
         hasty: !schedule.name.contains("has ended"),

@@ -339,6 +339,23 @@ impl Store {
         self.asleep = Some(Box::new([found(&mut written), found(&mut durable)]));
     }
 
+    /// A copy of what is on its devices.
+    pub(crate) fn backup(&self) -> SimDisk {
+        self.disk.clone()
+    }
+
+    /// A copy is put in the place of what is on its devices.
+    ///
+    /// # Panics
+    /// If a process has it open.
+    pub(crate) fn put_back(&mut self, copy: SimDisk) {
+        assert!(self.process.is_none(), "no process has it open");
+        (self.disk, self.health) = (copy, Health::Well);
+        let (_, found) = opened(&mut self.disk.clone(), self.replica);
+        self.promise = found.promise;
+        self.fall_asleep();
+    }
+
     /// Whether its device has ever been full.
     pub fn was_full(&self) -> bool {
         self.was_full
