@@ -130,7 +130,9 @@ fn a_client_is_disconnected_when_its_request_has_waited_for_as_long_as_is_set() 
     assert!((Duration::from_secs(3)..Duration::from_secs(8)).contains(&waited), "{waited:?}");
     let logged = cluster.logged(1);
     assert!(
-        logged.contains("of volume d is disconnected: a request has waited for 3 s, and the volume is not served"),
+        logged.contains(
+            "of volume d is disconnected: a request has waited for 3 s, and the volume is not served"
+        ),
         "{logged}"
     );
     drop(store);

@@ -1,7 +1,7 @@
 //! Nodes on hosts of their own: network namespaces at a bridge, in a namespace of the test's thread. Links between them are cut one way
 //! at a time, without anything being told: what is sent goes to an address that no host has.
 //!
-//! It needs root.
+//! It needs root; tests that use it are left out without ([`possible`]).
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -19,6 +19,15 @@ const NOWHERE: &str = "02:00:00:00:00:99";
 pub(crate) struct Hosts {
     names: Vec<String>,
     pub(crate) network: [u8; 3],
+}
+
+/// Whether there can be hosts.
+pub(crate) fn possible() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("network namespaces need root: not tested");
+    }
+    root
 }
 
 fn ip(args: &str) {

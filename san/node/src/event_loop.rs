@@ -59,7 +59,7 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
 use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
-use loadline_san_core::volume::{self, Event, Failure, Status};
+use loadline_san_core::volume::{self, Event, Failure, RequestId, Status};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Class, Pool};
 use loadline_san_device::uring::{For, Uring, UringError, UringOptions};
 use loadline_san_export::asked::Asked;
@@ -136,6 +136,8 @@ enum Local {
     Merged(VolumeId, Epoch, Job, Blocks),
     /// More clients have come to a volume.
     Attach(VolumeId),
+    /// The client that asked for this has gone.
+    Cancel(VolumeId, RequestId),
     /// A process runs at a node, or none does any more.
     Node(NodeId, bool),
 }
@@ -417,6 +419,7 @@ impl EventLoop {
                         let event = || if runs { Event::Started(node) } else { Event::Ended(node) };
                         volumes.into_iter().for_each(|id| self.step_volume(id, event()));
                     }
+                    Local::Cancel(id, request) => self.step_volume(id, Event::Cancel(request)),
                     Local::Attach(id) => {
                         if self.volumes.get(&id).is_some_and(|served| !served.announced.is_empty()) {
                             self.step_volume(id, Event::Attach);

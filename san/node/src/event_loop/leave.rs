@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::client::{self, Who};
 use super::order::{NewClient, Report, SessionId};
-use super::{EventLoop, sockets};
+use super::{EventLoop, Local, sockets};
 
 /// Why a client's connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -39,7 +39,9 @@ pub(super) enum Why {
     #[error("another node owns the volume now")]
     Elsewhere,
     /// Requests were in flight when this node lost the volume.
-    #[error("this node does not serve the volume any more, and has requests of the client that are not answered")]
+    #[error(
+        "this node does not serve the volume any more, and has requests of the client that are not answered"
+    )]
     NotServed,
     /// An attach was ordered.
     #[error("the volume was attached anew")]
@@ -90,7 +92,7 @@ pub(super) fn refuse(new: NewClient, why: &Why) {
 }
 
 impl EventLoop {
-    /// Ends a client's connection. What it asked for and has not begun is dropped.
+    /// Ends a client's connection. What it asked for and has not begun is dropped (rule T13).
     pub(super) fn disconnect(&mut self, key: u32, why: &Why) {
         let Some(client) = self.clients.remove(&key) else { return };
         client.who.leaves(why);
@@ -98,7 +100,9 @@ impl EventLoop {
         self.forget_bells(key, &client);
         self.taken -= client.taken;
         if let Some(served) = self.volumes.get_mut(&client.volume) {
-            served.leave(key);
+            let begun = served.leave(key);
+            // Not from within a step: this may be one.
+            self.local.extend(begun.map(|request| Local::Cancel(client.volume, request)));
         }
     }
 

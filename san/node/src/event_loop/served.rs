@@ -151,7 +151,9 @@ impl Served {
         if is_late(unserved) {
             let at_work = self.at_work.values().map(|at_work| (at_work.client, at_work.since));
             let waiting = self.waiting.iter().map(|(client, _, since)| (*client, *since));
-            late.extend(at_work.chain(waiting).filter(|(_, since)| is_late(*since)).map(|(client, _)| client));
+            late.extend(
+                at_work.chain(waiting).filter(|(_, since)| is_late(*since)).map(|(client, _)| client),
+            );
         }
     }
 
@@ -222,10 +224,11 @@ impl Served {
         Some(at_work)
     }
 
-    /// A client has gone: what it asked for and has not begun is dropped.
-    pub(super) fn leave(&mut self, client: u32) {
+    /// A client has gone: what it asked for and is not at work is dropped. What is at work is returned.
+    pub(super) fn leave(&mut self, client: u32) -> impl Iterator<Item = RequestId> {
         self.waiting.retain(|(of, ..)| *of != client);
         self.clients -= 1;
+        self.at_work.iter().filter(move |(_, at_work)| at_work.client == client).map(|(id, _)| *id)
     }
 
     /// Makes whole blocks of what a client writes.

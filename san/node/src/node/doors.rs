@@ -135,7 +135,9 @@ impl Node {
 
     fn let_in_peer(self, mut stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
         let Ok(permit) = room.clone().try_acquire_owned() else {
-            eprintln!("loadline: {from} is disconnected: {MOST_AT_THE_DOOR} connections of nodes are there already");
+            eprintln!(
+                "loadline: {from} is disconnected: {MOST_AT_THE_DOOR} connections of nodes are there already"
+            );
             return;
         };
         tokio::spawn(async move {

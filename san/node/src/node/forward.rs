@@ -4,6 +4,7 @@
 //! A client of NBD waits for its answers before it takes its leave, so none of that was acknowledged. When the owner ends the
 //! connection, the client gets what the owner had answered, and then the end.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,9 +159,14 @@ impl Node {
             Ok(Ok((owner, Forward::TAKEN))) => owner,
             Ok(Ok((_, Forward::NO_SESSION))) => {
                 session.lose();
-                return Some(format!("{name}, which owns the volume, has given up the session with this node"));
+                return Some(format!(
+                    "{name}, which owns the volume, has given up the session with this node"
+                ));
             }
             Ok(Ok(_)) => return Some(format!("{name} does not serve the volume")),
+            Ok(Err(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Some(format!("{name} does not serve the volume now"));
+            }
             Ok(Err(error)) => return Some(format!("{name}, which owns the volume, is not reached: {error}")),
             Err(_) => return Some(format!("{name} does not serve the volume in time")),
         };

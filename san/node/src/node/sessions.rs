@@ -193,27 +193,28 @@ impl Node {
     /// Another node opens a session with this one, and keeps it open by its pings.
     pub(super) async fn take_session(&self, cluster: ClusterId, id: SessionId, mut stream: TcpStream) {
         if cluster != self.0.cluster {
-            eprintln!("loadline: a node of cluster {cluster} opens a session, and this is {}", self.0.cluster);
+            eprintln!(
+                "loadline: a node of cluster {cluster} opens a session, and this is {}",
+                self.0.cluster
+            );
             return;
         }
         let (opened, before) = self.state().sessions.open(id);
         if let Some(before) = before {
             self.end_session(before);
         }
-        let answer = if opened { OPENED } else { REFUSED };
-        let answered = stream.set_nodelay(true).is_ok() && stream.write_all(&answer).await.is_ok();
         if !opened {
+            let _ = stream.write_all(&REFUSED).await;
             return;
         }
+        let mut answered = stream.set_nodelay(true).is_ok() && stream.try_write(&OPENED).is_ok();
         let mut pings = [0; 64];
         while answered {
-            match tokio::time::timeout(HEARD, stream.read(&mut pings)).await {
-                Ok(Ok(count)) if count > 0 => {
-                    // What does not fit into the socket is for a node that does not read: it will find the session lost.
-                    let _ = stream.try_write(&pings[..count]);
-                }
-                _ => break,
-            }
+            answered = match tokio::time::timeout(HEARD, stream.read(&mut pings)).await {
+                // If there is no room for the answer, the node does not read, and will find the session lost.
+                Ok(Ok(count)) => count > 0 && stream.try_write(&pings[..count]).is_ok(),
+                Ok(Err(_)) | Err(_) => false,
+            };
         }
         if self.state().sessions.give_up(id) {
             self.end_session(id);

@@ -67,7 +67,8 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
     let (tell, told) = channel();
     let for_loop = (orders.clone(), receiver);
     std::thread::spawn(move || {
-        let options = LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait: WAIT };
+        let options =
+            LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait: WAIT };
         let tell = Box::new(move |report| _ = tell.send(report));
         EventLoop::new(options, for_loop, tell).expect("io_uring is allowed here").run().expect("it runs");
     });

@@ -262,6 +262,7 @@ impl Node {
         }
         self.set_attached(id, Some(target)).await?;
         self.reconciled().await;
+        self.refresh().await?;
         let fence = self.record(id).map_or(0, |record| record.fence);
         self.state().fenced.insert(id);
         self.loop_of(id).give(Order::Fence(VolumeId(id)));
