@@ -48,6 +48,12 @@ impl EventLoop {
                 self.step_volume(id, Event::Attach);
             }
             Order::Fence(id) => self.fence(id),
+            Order::GiveWay(id) => {
+                if self.volumes.get_mut(&id).is_some_and(|served| std::mem::take(&mut served.claims)) {
+                    self.detached(id, &Why::Elsewhere);
+                    self.step_volume(id, Event::Detach);
+                }
+            }
             Order::Admit(id) => self.admit(id),
             Order::EndSession(session) => self.end_session(session),
             Order::Detach(id) => {

@@ -113,6 +113,8 @@ pub enum Order {
     /// An attach was ordered at this node: all connections of the volume's clients end, nothing that they asked for is carried
     /// out any more, and the volume is to be owned here. → [`Report::Attached`]
     Fence(VolumeId),
+    /// An attach was ordered elsewhere: if this node still claims the volume, it gives that up.
+    GiveWay(VolumeId),
     /// Clients have come. They are let in if this node owns the volume; otherwise nothing is done. → [`Report::Attached`]
     Admit(VolumeId),
     /// The connections that are forwarded by this session end.

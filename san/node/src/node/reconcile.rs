@@ -116,10 +116,13 @@ impl Node {
         }
         let mine = |volume: u64| catalog.replicas.values().any(|(r, _)| r.volume == volume && r.node == me);
         for (id, (volume, _)) in &catalog.volumes {
-            // It was detached by a node that did not reach this one; or attached elsewhere, since an attach was ordered here.
-            let fenced = volume.attached != Some(me) && self.state().fenced.remove(id);
-            if fenced || volume.attached.is_none() && self.state().attached.contains(id) {
+            // It was detached by a node that did not reach this one.
+            if volume.attached.is_none() && self.state().attached.contains(id) {
                 self.loop_of(*id).give(Order::Detach(VolumeId(*id)));
+            }
+            // An attach was ordered here, and another elsewhere since. If this node owns the volume, it serves it until then.
+            if volume.attached != Some(me) && self.state().fenced.remove(id) {
+                self.loop_of(*id).give(Order::GiveWay(VolumeId(*id)));
             }
             if volume.state == VolumeState::Ready && (mine(*id) || volume.attached == Some(me)) {
                 self.open_volume(*id, volume);
