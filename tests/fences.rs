@@ -105,6 +105,27 @@ fn what_a_forwarder_has_queued_for_a_client_that_has_gone_is_never_carried_out()
 }
 
 #[test]
+fn what_a_client_sent_to_a_forwarder_that_is_stopped_is_not_carried_out_when_it_goes_on() {
+    let cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--copies", "1", "--at", "node-2"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-2"]);
+    let addresses = cluster.addresses();
+    // Within the time in which the owner gives the session up, and after it.
+    for (block, stopped) in [(1, 1000), (2, 1500), (3, 5000)] {
+        let mut first = reconnect(addresses[0]);
+        first.write(block, 1).expect("it is forwarded");
+        cluster.signal(1, "STOP");
+        first.send_write(block, OLD);
+        drop(first);
+        let mut second = reconnect(addresses[1]);
+        second.write(block, NEW).expect("it is written");
+        std::thread::sleep(Duration::from_millis(stopped));
+        cluster.signal(1, "CONT");
+        stays(&cluster, &[2, 1, 3], block, NEW, Duration::from_secs(2));
+    }
+}
+
+#[test]
 fn an_attach_also_to_the_same_node_fences_what_came_before_it() {
     if !hosts::possible() {
         return;

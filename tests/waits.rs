@@ -113,6 +113,26 @@ fn clients_see_no_error_while_the_store_is_away_and_a_copy_dies() {
 }
 
 #[test]
+fn a_front_end_is_disconnected_and_not_answered_when_its_volume_goes_elsewhere() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "d", "--size", "64MiB", "--copies", "2"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let guest = format!("vhost-user:{}", cluster.vhost_socket(1, "d").display());
+    let bench =
+        ["bench", &guest, "-p", "B8-T1-O16-W70-PR", "--for", "9s", "--warm-up", "0s", "--destroy-data"];
+    let mut command = cluster.command(&bench);
+    let guest = std::thread::spawn(move || command.output().expect("the program is there"));
+    std::thread::sleep(Duration::from_millis(1500));
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-2"]);
+    let output = guest.join().expect("it ends");
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("hung up") && !said.to_lowercase().contains("i/o error"), "{said}");
+    let logged = cluster.logged(1);
+    assert!(logged.contains("client at a unix socket of volume d is disconnected: "), "{logged}");
+}
+
+#[test]
 fn a_client_is_disconnected_when_its_request_has_waited_for_as_long_as_is_set() {
     let mut cluster = Cluster::start_with(2, &[], "client_wait_s = 3");
     cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--copies", "2"]);
