@@ -18,10 +18,10 @@ const OWN: u64 = 256;
 static RUNS: AtomicU64 = AtomicU64::new(1);
 
 /// A connection that has chosen a volume.
-struct Nbd(TcpStream);
+pub(crate) struct Nbd(TcpStream);
 
 impl Nbd {
-    fn connect(address: Ipv4Addr, volume: &str) -> io::Result<Nbd> {
+    pub(crate) fn connect(address: Ipv4Addr, volume: &str) -> io::Result<Nbd> {
         let address = SocketAddr::from((address, 10809));
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_nodelay(true)?;
@@ -61,6 +61,33 @@ impl Nbd {
             0 => self.0.read_exact(into),
             error => Err(io::Error::other(format!("error {error}"))),
         }
+    }
+}
+
+impl Nbd {
+    /// Writes a block full of this byte.
+    pub(crate) fn write(&mut self, block: u64, byte: u8) -> io::Result<()> {
+        self.ask(command::WRITE, block, &[byte; BLOCK], &mut [])
+    }
+
+    /// The byte of which a block is full.
+    pub(crate) fn read(&mut self, block: u64) -> io::Result<u8> {
+        let mut bytes = [0; BLOCK];
+        self.ask(command::READ, block, &[], &mut bytes)?;
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a block is written as a whole");
+        Ok(bytes[0])
+    }
+
+    /// Sends a write, and does not wait for its answer.
+    pub(crate) fn send_write(&mut self, block: u64, byte: u8) {
+        let (offset, length) = (block * BLOCK as u64, BLOCK as u32);
+        let request = Request { flags: 0, command: command::WRITE, cookie: block, offset, length };
+        self.0.write_all(&[&request.encode()[..], &[byte; BLOCK]].concat()).expect("it has room");
+    }
+
+    /// How long an answer may take.
+    pub(crate) fn wait_for(&self, limit: Duration) {
+        self.0.set_read_timeout(Some(limit)).expect("it may be so long");
     }
 }
 

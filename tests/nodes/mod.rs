@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod client;
+pub(crate) mod hosts;
 pub(crate) mod machine;
 
 use std::net::Ipv4Addr;
@@ -18,12 +19,15 @@ pub(crate) struct Cluster {
     folder: tempfile::TempDir,
     network: [u8; 3],
     nodes: Vec<Option<Child>>,
+    /// Each node is on a host of its own.
+    hosts: Option<hosts::Hosts>,
 }
 
 /// Runs a command, which must succeed within a minute.
 pub(crate) fn run(command: &mut Command) -> String {
     let mut limited = Command::new("timeout");
     limited.arg("60").arg(command.get_program()).args(command.get_args());
+    limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let output = limited.output().expect("timeout is part of coreutils");
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -39,11 +43,21 @@ impl Cluster {
 
     /// The same; made with these options, and each node has this in its node.toml too.
     pub(crate) fn start_with(nodes: u8, options: &[&str], more: &str) -> Cluster {
+        Cluster::make(nodes, options, more, None)
+    }
+
+    /// The same, each node on a host of its own.
+    pub(crate) fn start_on_hosts(nodes: u8, options: &[&str], more: &str) -> Cluster {
+        Cluster::make(nodes, options, more, Some(hosts::Hosts::new(nodes)))
+    }
+
+    fn make(nodes: u8, options: &[&str], more: &str, hosts: Option<hosts::Hosts>) -> Cluster {
         let folder = tempfile::tempdir().expect("there is room");
         let process = std::process::id();
-        let network =
-            [127, (process >> 4) as u8 | 1, (process << 4) as u8 | CLUSTERS.fetch_add(1, Ordering::Relaxed)];
-        let mut cluster = Cluster { folder, network, nodes: (0..nodes).map(|_| None).collect() };
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let own = [127, (process >> 4) as u8 | 1, (process << 4) as u8 | number];
+        let network = hosts.as_ref().map_or(own, |hosts| hosts.network);
+        let mut cluster = Cluster { folder, network, nodes: (0..nodes).map(|_| None).collect(), hosts };
         let file = cluster.file();
         cluster.loadline(&[&["san", "init", &file][..], options].concat());
         for node in 1..=nodes {
@@ -103,12 +117,48 @@ impl Cluster {
         (1..=self.nodes.len() as u8).map(|node| self.address(node)).collect()
     }
 
+    /// The configuration store changes nothing until this is dropped.
+    pub(crate) fn lock_store(&self) -> rusqlite::Connection {
+        let store = rusqlite::Connection::open(self.file()).expect("it is there");
+        store.busy_timeout(Duration::from_secs(5)).expect("it may be so long");
+        store.execute_batch("BEGIN IMMEDIATE").expect("nodes keep it for a moment only");
+        store
+    }
+
+    /// Our program, on the host of a node.
+    fn program(&self, node: u8) -> Command {
+        let program = env!("CARGO_BIN_EXE_loadline");
+        self.hosts.as_ref().map_or_else(|| Command::new(program), |hosts| hosts.command(node, program))
+    }
+
+    /// The hosts, of a cluster that has some.
+    pub(crate) fn hosts(&self) -> &hosts::Hosts {
+        self.hosts.as_ref().expect("it was started on hosts")
+    }
+
+    fn log(&self, node: u8) -> PathBuf {
+        self.node_folder(node).join("log")
+    }
+
+    /// What a node has logged.
+    pub(crate) fn logged(&self, node: u8) -> String {
+        std::fs::read_to_string(self.log(node)).expect("it is text")
+    }
+
+    /// Runs a command of ours on the host of a node. It must succeed.
+    pub(crate) fn loadline_on(&self, node: u8, args: &[&str]) -> String {
+        run(self.program(node).args(args).env("LOADLINE_API", format!("{}:7400", self.address(node))))
+    }
+
     /// Starts a node's process, and waits until it answers.
     pub(crate) fn start_node(&mut self, node: u8) {
-        let child = Command::new(env!("CARGO_BIN_EXE_loadline"))
+        let log = std::fs::File::options().create(true).append(true).open(self.log(node)).expect("it can be");
+        let child = self
+            .program(node)
             .args(["san", "serve", "--config"])
             .arg(self.node_folder(node).join("node.toml"))
             .stdout(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("the program is there");
         self.nodes[node as usize - 1] = Some(child);
@@ -248,6 +298,13 @@ impl Cluster {
         self.run_at(self.asked(), args)
     }
 
+    /// A command of ours, to be run beside what else goes on.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loadline"));
+        command.args(args).env("LOADLINE_API", format!("{}:7400", self.address(self.asked())));
+        command
+    }
+
     fn run_at(&self, node: u8, args: &[&str]) -> (i32, String) {
         let output = Command::new("timeout")
             .arg("100")
@@ -294,6 +351,12 @@ impl Drop for Cluster {
         for child in self.nodes.iter_mut().flatten() {
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            for node in 1..=self.nodes.len() as u8 {
+                let log = std::fs::read_to_string(self.log(node)).unwrap_or_default();
+                println!("node {node} has logged:\n{log}");
+            }
         }
     }
 }

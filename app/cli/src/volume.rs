@@ -149,7 +149,8 @@ struct Create {
 
 /// Attach a volume: a node owns it, and its clients may come to any node.
 ///
-/// If it was attached elsewhere, it is taken over, and its clients there are cut off.
+/// If it was attached elsewhere, it is taken over. Clients that are connected are disconnected, also where it is attached already:
+/// nothing that they sent before is carried out afterwards.
 #[derive(clap::Args)]
 struct AttachTo {
     /// Its name.

@@ -216,11 +216,11 @@ fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
     let all = [
         entry(3),
         ToReplica::Probe,
-        ToReplica::Seal { salvage: false },
+        ToReplica::Seal { member_since: Epoch(0), salvage: false },
         ToReplica::Joined,
         return_empty(false),
     ];
-    assert_eq!(bench.answer(of, ToReplica::Hello), Some(ToOwner::Damaged));
+    assert_eq!(bench.answer(of, ToReplica::Hello { member_since: Epoch(0) }), Some(ToOwner::Damaged));
     for message in all {
         assert_eq!(bench.answer(of, message.clone()), Some(ToOwner::Damaged), "{message:?}");
     }
@@ -231,7 +231,7 @@ fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
     for below in [from(owner(1), 3, 10), from(owner(2), 4, 10)] {
         let refused = bench.answer(below, return_empty(true));
         assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
-        let refused = bench.answer(below, ToReplica::Hello);
+        let refused = bench.answer(below, ToReplica::Hello { member_since: Epoch(0) });
         assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
     }
     assert_eq!(bench.replica.promise().owner, owner(1), "it follows whom it followed");
@@ -241,14 +241,17 @@ fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
 fn a_damaged_replica_that_is_emptied_promises_in_the_same_change_and_is_told_of_once() {
     let mut bench = damaged();
     let of = from(owner(2), 6, 9);
-    bench.say(of, ToReplica::Hello);
+    bench.say(of, ToReplica::Hello { member_since: Epoch(0) });
     let promise = Promise { epoch: Epoch(6), owner: owner(2) };
     let after = Position { ownership: Epoch(6), sequence: Sequence(2) };
     let discards = replica::Action::Store(Command::Discard { promise, after });
     assert_eq!(bench.say(of, return_empty(true)), [discards]);
     // The order comes again, and a person's order to go on with what it had: it has begun.
     assert_eq!(bench.say(of, return_empty(true)), []);
-    assert_eq!(bench.say(FromOwner { session: 10, ..of }, ToReplica::Seal { salvage: true }), []);
+    assert_eq!(
+        bench.say(FromOwner { session: 10, ..of }, ToReplica::Seal { member_since: Epoch(0), salvage: true }),
+        []
+    );
     assert_eq!(bench.answer(of, entry(3)), Some(ToOwner::Damaged), "it is not empty yet");
     bench.out.clear();
     let listed = replica::Event::Store(Completion::Listed(Vec::new()));

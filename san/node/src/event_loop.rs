@@ -19,6 +19,8 @@
 //! | `served` | a volume, with the requests of its clients |
 //! | `kept` | a replica, with its store and its devices |
 //! | `client` | a connection of a client |
+//! | `leave` | connections of clients end, each for a reason |
+//! | [`confirmed`] | hosts that do not confirm what they are sent |
 //! | `guests` | clients that ask by their memory |
 //! | [`peer`] | what is said to another node |
 //! | `heard` | what it says |
@@ -29,11 +31,13 @@
 
 mod blocks;
 mod client;
+pub mod confirmed;
 mod control;
 pub mod counts;
 mod guests;
 mod heard;
 mod kept;
+mod leave;
 pub mod order;
 pub mod peer;
 mod rest;
@@ -56,7 +60,7 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
 use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
-use loadline_san_core::volume::{self, Event};
+use loadline_san_core::volume::{self, Event, Failure, RequestId, Status};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Class, Pool};
 use loadline_san_device::uring::{For, Uring, UringError, UringOptions};
 use loadline_san_export::asked::Asked;
@@ -68,6 +72,7 @@ use client::Client;
 use guests::Guests;
 use heard::Hearing;
 use kept::Kept;
+use leave::Why;
 use order::{Order, Report};
 use peer::Outgoing;
 use served::Served;
@@ -82,6 +87,8 @@ const WAKE: u32 = 0;
 const STORE_TICK_NS: u64 = 100_000_000;
 /// What nobody uses of the pool's spare memory goes back to the system after so many of these ticks, or twice as many.
 const LET_GO_TICKS: u64 = 50;
+/// Clients that wait for too long are looked for in each of so many ticks.
+const WAITS_TICKS: u64 = 5;
 /// What nobody uses gets one tick of so many: as many as there are in the time between two heartbeats.
 const IDLE_TICKS: u64 = 4;
 /// Replicas on devices that are not in memory.
@@ -108,6 +115,8 @@ pub struct LoopOptions {
     pub spin: Duration,
     /// What random numbers are made from.
     pub seed: u64,
+    /// How long a client's request waits while its volume is not served.
+    pub client_wait: Duration,
 }
 
 /// Why a loop cannot be.
@@ -129,6 +138,8 @@ enum Local {
     Merged(VolumeId, Epoch, Job, Blocks),
     /// More clients have come to a volume.
     Attach(VolumeId),
+    /// The client that asked for this has gone.
+    Cancel(VolumeId, RequestId),
     /// A process runs at a node, or none does any more.
     Node(NodeId, bool),
     /// A node has answered that it runs, and reaches these.
@@ -178,8 +189,8 @@ pub struct EventLoop {
     answered: Vec<u32>,
     /// Clients that wait until there is memory for what they ask.
     starved: Vec<u32>,
-    /// Those that are to be hung up on.
-    broken: Vec<u32>,
+    /// Those that are to be disconnected, and why.
+    broken: Vec<(u32, Why)>,
     /// Clients whose queues are looked at: they need not say that there is something.
     guests: Vec<u32>,
     /// By which keys their queues are watched, when they are not looked at.
@@ -423,6 +434,7 @@ impl EventLoop {
                         let event = || if runs { Event::Started(node) } else { Event::Ended(node) };
                         volumes.into_iter().for_each(|id| self.step_volume(id, event()));
                     }
+                    Local::Cancel(id, request) => self.step_volume(id, Event::Cancel(request)),
                     Local::Attach(id) => {
                         if self.volumes.get(&id).is_some_and(|served| !served.announced.is_empty()) {
                             self.step_volume(id, Event::Attach);
@@ -496,7 +508,7 @@ impl EventLoop {
             served.begins(request.id, now);
         }
         served.volume.step(now, event, &mut actions);
-        let (mut ended, mut again) = (false, false);
+        let (mut ended, mut again, mut admission) = (false, false, false);
         for action in actions.drain(..) {
             let Some(served) = self.volumes.get_mut(&id) else { break };
             match action {
@@ -534,22 +546,35 @@ impl EventLoop {
                 }
                 volume::Action::Attached => {
                     served.attached = true;
+                    admission = true;
                     self.attached_anew(id);
                     (self.tell)(Report::Attached(id));
                     again |= self.let_in(id);
                 }
-                volume::Action::Detached => self.detached(id),
+                volume::Action::Detached => {
+                    admission = true;
+                    self.detached(id, &Why::Elsewhere);
+                }
                 volume::Action::Complete(request, result) => {
                     ended = true;
                     if let Some(at_work) = served.ended(request, result.is_ok(), now)
                         && let Some(client) = self.clients.get_mut(&at_work.client)
                     {
-                        if let Err(why) = client.complete(at_work.slot, result) {
-                            eprintln!("loadline: a virtual machine is hung up on: {why}");
-                            self.broken.push(at_work.client);
-                        }
-                        if self.answered.last() != Some(&at_work.client) {
-                            self.answered.push(at_work.client);
+                        let key = at_work.client;
+                        match result {
+                            // A client that connects again finds the volume where it is served. A front-end has kept
+                            // what is in flight.
+                            Err(Failure::Deposed | Failure::NotAttached) => {
+                                self.broken.push((key, Why::NotServed));
+                            }
+                            result => {
+                                if let Err(why) = client.complete(at_work.slot, result) {
+                                    self.broken.push((key, Why::Protocol(why.to_string())));
+                                }
+                                if self.answered.last() != Some(&key) {
+                                    self.answered.push(key);
+                                }
+                            }
                         }
                     }
                 }
@@ -561,24 +586,18 @@ impl EventLoop {
             }
         }
         self.of_volume = actions;
+        if let Some(served) = self.volumes.get_mut(&id).filter(|served| served.claims) {
+            served.claims = !matches!(served.volume.status(), Status::Active | Status::Changing);
+        }
+        if admission {
+            self.give_way(id);
+        }
         if again {
             self.local.push_back(Local::Attach(id));
         }
         if ended {
             self.begin_soon(id);
         }
-    }
-
-    /// Clients of a volume are not let in any more: those that are here go.
-    fn detached(&mut self, id: VolumeId) {
-        let Some(served) = self.volumes.get_mut(&id) else { return };
-        served.attached = false;
-        served.arriving.clear();
-        served.announced.clear();
-        let gone: Vec<u32> =
-            self.clients.iter().filter(|(_, client)| client.volume == id).map(|(key, _)| *key).collect();
-        gone.into_iter().for_each(|key| self.hang_up(key));
-        (self.tell)(Report::Detached(id));
     }
 
     // ---- time ------------------------------------------------------------------------------------------
@@ -634,6 +653,9 @@ impl EventLoop {
             }
             self.close_replicas();
             self.take_late();
+            if self.store_ticks.is_multiple_of(WAITS_TICKS) {
+                self.end_waits();
+            }
         }
         self.work_off();
     }

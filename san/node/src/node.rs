@@ -12,6 +12,8 @@
 //! | `doors` | clients and other nodes come |
 //! | `forward` | clients of volumes that are owned elsewhere |
 //! | `reach` | nodes ask each other whether they run, and whom they reach |
+//! | `sessions` | what is between a node that forwards and an owner |
+//! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
 //! | [`manage`] | what people want: volumes, devices, nodes |
 
@@ -23,6 +25,8 @@ pub mod manage;
 mod moving;
 pub(crate) mod reach;
 mod reconcile;
+mod sessions;
+mod sockets;
 mod unusable;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +51,7 @@ use crate::event_loop::{EventLoop, LoopError, LoopOptions, Orders};
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
 use guests::GuestDoor;
+use sessions::Sessions;
 
 pub(crate) use reconcile::random;
 
@@ -127,6 +132,9 @@ pub(crate) struct State {
     pub(crate) attached: BTreeSet<u64>,
     /// Where virtual machines come, for each of them.
     guests: BTreeMap<u64, GuestDoor>,
+    sessions: Sessions,
+    /// Volumes of which an attach was ordered here.
+    fenced: BTreeSet<u64>,
     pub(crate) loops: Vec<LoopState>,
     looking: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
     /// By the order's number.
@@ -209,6 +217,7 @@ impl Node {
                 number,
                 spin,
                 seed: me.incarnation.0 << 32 | u64::from(id) << 8 | u64::from(number),
+                client_wait: settings.client_wait(),
             };
             loops.push(start_loop(options, report.clone())?);
         }

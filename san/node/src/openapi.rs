@@ -27,7 +27,7 @@ const ROUTES: [Route; 18] = [
     (
         "post",
         "/v1/volumes/{name}/attach",
-        "Make a node own it and let clients in",
+        "Make a node own it, disconnect clients that came before, and let clients in",
         Some(of::<Attach>),
         of::<Use>,
     ),

@@ -1,9 +1,13 @@
 //! What a node is told of itself: `node.toml`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+/// How long a client's request waits while its volume is not served, if `node.toml` does not say. Seconds.
+const CLIENT_WAIT_S: u64 = 60;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +24,10 @@ pub struct NodeSettings {
     /// everybody else has the core first.
     #[serde(default)]
     pub spin_us: Option<u64>,
+    /// How long a client's request waits, in seconds, while its volume is not served; then the client is disconnected. 60 if
+    /// nothing is said.
+    #[serde(default)]
+    pub client_wait_s: Option<u64>,
     /// It has faults on purpose, if its API is asked for them: never where data matters.
     #[serde(default)]
     pub test_faults: bool,
@@ -58,6 +66,11 @@ impl NodeSettings {
     /// Where virtual machines of this machine come, for the volume of this name.
     pub fn vhost_socket(&self, volume: &str) -> PathBuf {
         self.folder.join("vhost").join(format!("{volume}.sock"))
+    }
+
+    /// How long a client's request waits while its volume is not served.
+    pub fn client_wait(&self) -> Duration {
+        Duration::from_secs(self.client_wait_s.unwrap_or(CLIENT_WAIT_S))
     }
 
     /// Where clients of this machine come.

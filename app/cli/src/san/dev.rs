@@ -118,6 +118,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
                 folder: own,
                 // They have one machine together.
                 spin_us: Some(0),
+                client_wait_s: None,
                 test_faults: true,
             };
             cluster::join(settings, node).map_err(|why| why.to_string())?;

@@ -120,6 +120,7 @@ pub(super) fn join(args: &Join) -> Exit {
         cluster: absolute(&args.cluster),
         folder: absolute(&args.folder),
         spin_us: None,
+        client_wait_s: None,
         test_faults: false,
     };
     match cluster::join(settings, node) {

@@ -13,6 +13,8 @@ use loadline_san_export::vhost::session as vhost;
 use nix::errno::Errno;
 use nix::libc;
 
+use super::confirmed::Confirmed;
+use super::order::SessionId;
 use super::unread::Unread;
 
 /// Slices that are sent together at most.
@@ -27,10 +29,24 @@ pub(super) enum Way {
     Vhost(Box<vhost::Session>),
 }
 
+/// What messages about a client say, and what it depends on.
+#[derive(Debug)]
+pub(super) struct Who {
+    /// Where it is.
+    pub(super) from: String,
+    /// The name of its volume.
+    pub(super) name: String,
+    /// The session by which another node forwards it.
+    pub(super) session: Option<SessionId>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) way: Way,
+    pub(super) who: Who,
+    /// Whether its host confirms what it is sent.
+    pub(super) confirmed: Confirmed,
     pub(super) volume: VolumeId,
     /// It is watched for what it says.
     pub(super) watched: bool,
@@ -57,7 +73,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(way: Way, volume: VolumeId) -> Client {
+    pub(super) fn new(way: Way, volume: VolumeId, who: Who) -> Client {
         let (watched, watched_for_room, blocked, paused, taken) = (false, false, false, false, 0);
         let unread = match &way {
             Way::Nbd(socket, _) => Unread::new(socket),
@@ -65,6 +81,8 @@ impl Client {
         };
         Client {
             way,
+            who,
+            confirmed: Confirmed::default(),
             unread,
             volume,
             watched,
@@ -95,7 +113,7 @@ impl Client {
         }
     }
 
-    /// What it asked is complete. Fails if it is to be hung up on.
+    /// What it asked is complete. Fails if it is to be disconnected.
     pub(super) fn complete(
         &mut self,
         slot: u32,
@@ -134,8 +152,10 @@ pub(super) enum Received {
     Some(usize),
     /// Nothing for now.
     Nothing,
-    /// The other side has closed it, or it is broken.
+    /// The other side has closed it, or reset it.
     End,
+    /// It is broken: an error of the system.
+    Broken(Errno),
 }
 
 /// Reads what is there, as far as there is room for it.
@@ -167,7 +187,8 @@ fn received(got: isize) -> Received {
         Ok(bytes) => Received::Some(bytes),
         Err(_) => match Errno::last() {
             Errno::EAGAIN | Errno::EINTR => Received::Nothing,
-            _ => Received::End,
+            Errno::ECONNRESET | Errno::EPIPE => Received::End,
+            error => Received::Broken(error),
         },
     }
 }

@@ -11,6 +11,7 @@ use loadline_san_store::store::Settings;
 
 use super::heard::Hearing;
 use super::kept::{AT_ONCE, Io, Kept};
+use super::leave::Why;
 use super::order::{LoopState, NotOpened, OpenReplica, OpenVolume, Order, ReplicaFault, Report, VolumeState};
 use super::peer::{Outgoing, Preamble};
 use super::served::Served;
@@ -46,15 +47,32 @@ impl EventLoop {
             }
             Order::OpenVolume(open) => self.open_volume(open),
             Order::CloseVolume(id) => {
+                self.detached(id, &Why::Deleted);
                 self.step_volume(id, Event::Detach);
-                self.detached(id);
                 self.volumes.remove(&id);
             }
             Order::Watch(id, watch) => self.step_volume(id, Event::Watch(watch)),
-            Order::Attach(id) => self.step_volume(id, Event::Attach),
+            Order::Attach(id) => {
+                if let Some(served) = self.volumes.get_mut(&id) {
+                    served.claims = true;
+                }
+                self.step_volume(id, Event::Attach);
+            }
+            Order::Fence(id) => self.fence(id),
+            Order::GiveWay(id) => {
+                if self.volumes.get_mut(&id).is_some_and(|served| std::mem::take(&mut served.claims)) {
+                    self.detached(id, &Why::Elsewhere);
+                    self.step_volume(id, Event::Detach);
+                }
+            }
+            Order::Admit(id) => self.admit(id),
+            Order::EndSession(session) => self.end_session(session),
             Order::Detach(id) => {
+                self.detached(id, &Why::Detached);
+                if let Some(served) = self.volumes.get_mut(&id) {
+                    served.claims = false;
+                }
                 self.step_volume(id, Event::Detach);
-                self.detached(id);
             }
             Order::Volume(id, number, order) => {
                 let Some(served) = self.volumes.get_mut(&id) else {

@@ -17,6 +17,7 @@ use loadline_san_store::store::Identity;
 
 use super::EventLoop;
 use super::client::{Client, Way};
+use super::leave::Why;
 use super::served::Served;
 use super::sockets::MOST_TAKEN;
 
@@ -98,17 +99,16 @@ impl EventLoop {
             Ok(listened)
         });
         if let Some(served) = self.volumes.get_mut(&volume) {
-            asked.drain(..).for_each(|asked| served.ask(key, asked));
+            asked.drain(..).for_each(|asked| served.ask(key, asked, self.now));
         }
         self.asked = asked;
         match taken {
             Ok(Listened::End) => {
-                self.hang_up(key);
+                self.disconnect(key, &Why::Closed);
                 return;
             }
             Err(why) => {
-                eprintln!("loadline: the virtual machine of volume {} is hung up on: {why}", volume.0);
-                self.hang_up(key);
+                self.disconnect(key, &Why::Protocol(why.to_string()));
                 return;
             }
             Ok(Listened::Again) if !std::mem::replace(&mut client.late, true) => self.late.push(key),
@@ -117,8 +117,8 @@ impl EventLoop {
             Ok(Listened::Watch) if !client.watched => {
                 client.watched = true;
                 let fd = session.socket().as_raw_fd();
-                if self.uring.watch(fd, key, For::Input).is_err() {
-                    self.hang_up(key);
+                if let Err(why) = self.uring.watch(fd, key, For::Input) {
+                    self.disconnect(key, &Why::Watch(why.to_string()));
                     return;
                 }
             }
@@ -154,8 +154,8 @@ impl EventLoop {
                 Watch::These(fd) => self.uring.watch(fd, kick, For::Input),
                 Watch::NoMore => self.uring.unwatch(kick),
             };
-            if watched.is_err() {
-                self.hang_up(key);
+            if let Err(why) = watched {
+                self.disconnect(key, &Why::Watch(why.to_string()));
             }
         }
     }
@@ -182,8 +182,7 @@ impl EventLoop {
         });
         // At once: the descriptor may be closed soon.
         if failed || some && uring.submit().is_err() {
-            eprintln!("loadline: a virtual machine is hung up on: it does not take what it is told");
-            self.hang_up(key);
+            self.disconnect(key, &Why::Protocol("it does not take the news of what was answered".into()));
         }
     }
 
@@ -224,8 +223,8 @@ impl EventLoop {
 
     /// Those that have something are to be read.
     pub(super) fn look_at_guests(&mut self) {
-        for key in std::mem::take(&mut self.broken) {
-            self.hang_up(key);
+        for (key, why) in std::mem::take(&mut self.broken) {
+            self.disconnect(key, &why);
         }
         for key in &self.guests {
             if let Some(client) = self.clients.get_mut(key)

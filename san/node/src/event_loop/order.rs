@@ -54,6 +54,18 @@ pub struct OpenVolume {
     pub most_in_flight: u64,
 }
 
+/// A session of a node that forwards clients with the node that owns their volumes. Numbers of one process only grow, and
+/// incarnations of one node do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionId {
+    /// The node that forwards.
+    pub node: NodeId,
+    /// The incarnation of its process.
+    pub incarnation: Incarnation,
+    /// The number of the session.
+    pub number: u32,
+}
+
 /// A client that has chosen a volume.
 #[derive(Debug)]
 pub struct NewClient {
@@ -61,8 +73,17 @@ pub struct NewClient {
     pub socket: OwnedFd,
     /// The volume.
     pub volume: VolumeId,
-    /// What it was told of it, in bytes.
+    /// The name of the volume, for messages.
+    pub name: String,
+    /// Where the client is, for messages.
+    pub from: String,
+    /// The size of the volume that the client was sent, in bytes.
     pub bytes: u64,
+    /// The fence of the volume's record when the client chose the volume. A client with a lower one than the record's is
+    /// disconnected.
+    pub fence: u64,
+    /// The session by which another node forwards the client.
+    pub session: Option<SessionId>,
     /// How it asks.
     pub way: NewWay,
 }
@@ -72,8 +93,8 @@ pub struct NewClient {
 pub enum NewWay {
     /// By NBD: what it has chosen, and what it has sent since.
     Nbd(Choice, Vec<u8>),
-    /// By its memory; of a volume of this name.
-    Vhost(String),
+    /// By its memory.
+    Vhost,
 }
 
 /// What the control path tells.
@@ -91,8 +112,17 @@ pub enum Order {
     CloseVolume(VolumeId),
     /// It is to be taken over if nobody serves it, or not.
     Watch(VolumeId, bool),
-    /// It is to be owned here. → [`Report::Attached`]
+    /// It is to be owned here, whichever node owns it. → [`Report::Attached`]
     Attach(VolumeId),
+    /// An attach was ordered at this node: all connections of the volume's clients end, nothing that they asked for is carried
+    /// out any more, and the volume is to be owned here. → [`Report::Attached`]
+    Fence(VolumeId),
+    /// An attach was ordered elsewhere: if this node still claims the volume, it gives that up.
+    GiveWay(VolumeId),
+    /// Clients have come. They are let in if this node owns the volume; otherwise nothing is done. → [`Report::Attached`]
+    Admit(VolumeId),
+    /// The connections that are forwarded by this session end.
+    EndSession(SessionId),
     /// Its clients go, and nobody owns it here. → [`Report::Detached`]
     Detach(VolumeId),
     /// Something that a person decides, by a number that no other order has. → [`Report::Ordered`]

@@ -82,7 +82,12 @@ pub(super) struct Served {
     pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
     blocks: u64,
     extents: u64,
-    waiting: VecDeque<(u32, Asked)>,
+    /// Which client asks, what, and since when.
+    waiting: VecDeque<(u32, Asked, Moment)>,
+    /// Since when it is not served.
+    unserved: Option<Moment>,
+    /// An attach was ordered here, and this node does not own the volume yet.
+    pub(super) claims: bool,
     next: u64,
     pub(super) clients: usize,
     /// What they have asked.
@@ -104,6 +109,8 @@ impl Served {
             blocks: 0,
             extents: 0,
             waiting: VecDeque::new(),
+            unserved: None,
+            claims: false,
             next: 1,
             clients: 0,
             front_end: FrontEnd::default(),
@@ -131,17 +138,39 @@ impl Served {
     }
 
     /// A client asks.
-    pub(super) fn ask(&mut self, client: u32, asked: Asked) {
-        self.waiting.push_back((client, asked));
+    pub(super) fn ask(&mut self, client: u32, asked: Asked, now: Moment) {
+        self.waiting.push_back((client, asked, now));
+    }
+
+    /// Whether a client chose the volume before an attach.
+    pub(super) fn is_old(&self, new: &NewClient) -> bool {
+        self.volume.record().is_some_and(|record| new.fence < record.fence)
+    }
+
+    /// Adds the clients whose requests have waited for longer than this limit while the volume is not served.
+    pub(super) fn find_late(&mut self, now: Moment, limit_ns: u64, late: &mut Vec<u32>) {
+        if self.volume.status() == Status::Active {
+            self.unserved = None;
+            return;
+        }
+        let unserved = *self.unserved.get_or_insert(now);
+        let is_late = |since: Moment| now.since(since.max(unserved)) >= limit_ns;
+        if is_late(unserved) {
+            let at_work = self.at_work.values().map(|at_work| (at_work.client, at_work.since));
+            let waiting = self.waiting.iter().map(|(client, _, since)| (*client, *since));
+            late.extend(
+                at_work.chain(waiting).filter(|(_, since)| is_late(*since)).map(|(client, _)| client),
+            );
+        }
     }
 
     /// The next request that may begin, or is not to.
     pub(super) fn begin(&mut self) -> Option<Begun> {
-        let (_, asked) = self.waiting.front()?;
+        let (_, asked, _) = self.waiting.front()?;
         let (blocks, most) = (blocks_of(asked), self.open.most_in_flight);
         // One that begins in the middle of a block has one more.
         if matches!(asked.what, What::Write(_)) && blocks > most + 1 {
-            let (client, asked) = self.waiting.pop_front()?;
+            let (client, asked, _) = self.waiting.pop_front()?;
             self.front_end.write.errors += 1;
             return Some(Begun::TooLong(client, asked.slot));
         }
@@ -151,7 +180,7 @@ impl Served {
         if !fits && !self.at_work.is_empty() {
             return None;
         }
-        let (client, asked) = self.waiting.pop_front()?;
+        let (client, asked, _) = self.waiting.pop_front()?;
         let Asked { slot, what, sector, sectors } = asked;
         let id = RequestId(self.next);
         self.next += 1;
@@ -206,10 +235,11 @@ impl Served {
         Some(at_work)
     }
 
-    /// A client has gone: what it asked for and has not begun is dropped.
-    pub(super) fn leave(&mut self, client: u32) {
-        self.waiting.retain(|(of, _)| *of != client);
+    /// A client has gone: what it asked for and is not at work is dropped. What is at work is returned.
+    pub(super) fn leave(&mut self, client: u32) -> impl Iterator<Item = RequestId> {
+        self.waiting.retain(|(of, ..)| *of != client);
         self.clients -= 1;
+        self.at_work.iter().filter(move |(_, at_work)| at_work.client == client).map(|(id, _)| *id)
     }
 
     /// Makes whole blocks of what a client writes.

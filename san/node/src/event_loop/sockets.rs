@@ -7,28 +7,35 @@ use loadline_san_core::volume::{Event, Failure};
 use loadline_san_device::uring::For;
 use loadline_san_export::nbd::session::Session;
 
-use super::client::{self, Client, Received, Way};
+use super::client::{self, Client, Received, Way, Who};
 use super::heard::Heard;
 use super::kept::Kept;
+use super::leave::{Why, refuse};
 use super::order::{NewClient, NewWay};
 use super::served::{Begun, Served};
 use super::{EventLoop, Local};
 
 /// Connections of clients at most.
-const MOST_CLIENTS: usize = 4096;
+pub(super) const MOST_CLIENTS: usize = 4096;
 /// Bytes that the requests and answers of all clients may take. Beyond that only who takes none is listened to.
 pub(super) const MOST_TAKEN: usize = 512 << 20;
 
 impl EventLoop {
     /// A client has come. It may ask when the record of the volume says that it has: who came to another node before may
-    /// still have something waiting there (rule T12).
+    /// still have something waiting there (rule T12). One that chose the volume before an attach is disconnected.
     pub(super) fn new_client(&mut self, new: NewClient) {
         let id = new.volume;
-        // It has moved since, or was detached: who is not let in is hung up on.
-        let Some(served) = self.volumes.get_mut(&id).filter(|served| served.attached) else { return };
-        if self.clients.len() + served.arriving.len() + served.announced.len() >= MOST_CLIENTS {
-            eprintln!("loadline: a client of volume {} is hung up on: {MOST_CLIENTS} are there", id.0);
-            return;
+        let count = self.clients.len();
+        let Some(served) = self.volumes.get_mut(&id) else { return refuse(new, &Why::Deleted) };
+        // It has moved since, or was detached.
+        if !served.attached {
+            return refuse(new, &Why::Detached);
+        }
+        if served.is_old(&new) {
+            return refuse(new, &Why::Old);
+        }
+        if count + served.arriving.len() + served.announced.len() >= MOST_CLIENTS {
+            return refuse(new, &Why::TooMany);
         }
         served.arriving.push(new);
         if served.announced.is_empty() {
@@ -42,17 +49,23 @@ impl EventLoop {
         let Some(served) = self.volumes.get_mut(&id) else { return false };
         let coming = std::mem::take(&mut served.arriving);
         let come = std::mem::replace(&mut served.announced, coming);
-        served.clients += come.len();
         let more = !served.announced.is_empty();
         for new in come {
+            let Some(served) = self.volumes.get_mut(&id) else { return false };
+            if served.is_old(&new) {
+                refuse(new, &Why::Old);
+                continue;
+            }
+            served.clients += 1;
             let key = self.key();
-            let NewClient { socket, volume, bytes, way } = new;
+            let NewClient { socket, volume, name, from, bytes, session, way, .. } = new;
+            let who = Who { from, name, session };
             let way = match way {
                 NewWay::Nbd(choice, rest) => Way::Nbd(socket, Box::new(Session::new(choice, bytes, &rest))),
-                NewWay::Vhost(name) => match self.guest(socket, volume, bytes, &name) {
+                NewWay::Vhost => match self.guest(socket, volume, bytes, &who.name) {
                     Ok(session) => Way::Vhost(Box::new(session)),
                     Err(why) => {
-                        eprintln!("loadline: a virtual machine does not get volume {name}: {why}");
+                        who.leaves(&Why::Refused(why.to_string()));
                         if let Some(served) = self.volumes.get_mut(&id) {
                             served.clients -= 1;
                         }
@@ -60,7 +73,7 @@ impl EventLoop {
                     }
                 },
             };
-            self.clients.insert(key, Client::new(way, volume));
+            self.clients.insert(key, Client::new(way, volume, who));
             self.readable.push_back(key);
         }
         more
@@ -95,13 +108,17 @@ impl EventLoop {
                 if let Received::Some(bytes) = received { Some(bytes) } else { None }
             });
         }
+        let mut ends = match received {
+            Received::End => Some(Why::Closed),
+            Received::Broken(error) => Some(Why::Broken(error)),
+            Received::Some(_) | Received::Nothing => None,
+        };
         loop {
             match session.next(&self.pool) {
-                Ok(Some(asked)) => served.ask(key, asked),
+                Ok(Some(asked)) => served.ask(key, asked, self.now),
                 Ok(None) => break,
                 Err(why) => {
-                    eprintln!("loadline: a client of volume {} is hung up on: {why}", client.volume.0);
-                    received = Received::End;
+                    ends = Some(Why::Protocol(why.to_string()));
                     break;
                 }
             }
@@ -112,11 +129,10 @@ impl EventLoop {
             client.next = true;
             self.readable.push_back(key);
         }
-        if received == Received::End {
-            self.hang_up(key);
-        } else {
+        match ends {
+            Some(why) => self.disconnect(key, &why),
             // What is refused is answered at once.
-            self.answered.push(key);
+            None => self.answered.push(key),
         }
         self.begin_soon(volume);
     }
@@ -140,21 +156,11 @@ impl EventLoop {
                     let Some(client) = self.clients.get_mut(&key) else { continue };
                     let told = client.complete(slot, Err(Failure::TooLong));
                     self.answered.push(key);
-                    if told.is_err() {
-                        self.hang_up(key);
+                    if let Err(why) = told {
+                        self.disconnect(key, &Why::Protocol(why.to_string()));
                     }
                 }
             }
-        }
-    }
-
-    pub(super) fn hang_up(&mut self, key: u32) {
-        let Some(client) = self.clients.remove(&key) else { return };
-        client::shut_down(client.socket());
-        self.forget_bells(key, &client);
-        self.taken -= client.taken;
-        if let Some(served) = self.volumes.get_mut(&client.volume) {
-            served.leave(key);
         }
     }
 
@@ -164,7 +170,7 @@ impl EventLoop {
         for key in answered.drain(..) {
             self.tell_guest(key);
             let Some(client) = self.clients.get_mut(&key) else { continue };
-            let is_over = match &mut client.way {
+            let ends = match &mut client.way {
                 Way::Nbd(socket, session) => {
                     let sent = match session.out.bytes() > 0 && !client.blocked {
                         true => {
@@ -174,7 +180,10 @@ impl EventLoop {
                         }
                         false => Ok(()),
                     };
-                    sent.is_err() || session.is_over()
+                    match sent {
+                        Err(error) => Some(Why::not_sent(&error)),
+                        Ok(()) => session.is_over().then_some(Why::Closed),
+                    }
                 }
                 Way::Vhost(session) => {
                     // It may have waited for what was in flight; or had no room for more.
@@ -185,11 +194,11 @@ impl EventLoop {
                     if !std::mem::replace(&mut client.looked_at, true) {
                         self.guests.push(key);
                     }
-                    false
+                    None
                 }
             };
-            if is_over {
-                self.hang_up(key);
+            if let Some(why) = ends {
+                self.disconnect(key, &why);
                 continue;
             }
             let taken = client.takes();
@@ -214,8 +223,8 @@ impl EventLoop {
             if client.blocked && !std::mem::replace(&mut client.watched_for_room, true) {
                 watched = watched.and_then(|()| self.uring.watch(fd, key, For::Room));
             }
-            if watched.is_err() {
-                self.hang_up(key);
+            if let Err(why) = watched {
+                self.disconnect(key, &Why::Watch(why.to_string()));
             }
         }
         self.answered = answered;
@@ -232,7 +241,7 @@ impl EventLoop {
     pub(super) fn hear(&mut self, key: u32) {
         let Some(hearing) = self.hearings.get_mut(&key) else { return };
         self.talked = true;
-        let mut over = hearing.receive(&self.pool) == Received::End;
+        let mut over = matches!(hearing.receive(&self.pool), Received::End | Received::Broken(_));
         loop {
             let group_of = |id| self.replicas.get(&id).map(|kept: &Kept| kept.store.identity().group);
             match hearing.next(&self.pool, group_of) {

@@ -41,6 +41,11 @@ impl Unread {
         Unread { is_known, answer: 0.0 }
     }
 
+    /// Whether it is a client at a unix socket.
+    pub(super) fn is_local(&self) -> bool {
+        self.is_known
+    }
+
     /// So many answers are sent, which are so many bytes.
     pub(super) fn told(&mut self, answers: usize, bytes: usize) {
         if answers > 0 {

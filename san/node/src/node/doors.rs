@@ -1,61 +1,78 @@
 //! Clients and other nodes come.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::record::{Record, State as RecordState};
-use loadline_san_export::nbd::handshake::{Choice, Export, Handshake, Next, Refusal};
+use loadline_san_export::nbd::handshake::{Choice, Export, Handshake, HandshakeError, Next, Refusal};
 use loadline_san_protocol::record;
-use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use super::forward::Forward;
-use super::{Node, NodeError};
+use super::forward::{Forward, Route, TAKES};
+use super::{Node, NodeError, sessions, sockets};
 use crate::config::catalog;
 use crate::config::catalog::VolumeState;
 use crate::event_loop::most_in_flight;
-use crate::event_loop::order::{NewClient, NewWay, Order};
+use crate::event_loop::order::{NewClient, NewWay, Order, SessionId};
 use crate::event_loop::peer::Preamble;
 
-/// Who has not chosen by then is hung up on.
+/// A client that has not chosen by then is disconnected.
 const CHOOSES: Duration = Duration::from_secs(10);
-/// How long a client waits until a volume is served.
-pub(super) const SERVED: Duration = Duration::from_secs(8);
+/// How long a client waits until a volume is served. It is refused within 5 s, with one try to reach the owner.
+const SERVED: Duration = Duration::from_millis(3500);
 /// How often a loop is told that a volume is wanted here.
 const ASKED: Duration = Duration::from_millis(500);
-/// After so long without a word, and four times as long without an answer, a connection is given up. Seconds.
-const QUIET_S: u32 = 10;
-/// Clients that have not chosen yet, and those that are forwarded; and nodes. Others are hung up on.
+/// Clients that have not chosen yet, and those that are forwarded; and nodes. Others are disconnected.
 const MOST_AT_THE_DOOR: usize = 2048;
 
 /// Where a volume is to be reached.
 enum Place {
     Here,
-    At(SocketAddr),
+    At(Route),
+}
+
+/// What the data path has to know of a client that has chosen.
+struct Admission {
+    id: u64,
+    name: String,
+    bytes: u64,
+    fence: u64,
+    session: Option<SessionId>,
+}
+
+/// A volume that a client has chosen.
+struct Chosen {
+    id: u64,
+    name: String,
+    export: Export,
+    /// The fence of its record.
+    fence: u64,
+    place: Place,
 }
 
 /// A connection of a client.
-trait Connection: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static {
+pub(super) trait Connection:
+    tokio::io::AsyncRead + tokio::io::AsyncWrite + AsFd + Unpin + Send + 'static
+{
+    /// The connection, for the data path.
     fn descriptor(self) -> std::io::Result<OwnedFd>;
+
+    /// Another descriptor of it, by which its state is looked at.
+    fn watched(&self) -> std::io::Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned()
+    }
 }
 
 impl Connection for TcpStream {
     fn descriptor(self) -> std::io::Result<OwnedFd> {
         self.set_nodelay(true)?;
-        let socket = OwnedFd::from(self.into_std()?);
-        // Who is gone without a word is found out.
-        setsockopt(&socket, sockopt::KeepAlive, &true)?;
-        setsockopt(&socket, sockopt::TcpKeepIdle, &QUIET_S)?;
-        setsockopt(&socket, sockopt::TcpKeepInterval, &QUIET_S)?;
-        setsockopt(&socket, sockopt::TcpKeepCount, &3)?;
-        setsockopt(&socket, sockopt::TcpUserTimeout, &(4000 * QUIET_S))?;
-        Ok(socket)
+        Ok(self.into_std()?.into())
     }
 }
 
@@ -63,6 +80,14 @@ impl Connection for UnixStream {
     fn descriptor(self) -> std::io::Result<OwnedFd> {
         Ok(self.into_std()?.into())
     }
+}
+
+/// Where clients are that come by a unix socket, for messages.
+pub(super) const LOCAL: &str = "at a unix socket";
+
+/// Logs why a connection of a client ends before it has a volume.
+fn ends(from: &str, why: &str) {
+    eprintln!("loadline: client {from} is disconnected: {why}");
 }
 
 impl Node {
@@ -86,9 +111,18 @@ impl Node {
         Ok(async move {
             loop {
                 let came: Result<(), std::io::Error> = tokio::select! {
-                    came = peers.accept() => came.map(|(stream, _)| this.clone().let_in_peer(stream, &nodes)),
-                    came = nbd.accept() => came.map(|(stream, _)| this.clone().let_in_client(stream, &clients)),
-                    came = local.accept() => came.map(|(stream, _)| this.clone().let_in_client(stream, &clients)),
+                    came = peers.accept() => came.map(|(stream, from)| {
+                        this.clone().let_in_peer(stream, from, &nodes);
+                    }),
+                    came = nbd.accept() => came.map(|(stream, from)| {
+                        // If it cannot be watched over, it is gone already.
+                        let _ = sockets::watch_client(&stream);
+                        let _ = stream.set_nodelay(true);
+                        this.clone().let_in_client(stream, from.to_string(), &clients);
+                    }),
+                    came = local.accept() => came.map(|(stream, _)| {
+                        this.clone().let_in_client(stream, LOCAL.into(), &clients);
+                    }),
                 };
                 if let Err(error) = came {
                     // Out of descriptors, perhaps: some will be closed.
@@ -99,16 +133,29 @@ impl Node {
         })
     }
 
-    fn let_in_peer(self, mut stream: TcpStream, room: &Arc<Semaphore>) {
-        let Ok(permit) = room.clone().try_acquire_owned() else { return };
+    fn let_in_peer(self, mut stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
+        let Ok(permit) = room.clone().try_acquire_owned() else {
+            eprintln!(
+                "loadline: {from} is disconnected: {MOST_AT_THE_DOOR} connections of nodes are there already"
+            );
+            return;
+        };
         tokio::spawn(async move {
             let mut bytes = [0; Preamble::BYTES];
             let read = tokio::time::timeout(CHOOSES, stream.read_exact(&mut bytes)).await;
             if !matches!(read, Ok(Ok(_))) {
                 return;
             }
-            if let Some(forward) = Forward::decode(&bytes) {
-                self.take_forwarded(forward, stream).await;
+            if let Some((cluster, session)) = sessions::decode(&bytes) {
+                self.take_session(cluster, session, stream).await;
+                return;
+            }
+            if Forward::begins_with(&bytes) {
+                let mut more = [0; Forward::MORE];
+                let read = tokio::time::timeout(CHOOSES, stream.read_exact(&mut more)).await;
+                if matches!(read, Ok(Ok(_))) {
+                    self.take_forwarded(Forward::decode(&bytes, &more), stream).await;
+                }
                 return;
             }
             drop(permit);
@@ -132,53 +179,84 @@ impl Node {
                 );
                 return;
             };
-            if let Ok(socket) = stream.descriptor() {
+            if sockets::watch_node(&stream).is_ok()
+                && let Ok(socket) = stream.descriptor()
+            {
                 orders.give(Order::Hear(socket, preamble.from));
             }
         });
     }
 
-    fn let_in_client<C: Connection>(self, mut stream: C, room: &Arc<Semaphore>) {
-        let Ok(permit) = room.clone().try_acquire_owned() else { return };
+    fn let_in_client<C: Connection>(self, mut stream: C, from: String, room: &Arc<Semaphore>) {
+        let Ok(permit) = room.clone().try_acquire_owned() else {
+            ends(&from, &format!("{MOST_AT_THE_DOOR} others have not chosen a volume, or are forwarded"));
+            return;
+        };
         tokio::spawn(async move {
             let mut handshake = Handshake::default();
-            let chosen =
-                tokio::time::timeout(CHOOSES + SERVED, self.greet(&mut handshake, &mut stream)).await;
-            let Ok(Some((choice, volume, bytes, place))) = chosen else { return };
+            let greeted = self.greet(&mut handshake, &mut stream);
+            let (choice, chosen) = match tokio::time::timeout(CHOOSES + SERVED, greeted).await {
+                Ok(Ok(Some(chosen))) => chosen,
+                Ok(Ok(None)) => return,
+                Ok(Err(why)) => return ends(&from, &why.to_string()),
+                Err(_) => {
+                    return ends(&from, &format!("it has not chosen a volume for {} s", CHOOSES.as_secs()));
+                }
+            };
             let rest = handshake.rest();
+            let Chosen { id, name, export, fence, place } = chosen;
             match place {
                 Place::Here => {
                     drop(permit);
-                    self.hand_over(stream, volume, bytes, choice, rest);
+                    let admission = Admission { id, name, bytes: export.bytes, fence, session: None };
+                    self.hand_over(stream, from, admission, choice, rest);
                 }
                 // It stays at the door.
-                Place::At(address) => self.forward(stream, address, volume, &choice, &rest).await,
+                Place::At(route) => {
+                    let why = self.forward(stream, &route, (id, fence), &choice, (&from, &rest)).await;
+                    if let Some(why) = why {
+                        eprintln!("loadline: client {from} of volume {name} is disconnected: {why}");
+                    }
+                }
             }
         });
     }
 
-    fn hand_over<C: Connection>(&self, stream: C, volume: u64, bytes: u64, choice: Choice, rest: Vec<u8>) {
-        if let Ok(socket) = stream.descriptor() {
-            let way = NewWay::Nbd(choice, rest);
-            let client = NewClient { socket, volume: VolumeId(volume), bytes, way };
-            self.loop_of(volume).give(Order::Client(Box::new(client)));
+    fn hand_over<C: Connection>(
+        &self,
+        stream: C,
+        from: String,
+        admission: Admission,
+        choice: Choice,
+        rest: Vec<u8>,
+    ) {
+        let Admission { id, name, bytes, fence, session } = admission;
+        match stream.descriptor() {
+            Ok(socket) => {
+                let (volume, way) = (VolumeId(id), NewWay::Nbd(choice, rest));
+                let client = NewClient { socket, volume, name, from, bytes, fence, session, way };
+                self.loop_of(id).give(Order::Client(Box::new(client)));
+            }
+            Err(error) => ends(&from, &error.to_string()),
         }
     }
 
-    /// Talks with a client until it has chosen.
+    /// Talks with a client until it has chosen. `None` if it has gone.
     async fn greet<C: Connection>(
         &self,
         handshake: &mut Handshake,
         stream: &mut C,
-    ) -> Option<(Choice, u64, u64, Place)> {
+    ) -> Result<Option<(Choice, Chosen)>, HandshakeError> {
         let mut buffer = [0; 4096];
         let mut found = None;
         loop {
             let next = handshake.step();
-            stream.write_all(&std::mem::take(&mut handshake.out)).await.ok()?;
-            match next.ok()? {
+            if stream.write_all(&std::mem::take(&mut handshake.out)).await.is_err() {
+                return Ok(None);
+            }
+            match next? {
                 Next::Bytes => match stream.read(&mut buffer).await {
-                    Ok(0) | Err(_) => return None,
+                    Ok(0) | Err(_) => return Ok(None),
                     Ok(read) => handshake.feed(&buffer[..read]),
                 },
                 Next::List => {
@@ -186,17 +264,14 @@ impl Node {
                     handshake.list(&exports);
                 }
                 Next::Export(name) => match self.find(&name).await {
-                    Ok((volume, export, place)) => {
-                        handshake.export(Ok(&export)).ok()?;
-                        found = Some((volume, export.bytes, place));
+                    Ok(chosen) => {
+                        handshake.export(Ok(&chosen.export))?;
+                        found = Some(chosen);
                     }
-                    Err(refusal) => handshake.export(Err(refusal)).ok()?,
+                    Err(refusal) => handshake.export(Err(refusal))?,
                 },
-                Next::Gone => return None,
-                Next::Chosen(choice) => {
-                    let (volume, bytes, place) = found?;
-                    return Some((choice, volume, bytes, place));
-                }
+                Next::Gone => return Ok(None),
+                Next::Chosen(choice) => return Ok(found.map(|chosen| (choice, chosen))),
             }
         }
     }
@@ -208,7 +283,7 @@ impl Node {
     }
 
     /// The volume of this name, where it is served; which is waited for.
-    async fn find(&self, name: &str) -> Result<(u64, Export, Place), Refusal> {
+    async fn find(&self, name: &str) -> Result<Chosen, Refusal> {
         let unknown =
             || Refusal::Unknown(format!("there is no volume {name}: 'loadline volume list' shows them"));
         let begun = Instant::now();
@@ -216,13 +291,13 @@ impl Node {
         loop {
             // What was attached a moment ago is known to whoever asks for it.
             let _ = self.refresh().await;
-            let (id, volume, record, address) = {
+            let (id, volume, record, owner) = {
                 let state = self.state();
                 let (id, volume) = state.catalog.volume(name).ok_or_else(unknown)?;
                 let record: Option<Record> =
                     state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
                 let owner = record.as_ref().and_then(|record| state.catalog.nodes.get(&record.owner.node.0));
-                (id, volume.clone(), record, owner.map(|(node, _)| node.peer))
+                (id, volume.clone(), record, owner.map(|(node, _)| (node.name.clone(), node.peer)))
             };
             if volume.state != VolumeState::Ready {
                 return Err(unknown());
@@ -234,31 +309,38 @@ impl Node {
             }
             let Some(record) = record else { return Err(unknown()) };
             let export = Export { bytes: record.blocks * BLOCK, ..export_of(&volume) };
-            // One of a former life of this process takes over anew.
+            let chosen =
+                |place| Chosen { id, name: name.into(), export: export.clone(), fence: record.fence, place };
+            let mut why = "no node serves it now".into();
             if record.owner.node == self.0.me.node {
                 if self.state().attached.contains(&id) {
-                    return Ok((id, export, Place::Here));
+                    return Ok(chosen(Place::Here));
                 }
+                // One of a former life of this process takes over anew.
                 self.want_attached(id, &mut asked);
-            } else if let (RecordState::Active, Some(address)) = (record.state, address)
-                && self.answers(address).await
-            {
-                return Ok((id, export, Place::At(address)));
+            } else if let (RecordState::Active, Some((owner, address))) = (record.state, owner) {
+                match self.session_with(record.owner.node.0, address).await {
+                    Ok(session) => return Ok(chosen(Place::At(Route { name: owner, address, session }))),
+                    Err(error) => why = format!("{owner}, which owns it, is not reached from here: {error}"),
+                }
             }
             if begun.elapsed() > SERVED {
                 return Err(Refusal::NotNow(format!(
-                    "volume {name} is not served by any node now: 'loadline volume show {name}' says why"
+                    "volume {name} cannot be used here now: {why}; 'loadline volume show {name}' says more"
                 )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// The loop is told now and then that a volume is wanted here: it may not know it yet.
+    /// The loop is told now and then that a volume is wanted here: it may not know it yet. A volume that is attached at
+    /// another node is not claimed for that.
     pub(super) fn want_attached(&self, id: u64, asked: &mut Option<Instant>) {
         if asked.is_none_or(|asked| asked.elapsed() > ASKED) {
             *asked = Some(Instant::now());
-            self.loop_of(id).give(Order::Attach(VolumeId(id)));
+            let attached = self.state().catalog.volumes.get(&id).and_then(|(volume, _)| volume.attached);
+            let order = if attached == Some(self.id()) { Order::Attach } else { Order::Admit };
+            self.loop_of(id).give(order(VolumeId(id)));
         }
     }
 
@@ -267,23 +349,38 @@ impl Node {
     async fn take_forwarded(&self, forward: Forward, mut stream: TcpStream) {
         let begun = Instant::now();
         let mut asked = None;
-        while begun.elapsed() < SERVED {
+        let _ = sockets::watch_client(&stream);
+        while begun.elapsed() < TAKES {
             if self.refresh().await.is_err() || forward.cluster != self.0.cluster {
                 return;
             }
-            let (mine, here) = {
+            let (mine, here, through) = {
                 let state = self.state();
                 let volume = state.catalog.volumes.get(&forward.volume);
-                let wanted = volume.is_some_and(|(volume, _)| volume.attached.is_some());
-                let record = state.catalog.records.get(&forward.volume).filter(|_| wanted);
+                let wanted = volume.filter(|(volume, _)| volume.attached.is_some());
+                let record = state.catalog.records.get(&forward.volume);
                 let record = record.and_then(|stored| record::decode(&stored.value).ok());
                 let mine = record.filter(|record| record.owner.node == self.0.me.node);
-                (mine.map(|record| record.blocks * BLOCK), state.attached.contains(&forward.volume))
+                let mine = mine.zip(wanted).map(|(r, (volume, _))| (r.blocks * BLOCK, volume.name.clone()));
+                let through = state.catalog.nodes.get(&forward.session.node.0);
+                let through = through.map(|(node, _)| node.name.clone());
+                (mine, state.attached.contains(&forward.volume), through)
             };
-            let Some(bytes) = mine else { return };
+            let (Some((bytes, name)), Some(through)) = (mine, through) else { return };
+            if !self.state().sessions.is_open(forward.session) {
+                let _ = stream.write_all(&Forward::NO_SESSION).await;
+                return;
+            }
             if here {
-                if stream.write_all(&Forward::TAKEN).await.is_ok() {
-                    self.hand_over(stream, forward.volume, bytes, forward.choice(), Vec::new());
+                if stream.write_all(&Forward::TAKEN).await.is_err() {
+                    return;
+                }
+                let (id, fence, choice) = (forward.volume, forward.fence, forward.choice());
+                let from = format!("{} through {through}", forward.from);
+                let admission = Admission { id, name, bytes, fence, session: Some(forward.session) };
+                // It may have been given up meanwhile. If it is from now on, the loop is told so after this.
+                if self.state().sessions.is_open(forward.session) {
+                    self.hand_over(stream, from, admission, choice, Vec::new());
                 }
                 return;
             }

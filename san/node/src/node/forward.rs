@@ -1,55 +1,119 @@
-//! Clients of volumes that are owned elsewhere: their bytes go through.
+//! Clients of volumes that are owned elsewhere: their bytes are forwarded, by a [session](super::sessions) with the owner.
+//!
+//! When a client's connection ends, what it sent and the owner has not received is dropped: its connection to the owner is reset.
+//! A client of NBD waits for its answers before it takes its leave, so none of that was acknowledged. When the owner ends the
+//! connection, the client gets what the owner had answered, and then the end.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use loadline_san_export::nbd::handshake::Choice;
 use loadline_san_protocol::{ClusterId, record};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{LOOK, Node};
+use super::doors::Connection;
+use super::sessions::{self, ANSWERED, Session};
+use super::{LOOK, Node, sockets};
+use crate::event_loop::confirmed::{self, Confirmed};
+use crate::event_loop::order::SessionId;
 use crate::event_loop::peer::Preamble;
 
 /// How long the owner may take to let a client in.
-const TAKES: Duration = Duration::from_secs(10);
+pub(super) const TAKES: Duration = Duration::from_secs(4);
+/// How long a client may take to read what it was answered when the owner has ended the connection.
+const READS: Duration = Duration::from_secs(1);
+/// How often it is looked whether a client has gone while the owner does not take what it sends, and whether what was sent is
+/// confirmed.
+const CHECKS: Duration = Duration::from_millis(200);
 const BUFFER: usize = 256 << 10;
+/// Bytes of a client's address, as text.
+const FROM: usize = 56;
 
 /// What a forwarded connection begins with. What follows are requests of NBD, as if the client had chosen at the owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Forward {
     pub(super) cluster: ClusterId,
     pub(super) volume: u64,
     structured: bool,
     allocation: bool,
+    /// The session with the owner.
+    pub(super) session: SessionId,
+    /// The fence of the volume's record when the client chose it.
+    pub(super) fence: u64,
+    /// Where the client is, for messages.
+    pub(super) from: String,
 }
 
 impl Forward {
-    const MAGIC: [u8; 8] = *b"LLfwd\0\0\x01";
+    const MAGIC: [u8; 8] = *b"LLfwd\0\0\x02";
     /// The owner's answer: requests may follow.
     pub(super) const TAKEN: [u8; 8] = *b"LLtaken\x01";
+    /// The owner's answer: it does not know the session, or has given it up.
+    pub(super) const NO_SESSION: [u8; 8] = *b"LLnosess";
+    /// Bytes that follow those of a [`Preamble`].
+    pub(super) const MORE: usize = 24 + FROM;
 
-    fn encode(&self) -> [u8; Preamble::BYTES] {
-        let mut bytes = [0; Preamble::BYTES];
+    fn encode(&self) -> [u8; Preamble::BYTES + Forward::MORE] {
+        let mut bytes = [0; Preamble::BYTES + Forward::MORE];
         bytes[..8].copy_from_slice(&Self::MAGIC);
         bytes[8..24].copy_from_slice(&self.cluster.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.volume.to_le_bytes());
         (bytes[32], bytes[33]) = (self.structured.into(), self.allocation.into());
+        let more = &mut bytes[Preamble::BYTES..];
+        sessions::encode_id(self.session, &mut more[..16]);
+        more[16..24].copy_from_slice(&self.fence.to_le_bytes());
+        let from = &self.from.as_bytes()[..self.from.len().min(FROM)];
+        more[24..24 + from.len()].copy_from_slice(from);
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8; Preamble::BYTES]) -> Option<Forward> {
-        (bytes[..8] == Self::MAGIC).then(|| Forward {
+    /// Whether a preamble is one of a forwarded connection: [more](Self::MORE) follows then.
+    pub(super) fn begins_with(bytes: &[u8; Preamble::BYTES]) -> bool {
+        bytes[..8] == Self::MAGIC
+    }
+
+    pub(super) fn decode(bytes: &[u8; Preamble::BYTES], more: &[u8; Forward::MORE]) -> Forward {
+        let from = more[24..].split(|byte| *byte == 0).next().unwrap_or_default();
+        // It goes into messages: nothing in it may look like more than one.
+        let from = String::from_utf8_lossy(from).replace(char::is_control, "?");
+        Forward {
             cluster: ClusterId(u128::from_le_bytes(bytes[8..24].try_into().expect("sixteen bytes"))),
             volume: u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes")),
             structured: bytes[32] == 1,
             allocation: bytes[33] == 1,
-        })
+            session: sessions::decode_id(&more[..16]),
+            fence: u64::from_le_bytes(more[16..24].try_into().expect("eight bytes")),
+            from,
+        }
     }
 
     pub(super) fn choice(&self) -> Choice {
         Choice { name: String::new(), structured: self.structured, allocation: self.allocation }
     }
+}
+
+/// Where a client is forwarded to.
+#[derive(Debug, Clone)]
+pub(super) struct Route {
+    /// The name of the owner, for messages.
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    pub(super) session: Arc<Session>,
+}
+
+/// Why bytes are not forwarded any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The client has closed its connection.
+    Client,
+    /// The owner has ended the connection, and what it answered before was sent on.
+    Owner,
+    Lost,
+    Unconfirmed,
+    Moved,
 }
 
 impl Node {
@@ -67,31 +131,166 @@ impl Node {
         }
     }
 
-    /// Carries what a client and the owner of its volume say, until either ends.
-    pub(super) async fn forward(
+    /// Carries what a client and the owner of its volume send, until either ends. Why it has ended, if the client has not.
+    pub(super) async fn forward<C: Connection>(
         &self,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin,
-        owner: SocketAddr,
-        volume: u64,
+        mut client: C,
+        route: &Route,
+        (volume, fence): (u64, u64),
         choice: &Choice,
-        rest: &[u8],
-    ) {
+        (from, rest): (&str, &[u8]),
+    ) -> Option<String> {
+        let Route { name, address, session } = route;
         let Choice { structured, allocation, .. } = *choice;
-        let forward = Forward { cluster: self.0.cluster, volume, structured, allocation };
-        let taken = async {
-            let mut to_owner = TcpStream::connect(owner).await?;
-            to_owner.set_nodelay(true)?;
-            to_owner.write_all(&forward.encode()).await?;
-            let mut answer = [0; 8];
-            to_owner.read_exact(&mut answer).await?;
-            to_owner.write_all(rest).await?;
-            Ok::<_, std::io::Error>((to_owner, answer))
+        let forward = Forward {
+            cluster: self.0.cluster,
+            volume,
+            structured,
+            allocation,
+            session: session.id,
+            fence,
+            from: from.into(),
         };
-        if let Ok(Ok((mut to_owner, Forward::TAKEN))) = tokio::time::timeout(TAKES, taken).await {
-            tokio::select! {
-                _ = copy_bidirectional_with_sizes(&mut stream, &mut to_owner, BUFFER, BUFFER) => {}
-                () = self.owned_elsewhere(volume, owner) => {}
+        let taken = tokio::select! {
+            taken = tokio::time::timeout(TAKES, take(*address, &forward)) => taken,
+            () = session.lost() => return Some(not_answered(name)),
+        };
+        let mut owner = match taken {
+            Ok(Ok((owner, Forward::TAKEN))) => owner,
+            Ok(Ok((_, Forward::NO_SESSION))) => {
+                session.lose();
+                return Some(format!(
+                    "{name}, which owns the volume, has given up the session with this node"
+                ));
+            }
+            Ok(Ok(_)) => return Some(format!("{name} does not serve the volume")),
+            Ok(Err(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Some(format!("{name} does not serve the volume now"));
+            }
+            Ok(Err(error)) => return Some(format!("{name}, which owns the volume, is not reached: {error}")),
+            Err(_) => return Some(format!("{name} does not serve the volume in time")),
+        };
+        let end = match owner.write_all(rest).await {
+            Err(_) => End::Owner,
+            Ok(()) => tokio::select! {
+                end = carry(&mut client, &mut owner) => end,
+                () = session.lost() => End::Lost,
+                () = self.owned_elsewhere(volume, *address) => End::Moved,
+            },
+        };
+        // What the owner has not received is dropped.
+        sockets::abort(owner);
+        let why = match end {
+            End::Client => return None,
+            End::Owner => format!("{name}, which owns the volume, has ended the connection"),
+            End::Lost => not_answered(name),
+            End::Unconfirmed => {
+                format!("what was sent was not confirmed for {} s", confirmed::LIMIT.as_secs())
+            }
+            End::Moved => "another node owns the volume now".into(),
+        };
+        if end == End::Owner {
+            let _ = tokio::time::timeout(READS, end_gently(&mut client)).await;
+        }
+        Some(why)
+    }
+}
+
+fn not_answered(name: &str) -> String {
+    format!("{name}, which owns the volume, has not answered for {} s", ANSWERED.as_secs())
+}
+
+async fn take(address: SocketAddr, forward: &Forward) -> std::io::Result<(TcpStream, [u8; 8])> {
+    let mut owner = TcpStream::connect(address).await?;
+    owner.set_nodelay(true)?;
+    owner.write_all(&forward.encode()).await?;
+    let mut answer = [0; 8];
+    owner.read_exact(&mut answer).await?;
+    Ok((owner, answer))
+}
+
+/// Carries bytes both ways until either side ends, or the host of either does not confirm what it is sent.
+async fn carry<C: Connection>(client: &mut C, owner: &mut TcpStream) -> End {
+    // Their descriptors, while both are written to and read from.
+    let Ok(watched) = client.watched() else { return End::Client };
+    let Ok(watched_owner) = Connection::watched(owner) else { return End::Owner };
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_owner, mut to_owner) = owner.split();
+    let up = async {
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let Ok(count @ 1..) = from_client.read(&mut buffer).await else { return End::Client };
+            // It may have closed the connection long ago, if this process was stopped since.
+            if sockets::is_closed(&watched) {
+                return End::Client;
+            }
+            if to_owner.write_all(&buffer[..count]).await.is_err() {
+                // What it has answered is still to be read.
+                return std::future::pending().await;
             }
         }
+    };
+    let down = async {
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let Ok(count @ 1..) = from_owner.read(&mut buffer).await else { return End::Owner };
+            if to_client.write_all(&buffer[..count]).await.is_err() {
+                return End::Client;
+            }
+        }
+    };
+    let check = async {
+        let (mut by_client, mut by_owner) = (Confirmed::default(), Confirmed::default());
+        loop {
+            tokio::time::sleep(CHECKS).await;
+            if sockets::is_closed(&watched) {
+                return End::Client;
+            }
+            if !by_owner.is_so(&watched_owner) || !by_client.is_so(&watched) {
+                return End::Unconfirmed;
+            }
+        }
+    };
+    tokio::select! {
+        end = up => end,
+        end = down => end,
+        end = check => end,
+    }
+}
+
+/// Ends a connection so that the client can read what it was sent: a close would reset it if something of the client is not read.
+async fn end_gently(client: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin)) {
+    let mut rest = [0; 4096];
+    if client.shutdown().await.is_ok() {
+        while client.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadline_san_core::ids::{Incarnation, NodeId};
+
+    use super::*;
+
+    #[test]
+    fn a_forwarded_connection_says_all_that_the_owner_needs() {
+        let session = SessionId { node: NodeId(2), incarnation: Incarnation(1 << 41), number: 7 };
+        let forward = Forward {
+            cluster: ClusterId(5 << 90),
+            volume: 1 << 50,
+            structured: true,
+            allocation: false,
+            session,
+            fence: 9,
+            from: "[fe80::1]:4711".into(),
+        };
+        let bytes = forward.encode();
+        let (head, more) = bytes.split_first_chunk::<{ Preamble::BYTES }>().unwrap();
+        assert!(Forward::begins_with(head));
+        assert_eq!(Forward::decode(head, more.try_into().unwrap()), forward);
+        let evil = Forward { from: "x\nloadline: all is well".repeat(9), ..forward };
+        let bytes = evil.encode();
+        let (head, more) = bytes.split_first_chunk::<{ Preamble::BYTES }>().unwrap();
+        assert!(!Forward::decode(head, more.try_into().unwrap()).from.contains('\n'));
     }
 }

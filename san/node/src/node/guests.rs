@@ -12,8 +12,11 @@ use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
 use super::Node;
-use super::doors::SERVED;
+use super::doors::LOCAL;
 use crate::event_loop::order::{NewClient, NewWay, Order};
+
+/// How long a virtual machine waits until its volume is served.
+const SERVED: Duration = Duration::from_secs(8);
 
 /// A volume's socket. It is closed, and removed, by dropping this.
 #[derive(Debug)]
@@ -119,14 +122,22 @@ impl Node {
             self.want_attached(id, &mut asked);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let bytes = {
+        let record = {
             let state = self.state();
             let record = state.catalog.records.get(&id);
-            record.and_then(|stored| record::decode(&stored.value).ok()).map(|record| record.blocks * BLOCK)
+            record.and_then(|stored| record::decode(&stored.value).ok())
         };
-        if let (Some(bytes), Ok(socket)) = (bytes, stream.into_std()) {
-            let way = NewWay::Vhost(name);
-            let client = NewClient { socket: socket.into(), volume: VolumeId(id), bytes, way };
+        if let (Some(record), Ok(socket)) = (record, stream.into_std()) {
+            let client = NewClient {
+                socket: socket.into(),
+                volume: VolumeId(id),
+                name,
+                from: LOCAL.into(),
+                bytes: record.blocks * BLOCK,
+                fence: record.fence,
+                session: None,
+                way: NewWay::Vhost,
+            };
             self.loop_of(id).give(Order::Client(Box::new(client)));
         }
     }

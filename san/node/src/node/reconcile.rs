@@ -122,6 +122,10 @@ impl Node {
             if volume.attached.is_none() && self.state().attached.contains(id) {
                 self.loop_of(*id).give(Order::Detach(VolumeId(*id)));
             }
+            // An attach was ordered here, and another elsewhere since. If this node owns the volume, it serves it until then.
+            if volume.attached != Some(me) && self.state().fenced.remove(id) {
+                self.loop_of(*id).give(Order::GiveWay(VolumeId(*id)));
+            }
             if volume.state == VolumeState::Ready && (mine(*id) || volume.attached == Some(me)) {
                 self.open_volume(*id, volume);
             }

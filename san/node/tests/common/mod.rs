@@ -26,6 +26,7 @@ use loadline_san_store::store::{Identity, Settings};
 const VOLUME: VolumeId = VolumeId(1);
 const REPLICA: ReplicaId = ReplicaId(1);
 const ME: Owner = Owner { node: NodeId(1), incarnation: Incarnation(1) };
+const WAIT: Duration = Duration::from_secs(60);
 const LEASE_NS: u64 = 600_000_000;
 
 /// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
@@ -66,7 +67,8 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
     let (tell, told) = channel();
     let for_loop = (orders.clone(), receiver);
     std::thread::spawn(move || {
-        let options = LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1 };
+        let options =
+            LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait: WAIT };
         let tell = Box::new(move |report| _ = tell.send(report));
         EventLoop::new(options, for_loop, tell).expect("io_uring is allowed here").run().expect("it runs");
     });
@@ -151,7 +153,16 @@ fn greet(mut stream: UnixStream, orders: &Orders, bytes: u64) {
                 stream.set_nonblocking(true).expect("it can be");
                 let rest = handshake.rest();
                 let way = NewWay::Nbd(choice, rest);
-                let new = NewClient { socket: stream.into(), volume: VOLUME, bytes, way };
+                let new = NewClient {
+                    socket: stream.into(),
+                    volume: VOLUME,
+                    name: "vol".into(),
+                    from: "of a test".into(),
+                    bytes,
+                    fence: u64::MAX,
+                    session: None,
+                    way,
+                };
                 orders.give(Order::Client(Box::new(new)));
                 return;
             }

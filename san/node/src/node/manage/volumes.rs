@@ -260,7 +260,8 @@ impl Node {
         Ok(())
     }
 
-    /// Makes this node, or the one that is named, the owner of a volume, and lets clients in.
+    /// Makes this node, or the one that is named, the owner of a volume, and lets clients in. Connections that came before are cut,
+    /// also where the volume was attached here already: nothing that came by them is carried out afterwards.
     pub async fn attach_volume(&self, name: &str, node: Option<&str>) -> Result<Use, ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
@@ -279,9 +280,11 @@ impl Node {
         }
         self.set_attached(id, Some(target)).await?;
         self.reconciled().await;
-        self.loop_of(id).give(Order::Attach(VolumeId(id)));
-        // Its clients are let in before it is taken over, and wait; a person wants to know that it is.
-        if !self.wait_until_served(id).await? {
+        self.refresh().await?;
+        let fence = self.record(id).map_or(0, |record| record.fence);
+        self.state().fenced.insert(id);
+        self.loop_of(id).give(Order::Fence(VolumeId(id)));
+        if !self.wait_until_served(id, fence).await? {
             let why = self.why_not_served(id).await;
             return Err(ManageError::TimedOut(format!(
                 "volume {name} is to be attached here, and is not served yet: {why}. It will be when that has changed"
@@ -297,19 +300,21 @@ impl Node {
         })
     }
 
-    /// Waits until a volume is served here. Whether it was in time.
-    async fn wait_until_served(&self, id: u64) -> Result<bool, ManageError> {
+    fn record(&self, id: u64) -> Option<Record> {
+        let state = self.state();
+        state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok())
+    }
+
+    /// Waits until a volume is served here, and an attach is carried out that was ordered when its record had this fence.
+    /// Whether it was in time.
+    async fn wait_until_served(&self, id: u64, fence: u64) -> Result<bool, ManageError> {
         let begun = Instant::now();
         loop {
             self.refresh().await?;
-            let served = {
-                let state = self.state();
-                let record = state.catalog.records.get(&id);
-                let record = record.and_then(|stored| record::decode(&stored.value).ok());
-                let active =
-                    |record: Record| record.owner == self.0.me && record.state == RecordState::Active;
-                state.attached.contains(&id) && record.is_some_and(active)
-            };
+            let active = self.record(id).is_some_and(|record| {
+                record.owner == self.0.me && record.state == RecordState::Active && record.fence > fence
+            });
+            let served = active && self.state().attached.contains(&id);
             if served || begun.elapsed() > SERVED {
                 return Ok(served);
             }
