@@ -44,11 +44,14 @@ pub(crate) struct Device {
     pub(crate) replicas: usize,
 }
 
+/// The health of a volume of which it is not known that it is served.
+pub(crate) const NOT_SERVED: &[&str] = &["unknown", "waiting", "blocked"];
+
 /// A volume.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Volume {
     pub(crate) name: String,
-    /// `healthy`, `resyncing`, `degraded` or `waiting`; nothing while it is being made.
+    /// `healthy`, `resyncing`, `degraded`, `unknown`, `waiting` or `blocked`; nothing while it is being made.
     pub(crate) health: Option<String>,
     pub(crate) attached: Option<String>,
     pub(crate) owner: Option<String>,

@@ -14,7 +14,7 @@ use loadline_base::units::ByteSize;
 use loadline_load::Target;
 use serde_json::{Value, json};
 
-use crate::api::{Api, CreateVolume, Status, Use, Volume};
+use crate::api::{Api, CreateVolume, NOT_SERVED, Status, Use, Volume};
 use crate::error::TargetError;
 use crate::filler::is_filler;
 use crate::harm::State;
@@ -211,8 +211,8 @@ impl Cluster {
         Ok(Health {
             nodes_alive: status.nodes.iter().filter(|node| node.alive).count().min(self.nodes.len() - gone),
             nodes: status.nodes.len(),
-            waiting: of(&["waiting"]),
-            degraded: of(&["degraded", "resyncing", "waiting"]),
+            waiting: of(NOT_SERVED),
+            degraded: of(&[&["degraded", "resyncing"], NOT_SERVED].concat()),
             volumes: volumes().count(),
             left_bytes: replicas.filter_map(|replica| left(replica.id)).sum(),
         })

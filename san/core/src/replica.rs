@@ -11,6 +11,8 @@
 //! It does not know whether it is a member: the owner's record does. The rules are in `docs/design/san.md`, *What a replica
 //! accepts*.
 
+pub mod view;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 

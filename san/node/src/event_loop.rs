@@ -544,6 +544,12 @@ impl EventLoop {
             }
         }
         self.of_volume = actions;
+        if let Some(served) = self.volumes.get_mut(&id)
+            && served.volume.blocked().is_some() != served.blocked
+        {
+            served.blocked = !served.blocked;
+            (self.tell)(Report::Blocked(id, served.volume.blocked().map(ToString::to_string)));
+        }
         if again {
             self.local.push_back(Local::Attach(id));
         }

@@ -21,6 +21,7 @@
 //! | `jobs` | requests of clients, and copies: from the first step to the last |
 //! | `returning` | replicas that come back |
 //! | `link` | the talk with one replica |
+//! | [`view`] | what a node reports of it |
 
 mod active;
 mod clients;
@@ -31,6 +32,7 @@ pub mod merge;
 mod orders;
 mod returning;
 mod takeover;
+pub mod view;
 mod watch;
 
 use std::collections::{BTreeSet, VecDeque};

@@ -177,6 +177,7 @@ impl Kept {
             extents: fill.extents,
             full: fill.full,
             failed: self.store.has_failed(),
+            view: self.replica.view(),
             scrubbed: scrubbed.bytes,
             // What was found by looking through is among them.
             rotten: self.store.rotten(),

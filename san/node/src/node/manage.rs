@@ -6,7 +6,10 @@
 mod change;
 mod devices;
 mod faults;
+mod health;
+mod local;
 mod nodes;
+mod recover;
 pub(crate) mod room;
 mod scrub;
 mod show;
@@ -26,10 +29,14 @@ use super::Node;
 use crate::config::ConfigError;
 use crate::config::catalog::Catalog;
 
-pub use change::{Recover, Resize};
+pub use change::Resize;
 pub use devices::AddDevice;
 pub use faults::TestFault;
+pub use local::{
+    Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalView, LocalVolume, OwnerView, SessionView, Usable,
+};
 pub use nodes::{Drain, Move};
+pub use recover::Recover;
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
 pub use volumes::{CreateVolume, Use};

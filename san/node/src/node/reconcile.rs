@@ -42,7 +42,9 @@ impl Node {
                     false => Ok(Some((revision, Catalog::read(store)?))),
                 }
             });
-            match news.await {
+            let news = news.await;
+            self.state().config_fault = news.as_ref().err().map(ToString::to_string);
+            match news {
                 // It was said why.
                 Ok(Some((revision, _))) if self.state().goes_on(newest, revision).is_err() => {}
                 Ok(Some((revision, catalog))) => {
