@@ -77,7 +77,7 @@ impl Cluster {
         cluster
     }
 
-    fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         self.folder.path().join("cluster.db").to_str().expect("it is text").into()
     }
 
@@ -105,10 +105,13 @@ impl Cluster {
 
     /// Starts a node's process, and waits until it answers.
     pub(crate) fn start_node(&mut self, node: u8) {
+        let log = std::fs::File::options().create(true).append(true).open(self.log_file(node));
+        let log = log.expect("there is room");
         let child = Command::new(env!("CARGO_BIN_EXE_loadline"))
             .args(["san", "serve", "--config"])
             .arg(self.node_folder(node).join("node.toml"))
             .stdout(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("the program is there");
         self.nodes[node as usize - 1] = Some(child);
@@ -117,6 +120,15 @@ impl Cluster {
             assert!(begun.elapsed() < Duration::from_secs(20), "node {node} answers");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    fn log_file(&self, node: u8) -> PathBuf {
+        self.node_folder(node).join("log")
+    }
+
+    /// What the processes of a node have logged.
+    pub(crate) fn log(&self, node: u8) -> String {
+        std::fs::read_to_string(self.log_file(node)).unwrap_or_default()
     }
 
     /// Kills a node's process, which cannot do anything about it.
@@ -201,7 +213,7 @@ impl Cluster {
         owner.and_then(|number| number.parse().ok()).expect("it has one")
     }
 
-    fn device(&self, node: u8) -> String {
+    pub(crate) fn device(&self, node: u8) -> String {
         self.node_folder(node).join("device").to_str().expect("it is text").into()
     }
 
@@ -237,7 +249,7 @@ impl Cluster {
         self.loadline_at(self.asked(), args)
     }
 
-    fn loadline_at(&self, node: u8, args: &[&str]) -> String {
+    pub(crate) fn loadline_at(&self, node: u8, args: &[&str]) -> String {
         let (code, text) = self.run_at(node, args);
         assert_eq!(code, 0, "{args:?}: {text}");
         text
@@ -294,6 +306,11 @@ impl Drop for Cluster {
         for child in self.nodes.iter_mut().flatten() {
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            for node in 1..=self.nodes.len() as u8 {
+                eprintln!("---- log of node-{node}\n{}", self.log(node));
+            }
         }
     }
 }

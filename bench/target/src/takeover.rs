@@ -73,7 +73,8 @@ impl Cluster {
             return Ok(Some((volume.node.clone(), self.volume(volume)?)));
         }
         let seen = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
-        let served = seen.filter(|seen| seen.health.as_deref().is_some_and(|health| !NOT_SERVED.contains(&health)));
+        let served =
+            seen.filter(|seen| seen.health.as_deref().is_some_and(|health| !NOT_SERVED.contains(&health)));
         let Some(owner) = served.and_then(|seen| seen.owner).filter(|owner| !is_gone(owner)) else {
             return Ok(None);
         };

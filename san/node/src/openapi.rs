@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Attach, Detach, Fault};
 use crate::node::manage::{
-    AddDevice, CreateVolume, Drain, LocalView, Move, Recover, Resize, ScrubView, StatusView, TestFault, Use, VolumeView,
+    AddDevice, CreateVolume, Drain, LocalView, Move, Recover, Resize, ScrubView, StatusView, TestFault, Use,
+    VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;

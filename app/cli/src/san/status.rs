@@ -48,8 +48,8 @@ pub(super) fn status(args: &Status) -> Exit {
     let worst = status.volumes.iter().filter_map(|volume| volume.health).max();
     let all_alive = status.nodes.iter().all(|node| node.alive);
     let all_well = status.devices.iter().all(|device| device.fault.is_none());
-    let store = status.store_fault.is_none()
-        && status.nodes.iter().all(|node| !node.alive || node.fault.is_none());
+    let store =
+        status.store_fault.is_none() && status.nodes.iter().all(|node| !node.alive || node.fault.is_none());
     let all_read = probes.iter().all(|probe| probe.failed.is_none());
     match worst {
         _ if !store || !all_read => Exit::Failed,

@@ -193,8 +193,8 @@ impl Node {
             let mut devices = Devices { log: file, capacity: None };
             let space = Space::load(&mut devices, Area::Log, Some(cluster)).map_err(|why| why.to_string())?;
             if space.superblock().device != DeviceId(u64::from(id)) {
-                let is = space.superblock().device;
-                return Err(format!("{} is device {is:?} of the cluster, and not {id}", path.display()));
+                let is = space.superblock().device.0;
+                return Err(format!("{} is device {is} of the cluster, and not {id}", path.display()));
             }
             Ok(OpenDevice { file: devices.log, space: Arc::new(Mutex::new(space)) })
         });

@@ -10,7 +10,9 @@ use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::record::Record;
 
 use super::Health;
-use super::local::{Doing, LocalReplica, LocalView, LocalVolume, OwnerView, Reports, SessionView, Silent, Usable};
+use super::local::{
+    Doing, LocalReplica, LocalView, LocalVolume, OwnerView, Reports, SessionView, Silent, Usable,
+};
 use crate::config::catalog::{Catalog, Volume};
 
 /// What is known when a volume is judged.
@@ -136,7 +138,8 @@ impl<'a> Judge<'a> {
         let blocked = reports.filter_map(|(node, view)| Some((node, view.volume(id)?)));
         let mut blocked = blocked.filter(|(_, volume)| volume.doing == Doing::Blocked);
         let (node, volume) = blocked.next()?;
-        let why = volume.blocked.clone().unwrap_or_else(|| "the configuration store went back in time".into());
+        let why =
+            volume.blocked.clone().unwrap_or_else(|| "the configuration store went back in time".into());
         Some(format!("{} reports: {why}.", self.name(*node)))
     }
 
@@ -184,7 +187,8 @@ impl<'a> Judge<'a> {
         // While its owner has made the last change of the record, the record names what it needs.
         let same = served.epoch == record.epoch.0;
         let named = record.groups.iter().flat_map(|group| &group.in_sync).filter(|_| same);
-        let sessions: BTreeMap<u64, SessionView> = named.map(|replica| (replica.0, SessionView::Asked)).collect();
+        let sessions: BTreeMap<u64, SessionView> =
+            named.map(|replica| (replica.0, SessionView::Asked)).collect();
         let members = served.members.iter().filter(|member| member.required);
         let sessions: BTreeMap<u64, SessionView> =
             sessions.into_iter().chain(members.map(|member| (member.replica, member.session))).collect();
@@ -219,16 +223,22 @@ impl<'a> Judge<'a> {
                 found.worst = found.worst.max(Some(health));
             }
             if !group.reads {
-                let why = format!("{name} may not answer reads of group {index}: it waits for leases of its copies");
+                let why = format!(
+                    "{name} may not answer reads of group {index}: it waits for leases of its copies"
+                );
                 found.add(Health::Waiting, why);
             }
             if group.in_sync < group.least {
                 let (has, needs) = (group.in_sync, group.least);
-                let why = format!("writes of group {index} wait: it has {has} copies in sync, and {needs} are needed");
+                let why = format!(
+                    "writes of group {index} wait: it has {has} copies in sync, and {needs} are needed"
+                );
                 found.add(Health::Waiting, why);
             }
             if !group.room {
-                let note = format!("a device with a copy of group {index} is full: writes that need room are refused");
+                let note = format!(
+                    "a device with a copy of group {index} is full: writes that need room are refused"
+                );
                 found.notes.push(note);
             }
         }
@@ -293,10 +303,20 @@ impl<'a> Judge<'a> {
             let from = if asked.is_empty() { "its copies".into() } else { asked.join(" and ") };
             let what = match of.doing {
                 Doing::Claiming | Doing::Activating => "the configuration store".into(),
-                Doing::Sealing => format!("the answer of {from}; a copy answers when the lease that it last granted has ended"),
+                Doing::Sealing => format!(
+                    "the answer of {from}; a copy answers when the lease that it last granted has ended"
+                ),
                 Doing::Equalizing => "its copies, which are made equal".into(),
-                // One whose ownership the record does not name any more.
-                _ => "the configuration store, which names another owner".into(),
+                Doing::Active | Doing::Changing | Doing::Watching | Doing::Blocked => {
+                    return format!(
+                        "{} serves it at epoch {}, and the record of epoch {} names another owner, in another life of its process or at \
+                         another node: {}",
+                        self.name(node),
+                        of.epoch,
+                        record.epoch.0,
+                        self.name(record.owner.node.0)
+                    );
+                }
             };
             return format!("{} takes it over, and waits for {what}", self.name(node));
         }
@@ -318,3 +338,6 @@ impl<'a> Judge<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
