@@ -145,6 +145,8 @@ fn a_configuration_file_that_is_deleted_or_replaced_is_noticed() {
     writers.wait_for(50);
     let file = cluster.file();
     let away = cluster.folder().join("away.db");
+    let kept = cluster.folder().join("kept.db");
+    std::fs::hard_link(&file, &kept).expect("it is there");
     back_up(&cluster, "other.db");
     let create = |name: &str| cluster.try_loadline(&["volume", "create", name, "--size", "16MiB"]);
     let refused = |what: &str| {
@@ -184,6 +186,9 @@ fn a_configuration_file_that_is_deleted_or_replaced_is_noticed() {
     assert!(Path::new(&file).exists());
     std::fs::rename(cluster.folder().join("other.db"), &file).expect("it is there");
     refused("was replaced by another file");
+    // The one that they had opened comes back.
+    std::fs::rename(&kept, &file).expect("it is there");
+    wait_for(&cluster, &["san", "status"], 0, "healthy", Duration::from_secs(5));
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses(), "disk");
 }

@@ -61,7 +61,6 @@ pub(crate) struct Volume {
 /// A replica.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Replica {
-    pub(crate) id: u64,
     pub(crate) group: u32,
     pub(crate) node: String,
     /// `in sync`, `away`, or what else it is.

@@ -158,7 +158,8 @@ impl<'a> Judge<'a> {
             .collect();
         format!(
             "Put the newer configuration back, or decide which copy holds and overwrite the others: 'loadline volume recover {} \
-             --from NODE --force'. The copy that follows the highest epoch is the newest: {}",
+             --from NODE --force'. A copy that follows a lower epoch than others may lack writes, and so may one that was being \
+             copied to when its node stopped. Known: {}",
             volume.name,
             known.join(", ")
         )

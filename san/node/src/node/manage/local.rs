@@ -35,9 +35,9 @@ pub struct LocalView {
     pub store_fault: Option<String>,
     /// Threads of its data path that did not report in time. What belongs to them is missing here.
     pub silent_loops: usize,
-    /// Volumes that it owns, takes over or watches.
+    /// Volumes that it owns, takes over or watches, by rising id.
     pub volumes: Vec<LocalVolume>,
-    /// Its replicas.
+    /// Its replicas, by rising id.
     pub replicas: Vec<LocalReplica>,
     /// Its devices.
     pub devices: Vec<LocalDevice>,
@@ -232,11 +232,13 @@ pub(super) type Reports = BTreeMap<u32, Result<LocalView, Silent>>;
 
 impl LocalView {
     pub(super) fn volume(&self, id: u64) -> Option<&LocalVolume> {
-        self.volumes.iter().find(|volume| volume.id == id)
+        let index = self.volumes.binary_search_by_key(&id, |volume| volume.id);
+        index.ok().map(|index| &self.volumes[index])
     }
 
     pub(super) fn replica(&self, id: u64) -> Option<&LocalReplica> {
-        self.replicas.iter().find(|replica| replica.id == id)
+        let index = self.replicas.binary_search_by_key(&id, |replica| replica.id);
+        index.ok().map(|index| &self.replicas[index])
     }
 }
 
@@ -245,7 +247,9 @@ impl Node {
     pub async fn local(&self) -> LocalView {
         let loops = self.fresh_loops(LOOPS).await;
         let silent_loops = loops.iter().filter(|of| of.is_none()).count();
-        let volumes = loops.iter().flatten().flat_map(|of| &of.volumes).map(volume).collect();
+        let mut volumes: Vec<LocalVolume> =
+            loops.iter().flatten().flat_map(|of| &of.volumes).map(volume).collect();
+        volumes.sort_by_key(|volume| volume.id);
         let open: BTreeMap<u64, &LoopReplica> =
             loops.iter().flatten().flat_map(|of| &of.replicas).map(|of| (of.id.0, of)).collect();
         let state = self.state();
