@@ -74,7 +74,7 @@ fn what_a_client_sent_that_is_cut_off_is_carried_out_within_5_s_or_never() {
         cluster.hosts().mend(Hosts::TEST, 2);
         stays(&cluster, &[2, 1, 3], block, NEW, Duration::from_secs(5));
     }
-    let logged = cluster.logged(2);
+    let logged = cluster.log(2);
     assert!(logged.contains("of volume d is disconnected: its connection is broken: ETIMEDOUT"), "{logged}");
 }
 
@@ -147,7 +147,7 @@ fn an_attach_also_to_the_same_node_fences_what_came_before_it() {
         stays(&cluster, &[2, 1, 3], block, NEW, Duration::from_secs(4));
         assert!(first.read(block).is_err(), "its connection is over");
     }
-    let logged = cluster.logged(2);
+    let logged = cluster.log(2);
     let cut: Vec<&str> =
         logged.lines().filter(|line| line.ends_with("the volume was attached anew")).collect();
     assert!(
@@ -185,7 +185,7 @@ fn a_forwarded_client_is_answered_or_disconnected_within_5_s_and_one_that_comes_
         let mut again = reconnect(addresses[0]);
         again.write(1, 3).expect("it is forwarded again");
     }
-    let logged = cluster.logged(1);
+    let logged = cluster.log(1);
     assert!(
         logged.contains("disconnected: node-2, which owns the volume, has not answered for 4 s"),
         "{logged}"

@@ -128,7 +128,7 @@ fn a_front_end_is_disconnected_and_not_answered_when_its_volume_goes_elsewhere()
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("hung up") && !said.to_lowercase().contains("i/o error"), "{said}");
-    let logged = cluster.logged(1);
+    let logged = cluster.log(1);
     assert!(logged.contains("client at a unix socket of volume d is disconnected: "), "{logged}");
 }
 
@@ -148,7 +148,7 @@ fn a_client_is_disconnected_when_its_request_has_waited_for_as_long_as_is_set() 
     assert_eq!(why.kind(), ErrorKind::UnexpectedEof, "it is disconnected, not answered: {why}");
     let waited = begun.elapsed();
     assert!((Duration::from_secs(3)..Duration::from_secs(8)).contains(&waited), "{waited:?}");
-    let logged = cluster.logged(1);
+    let logged = cluster.log(1);
     assert!(
         logged.contains(
             "of volume d is disconnected: a request has waited for 3 s, and the volume is not served"

@@ -102,6 +102,13 @@ pub(crate) fn write_at_once(address: Ipv4Addr, volume: &str, mib: usize) -> io::
     written
 }
 
+/// Connects and reads a block. How long that took.
+pub(crate) fn read_once(address: Ipv4Addr, volume: &str) -> io::Result<Duration> {
+    let begun = Instant::now();
+    Nbd::connect(address, volume)?.ask(command::READ, 0, &[], &mut [0; BLOCK])?;
+    Ok(begun.elapsed())
+}
+
 /// So many connections that say nothing.
 pub(crate) fn silent(addresses: &[Ipv4Addr], count: usize) -> Vec<TcpStream> {
     // The usual limit is 1024, and other tests run beside this one.

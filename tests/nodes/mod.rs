@@ -91,7 +91,7 @@ impl Cluster {
         cluster
     }
 
-    fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         self.folder.path().join("cluster.db").to_str().expect("it is text").into()
     }
 
@@ -136,15 +136,6 @@ impl Cluster {
         self.hosts.as_ref().expect("it was started on hosts")
     }
 
-    fn log(&self, node: u8) -> PathBuf {
-        self.node_folder(node).join("log")
-    }
-
-    /// What a node has logged.
-    pub(crate) fn logged(&self, node: u8) -> String {
-        std::fs::read_to_string(self.log(node)).expect("it is text")
-    }
-
     /// Runs a command of ours on the host of a node. It must succeed.
     pub(crate) fn loadline_on(&self, node: u8, args: &[&str]) -> String {
         run(self.program(node).args(args).env("LOADLINE_API", format!("{}:7400", self.address(node))))
@@ -152,7 +143,8 @@ impl Cluster {
 
     /// Starts a node's process, and waits until it answers.
     pub(crate) fn start_node(&mut self, node: u8) {
-        let log = std::fs::File::options().create(true).append(true).open(self.log(node)).expect("it can be");
+        let log = std::fs::File::options().create(true).append(true).open(self.log_file(node));
+        let log = log.expect("there is room");
         let child = self
             .program(node)
             .args(["san", "serve", "--config"])
@@ -167,6 +159,15 @@ impl Cluster {
             assert!(begun.elapsed() < Duration::from_secs(20), "node {node} answers");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    fn log_file(&self, node: u8) -> PathBuf {
+        self.node_folder(node).join("log")
+    }
+
+    /// What the processes of a node have logged.
+    pub(crate) fn log(&self, node: u8) -> String {
+        std::fs::read_to_string(self.log_file(node)).unwrap_or_default()
     }
 
     /// Kills a node's process, which cannot do anything about it.
@@ -251,7 +252,7 @@ impl Cluster {
         owner.and_then(|number| number.parse().ok()).expect("it has one")
     }
 
-    fn device(&self, node: u8) -> String {
+    pub(crate) fn device(&self, node: u8) -> String {
         self.node_folder(node).join("device").to_str().expect("it is text").into()
     }
 
@@ -287,7 +288,7 @@ impl Cluster {
         self.loadline_at(self.asked(), args)
     }
 
-    fn loadline_at(&self, node: u8, args: &[&str]) -> String {
+    pub(crate) fn loadline_at(&self, node: u8, args: &[&str]) -> String {
         let (code, text) = self.run_at(node, args);
         assert_eq!(code, 0, "{args:?}: {text}");
         text
@@ -354,8 +355,7 @@ impl Drop for Cluster {
         }
         if std::thread::panicking() {
             for node in 1..=self.nodes.len() as u8 {
-                let log = std::fs::read_to_string(self.log(node)).unwrap_or_default();
-                println!("node {node} has logged:\n{log}");
+                eprintln!("---- log of node-{node}\n{}", self.log(node));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod dev;
 mod node;
+mod probe;
 mod status;
 
 use crate::exit::Exit;

@@ -89,9 +89,11 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Go on with what is left of a volume that waits, whatever it has missed.
+    /// Go on with the copies of one node, whatever they have missed. The other copies are overwritten.
     ///
-    /// For when the nodes that have every write will never come back. Without --force it only says what would be lost.
+    /// For a volume that waits since the nodes that have every write will never come back; and for one that is blocked since an
+    /// older configuration was put back: 'loadline volume show NAME' tells which copy follows the highest epoch, and is the
+    /// newest. Without --force nothing is done, and the command tells what would be lost.
     Recover {
         /// Its name.
         name: String,
@@ -285,10 +287,11 @@ fn show(volume: &VolumeView) -> Exit {
             let (id, group) = (replica.id.to_string(), replica.group.to_string());
             let state =
                 if replica.leaving { format!("{}, leaves", replica.state) } else { replica.state.clone() };
-            vec![id, group, replica.node.clone(), replica.device.to_string(), state, left]
+            let epoch = replica.epoch.map_or("-".into(), |epoch| epoch.to_string());
+            vec![id, group, replica.node.clone(), replica.device.to_string(), state, epoch, left]
         })
         .collect();
-    write(table(&["replica", "group", "node", "device", "state", "left to copy"], &rows).as_bytes());
+    write(table(&["replica", "group", "node", "device", "state", "epoch", "left to copy"], &rows).as_bytes());
     for replica in &volume.replicas {
         if let Some(note) = &replica.note {
             say!("replica {}: {note}", replica.id);

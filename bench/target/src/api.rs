@@ -44,11 +44,14 @@ pub(crate) struct Device {
     pub(crate) replicas: usize,
 }
 
+/// The health of a volume of which it is not known that it is served.
+pub(crate) const NOT_SERVED: &[&str] = &["unknown", "waiting", "blocked"];
+
 /// A volume.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Volume {
     pub(crate) name: String,
-    /// `healthy`, `resyncing`, `degraded` or `waiting`; nothing while it is being made.
+    /// `healthy`, `resyncing`, `degraded`, `unknown`, `waiting` or `blocked`; nothing while it is being made.
     pub(crate) health: Option<String>,
     pub(crate) attached: Option<String>,
     pub(crate) owner: Option<String>,
@@ -58,7 +61,6 @@ pub(crate) struct Volume {
 /// A replica.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Replica {
-    pub(crate) id: u64,
     pub(crate) group: u32,
     pub(crate) node: String,
     /// `in sync`, `away`, or what else it is.

@@ -14,7 +14,7 @@ use loadline_base::units::ByteSize;
 use loadline_load::Target;
 use serde_json::{Value, json};
 
-use crate::api::{Api, CreateVolume, Status, Use, Volume};
+use crate::api::{Api, CreateVolume, NOT_SERVED, Use, Volume};
 use crate::error::TargetError;
 use crate::filler::is_filler;
 use crate::harm::State;
@@ -203,21 +203,14 @@ impl Cluster {
                 |volume: &&Volume| volume.health.as_deref().is_some_and(|health| words.contains(&health));
             volumes().filter(is).count()
         };
-        // How much is left is known where a volume is owned.
-        let answering = self.nodes.iter().filter(|node| node.state.serves());
-        let seen: Vec<Status> = answering.filter_map(|node| node.api.status().ok()).collect();
-        let left = |id: u64| {
-            let replicas = seen.iter().flat_map(|status| &status.volumes).flat_map(|volume| &volume.replicas);
-            replicas.filter(|replica| replica.id == id).filter_map(|replica| replica.left_bytes).max()
-        };
         let replicas = volumes().flat_map(|volume| &volume.replicas);
         Ok(Health {
             nodes_alive: status.nodes.iter().filter(|node| node.alive).count().min(self.nodes.len() - gone),
             nodes: status.nodes.len(),
-            waiting: of(&["waiting"]),
-            degraded: of(&["degraded", "resyncing", "waiting"]),
+            waiting: of(NOT_SERVED),
+            degraded: of(&[&["degraded", "resyncing"], NOT_SERVED].concat()),
             volumes: volumes().count(),
-            left_bytes: replicas.filter_map(|replica| left(replica.id)).sum(),
+            left_bytes: replicas.filter_map(|replica| replica.left_bytes).sum(),
         })
     }
 

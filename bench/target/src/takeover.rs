@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use crate::api::NOT_SERVED;
 use crate::cluster::{Cluster, Disk, VolumeSpec, pause};
 use crate::error::TargetError;
 use crate::harm::State;
@@ -72,7 +73,8 @@ impl Cluster {
             return Ok(Some((volume.node.clone(), self.volume(volume)?)));
         }
         let seen = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
-        let served = seen.filter(|seen| seen.health.as_deref().is_some_and(|health| health != "waiting"));
+        let served =
+            seen.filter(|seen| seen.health.as_deref().is_some_and(|health| !NOT_SERVED.contains(&health)));
         let Some(owner) = served.and_then(|seen| seen.owner).filter(|owner| !is_gone(owner)) else {
             return Ok(None);
         };

@@ -13,6 +13,8 @@
 //! It does not know whether it is a member: the owner's record does. The rules are in `docs/design/san.md`, *What a replica
 //! accepts*.
 
+pub mod view;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -216,17 +218,6 @@ impl Replica {
     /// Which one.
     pub fn id(&self) -> ReplicaId {
         self.id
-    }
-
-    /// Whether its store was found damaged. Then it is not used.
-    pub fn is_damaged(&self) -> bool {
-        self.damaged
-    }
-
-    /// Whether its device holds an older state than it had, as an owner's record has shown (rule R9). It answers every owner in
-    /// whose record it is a member that it has failed.
-    pub fn went_back(&self) -> bool {
-        self.went_back
     }
 
     /// Whom it follows.

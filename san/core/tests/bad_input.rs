@@ -379,7 +379,11 @@ fn a_recovery_that_is_ordered_again_goes_above_what_was_known_before_the_first()
     assert_eq!(volume.status(), Status::Blocked);
     for _ in 0..2 {
         out.clear();
-        let order = Order::Recover { record: Box::new(older.clone()), survivors: BTreeMap::new() };
+        let order = Order::Recover {
+            record: Box::new(older.clone()),
+            survivors: BTreeMap::new(),
+            promised: Epoch(0),
+        };
         volume.step(NOW, Event::Order(order), &mut out);
         let proposed = out.iter().find_map(|action| match action {
             Action::Propose { record, .. } => Some(record.epoch),

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `GET /metrics` | what is counted, for Prometheus |
 //! | `GET /v1/status` | [`StatusView`](crate::node::manage::StatusView) |
+//! | `GET /v1/local` | [`LocalView`](crate::node::manage::LocalView): what this node reports of itself, for others |
 //! | `POST /v1/volumes` | [`CreateVolume`] |
 //! | `GET /v1/volumes/{name}` | [`VolumeView`](crate::node::manage::VolumeView) |
 //! | `DELETE /v1/volumes/{name}` | |
@@ -120,6 +121,7 @@ fn router(node: Node) -> Router {
             }),
         )
         .route("/v1/status", get(async |State(node): State<Node>| node.status().await.map(Json)))
+        .route("/v1/local", get(async |State(node): State<Node>| Json(node.local().await)))
         .route(
             "/v1/volumes",
             post(async |State(node): State<Node>, Said(wanted): Said<CreateVolume>| {

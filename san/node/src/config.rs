@@ -6,10 +6,12 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`catalog`] | what is kept under which key |
+//! | [`identity`] | whether a file is still the one that was opened |
 //! | [`service`] | the store on a thread of its own |
 //! | [`sqlite`] | the store as a file, for clusters whose nodes share a machine |
 
 pub mod catalog;
+mod identity;
 pub mod service;
 pub mod sqlite;
 
@@ -78,6 +80,18 @@ pub enum ConfigError {
         was: u64,
         /// What is there.
         is: u64,
+    },
+    /// Its file is not the one that was opened.
+    #[error(
+        "the file of the configuration store, {path}, {what} while this node had it open. What is done in the file that was opened \
+         would be lost, so this node uses neither: put the file back that was there (with its -wal and -shm), or start every node \
+         again with the one that is there"
+    )]
+    Replaced {
+        /// Where it was opened.
+        path: String,
+        /// Deleted, or replaced.
+        what: &'static str,
     },
     /// Others have changed the same again and again.
     #[error("the configuration changes too often: try again")]

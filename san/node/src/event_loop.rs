@@ -592,6 +592,12 @@ impl EventLoop {
         if admission {
             self.give_way(id);
         }
+        if let Some(served) = self.volumes.get_mut(&id)
+            && served.volume.blocked().is_some() != served.blocked
+        {
+            served.blocked = !served.blocked;
+            (self.tell)(Report::Blocked(id, served.volume.blocked().map(ToString::to_string)));
+        }
         if again {
             self.local.push_back(Local::Attach(id));
         }

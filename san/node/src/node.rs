@@ -124,6 +124,8 @@ pub(crate) struct State {
     claimed: BTreeSet<u64>,
     /// Replicas that are to leave and could not, and since when.
     waits: BTreeMap<u64, Instant>,
+    /// Why the configuration store is not used, if the last try failed.
+    pub(crate) config_fault: Option<String>,
     /// The configuration is older than it was: the revision that was seen, and the one that was there.
     went_back: Option<(u64, u64)>,
     /// Volumes that the loops know, and whether they are watched.
@@ -157,6 +159,12 @@ impl State {
             Some((was, is)) => Err(ConfigError::WentBack { was, is }),
             None => Ok(()),
         }
+    }
+
+    /// Why this node does not use the configuration store, if it does not.
+    pub(crate) fn store_fault(&self) -> Option<String> {
+        let went_back = self.went_back.map(|(was, is)| ConfigError::WentBack { was, is }.to_string());
+        went_back.or_else(|| self.config_fault.clone())
     }
 
     /// The configuration is older than it was.
@@ -310,6 +318,7 @@ impl Node {
                     self.state().attached.insert(volume.0);
                 }
                 Report::Detached(volume) => _ = self.state().attached.remove(&volume.0),
+                Report::Blocked(volume, why) => self.log_blocked(volume.0, why.as_deref()),
                 Report::Ordered(number, result) => {
                     if let Some(waits) = self.state().ordered.remove(&number) {
                         let _ = waits.send(result);
@@ -351,6 +360,19 @@ impl Node {
                 Report::Ended => return,
             }
             self.0.happened.notify_waiters();
+        }
+    }
+
+    /// One line when a volume becomes blocked, and one when it is not any more.
+    fn log_blocked(&self, id: u64, why: Option<&str>) {
+        let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
+        let name = name.unwrap_or_else(|| format!("with id {id}"));
+        match why {
+            Some(why) => eprintln!(
+                "loadline: volume {name} is blocked: {why}. Put the newer configuration back, or decide which copy holds: \
+                 'loadline volume show {name}' shows what is known"
+            ),
+            None => eprintln!("loadline: volume {name} is not blocked any more"),
         }
     }
 

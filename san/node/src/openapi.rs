@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Attach, Detach, Fault};
 use crate::node::manage::{
-    AddDevice, CreateVolume, Drain, Move, Recover, Resize, ScrubView, StatusView, TestFault, Use, VolumeView,
+    AddDevice, CreateVolume, Drain, LocalView, Move, Recover, Resize, ScrubView, StatusView, TestFault, Use,
+    VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;
@@ -19,8 +20,9 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 18] = [
+const ROUTES: [Route; 19] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
+    ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     ("post", "/v1/volumes", "Make a volume", Some(of::<CreateVolume>), of::<()>),
     ("get", "/v1/volumes/{name}", "How a volume is", None, of::<VolumeView>),
     ("delete", "/v1/volumes/{name}", "Delete a volume that is not attached", None, of::<()>),

@@ -3,6 +3,7 @@
 use loadline_base::units::ByteSize;
 use loadline_san_node::node::manage::{Health, NodeView, StatusView};
 
+use super::probe::{Probe, probe};
 use crate::client::{Api, print_json, table};
 use crate::exit::Exit;
 use crate::out::{say, write};
@@ -10,12 +11,24 @@ use crate::out::{say, write};
 /// How the cluster is.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 all volumes are healthy and all nodes answer; 3 a node or a copy is missing; 1 a \
-                        volume waits, or no node answers."
+    after_help = "Exit codes: 0 all volumes are healthy and all nodes report; 3 a node or a copy is missing; 1 a \
+                        volume waits, is blocked or is in an unknown state, a node does not use the configuration store, a probe \
+                        failed, or no node answers."
 )]
 pub(super) struct Status {
     #[command(flatten)]
     api: Api,
+    /// Read a block of each attached volume through the node that owns it, and print how long that took or what failed.
+    #[arg(long)]
+    probe: bool,
+}
+
+/// What is printed as JSON with --probe.
+#[derive(serde::Serialize)]
+struct Probed<'a> {
+    #[serde(flatten)]
+    status: &'a StatusView,
+    probes: &'a [Probe],
 }
 
 pub(super) fn status(args: &Status) -> Exit {
@@ -23,27 +36,57 @@ pub(super) fn status(args: &Status) -> Exit {
         Ok(status) => status,
         Err(why) => return why.complain(),
     };
-    match args.api.json {
-        true => _ = print_json(&status),
-        false => print(&status),
+    let probes = if args.probe { probe(&status) } else { Vec::new() };
+    match (args.api.json, args.probe) {
+        (true, false) => _ = print_json(&status),
+        (true, true) => _ = print_json(&Probed { status: &status, probes: &probes }),
+        (false, _) => {
+            print(&status);
+            print_probes(&probes);
+        }
     }
     let worst = status.volumes.iter().filter_map(|volume| volume.health).max();
     let all_alive = status.nodes.iter().all(|node| node.alive);
     let all_well = status.devices.iter().all(|device| device.fault.is_none());
+    let store =
+        status.store_fault.is_none() && status.nodes.iter().all(|node| !node.alive || node.fault.is_none());
+    let all_read = probes.iter().all(|probe| probe.failed.is_none());
     match worst {
-        Some(Health::Waiting) => Exit::Failed,
+        _ if !store || !all_read => Exit::Failed,
+        Some(Health::Unknown | Health::Waiting | Health::Blocked) => Exit::Failed,
         Some(Health::Degraded | Health::Resyncing) => Exit::Findings,
         _ if !all_alive || !all_well => Exit::Findings,
         _ => Exit::Done,
     }
 }
 
+fn print_probes(probes: &[Probe]) {
+    for Probe { volume, node, milliseconds, failed } in probes {
+        let node = node.as_deref().unwrap_or("-");
+        match (milliseconds, failed) {
+            (Some(took), _) => say!("probe of {volume}: read through {node} in {took:.1} ms"),
+            (None, failed) => {
+                let why = failed.as_deref().unwrap_or("it was not read");
+                say!("probe of {volume}: not read through {node}: {why}");
+            }
+        }
+    }
+}
+
 pub(super) fn print(status: &StatusView) {
     say!("cluster {}, as node {} sees it", status.cluster, status.asked);
+    if let Some(fault) = &status.store_fault {
+        say!("node {}: {fault}", status.asked);
+    }
     say!();
     print_nodes(&status.nodes);
     say!();
     print_volumes(&status.volumes);
+    for node in status.nodes.iter().filter(|node| node.name != status.asked) {
+        if let Some(fault) = &node.fault {
+            say!("node {}: {fault}", node.name);
+        }
+    }
     for device in status.devices.iter().filter(|device| device.fault.is_some()) {
         let fault = device.fault.as_deref().unwrap_or_default();
         say!("device {} of {}: {fault}", device.id, device.node);
@@ -56,9 +99,9 @@ pub(crate) fn print_nodes(nodes: &[NodeView]) {
         .iter()
         .map(|node| {
             let state = match (node.alive, node.draining) {
-                (false, _) => "does not answer",
+                (false, _) => "does not report",
                 (true, true) => "draining",
-                (true, false) => "answers",
+                (true, false) => "reports",
             };
             let (devices, replicas) = (node.devices.to_string(), node.replicas.to_string());
             vec![node.name.clone(), state.into(), devices, replicas, node.api.clone(), node.nbd.clone()]
@@ -100,6 +143,8 @@ pub(crate) fn health(health: Option<Health>) -> &'static str {
         Some(Health::Healthy) => "healthy",
         Some(Health::Resyncing) => "resyncing",
         Some(Health::Degraded) => "degraded",
+        Some(Health::Unknown) => "unknown",
         Some(Health::Waiting) => "waiting",
+        Some(Health::Blocked) => "blocked",
     }
 }

@@ -254,7 +254,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// Whether a member of a group answers.
-    fn answers(&self, c: &Context, now: Moment, link: &Link<D>) -> bool {
+    pub(super) fn answers(&self, c: &Context, now: Moment, link: &Link<D>) -> bool {
         link.is_open() && now.since(link.heard) < c.times.silent_ns && !link.is_stalled(c, now)
     }
 

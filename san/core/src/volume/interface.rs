@@ -120,6 +120,8 @@ pub enum Order {
         record: Box<Record>,
         /// What is left of groups.
         survivors: BTreeMap<GroupIndex, ReplicaId>,
+        /// Replicas have promised epochs up to this one, as far as the person knows: the record goes above it.
+        promised: Epoch,
     },
 }
 

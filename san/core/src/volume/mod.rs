@@ -23,6 +23,7 @@
 //! | `membership` | who leaves the in-sync set, and who joins it |
 //! | `link` | the talk with one replica |
 //! | `silence` | what may be concluded from the silence of others |
+//! | [`view`] | what a node reports of it |
 
 mod active;
 mod clients;
@@ -35,6 +36,7 @@ mod orders;
 mod returning;
 mod silence;
 mod takeover;
+pub mod view;
 mod watch;
 
 use std::collections::{BTreeSet, VecDeque};

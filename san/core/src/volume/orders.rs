@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::takeover::Takeover;
 use super::{Action, Failure, Order, OrderError, Role, Volume};
-use crate::ids::{ProposalId, ReplicaId};
+use crate::ids::{Epoch, ProposalId, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::record::Record;
@@ -19,11 +19,11 @@ impl<D: Clone> Volume<D> {
     ) -> Result<(), OrderError> {
         let id = self.c.proposal();
         let active = matches!(self.role, Role::Active(_));
-        if let Order::Recover { record, survivors } = order {
+        if let Order::Recover { record, survivors, promised } = order {
             return if active {
                 Err(OrderError::Active)
             } else {
-                self.recover(now, *record, &survivors, id, out)
+                self.recover(now, *record, &survivors, promised, id, out)
             };
         }
         if self.c.is_undecided() {
@@ -58,11 +58,12 @@ impl<D: Clone> Volume<D> {
         now: Moment,
         record: Record,
         survivors: &BTreeMap<GroupIndex, ReplicaId>,
+        promised: Epoch,
         id: ProposalId,
         out: &mut Vec<Action<D>>,
     ) -> Result<(), OrderError> {
         // All that anybody has promised or known is passed, also what was known before an earlier recovery.
-        let passed = self.c.promised.max(self.c.epoch()).max(self.c.passed);
+        let passed = promised.max(self.c.promised).max(self.c.epoch()).max(self.c.passed);
         let next = record.recovered(id, survivors, passed)?;
         let swap = Swap::new(record)?;
         (self.c.passed, self.c.swap, self.c.blocked) = (passed, Some(swap), None);

@@ -31,8 +31,8 @@ pub(super) struct Takeover<D> {
     stage: Stage,
     /// When the stage began.
     since: Moment,
-    links: Vec<Link<D>>,
-    reports: BTreeMap<ReplicaId, Report>,
+    pub(super) links: Vec<Link<D>>,
+    pub(super) reports: BTreeMap<ReplicaId, Report>,
     /// Those that have lost something.
     damaged: BTreeSet<ReplicaId>,
     /// Those that did not do what they were told, while others of their groups do: they take no further part.

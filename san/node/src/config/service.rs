@@ -1,6 +1,6 @@
 //! The store on a thread of its own: nobody who must not wait waits for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -115,11 +115,12 @@ impl Waiting {
 }
 
 fn serve(mut store: Box<dyn ConfigStore>, work: &Receiver<Work>) {
-    let mut waiting = Waiting::default();
+    let (mut waiting, mut complaints) = (Waiting::default(), BTreeMap::new());
     loop {
         work.try_iter().for_each(|work| waiting.add(work));
         if let Some((volume, about, orders)) = waiting.records.pop_front() {
-            answer(&mut *store, volume, about, &orders);
+            let answered = answer(&mut *store, volume, about, &orders);
+            complain(&mut complaints, volume, answered.err());
         } else if let Some(job) = waiting.jobs.pop_front() {
             job(&mut *store);
         } else {
@@ -131,9 +132,30 @@ fn serve(mut store: Box<dyn ConfigStore>, work: &Receiver<Work>) {
     }
 }
 
+/// Logs why a loop gets no answer about a volume's record: once, and not again before there was one. That the file of the store
+/// was replaced is logged by whoever reads the configuration.
+fn complain(complaints: &mut BTreeMap<VolumeId, String>, volume: VolumeId, failed: Option<ConfigError>) {
+    match failed {
+        None => _ = complaints.remove(&volume),
+        Some(ConfigError::Replaced { .. }) => {}
+        Some(why) => {
+            let why = why.to_string();
+            if complaints.get(&volume) != Some(&why) {
+                eprintln!("loadline: the record of volume {}: {why}", volume.0);
+                complaints.insert(volume, why);
+            }
+        }
+    }
+}
+
 /// Answers a loop. Without an answer it asks again.
-fn answer(store: &mut dyn ConfigStore, volume: VolumeId, about: About, orders: &Orders) {
-    let answered = match about {
+fn answer(
+    store: &mut dyn ConfigStore,
+    volume: VolumeId,
+    about: About,
+    orders: &Orders,
+) -> Result<(), ConfigError> {
+    match about {
         About::Look(asked_at) => read_record(store, volume).map(|found| {
             if let Some((record, _)) = found {
                 orders.give(Order::Seen(volume, Box::new(record), asked_at));
@@ -141,9 +163,6 @@ fn answer(store: &mut dyn ConfigStore, volume: VolumeId, about: About, orders: &
         }),
         About::Propose(record, replaces) => swap(store, volume, &record, replaces)
             .map(|answer| _ = orders.give(Order::Swapped(volume, record.made_by, answer, replaces))),
-    };
-    if let Err(why) = answered {
-        eprintln!("loadline: the record of volume {}: {why}", volume.0);
     }
 }
 

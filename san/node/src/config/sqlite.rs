@@ -1,10 +1,11 @@
 //! The store as a SQLite file, for clusters whose nodes share a machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
+use super::identity::Identity;
 use super::{Change, ConfigError, ConfigStore, Stored};
 
 /// In the header of the file: it is ours.
@@ -17,7 +18,13 @@ const BUSY: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct SqliteStore {
     connection: Connection,
+    path: PathBuf,
+    /// The files that were opened: the database, its log, and the index of that.
+    files: Vec<Identity>,
 }
+
+/// What SQLite appends to the name of a database. All three files stay as they are while the database is open.
+const FILES: [&str; 3] = ["", "-wal", "-shm"];
 
 impl SqliteStore {
     /// Makes an empty one. Nothing may be there.
@@ -31,6 +38,7 @@ impl SqliteStore {
             }
             Err(error) => return Err(ConfigError::Unavailable(format!("{shown}: {error}"))),
         }
+        let before = Identity::of(path);
         let connection = connect(path)?;
         connection
             .execute_batch(&format!(
@@ -43,7 +51,7 @@ impl SqliteStore {
                  COMMIT;"
             ))
             .map_err(unavailable)?;
-        Ok(SqliteStore { connection })
+        SqliteStore::opened(connection, path, before)
     }
 
     /// Opens one that is there.
@@ -52,6 +60,7 @@ impl SqliteStore {
         if !path.exists() {
             return Err(ConfigError::Missing(shown));
         }
+        let before = Identity::of(path);
         let connection = connect(path)?;
         let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, u32>(0));
         match number("application_id") {
@@ -63,10 +72,38 @@ impl SqliteStore {
             Err(error) => return Err(unavailable(error)),
         }
         match number("user_version").map_err(unavailable)? {
-            FORMAT => Ok(SqliteStore { connection }),
+            FORMAT => SqliteStore::opened(connection, path, before),
             said => Err(ConfigError::Format { path: shown, said, ours: FORMAT }),
         }
     }
+}
+
+impl SqliteStore {
+    /// `before`: what was at the path before it was opened. Only if that is still there, it is what was opened.
+    fn opened(connection: Connection, path: &Path, before: Identity) -> Result<SqliteStore, ConfigError> {
+        let identity = |end: &str| Identity::of(&with_end(path, end));
+        let files = vec![before, identity(FILES[1]), identity(FILES[2])];
+        let store = SqliteStore { connection, path: path.to_owned(), files };
+        store.check()?;
+        Ok(store)
+    }
+
+    /// Fails if a file is not the one that was opened.
+    fn check(&self) -> Result<(), ConfigError> {
+        for (end, opened) in FILES.iter().zip(&self.files) {
+            let path = with_end(&self.path, end);
+            if let Some(what) = opened.differs(Identity::of(&path)) {
+                return Err(ConfigError::Replaced { path: path.display().to_string(), what });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(end);
+    path.into()
 }
 
 fn connect(path: &Path) -> Result<Connection, ConfigError> {
@@ -90,6 +127,7 @@ fn unavailable(error: rusqlite::Error) -> ConfigError {
 
 impl ConfigStore for SqliteStore {
     fn get(&mut self, key: &str) -> Result<Option<Stored>, ConfigError> {
+        self.check()?;
         let mut query = self
             .connection
             .prepare_cached("SELECT value, version FROM entry WHERE key = ?1")
@@ -99,6 +137,7 @@ impl ConfigStore for SqliteStore {
     }
 
     fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError> {
+        self.check()?;
         // What is read within a transaction is of one moment.
         let transaction = self.connection.transaction().map_err(unavailable)?;
         let revision = transaction
@@ -116,6 +155,7 @@ impl ConfigStore for SqliteStore {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
+        self.check()?;
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unavailable)?;
         let made = || -> rusqlite::Result<bool> {
@@ -142,11 +182,14 @@ impl ConfigStore for SqliteStore {
         let made = made().map_err(unavailable)?;
         if made {
             transaction.commit().map_err(unavailable)?;
+            // If the file was replaced meanwhile, the change is in one that no other node opens.
+            self.check()?;
         }
         Ok(made)
     }
 
     fn revision(&mut self) -> Result<u64, ConfigError> {
+        self.check()?;
         let mut query = self.connection.prepare_cached("SELECT number FROM revision").map_err(unavailable)?;
         query.query_row([], |row| row.get(0)).map_err(unavailable)
     }
@@ -182,6 +225,37 @@ mod tests {
         assert_eq!(other.get("a/1").unwrap(), None);
         assert!(other.commit(&[put("a/1", None, "anew")]).unwrap());
         assert!(other.get("a/1").unwrap().unwrap().version > version, "a version never comes again");
+    }
+
+    #[test]
+    fn a_file_that_was_deleted_or_replaced_is_not_used() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = |name: &str| folder.path().join(name);
+        let refused = |store: &mut SqliteStore, named: &str| {
+            let answers = [
+                store.get("a").err(),
+                store.list("").err(),
+                store.revision().err(),
+                store.commit(&[put("b", None, "y")]).err(),
+            ];
+            for answer in answers {
+                let Some(ConfigError::Replaced { path, what }) = answer else { panic!("{answer:?}") };
+                assert!(path.ends_with(named) && what.contains("deleted") | what.contains("replaced"));
+            }
+        };
+        let mut store = SqliteStore::create(&path("cluster.db")).unwrap();
+        assert!(store.commit(&[put("a", None, "x")]).unwrap());
+        for end in FILES {
+            let (there, away) = (path(&format!("cluster.db{end}")), path("away"));
+            std::fs::rename(&there, &away).unwrap();
+            refused(&mut store, &format!("cluster.db{end}"));
+            std::fs::copy(&away, &there).unwrap();
+            refused(&mut store, &format!("cluster.db{end}"));
+            // It is used again when it is there again.
+            std::fs::rename(&away, &there).unwrap();
+            assert_eq!(store.get("a").unwrap().unwrap().value, b"x");
+        }
+        assert_eq!(store.get("b").unwrap(), None, "nothing was done meanwhile");
     }
 
     #[test]

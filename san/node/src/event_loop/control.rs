@@ -234,10 +234,10 @@ impl EventLoop {
     pub(super) fn state(&self) -> LoopState {
         let volumes = self.volumes.iter().map(|(id, served)| VolumeState {
             id: *id,
-            status: served.volume.status(),
             clients: served.clients,
             unanswered: served.volume.unanswered(),
             returning: served.volume.returning(),
+            view: served.volume.view(crate::clock::now()),
             front_end: served.front_end,
         });
         let scrubs = self.replicas.iter().filter_map(|(id, kept)| Some((*id, kept.scrubs()?)));

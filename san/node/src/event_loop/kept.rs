@@ -200,6 +200,7 @@ impl Kept {
             full: fill.full,
             failed: self.store.has_failed(),
             damaged: self.store.is_damaged(),
+            view: self.replica.view(),
             scrubbed: scrubbed.bytes,
             // What was found by looking through is among them.
             rotten: self.store.rotten(),

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::Layout;
 use loadline_san_core::record::Record;
+use loadline_san_core::replica;
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{self, OrderError, Status};
+use loadline_san_core::volume::{self, OrderError, view};
 use loadline_san_device::file::Devices;
 use loadline_san_export::nbd::handshake::Choice;
 use loadline_san_store::space::Space;
@@ -174,6 +175,8 @@ pub enum Report {
     Attached(VolumeId),
     /// It is attached elsewhere, or not any more: its clients here are gone.
     Detached(VolumeId),
+    /// A volume is blocked, and why; or it is not any more.
+    Blocked(VolumeId, Option<String>),
     /// The order with this number was carried out, or not.
     Ordered(u64, Result<(), OrderError>),
     /// How it is.
@@ -231,14 +234,14 @@ pub struct Scrub {
 pub struct VolumeState {
     /// Which.
     pub id: VolumeId,
-    /// What it does.
-    pub status: Status,
     /// Its clients here.
     pub clients: usize,
     /// Requests that are not answered.
     pub unanswered: usize,
     /// Replicas that are coming back, with the blocks that are still to be copied.
     pub returning: Vec<(ReplicaId, u64)>,
+    /// What this node reports of it at this moment.
+    pub view: view::View,
     /// What its clients here have asked.
     pub front_end: FrontEnd,
 }
@@ -264,6 +267,8 @@ pub struct ReplicaState {
     pub failed: bool,
     /// It was found damaged, and has not been emptied.
     pub damaged: bool,
+    /// What it reports at this moment.
+    pub view: replica::view::View,
     /// Bytes that were looked through.
     pub scrubbed: u64,
     /// Blocks that did not match their checksums, as often as they were found.

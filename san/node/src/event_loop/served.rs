@@ -90,6 +90,8 @@ pub(super) struct Served {
     pub(super) claims: bool,
     next: u64,
     pub(super) clients: usize,
+    /// The control path knows that it is blocked.
+    pub(super) blocked: bool,
     /// What they have asked.
     pub(super) front_end: FrontEnd,
     /// The number of the order that is being given, and of the one that is being carried out.
@@ -113,6 +115,7 @@ impl Served {
             claims: false,
             next: 1,
             clients: 0,
+            blocked: false,
             front_end: FrontEnd::default(),
             giving: None,
             ordered: None,

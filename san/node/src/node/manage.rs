@@ -6,8 +6,11 @@
 mod change;
 mod devices;
 mod faults;
+mod health;
+mod local;
 pub(crate) mod no_room;
 mod nodes;
+mod recover;
 pub(crate) mod room;
 mod scrub;
 mod show;
@@ -27,10 +30,15 @@ use super::Node;
 use crate::config::ConfigError;
 use crate::config::catalog::Catalog;
 
-pub use change::{Recover, Resize};
+pub use change::Resize;
 pub use devices::AddDevice;
 pub use faults::TestFault;
+pub use local::{
+    Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalView, LocalVolume, OwnerView,
+    SessionView, Usable,
+};
 pub use nodes::{Drain, Move};
+pub use recover::Recover;
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
 pub use volumes::{CreateVolume, Use};

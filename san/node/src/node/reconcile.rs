@@ -43,7 +43,9 @@ impl Node {
                     false => Ok(Some((revision, Catalog::read(store)?))),
                 }
             });
-            match news.await {
+            let news = news.await;
+            self.state().config_fault = news.as_ref().err().map(ToString::to_string);
+            match news {
                 // It was said why.
                 Ok(Some((revision, _))) if self.state().goes_on(newest, revision).is_err() => {}
                 Ok(Some((revision, catalog))) => {
@@ -197,8 +199,8 @@ impl Node {
             let mut devices = Devices { log: file, capacity: None };
             let space = Space::load(&mut devices, Area::Log, Some(cluster)).map_err(|why| why.to_string())?;
             if space.superblock().device != DeviceId(u64::from(id)) {
-                let is = space.superblock().device;
-                return Err(format!("{} is device {is:?} of the cluster, and not {id}", path.display()));
+                let is = space.superblock().device.0;
+                return Err(format!("{} is device {is} of the cluster, and not {id}", path.display()));
             }
             Ok(OpenDevice { file: devices.log, space: Arc::new(Mutex::new(space)) })
         });

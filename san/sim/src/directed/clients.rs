@@ -1,7 +1,7 @@
 //! Schedules in which a write waits at one node while its client goes to another: what waited is never carried out after
 //! what was acknowledged later (rule T12).
 
-use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
@@ -35,7 +35,7 @@ fn recover(world: &mut World, node: usize) {
     let record = Box::new(world.record().clone());
     let survivor = record.groups[0].in_sync.iter().find(|replica| world.home(**replica) == node);
     let survivors = survivor.map(|replica| (GroupIndex(0), *replica)).into_iter().collect();
-    world.step_volume(node, Event::Order(Order::Recover { record, survivors }));
+    world.step_volume(node, Event::Order(Order::Recover { record, survivors, promised: Epoch(0) }));
 }
 
 /// The second client is let in at node 1, which then cannot claim the volume: its write waits there.
@@ -50,7 +50,7 @@ fn waits_at_1(world: &mut World) {
 /// A person decides at node 0 that its record is what is left, and both clients go there.
 fn recovered_at_0(world: &mut World) {
     let record = Box::new(world.record().clone());
-    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
+    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into(), promised: Epoch(0) }));
     comes(world, 0, 0);
     world.pass_until(600, |world| world.serves(0));
     comes(world, 1, 0);

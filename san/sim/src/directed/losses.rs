@@ -1,6 +1,6 @@
 //! Schedules in which a device has lost what it had, or a person goes on with what is left.
 
-use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
 use loadline_san_core::volume::{Event, Order, Status};
@@ -112,7 +112,7 @@ pub(super) fn recover(world: &mut World, node: usize, survivor: ReplicaId) {
     world.forced = true;
     let record = Box::new(world.record().clone());
     let survivors = [(GroupIndex(0), survivor)].into();
-    world.step_volume(node, Event::Order(Order::Recover { record, survivors }));
+    world.step_volume(node, Event::Order(Order::Recover { record, survivors, promised: Epoch(0) }));
 }
 
 /// The only copy has lost its last entry; a person goes on with it.
@@ -201,7 +201,7 @@ pub(super) fn forced(world: &mut World) {
     let survivors = [(GroupIndex(0), survivor)].into();
     world.forced = true;
     world.place(1, 1);
-    world.step_volume(1, Event::Order(Order::Recover { record, survivors }));
+    world.step_volume(1, Event::Order(Order::Recover { record, survivors, promised: Epoch(0) }));
     world.pass_until(600, |world| world.serves(1));
     world.pass(20);
     let before = world.coverage.of("client", "acknowledged");

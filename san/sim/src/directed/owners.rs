@@ -1,6 +1,6 @@
 //! Schedules in which two want the volume: leases, takeovers, and what the configuration store knows of it.
 
-use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
@@ -155,7 +155,7 @@ pub(super) fn restored(world: &mut World) {
     world.must(world.is(0, Status::Blocked), "the old owner sees it when it needs a swap");
     world.cut.clear();
     let record = Box::new(world.record().clone());
-    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into() }));
+    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into(), promised: Epoch(0) }));
     world.tenants[0].node = Some(0);
     world.step_volume(0, Event::Attach);
     world.pass_until(600, |world| world.serves(0));
@@ -241,7 +241,7 @@ pub(super) fn order_and_blocked(world: &mut World) {
     world.place(1, 1);
     world.pass(300);
     let record = Box::new(world.record().clone());
-    world.step_volume(1, Event::Order(Order::Recover { record, survivors: [].into() }));
+    world.step_volume(1, Event::Order(Order::Recover { record, survivors: [].into(), promised: Epoch(0) }));
     world.pass_until(1_000, |world| world.serves(1));
     world.pass_until(1_000, |world| world.is(0, Status::Watching));
     world.must(world.coverage.of("order", "answered") == before + 2, "each order is answered");

@@ -1,6 +1,4 @@
-//! What people decide about a volume that is there: a greater size, and what is left of it.
-
-use std::collections::BTreeMap;
+//! What people decide about a volume that is there: a greater size.
 
 use loadline_base::units::ByteSize;
 use loadline_san_core::ids::{NodeId, ReplicaId};
@@ -13,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::no_room::{self, Wanted};
-use super::volumes::{blocks_of, devices, new_replica, unknown_node};
+use super::volumes::{blocks_of, devices, new_replica};
 use super::{ManageError, room};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
@@ -27,19 +25,8 @@ pub struct Resize {
     pub bytes: u64,
 }
 
-/// What is left of a volume is to be all of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Recover {
-    /// The node whose replicas are taken, where none that is in sync answers.
-    pub from: String,
-    /// What is lost by it is known.
-    #[serde(default)]
-    pub force: bool,
-}
-
 impl Node {
-    fn record_of(&self, id: u64) -> Result<Record, ManageError> {
+    pub(super) fn record_of(&self, id: u64) -> Result<Record, ManageError> {
         let stored = self.state().catalog.records.get(&id).cloned();
         let stored = stored.ok_or_else(|| ManageError::Wrong("the volume is being made".into()))?;
         record::decode(&stored.value)
@@ -60,7 +47,7 @@ impl Node {
         }
     }
 
-    async fn ordered(&self, id: u64, order: Order) -> Result<(), ManageError> {
+    pub(super) async fn ordered(&self, id: u64, order: Order) -> Result<(), ManageError> {
         match self.order(id, order).await {
             Some(result) => Ok(result?),
             None => Err(ManageError::TimedOut("whether it was done is not known: look at the volume".into())),
@@ -210,65 +197,6 @@ impl Node {
             Err(ConfigError::Contended)
         });
         planned.await?
-    }
-
-    /// Goes on with what is left of a volume, whatever it has missed.
-    pub async fn recover_volume(&self, name: &str, recover: Recover) -> Result<(), ManageError> {
-        self.refresh().await?;
-        let (id, _) = self.volume(name)?;
-        let record = self.record_of(id)?;
-        let catalog = self.state().catalog.clone();
-        let (from, node) =
-            catalog.node(&recover.from).ok_or_else(|| unknown_node(&catalog, &recover.from))?;
-        if from != self.id() {
-            return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
-        }
-        let mut survivors = BTreeMap::new();
-        let mut may_be_lost = Vec::new();
-        for (index, group) in (0..).zip(&record.groups) {
-            let mut reachable = false;
-            let usable = |replica: &ReplicaId| {
-                catalog.replicas.get(&replica.0).is_none_or(|(r, _)| r.unusable.is_none())
-            };
-            for replica in group.in_sync.iter().filter(|replica| usable(replica)) {
-                let home = catalog.nodes.get(&record.homes[replica].0);
-                reachable |= match home {
-                    Some((home, _)) => self.answers(home.peer).await,
-                    None => false,
-                };
-            }
-            if reachable {
-                continue;
-            }
-            let mut all = group.in_sync.iter().chain(group.departed.keys());
-            let Some(here) = all.find(|replica| record.homes[replica].0 == from) else {
-                return Err(ManageError::Wrong(format!(
-                    "node {} has no replica of group {index}, of which no copy in sync answers: name another with --from",
-                    recover.from
-                )));
-            };
-            may_be_lost.push(index);
-            survivors.insert(GroupIndex(index), *here);
-        }
-        if survivors.is_empty() {
-            return Err(ManageError::Wrong(format!(
-                "of each group of volume {name} a copy in sync answers: nothing is to be recovered, wait or attach it"
-            )));
-        }
-        if !recover.force {
-            return Err(ManageError::Wrong(format!(
-                "what was written to volume {name} since node {} left is lost by this, in {} of {} groups, and copies \
-                 that come back later are overwritten; if that is what you want, say --force",
-                recover.from,
-                may_be_lost.len(),
-                record.groups.len()
-            )));
-        }
-        eprintln!(
-            "loadline: volume {name} is recovered by force from {}: groups {may_be_lost:?}",
-            recover.from
-        );
-        self.ordered(id, Order::Recover { record: Box::new(record), survivors }).await
     }
 }
 

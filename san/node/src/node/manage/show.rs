@@ -1,15 +1,17 @@
 //! How everything is.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::BLOCK;
-use loadline_san_core::record::{Record, State as RecordState};
-use loadline_san_core::volume::Status;
+use loadline_san_core::record::Record;
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::health::Judge;
+use super::local::{Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
@@ -21,14 +23,18 @@ use crate::unusable::Unusable;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// All copies that it is to have are in sync.
+    /// All copies that it is to have are in sync, and their nodes report just now that they are in use.
     Healthy,
     /// Copies are missing, and are coming back.
     Resyncing,
     /// Copies are missing.
     Degraded,
-    /// It is attached, and no node serves it; or its writes wait, as fewer copies are in sync than its policy asks for.
+    /// Whether it is served, or whether a copy is used, is not known.
+    Unknown,
+    /// It is attached, and no node serves all of it; or its writes wait, since fewer copies are in sync than its policy asks for.
     Waiting,
+    /// The configuration store holds an older record of it than its copies have promised. A person decides.
+    Blocked,
 }
 
 /// A volume.
@@ -74,7 +80,9 @@ pub struct ReplicaView {
     /// `in sync`; `returning`: it is being copied to; `away`; `damaged`: its start has found that it has lost something; `failed`: its
     /// device has; `not used`; `being made`; `being removed`.
     pub state: String,
-    /// Bytes that are still to be copied to it, where that is known: at the volume's owner.
+    /// The highest epoch that it follows or has promised, as its node reports.
+    pub epoch: Option<u64>,
+    /// Bytes that are still to be copied to it, as the volume's owner reports.
     pub left_bytes: Option<u64>,
     /// It is to leave where it is.
     pub leaving: bool,
@@ -87,7 +95,7 @@ pub struct ReplicaView {
 pub struct NodeView {
     /// Its name.
     pub name: String,
-    /// Whether its process answers.
+    /// Whether it reports of itself.
     pub alive: bool,
     /// Where its API is.
     pub api: String,
@@ -99,6 +107,8 @@ pub struct NodeView {
     pub devices: usize,
     /// Replicas that it has.
     pub replicas: usize,
+    /// Why it does not report; or why it does not use the configuration store.
+    pub fault: Option<String>,
 }
 
 /// A device.
@@ -122,7 +132,7 @@ pub struct DeviceView {
     pub draining: bool,
     /// See there.
     pub replaced_by: Option<u32>,
-    /// What is wrong with it, as far as the node that was asked knows.
+    /// Why its node does not use it, if it does not.
     pub fault: Option<String>,
 }
 
@@ -133,6 +143,8 @@ pub struct StatusView {
     pub cluster: String,
     /// The node that was asked.
     pub asked: String,
+    /// Why that node does not use the configuration store, if it does not: what is shown of the configuration may be old.
+    pub store_fault: Option<String>,
     /// Nodes.
     pub nodes: Vec<NodeView>,
     /// Devices.
@@ -164,23 +176,33 @@ fn note(
     Some(format!("{}; {then}", unusable.why()))
 }
 
+/// If records change while the nodes report, all are asked again, within this time.
+const AGAIN: Duration = Duration::from_millis(600);
+
 impl Node {
-    /// How everything is.
+    /// How everything is: what all nodes report of themselves just now.
     pub async fn status(&self) -> Result<StatusView, ManageError> {
-        self.refresh().await?;
-        let catalog = self.state().catalog.clone();
-        let alive = self.alive().await;
-        self.look_at_loops().await;
-        let nodes = catalog.nodes.iter().map(|(id, (node, _))| NodeView {
-            name: node.name.clone(),
-            alive: alive.get(id) == Some(&true),
-            api: node.api.to_string(),
-            nbd: node.nbd.to_string(),
-            draining: node.draining,
-            devices: catalog.devices.values().filter(|(device, _)| device.node == *id).count(),
-            replicas: catalog.replicas.values().filter(|(replica, _)| replica.node == *id).count(),
+        let (catalog, reports, store_fault) = self.collect().await;
+        let nodes = catalog.nodes.iter().map(|(id, (node, _))| {
+            let fault = match reports.get(id) {
+                Some(Ok(view)) => view.store_fault.clone(),
+                Some(Err(silent)) => Some(silent.why().into()),
+                None => Some("was not asked".into()),
+            };
+            NodeView {
+                name: node.name.clone(),
+                alive: matches!(reports.get(id), Some(Ok(_))),
+                api: node.api.to_string(),
+                nbd: node.nbd.to_string(),
+                draining: node.draining,
+                devices: catalog.devices.values().filter(|(device, _)| device.node == *id).count(),
+                replicas: catalog.replicas.values().filter(|(replica, _)| replica.node == *id).count(),
+                fault,
+            }
         });
-        let broken = self.state().broken.clone();
+        let devices_of = reports.values().flatten().flat_map(|view| &view.devices);
+        let broken: BTreeMap<u32, &String> =
+            devices_of.filter_map(|device| Some((device.id, device.fault.as_ref()?))).collect();
         let promised = super::volumes::devices(&catalog, |_| true);
         let devices = catalog.devices.iter().zip(promised).map(|((id, (device, _)), placed)| DeviceView {
             id: *id,
@@ -192,11 +214,11 @@ impl Node {
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.device == *id).count(),
             draining: device.draining,
             replaced_by: device.replaced_by,
-            fault: broken.get(id).cloned(),
+            fault: broken.get(id).map(ToString::to_string),
         });
+        let judge = Judge { catalog: &catalog, reports: &reports, store_fault: store_fault.as_deref() };
         let leaving = leaving(&catalog);
-        let volumes =
-            catalog.volumes.iter().map(|(id, (v, _))| self.view((&catalog, &leaving), *id, v, &alive));
+        let volumes = catalog.volumes.iter().map(|(id, (volume, _))| view(&judge, &leaving, *id, volume));
         let cluster = catalog.cluster.as_ref().map_or(String::new(), |(cluster, _)| cluster.id.clone());
         Ok(StatusView {
             cluster,
@@ -204,7 +226,26 @@ impl Node {
             nodes: nodes.collect(),
             devices: devices.collect(),
             volumes: volumes.collect(),
+            store_fault: store_fault.clone(),
         })
+    }
+
+    /// What all nodes report, and the configuration as it is after that. If that cannot be read: as it was known, and why.
+    pub(super) async fn collect(&self) -> (Catalog, Reports, Option<String>) {
+        let mut fault = self.refresh().await.err().map(|why| why.to_string());
+        let begun = Instant::now();
+        loop {
+            let before = self.state().catalog.clone();
+            let reports = self.reports().await;
+            if fault.is_none() {
+                fault = self.refresh().await.err().map(|why| why.to_string());
+            }
+            let catalog = self.state().catalog.clone();
+            // What was reported amid a change of a record may be of either.
+            if before.records == catalog.records || begun.elapsed() > AGAIN {
+                return (catalog, reports, fault);
+            }
+        }
     }
 
     /// A volume.
@@ -220,162 +261,98 @@ impl Node {
         }
     }
 
-    fn view(
-        &self,
-        (catalog, leaving): (&Catalog, &BTreeMap<u64, To>),
-        id: u64,
-        volume: &Volume,
-        alive: &BTreeMap<u32, bool>,
-    ) -> VolumeView {
-        let record: Option<Record> =
-            catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
-        let name = |node: u32| catalog.nodes.get(&node).map(|(node, _)| node.name.clone());
-        let here = {
-            let state = self.state();
-            state.loops.iter().flat_map(|of| &of.volumes).find(|of| of.id.0 == id).cloned()
-        };
-        let home = |replica: &ReplicaId| catalog.replicas.get(&replica.0).map(|(replica, _)| replica.node);
-        // Who is greeted and does not answer is not coming back.
-        let lives = |replica: &ReplicaId| home(replica).is_some_and(|node| alive.get(&node) == Some(&true));
-        let returning = here.iter().flat_map(|here| here.returning.iter().copied());
-        let returning: BTreeMap<ReplicaId, u64> = returning.filter(|(replica, _)| lives(replica)).collect();
-        let in_sync = |id: u64| {
-            record.as_ref().is_some_and(|r| r.groups.iter().any(|g| g.in_sync.contains(&ReplicaId(id))))
-        };
-        let replicas: Vec<ReplicaView> = catalog
-            .replicas
-            .iter()
-            .filter(|(_, (replica, _))| replica.volume == id)
-            .map(|(replica_id, (replica, _))| ReplicaView {
-                id: *replica_id,
-                group: replica.group,
-                node: name(replica.node).unwrap_or("?".into()),
-                device: replica.device,
-                state: match (replica.state, &replica.unusable) {
-                    (ReplicaState::Wanted, _) => "being made",
-                    (ReplicaState::Dropping, _) => "being removed",
-                    (ReplicaState::Ready, Some(unusable)) => unusable.state(),
-                    (ReplicaState::Ready, None) if in_sync(*replica_id) => "in sync",
-                    (ReplicaState::Ready, None) if returning.contains_key(&ReplicaId(*replica_id)) => {
-                        "returning"
-                    }
-                    (ReplicaState::Ready, None) => "away",
-                }
-                .into(),
-                left_bytes: returning.get(&ReplicaId(*replica_id)).map(|blocks| blocks * BLOCK),
-                leaving: leaving.contains_key(replica_id),
-                note: replica
-                    .refused
-                    .clone()
-                    .filter(|_| replica.state == ReplicaState::Wanted || leaving.contains_key(replica_id))
-                    .or_else(|| {
-                        // Of one that leaves, a note says why it stays.
-                        (!leaving.contains_key(replica_id))
-                            .then(|| (record.as_ref(), *replica_id, replica, volume.attached.is_some()))
-                            .and_then(|of| note(catalog, of))
-                    }),
-            })
-            .collect();
-        let fewest = record.as_ref().and_then(|r| r.groups.iter().map(|group| group.in_sync.len()).min());
-        let in_sync = fewest.unwrap_or(0) as u32;
-        let owner_lives = record.as_ref().is_some_and(|r| alive.get(&r.owner.node.0) == Some(&true));
-        // Without a member that can be used in each group, nothing is served.
-        let usable = |id: &ReplicaId| {
-            catalog.replicas.get(&id.0).is_none_or(|(replica, _)| replica.unusable.is_none())
-        };
-        let usable = record.as_ref().is_some_and(|r| r.groups.iter().all(|g| g.in_sync.iter().any(usable)));
-        let active = record.as_ref().is_some_and(|r| r.state == RecordState::Active);
-        let served = active && owner_lives && usable;
-        let least = record.as_ref().map_or(volume.least, |record| record.least);
-        let writes_wait = served && volume.attached.is_some() && in_sync < least;
-        let health = match &record {
-            None => None,
-            Some(_) if volume.attached.is_some() && !served => Some(Health::Waiting),
-            Some(_) if writes_wait => Some(Health::Waiting),
-            Some(_) if in_sync >= volume.copies => Some(Health::Healthy),
-            Some(_) if !returning.is_empty() => Some(Health::Resyncing),
-            Some(_) => Some(Health::Degraded),
-        };
-        let note = match health {
-            None if volume.state == VolumeState::Creating => Some("its replicas are being made".into()),
-            Some(Health::Waiting) if writes_wait => Some(format!(
-                "writes wait: {in_sync} of {} copies in sync, policy asks for {least}; reads go on",
-                volume.copies
-            )),
-            Some(Health::Waiting) => Some(self.why(catalog, id, record.as_ref(), alive)),
-            _ => None,
-        };
-        VolumeView {
-            name: volume.name.clone(),
-            bytes: record.as_ref().map_or(volume.blocks, |record| record.blocks) * BLOCK,
-            copies: volume.copies,
-            least,
-            stripes: volume.stripes,
-            health,
-            in_sync,
-            attached: volume.attached.and_then(name),
-            owner: record.as_ref().filter(|_| volume.attached.is_some()).and_then(|r| name(r.owner.node.0)),
-            epoch: record.as_ref().map_or(0, |record| record.epoch.0),
-            replicas,
-            note,
-        }
-    }
-
-    /// Why a volume is not served.
-    fn why(
-        &self,
-        catalog: &Catalog,
-        id: u64,
-        record: Option<&Record>,
-        alive: &BTreeMap<u32, bool>,
-    ) -> String {
-        let name =
-            |node: u32| catalog.nodes.get(&node).map_or(format!("node {node}"), |(n, _)| n.name.clone());
-        for (index, group) in record.iter().flat_map(|r| r.groups.iter().enumerate()) {
-            let homes: Vec<u32> = group
-                .in_sync
-                .iter()
-                .filter_map(|replica| catalog.replicas.get(&replica.0))
-                .map(|(replica, _)| replica.node)
-                .collect();
-            let replicas = record.iter().flat_map(|_| catalog.replicas.iter());
-            let members = replicas.filter(|(id, _)| group.in_sync.contains(&ReplicaId(**id)));
-            let unusable: Vec<String> = members
-                .filter_map(|(id, (replica, _))| Some((id, replica.node, replica.unusable.as_ref()?)))
-                .map(|(id, node, why)| format!("replica {id} at {} is {}", name(node), why.state()))
-                .collect();
-            if unusable.len() == group.in_sync.len() {
-                return format!(
-                    "no copy that has every write of group {index} can be used ({}): 'loadline volume recover' says what \
-                     would be lost by going on with what is left",
-                    unusable.join(", ")
-                );
-            }
-            if !homes.iter().any(|node| alive.get(node) == Some(&true)) {
-                let homes: Vec<String> = homes.into_iter().map(name).collect();
-                return format!(
-                    "every write of group {index} is only on {}, which does not answer: start it again",
-                    homes.join(" and ")
-                );
-            }
-        }
-        let here = {
-            let state = self.state();
-            state.loops.iter().flat_map(|of| &of.volumes).find(|of| of.id.0 == id).map(|of| of.status)
-        };
-        match here {
-            Some(Status::Blocked) => {
-                "the configuration went back in time: 'loadline volume recover' decides what holds".into()
-            }
-            _ => "a node is taking it over".into(),
-        }
-    }
-
     pub(super) async fn why_not_served(&self, id: u64) -> String {
         let Ok(status) = self.status().await else { return "the configuration store does not answer".into() };
         let state = self.state();
         let name = state.catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
         let view = status.volumes.into_iter().find(|volume| Some(&volume.name) == name.as_ref());
         view.and_then(|view| view.note).unwrap_or("it is being taken over".into())
+    }
+}
+
+fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) -> VolumeView {
+    let catalog = judge.catalog;
+    let record: Option<Record> =
+        catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+    let name = |node: u32| catalog.nodes.get(&node).map(|(node, _)| node.name.clone());
+    let served = record.as_ref().and_then(|record| judge.serving(id, record));
+    let returning: BTreeMap<u64, u64> =
+        served.map(|(_, served)| served.returning.iter().copied().collect()).unwrap_or_default();
+    let in_sync = |id: u64| {
+        record.as_ref().is_some_and(|r| r.groups.iter().any(|g| g.in_sync.contains(&ReplicaId(id))))
+    };
+    let of_volume = catalog.replicas.iter().filter(|(_, (replica, _))| replica.volume == id);
+    let replicas: Vec<ReplicaView> = of_volume
+        .map(|(replica_id, (replica, _))| {
+            let reported = judge.replica(*replica_id);
+            // Of one that is being opened nothing is wrong.
+            let unused = reported.filter(|of| !matches!(of.state, Usable::Open | Usable::Opening));
+            let is_open = reported.is_some_and(|of| of.state == Usable::Open);
+            let unusable = replica.unusable.as_ref().filter(|_| !is_open);
+            let leaves = leaving.contains_key(replica_id);
+            // Of one that leaves, a note says why it stays.
+            let of = (record.as_ref(), *replica_id, replica, volume.attached.is_some());
+            let unusable_note = unusable.filter(|_| !leaves).and_then(|_| note(catalog, of));
+            ReplicaView {
+                id: *replica_id,
+                group: replica.group,
+                node: name(replica.node).unwrap_or("?".into()),
+                device: replica.device,
+                state: match (replica.state, unused) {
+                    (ReplicaState::Wanted, _) => match &replica.refused {
+                        Some(why) => format!("not used: {why}"),
+                        None => "being made".into(),
+                    },
+                    (ReplicaState::Dropping, _) => "being removed".into(),
+                    (ReplicaState::Ready, _) if unusable.is_some() => {
+                        unusable.map_or("not used", Unusable::state).into()
+                    }
+                    (ReplicaState::Ready, Some(of)) if of.state == Usable::Damaged => "damaged".into(),
+                    (ReplicaState::Ready, Some(of)) => {
+                        let why = of.why.clone().unwrap_or_else(|| "it is not known why".into());
+                        format!("not used: {why}")
+                    }
+                    (ReplicaState::Ready, None) if in_sync(*replica_id) => "in sync".into(),
+                    (ReplicaState::Ready, None)
+                        if reported.is_some() && returning.contains_key(replica_id) =>
+                    {
+                        "returning".into()
+                    }
+                    (ReplicaState::Ready, None) => "away".into(),
+                },
+                epoch: reported.and_then(|of| of.epoch),
+                left_bytes: returning.get(replica_id).map(|blocks| blocks * BLOCK),
+                leaving: leaves,
+                note: replica
+                    .refused
+                    .clone()
+                    .filter(|_| replica.state == ReplicaState::Wanted || leaves)
+                    .or(unusable_note)
+                    .or_else(|| unused.and_then(|of| of.why.clone())),
+            }
+        })
+        .collect();
+    let fewest = record.as_ref().and_then(|r| r.groups.iter().map(|group| group.in_sync.len()).min());
+    let (health, note) = match &record {
+        None if volume.state == VolumeState::Creating => (None, Some("its replicas are being made".into())),
+        None => (Some(Health::Unknown), Some("its record is missing or cannot be read".into())),
+        Some(record) => {
+            let (health, note) = judge.volume(id, volume, record);
+            (Some(health), note)
+        }
+    };
+    VolumeView {
+        name: volume.name.clone(),
+        bytes: record.as_ref().map_or(volume.blocks, |record| record.blocks) * BLOCK,
+        copies: volume.copies,
+        least: record.as_ref().map_or(volume.least, |record| record.least),
+        stripes: volume.stripes,
+        health,
+        in_sync: fewest.unwrap_or(0) as u32,
+        attached: volume.attached.and_then(name),
+        owner: record.as_ref().filter(|_| volume.attached.is_some()).and_then(|r| name(r.owner.node.0)),
+        epoch: record.as_ref().map_or(0, |record| record.epoch.0),
+        replicas,
+        note,
     }
 }

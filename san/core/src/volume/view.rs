@@ -1,0 +1,123 @@
+//! What a volume at one node reports of itself at this moment, for a status. Nothing here changes it.
+
+use std::collections::BTreeSet;
+
+use super::link::State;
+use super::{Role, Status, Volume};
+use crate::ids::{Epoch, NodeId, Owner, ReplicaId};
+use crate::layout::GroupIndex;
+use crate::lease::Moment;
+
+/// A volume at one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// What this node does with it.
+    pub status: Status,
+    /// Why nothing is done, if it is blocked.
+    pub blocked: Option<String>,
+    /// The epoch of the record that this node knows; 0 before it knows one.
+    pub epoch: Epoch,
+    /// The owner that this record names.
+    pub owner: Option<Owner>,
+    /// The highest epoch that a replica has reported to this node.
+    pub promised: Epoch,
+    /// Its groups. Empty unless this node owns the volume and serves it.
+    pub groups: Vec<GroupView>,
+    /// The replicas to which this node has a session, or asks for one.
+    pub members: Vec<MemberView>,
+}
+
+/// A group, as the owner that serves it sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupView {
+    /// Replicas in sync, without those that an undecided swap may remove.
+    pub in_sync: usize,
+    /// Replicas in sync that new writes need.
+    pub least: usize,
+    /// Reads are answered: all leases are held.
+    pub reads: bool,
+    /// No device of a replica that must have a write is full.
+    pub room: bool,
+}
+
+/// A replica, as an owner sees it, or a node that takes the volume over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberView {
+    /// Which.
+    pub replica: ReplicaId,
+    /// Its node.
+    pub node: NodeId,
+    /// Its group.
+    pub group: GroupIndex,
+    /// It must have every write. Otherwise it is returning.
+    pub required: bool,
+    /// How the session with it stands.
+    pub session: Session,
+}
+
+/// How the session with a replica stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Session {
+    /// It is open, and the replica answers.
+    Answers,
+    /// It is open, and the replica has not answered for as long as a lease lasts, or does not do what it was told.
+    Silent,
+    /// It was asked for, and there is no answer yet.
+    Asked,
+    /// The replica reports that it has failed or is damaged.
+    Failed,
+}
+
+impl<D: Clone> Volume<D> {
+    /// What this node reports of the volume at this moment.
+    pub fn view(&self, now: Moment) -> View {
+        let record = self.c.record();
+        let mut view = View {
+            status: self.status(),
+            blocked: self.c.blocked.as_ref().map(ToString::to_string),
+            epoch: self.c.epoch(),
+            owner: record.map(|record| record.owner),
+            promised: self.c.promised,
+            groups: Vec::new(),
+            members: Vec::new(),
+        };
+        match &self.role {
+            Role::Watch(_) => {}
+            Role::Takeover(takeover) => {
+                let reported: BTreeSet<ReplicaId> = takeover.reports.keys().copied().collect();
+                view.members.extend(takeover.links.iter().map(|link| MemberView {
+                    replica: link.replica,
+                    node: link.node,
+                    group: link.group,
+                    required: true,
+                    session: match link.state {
+                        State::Failed => Session::Failed,
+                        State::Open if reported.contains(&link.replica) => Session::Answers,
+                        _ => Session::Asked,
+                    },
+                }));
+            }
+            Role::Active(active) => {
+                let least = record.map_or(1, |record| record.least as usize);
+                for (index, group) in (0..).zip(&active.groups) {
+                    let index = GroupIndex(index);
+                    let (reads, room) = (active.may_read(index, now), active.has_room(index));
+                    view.groups.push(GroupView { in_sync: group.in_sync, least, reads, room });
+                }
+                view.members.extend(active.links.iter().map(|link| MemberView {
+                    replica: link.replica,
+                    node: link.node,
+                    group: link.group,
+                    required: !active.returning.contains_key(&link.replica),
+                    session: match link.state {
+                        State::Failed => Session::Failed,
+                        _ if active.answers(&self.c, now, link) => Session::Answers,
+                        State::Open => Session::Silent,
+                        State::Greeting | State::Sealing => Session::Asked,
+                    },
+                }));
+            }
+        }
+        view
+    }
+}

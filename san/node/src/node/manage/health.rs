@@ -1,0 +1,344 @@
+//! How well a volume is, by what its owner and the nodes of its replicas report. Only a function of that: it asks nothing.
+//!
+//! A volume that is attached is healthy only if the owner that its record names reports that it serves it, with as many members
+//! as it is to have copies, each of which answers, and the node of each member reports that the member is open, undamaged, and
+//! follows that owner. Otherwise the worst that is found counts; what is not known is not healthy.
+
+use std::collections::BTreeMap;
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::record::Record;
+
+use super::Health;
+use super::local::{
+    Doing, LocalReplica, LocalView, LocalVolume, OwnerView, Reports, SessionView, Silent, Usable,
+};
+use crate::config::catalog::{Catalog, Volume};
+
+/// What is known when a volume is judged.
+pub(super) struct Judge<'a> {
+    /// The configuration, as it was read after the reports had come.
+    pub(super) catalog: &'a Catalog,
+    pub(super) reports: &'a Reports,
+    /// Why the configuration could not be read, if so: the catalog may be older than the reports.
+    pub(super) store_fault: Option<&'a str>,
+}
+
+/// Why a replica is not used.
+pub(super) struct Fault {
+    /// Whether it is used is not known.
+    pub(super) unknown: bool,
+    pub(super) text: String,
+}
+
+/// The worst that was found, and all that a person should know.
+#[derive(Default)]
+struct Found {
+    worst: Option<Health>,
+    notes: Vec<String>,
+}
+
+impl Found {
+    fn add(&mut self, health: Health, note: String) {
+        self.worst = self.worst.max(Some(health));
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    fn end(self) -> (Health, Option<String>) {
+        let note = (!self.notes.is_empty()).then(|| self.notes.join("; "));
+        (self.worst.unwrap_or(Health::Healthy), note)
+    }
+}
+
+impl<'a> Judge<'a> {
+    pub(super) fn name(&self, node: u32) -> String {
+        self.catalog.nodes.get(&node).map_or(format!("node {node}"), |(node, _)| node.name.clone())
+    }
+
+    fn home(&self, replica: u64) -> Option<u32> {
+        self.catalog.replicas.get(&replica).map(|(replica, _)| replica.node)
+    }
+
+    /// What the node of a replica reports of it.
+    pub(super) fn replica(&self, id: u64) -> Option<&'a LocalReplica> {
+        self.reports.get(&self.home(id)?)?.as_ref().ok()?.replica(id)
+    }
+
+    /// Why a replica is not used; nothing if its node reports that it is open and undamaged.
+    pub(super) fn fault(&self, id: u64) -> Option<Fault> {
+        let unknown = |text: String| Some(Fault { unknown: true, text });
+        let Some(home) = self.home(id) else { return unknown("it is not in the configuration".into()) };
+        match self.reports.get(&home) {
+            None => unknown("its node is not in the configuration".into()),
+            Some(Err(Silent::Gone(why))) => Some(Fault { unknown: false, text: why.clone() }),
+            Some(Err(Silent::Mute(why))) => unknown(why.clone()),
+            Some(Ok(view)) => match view.replica(id) {
+                None => unknown("does not know of the copy yet".into()),
+                Some(LocalReplica { state: Usable::Open, .. }) => None,
+                Some(LocalReplica { state, why, .. }) => Some(Fault {
+                    unknown: *state == Usable::Opening,
+                    text: why.clone().unwrap_or_else(|| "the copy is not used".into()),
+                }),
+            },
+        }
+    }
+
+    /// A replica with its node, and why it is not used, if so.
+    fn describe(&self, id: u64) -> String {
+        let node = self.home(id).map_or("an unknown node".into(), |node| self.name(node));
+        match self.fault(id) {
+            Some(fault) => format!("{node} ({})", fault.text),
+            None => node,
+        }
+    }
+
+    /// The node that serves a volume, and what it reports of it.
+    pub(super) fn serving(&self, id: u64, record: &Record) -> Option<(u32, &'a LocalVolume)> {
+        let serves = |(node, report): (&u32, &'a Result<LocalView, Silent>)| {
+            let view = report.as_ref().ok()?;
+            let volume = view.volume(id).filter(|volume| volume.doing.serves())?;
+            let me = OwnerView { node: *node, incarnation: view.incarnation };
+            // Without the store, whoever has the highest epoch is believed.
+            let named = volume.owner == Some(me)
+                && (self.store_fault.is_some() || OwnerView::from(record.owner) == me);
+            named.then_some((*node, volume))
+        };
+        self.reports.iter().filter_map(serves).max_by_key(|(_, volume)| volume.epoch)
+    }
+
+    /// The highest epoch that each replica of a volume follows or has promised, as far as it is known; the highest first.
+    pub(super) fn promises(&self, record: &Record) -> Vec<(ReplicaId, Option<u64>)> {
+        let epoch = |replica: &ReplicaId| (*replica, self.replica(replica.0).and_then(|found| found.epoch));
+        let mut promises: Vec<_> = record.homes.keys().map(epoch).collect();
+        promises.sort_by_key(|(replica, epoch)| (std::cmp::Reverse(*epoch), *replica));
+        promises
+    }
+
+    /// Why a volume is blocked, if it is: a replica has promised an epoch above that of the record, or a node that does not
+    /// serve it reports so.
+    pub(super) fn blocked(&self, id: u64, record: &Record) -> Option<String> {
+        let serving = self.serving(id, record);
+        let highest = self.promises(record).first().and_then(|(_, epoch)| *epoch);
+        if let Some(highest) = highest.filter(|epoch| *epoch > record.epoch.0 && self.store_fault.is_none()) {
+            let served = serving.map_or(String::new(), |(node, _)| {
+                format!(" {} serves it until its record has to change.", self.name(node))
+            });
+            return Some(format!(
+                "the configuration store holds epoch {} of it, and a copy follows epoch {highest}: an older configuration was put \
+                 back.{served}",
+                record.epoch.0
+            ));
+        }
+        if serving.is_some() {
+            return None;
+        }
+        let reports = self.reports.iter().filter_map(|(node, report)| Some((node, report.as_ref().ok()?)));
+        let blocked = reports.filter_map(|(node, view)| Some((node, view.volume(id)?)));
+        let mut blocked = blocked.filter(|(_, volume)| volume.doing == Doing::Blocked);
+        let (node, volume) = blocked.next()?;
+        let why =
+            volume.blocked.clone().unwrap_or_else(|| "the configuration store went back in time".into());
+        Some(format!("{} reports: {why}.", self.name(*node)))
+    }
+
+    /// What a person can decide about a volume that is blocked.
+    fn choice(&self, volume: &Volume, record: &Record) -> String {
+        let known: Vec<String> = self
+            .promises(record)
+            .into_iter()
+            .map(|(replica, epoch)| {
+                let node = record.homes.get(&replica).map_or("?".into(), |node| self.name(node.0));
+                match epoch {
+                    Some(epoch) => format!("{node} follows epoch {epoch}"),
+                    None => format!("{} is not known", self.describe(replica.0)),
+                }
+            })
+            .collect();
+        format!(
+            "Put the newer configuration back, or decide which copy holds and overwrite the others: 'loadline volume recover {} \
+             --from NODE --force'. A copy that follows a lower epoch than others may lack writes, and so may one that was being \
+             copied to when its node stopped. Known: {}",
+            volume.name,
+            known.join(", ")
+        )
+    }
+
+    /// How well a volume is, and what people should know of it.
+    pub(super) fn volume(&self, id: u64, volume: &Volume, record: &Record) -> (Health, Option<String>) {
+        let mut found = Found::default();
+        if let Some(why) = self.blocked(id, record) {
+            found.add(Health::Blocked, format!("{why} {}", self.choice(volume, record)));
+            return found.end();
+        }
+        match self.serving(id, record) {
+            Some((node, served)) => self.served(node, served, volume, record, &mut found),
+            None if volume.attached.is_some() => {
+                found.add(Health::Waiting, self.waits_for(id, volume, record));
+            }
+            None => self.at_rest(volume, record, &mut found),
+        }
+        found.end()
+    }
+
+    /// A volume that is served by this node.
+    fn served(&self, owner: u32, served: &LocalVolume, volume: &Volume, record: &Record, found: &mut Found) {
+        let name = self.name(owner);
+        // While its owner has made the last change of the record, the record names what it needs.
+        let same = served.epoch == record.epoch.0;
+        let named = record.groups.iter().flat_map(|group| &group.in_sync).filter(|_| same);
+        let sessions: BTreeMap<u64, SessionView> =
+            named.map(|replica| (replica.0, SessionView::Asked)).collect();
+        let members = served.members.iter().filter(|member| member.required);
+        let sessions: BTreeMap<u64, SessionView> =
+            sessions.into_iter().chain(members.map(|member| (member.replica, member.session))).collect();
+        for (id, session) in sessions {
+            let copy = self.describe(id);
+            if let Some(fault) = self.fault(id) {
+                let health = if fault.unknown { Health::Unknown } else { Health::Degraded };
+                found.add(health, format!("it is not seen that the copy at {copy} is in use"));
+                continue;
+            }
+            match session {
+                SessionView::Answers => {}
+                SessionView::Silent => {
+                    found.add(Health::Degraded, format!("{name} gets no answer of the copy at {copy}"));
+                }
+                SessionView::Asked => {
+                    found.add(Health::Degraded, format!("{name} has no session with the copy at {copy}"));
+                }
+                SessionView::Failed => {
+                    found.add(Health::Degraded, format!("the copy at {copy} has failed or is damaged"));
+                }
+            }
+            if self.replica(id).is_some_and(|copy| copy.owner != served.owner) {
+                found.add(Health::Unknown, format!("the copy at {copy} does not follow {name}"));
+            }
+        }
+        for (index, group) in served.groups.iter().enumerate() {
+            if group.in_sync < volume.copies as usize {
+                let comes = |(replica, _): &&(u64, u64)| self.fault(*replica).is_none();
+                let returning = served.returning.iter().any(|replica| comes(&replica));
+                let health = if returning { Health::Resyncing } else { Health::Degraded };
+                found.worst = found.worst.max(Some(health));
+            }
+            if !group.reads {
+                let why = format!(
+                    "{name} may not answer reads of group {index}: it waits for leases of its copies"
+                );
+                found.add(Health::Waiting, why);
+            }
+            if group.in_sync < group.least {
+                let (has, needs) = (group.in_sync, group.least);
+                let why = format!(
+                    "writes of group {index} wait: it has {has} copies in sync, and {needs} are needed"
+                );
+                found.add(Health::Waiting, why);
+            }
+            if !group.room {
+                let note = format!(
+                    "a device with a copy of group {index} is full: writes that need room are refused"
+                );
+                found.notes.push(note);
+            }
+        }
+        if served.groups.len() < record.groups.len() {
+            found.add(Health::Unknown, format!("{name} does not report of all groups"));
+        }
+        if served.doing == Doing::Changing && !same {
+            found.notes.push(format!("{name} waits for the configuration store to change the record"));
+        }
+    }
+
+    /// A volume that nobody is to serve: its copies are to be open.
+    fn at_rest(&self, volume: &Volume, record: &Record, found: &mut Found) {
+        for (index, group) in record.groups.iter().enumerate() {
+            let mut usable = 0;
+            for replica in &group.in_sync {
+                match self.fault(replica.0) {
+                    None => usable += 1,
+                    Some(fault) => {
+                        let health = if fault.unknown { Health::Unknown } else { Health::Degraded };
+                        let copy = self.describe(replica.0);
+                        found.add(health, format!("it is not seen that the copy at {copy} is in use"));
+                    }
+                }
+            }
+            if usable < volume.copies {
+                found.worst = found.worst.max(Some(Health::Degraded));
+            }
+            if usable == 0 {
+                found.add(Health::Waiting, self.only_on(index, record));
+            }
+        }
+    }
+
+    /// Of a group none of whose members is used.
+    fn only_on(&self, index: usize, record: &Record) -> String {
+        let members = &record.groups[index].in_sync;
+        let members: Vec<String> = members.iter().map(|replica| self.describe(replica.0)).collect();
+        format!(
+            "every write of group {index} is only on {}: start {} again, or make {} usable",
+            members.join(" and "),
+            if members.len() == 1 { "it" } else { "one of them" },
+            if members.len() == 1 { "its device" } else { "its device there" },
+        )
+    }
+
+    /// What a volume that is not served waits for.
+    fn waits_for(&self, id: u64, volume: &Volume, record: &Record) -> String {
+        for (index, group) in record.groups.iter().enumerate() {
+            if group.in_sync.iter().all(|replica| self.fault(replica.0).is_some_and(|fault| !fault.unknown)) {
+                return self.only_on(index, record);
+            }
+        }
+        let open = self.reports.iter().filter_map(|(node, report)| {
+            let volume = report.as_ref().ok()?.volume(id)?;
+            Some((*node, volume))
+        });
+        let taking = open.filter(|(_, volume)| volume.doing != Doing::Watching);
+        if let Some((node, of)) = taking.max_by_key(|(_, volume)| volume.epoch) {
+            let asked = of.members.iter().filter(|member| member.session != SessionView::Answers);
+            let asked: Vec<String> = asked.map(|member| self.describe(member.replica)).collect();
+            let from = if asked.is_empty() { "its copies".into() } else { asked.join(" and ") };
+            let what = match of.doing {
+                Doing::Claiming | Doing::Activating => "the configuration store".into(),
+                Doing::Sealing => format!(
+                    "the answer of {from}; a copy answers when the lease that it last granted has ended"
+                ),
+                Doing::Equalizing => "its copies, which are made equal".into(),
+                Doing::Active | Doing::Changing | Doing::Watching | Doing::Blocked => {
+                    return format!(
+                        "{} serves it at epoch {}, and the record of epoch {} names another owner, in another life of its process or at \
+                         another node: {}",
+                        self.name(node),
+                        of.epoch,
+                        record.epoch.0,
+                        self.name(record.owner.node.0)
+                    );
+                }
+            };
+            return format!("{} takes it over, and waits for {what}", self.name(node));
+        }
+        let lease = volume.lease_ms as f64 / 1000.0;
+        let members: Vec<String> = record.members().map(|(replica, _)| self.describe(replica.0)).collect();
+        let members = members.join(" and ");
+        let last = self.name(record.owner.node.0);
+        match self.reports.get(&record.owner.node.0) {
+            Some(Err(why)) => format!(
+                "{last}, which owned it, {}: a node with a copy takes it over when no copy has granted a lease for {} s. Copies: \
+                 {members}",
+                why.why(),
+                2.0 * lease
+            ),
+            _ => format!(
+                "no node serves it yet: one with a copy takes it over when no copy has granted a lease for {} s. Copies: {members}",
+                2.0 * lease
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

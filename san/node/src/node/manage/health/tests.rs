@@ -1,0 +1,199 @@
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId};
+use loadline_san_core::layout::Layout;
+use loadline_san_core::record::{Group, State};
+
+use super::*;
+use crate::config::catalog::{Node, Replica, ReplicaState, VolumeState};
+use crate::node::manage::local::{LocalGroup, LocalMember};
+
+const VOLUME: u64 = 10;
+
+/// Three nodes, each with a copy (11 to 13) of a volume that node 1 owns at epoch 7, and what they report when all is well.
+struct Cluster {
+    catalog: Catalog,
+    volume: Volume,
+    record: Record,
+    reports: Reports,
+}
+
+fn cluster() -> Cluster {
+    let mut catalog = Catalog::default();
+    let address = "127.0.0.1:1".parse().unwrap();
+    let owner = Owner { node: NodeId(1), incarnation: Incarnation(5) };
+    let volume = Volume {
+        name: "disk".into(),
+        copies: 3,
+        least: 2,
+        stripes: 1,
+        unit_blocks: 64,
+        group_blocks: 64,
+        blocks: 64,
+        lease_ms: 600,
+        log_bytes: 32 << 20,
+        attached: Some(1),
+        state: VolumeState::Ready,
+    };
+    let mut record = Record {
+        epoch: Epoch(7),
+        made_by: ProposalId { by: owner, number: 1 },
+        owner,
+        state: State::Active,
+        attachment: 1,
+        fence: 0,
+        lease_ns: 600_000_000,
+        blocks: 64,
+        layout: Layout::new(1, 64, 64).unwrap(),
+        least: 2,
+        homes: BTreeMap::new(),
+        groups: vec![Group::default()],
+    };
+    let mut reports = Reports::new();
+    for node in 1..=3u32 {
+        let id = 10 + u64::from(node);
+        let name = format!("node-{node}");
+        let of = Node {
+            name: name.clone(),
+            api: address,
+            peer: address,
+            nbd: address,
+            incarnation: 5,
+            draining: false,
+        };
+        catalog.nodes.insert(node, (of, 1));
+        let replica = Replica {
+            volume: VOLUME,
+            group: 0,
+            blocks: 64,
+            node,
+            device: node,
+            log_bytes: 32 << 20,
+            key: 1,
+            state: ReplicaState::Ready,
+            refused: None,
+            instead_of: None,
+            leave_to: None,
+            unusable: None,
+        };
+        catalog.replicas.insert(id, (replica, 1));
+        record.homes.insert(ReplicaId(id), NodeId(node));
+        record.groups[0].in_sync.insert(ReplicaId(id));
+        let copy =
+            LocalReplica { id, state: Usable::Open, why: None, epoch: Some(7), owner: Some(owner.into()) };
+        let member = |replica| LocalMember { replica, required: true, session: SessionView::Answers };
+        let serves = node == 1;
+        let of = LocalVolume {
+            id: VOLUME,
+            doing: if serves { Doing::Active } else { Doing::Watching },
+            blocked: None,
+            epoch: 7,
+            owner: Some(owner.into()),
+            groups: serves
+                .then_some(LocalGroup { in_sync: 3, least: 2, reads: true, room: true })
+                .into_iter()
+                .collect(),
+            members: (11..=13).filter(|_| serves).map(member).collect(),
+            returning: Vec::new(),
+        };
+        let view = LocalView {
+            node: name,
+            incarnation: 5,
+            store_fault: None,
+            silent_loops: 0,
+            volumes: vec![of],
+            replicas: vec![copy],
+            devices: Vec::new(),
+        };
+        reports.insert(node, Ok(view));
+    }
+    Cluster { catalog, volume, record, reports }
+}
+
+impl Cluster {
+    fn node(&mut self, node: u32) -> &mut LocalView {
+        self.reports.get_mut(&node).unwrap().as_mut().unwrap()
+    }
+
+    fn judged(&self) -> (Health, String) {
+        let judge = Judge { catalog: &self.catalog, reports: &self.reports, store_fault: None };
+        let (health, note) = judge.volume(VOLUME, &self.volume, &self.record);
+        (health, note.unwrap_or_default())
+    }
+
+    fn must(&self, health: Health, part: &str) {
+        let (is, note) = self.judged();
+        assert!(is == health && note.contains(part), "{is:?}: {note}");
+    }
+}
+
+#[test]
+fn what_all_report_is_healthy_and_whatever_is_missing_is_not() {
+    cluster().must(Health::Healthy, "");
+    type Change = fn(&mut Cluster);
+    let cases: [(Change, Health, &str); 16] = [
+        (|c| c.node(1).incarnation = 6, Health::Waiting, "names another owner"),
+        (|c| c.node(1).volumes[0].doing = Doing::Watching, Health::Waiting, "no node serves it yet"),
+        (|c| c.node(1).volumes.clear(), Health::Waiting, "no node serves it yet"),
+        (|c| c.node(1).volumes[0].groups[0].reads = false, Health::Waiting, "leases"),
+        (|c| c.node(1).volumes[0].groups[0].in_sync = 1, Health::Waiting, "2 are needed"),
+        (|c| c.node(1).volumes[0].groups.clear(), Health::Unknown, "all groups"),
+        (|c| c.node(1).volumes[0].members[2].session = SessionView::Silent, Health::Degraded, "node-3"),
+        (|c| c.node(1).volumes[0].members.truncate(2), Health::Degraded, "no session"),
+        (|c| c.node(1).volumes[0].groups[0].in_sync = 2, Health::Degraded, ""),
+        (|c| c.node(3).replicas[0].state = Usable::Damaged, Health::Degraded, "node-3"),
+        (|c| c.node(3).replicas[0].state = Usable::Opening, Health::Unknown, "node-3"),
+        (|c| c.node(3).replicas.clear(), Health::Unknown, "node-3"),
+        (|c| c.node(3).replicas[0].owner = None, Health::Unknown, "does not follow node-1"),
+        (|c| c.node(3).replicas[0].epoch = Some(8), Health::Blocked, "recover disk --from NODE"),
+        (|c| _ = c.reports.insert(3, Err(Silent::Gone("x".into()))), Health::Degraded, "node-3 (x)"),
+        (|c| _ = c.reports.insert(3, Err(Silent::Mute("x".into()))), Health::Unknown, "node-3 (x)"),
+    ];
+    for (change, health, part) in cases {
+        let mut cluster = cluster();
+        change(&mut cluster);
+        cluster.must(health, part);
+    }
+}
+
+#[test]
+fn a_copy_that_comes_back_is_counted_only_if_its_node_uses_it() {
+    let mut cluster = cluster();
+    cluster.record.groups[0].in_sync.remove(&ReplicaId(13));
+    let of = &mut cluster.node(1).volumes[0];
+    (of.groups[0].in_sync, of.members[2].required, of.returning) = (2, false, vec![(13, 5)]);
+    cluster.must(Health::Resyncing, "");
+    cluster.node(3).replicas[0].state = Usable::NotOpened;
+    cluster.must(Health::Degraded, "");
+}
+
+#[test]
+fn what_is_waited_for_is_named() {
+    let mut cluster = cluster();
+    let gone = || Err(Silent::Gone("does not answer".into()));
+    cluster.reports.insert(1, gone());
+    cluster.must(Health::Waiting, "node-1, which owned it, does not answer");
+    let of = &mut cluster.node(2).volumes[0];
+    of.doing = Doing::Sealing;
+    let asked = LocalMember { replica: 13, required: true, session: SessionView::Asked };
+    of.members = vec![asked];
+    cluster.must(Health::Waiting, "node-2 takes it over, and waits for the answer of node-3;");
+    for node in [2, 3] {
+        cluster.reports.insert(node, gone());
+    }
+    cluster
+        .must(Health::Waiting, "every write of group 0 is only on node-1 (does not answer) and node-2 (does");
+    cluster.volume.attached = None;
+    cluster.must(Health::Waiting, "every write of group 0 is only on");
+}
+
+#[test]
+fn copies_of_a_volume_that_is_not_attached_are_to_be_in_use() {
+    let mut cluster = cluster();
+    cluster.volume.attached = None;
+    cluster.node(1).volumes[0].doing = Doing::Watching;
+    cluster.must(Health::Healthy, "");
+    cluster.node(2).replicas[0].state = Usable::Failed;
+    cluster.must(Health::Degraded, "node-2");
+    // The store holds less than one of them has promised.
+    cluster.node(1).replicas[0].epoch = Some(9);
+    cluster.must(Health::Blocked, "node-1 follows epoch 9, node-2 follows epoch 7, node-3 follows epoch 7");
+}

@@ -1,0 +1,388 @@
+//! What each node reports of itself at this moment, and how the node that is asked collects these reports.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use loadline_san_core::ids::Owner;
+use loadline_san_core::volume::Status;
+use loadline_san_core::volume::view::{self, Session};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use crate::config::catalog::ReplicaState;
+use crate::event_loop::order::{LoopState, Order, ReplicaState as LoopReplica, VolumeState as LoopVolume};
+use crate::node::Node;
+
+/// How long another node may take to report.
+const REPORTS: Duration = Duration::from_millis(1000);
+/// How long the threads of this node's data path may take.
+const LOOPS: Duration = Duration::from_millis(700);
+/// A longer report is not read.
+const LONGEST: u64 = 64 << 20;
+
+/// What a node reports of itself at this moment. It asks no other node, and not the configuration store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LocalView {
+    /// Its name.
+    pub node: String,
+    /// The life of its process: a larger number for each later one.
+    pub incarnation: u64,
+    /// Why it does not use the configuration store, if it does not.
+    pub store_fault: Option<String>,
+    /// Threads of its data path that did not report in time. What belongs to them is missing here.
+    pub silent_loops: usize,
+    /// Volumes that it owns, takes over or watches, by rising id.
+    pub volumes: Vec<LocalVolume>,
+    /// Its replicas, by rising id.
+    pub replicas: Vec<LocalReplica>,
+    /// Its devices.
+    pub devices: Vec<LocalDevice>,
+}
+
+/// An owner: a node, in one life of its process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OwnerView {
+    /// The id of the node.
+    pub node: u32,
+    /// The life of its process.
+    pub incarnation: u64,
+}
+
+impl From<Owner> for OwnerView {
+    fn from(owner: Owner) -> OwnerView {
+        OwnerView { node: owner.node.0, incarnation: owner.incarnation.0 }
+    }
+}
+
+/// What a node does with a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Doing {
+    /// It does not own it.
+    Watching,
+    /// It takes it over, and waits for the configuration store.
+    Claiming,
+    /// It takes it over, and waits until members have reported.
+    Sealing,
+    /// It takes it over, and makes the members equal.
+    Equalizing,
+    /// It takes it over, and waits for the configuration store a second time.
+    Activating,
+    /// It serves it.
+    Active,
+    /// It serves it, and a change of its record is undecided.
+    Changing,
+    /// The configuration store holds an older record than was promised. A person decides.
+    Blocked,
+}
+
+impl Doing {
+    /// It serves the volume.
+    pub(super) fn serves(self) -> bool {
+        matches!(self, Doing::Active | Doing::Changing)
+    }
+
+    fn of(status: Status) -> Doing {
+        match status {
+            Status::Watching => Doing::Watching,
+            Status::Claiming => Doing::Claiming,
+            Status::Sealing => Doing::Sealing,
+            Status::Equalizing => Doing::Equalizing,
+            Status::Activating => Doing::Activating,
+            Status::Active => Doing::Active,
+            Status::Changing => Doing::Changing,
+            Status::Blocked => Doing::Blocked,
+        }
+    }
+}
+
+/// A volume at a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LocalVolume {
+    /// Its id.
+    pub id: u64,
+    /// What the node does with it.
+    pub doing: Doing,
+    /// Why it is blocked, if it is.
+    pub blocked: Option<String>,
+    /// The epoch of the record that the node knows; 0 before it knows one.
+    pub epoch: u64,
+    /// The owner that this record names.
+    pub owner: Option<OwnerView>,
+    /// Its groups, if the node serves it.
+    pub groups: Vec<LocalGroup>,
+    /// The replicas to which the node has a session or asks for one.
+    pub members: Vec<LocalMember>,
+    /// Replicas that are coming back, with the blocks that are still to be copied.
+    pub returning: Vec<(u64, u64)>,
+}
+
+/// A group of a volume, as its owner sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LocalGroup {
+    /// Replicas in sync.
+    pub in_sync: usize,
+    /// Replicas in sync that new writes need.
+    pub least: usize,
+    /// Reads are answered: the leases of all members are held.
+    pub reads: bool,
+    /// No device of a member is full.
+    pub room: bool,
+}
+
+/// A replica, as the node that owns the volume or takes it over sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LocalMember {
+    /// Its id.
+    pub replica: u64,
+    /// It must have every write. Otherwise it is returning.
+    pub required: bool,
+    /// How the session with it stands.
+    pub session: SessionView,
+}
+
+/// How the session with a replica stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionView {
+    /// It is open, and the replica answers.
+    Answers,
+    /// It is open, and the replica does not answer, or does not do what it was told.
+    Silent,
+    /// It was asked for, and there is no answer yet.
+    Asked,
+    /// The replica reports that it has failed or is damaged.
+    Failed,
+}
+
+impl SessionView {
+    fn of(session: Session) -> SessionView {
+        match session {
+            Session::Answers => SessionView::Answers,
+            Session::Silent => SessionView::Silent,
+            Session::Asked => SessionView::Asked,
+            Session::Failed => SessionView::Failed,
+        }
+    }
+}
+
+/// A replica at its node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LocalReplica {
+    /// Its id.
+    pub id: u64,
+    /// Whether it is used.
+    pub state: Usable,
+    /// Why it is not, as far as that is known.
+    pub why: Option<String>,
+    /// The highest epoch that it follows or has promised.
+    pub epoch: Option<u64>,
+    /// The owner that it follows.
+    pub owner: Option<OwnerView>,
+}
+
+/// Whether a replica is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Usable {
+    /// It is open.
+    Open,
+    /// It is being opened.
+    Opening,
+    /// It is not open.
+    NotOpened,
+    /// It was found damaged.
+    Damaged,
+    /// Its device has failed.
+    Failed,
+}
+
+/// A device at its node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LocalDevice {
+    /// Its id.
+    pub id: u32,
+    /// Why it is not used, if it is not.
+    pub fault: Option<String>,
+}
+
+/// Why there is no report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Silent {
+    /// Its address refuses connections, or cannot be reached: no process of it serves.
+    Gone(String),
+    /// It takes connections and does not report, or what it reports is not understood.
+    Mute(String),
+}
+
+impl Silent {
+    /// What to write after the name of the node.
+    pub(super) fn why(&self) -> &str {
+        let (Silent::Gone(why) | Silent::Mute(why)) = self;
+        why
+    }
+}
+
+/// What each node reports, by its id.
+pub(super) type Reports = BTreeMap<u32, Result<LocalView, Silent>>;
+
+impl LocalView {
+    pub(super) fn volume(&self, id: u64) -> Option<&LocalVolume> {
+        let index = self.volumes.binary_search_by_key(&id, |volume| volume.id);
+        index.ok().map(|index| &self.volumes[index])
+    }
+
+    pub(super) fn replica(&self, id: u64) -> Option<&LocalReplica> {
+        let index = self.replicas.binary_search_by_key(&id, |replica| replica.id);
+        index.ok().map(|index| &self.replicas[index])
+    }
+}
+
+impl Node {
+    /// What this node reports of itself at this moment.
+    pub async fn local(&self) -> LocalView {
+        let loops = self.fresh_loops(LOOPS).await;
+        let silent_loops = loops.iter().filter(|of| of.is_none()).count();
+        let mut volumes: Vec<LocalVolume> =
+            loops.iter().flatten().flat_map(|of| &of.volumes).map(volume).collect();
+        volumes.sort_by_key(|volume| volume.id);
+        let open: BTreeMap<u64, &LoopReplica> =
+            loops.iter().flatten().flat_map(|of| &of.replicas).map(|of| (of.id.0, of)).collect();
+        let state = self.state();
+        let here = state.catalog.replicas.iter().filter(|(_, (replica, _))| replica.node == self.id());
+        let replicas = here.filter(|(_, (replica, _))| replica.state == ReplicaState::Ready);
+        let replicas = replicas.map(|(id, (replica, _))| {
+            if let Some(open) = open.get(id) {
+                return of_open(*id, open);
+            }
+            let silent = loops[(replica.volume % loops.len() as u64) as usize].is_none();
+            let (usable, why) = if let Some(fault) = state.broken.get(&replica.device) {
+                (Usable::NotOpened, format!("device {} is not used: {fault}", replica.device))
+            } else if let Some((_, why, _)) = state.unopened.get(id) {
+                (Usable::NotOpened, why.clone())
+            } else if silent {
+                (Usable::Opening, "its thread of the data path does not answer in time".into())
+            } else {
+                (Usable::Opening, "it is being opened".into())
+            };
+            LocalReplica { id: *id, state: usable, why: Some(why), epoch: None, owner: None }
+        });
+        let devices = state.catalog.devices.iter().filter(|(_, (device, _))| device.node == self.id());
+        let devices = devices.map(|(id, _)| LocalDevice { id: *id, fault: state.broken.get(id).cloned() });
+        LocalView {
+            node: self.name().into(),
+            incarnation: self.0.me.incarnation.0,
+            store_fault: state.store_fault(),
+            silent_loops,
+            volumes,
+            replicas: replicas.collect(),
+            devices: devices.collect(),
+        }
+    }
+
+    /// How each loop is at this moment; nothing of one that does not answer in time.
+    async fn fresh_loops(&self, limit: Duration) -> Vec<Option<LoopState>> {
+        let ask = |(number, orders): (u32, &crate::event_loop::Orders)| {
+            let (answer, answered) = oneshot::channel();
+            self.state().looking.entry(number).or_default().push(answer);
+            orders.give(Order::Look);
+            (number, answered)
+        };
+        let asked: Vec<_> = (0..).zip(&self.0.loops).map(ask).collect();
+        let until = tokio::time::Instant::now() + limit;
+        let mut loops = Vec::new();
+        for (number, answered) in asked {
+            let in_time = matches!(tokio::time::timeout_at(until, answered).await, Ok(Ok(())));
+            loops.push(in_time.then(|| self.state().loops[number as usize].clone()));
+        }
+        loops
+    }
+
+    /// Asks all nodes of the cluster at once what they report.
+    pub(super) async fn reports(&self) -> Reports {
+        let nodes = self.state().catalog.nodes.clone();
+        let mut asked = Vec::new();
+        for (id, (node, _)) in nodes {
+            let this = self.clone();
+            let report = async move {
+                if id == this.id() {
+                    return Ok(this.local().await);
+                }
+                match tokio::time::timeout(REPORTS, fetch(node.api)).await {
+                    Ok(report) => report,
+                    Err(_) => Err(Silent::Mute("does not answer in time".into())),
+                }
+            };
+            asked.push((id, tokio::spawn(report)));
+        }
+        let mut reports = Reports::new();
+        for (id, report) in asked {
+            let failed = |_| Err(Silent::Mute("could not be asked".into()));
+            reports.insert(id, report.await.unwrap_or_else(failed));
+        }
+        reports
+    }
+}
+
+/// The report of the node with this API.
+async fn fetch(api: SocketAddr) -> Result<LocalView, Silent> {
+    let gone = |_| Silent::Gone("does not answer".into());
+    let mute = |why: String| Silent::Mute(format!("answers what is not understood ({why})"));
+    let mut stream = TcpStream::connect(api).await.map_err(gone)?;
+    let request = format!("GET /v1/local HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.map_err(gone)?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer).await.map_err(gone)?;
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
+    let Some(end) = end else { return Err(mute("no HTTP".into())) };
+    let head = String::from_utf8_lossy(&answer[..end]);
+    if head.split(' ').nth(1) != Some("200") {
+        return Err(mute(head.lines().next().unwrap_or_default().into()));
+    }
+    serde_json::from_slice(&answer[end + 4..]).map_err(|why| mute(why.to_string()))
+}
+
+fn volume(of: &LoopVolume) -> LocalVolume {
+    let view::View { status, blocked, epoch, owner, groups, members, .. } = &of.view;
+    let group = |group: &view::GroupView| LocalGroup {
+        in_sync: group.in_sync,
+        least: group.least,
+        reads: group.reads,
+        room: group.room,
+    };
+    let member = |member: &view::MemberView| LocalMember {
+        replica: member.replica.0,
+        required: member.required,
+        session: SessionView::of(member.session),
+    };
+    LocalVolume {
+        id: of.id.0,
+        doing: Doing::of(*status),
+        blocked: blocked.clone(),
+        epoch: epoch.0,
+        owner: owner.map(OwnerView::from),
+        groups: groups.iter().map(group).collect(),
+        members: members.iter().map(member).collect(),
+        returning: of.returning.iter().map(|(replica, blocks)| (replica.0, *blocks)).collect(),
+    }
+}
+
+fn of_open(id: u64, open: &LoopReplica) -> LocalReplica {
+    let (state, why) = if open.failed || open.view.failed {
+        (Usable::Failed, Some("its device has failed".into()))
+    } else if open.view.damaged {
+        (Usable::Damaged, Some("it was found damaged when it was opened".into()))
+    } else if open.view.went_back {
+        let why = "its device holds an older state than it had: it was restored from a copy, or exchanged";
+        (Usable::Damaged, Some(why.into()))
+    } else {
+        (Usable::Open, None)
+    };
+    let follows = open.view.follows;
+    let (epoch, owner) = (Some(follows.epoch.0), Some(OwnerView::from(follows.owner)));
+    LocalReplica { id, state, why, epoch, owner }
+}

@@ -1,0 +1,194 @@
+//! The configuration store: an older one that is put back, and a file that is deleted or replaced under running nodes.
+
+mod nodes;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nodes::client::{self, Journal, Writers};
+use nodes::{Cluster, run};
+
+/// Writes so often, with two clients.
+fn write(cluster: &Cluster, writes: u64) -> Journal {
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(writes);
+    stop.store(true, Ordering::Relaxed);
+    writers.join()
+}
+
+/// A copy of the configuration as SQLite's own tool makes it.
+fn back_up(cluster: &Cluster, name: &str) {
+    let to = cluster.folder().join(name);
+    run(Command::new("sqlite3").arg(cluster.file()).arg(format!(".backup {}", to.display())));
+}
+
+/// Puts a copy in the place of the configuration. No node runs.
+fn put_back(cluster: &Cluster, name: &str) {
+    for end in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{end}", cluster.file()));
+    }
+    std::fs::copy(cluster.folder().join(name), cluster.file()).expect("there is room");
+}
+
+/// Waits until this command ends with this code and prints this.
+fn wait_for(cluster: &Cluster, args: &[&str], code: i32, text: &str, limit: Duration) -> String {
+    let begun = Instant::now();
+    loop {
+        let (ended, shown) = cluster.try_loadline(args);
+        if ended == code && shown.contains(text) {
+            return shown;
+        }
+        assert!(
+            begun.elapsed() < limit,
+            "{args:?} is to end with {code} and print {text:?}: {ended}: {shown}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn count(text: &str, part: &str) -> usize {
+    text.matches(part).count()
+}
+
+/// An older configuration names a copy as in sync that has missed writes since. No copy serves before a person has decided, and one
+/// command decides it.
+#[test]
+fn an_older_configuration_blocks_a_volume_until_a_person_decides() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "3"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    write(&cluster, 50);
+    back_up(&cluster, "older.db");
+    cluster.kill(3);
+    write(&cluster, 200);
+    cluster.start_node(3);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    // The third node misses the last writes for good.
+    cluster.kill(3);
+    let journal = write(&cluster, 200);
+    back_up(&cluster, "newer.db");
+    (1..=2).for_each(|node| cluster.kill(node));
+    put_back(&cluster, "older.db");
+    (1..=3).for_each(|node| cluster.start_node(node));
+
+    let limit = Duration::from_secs(15);
+    let begun = Instant::now();
+    loop {
+        let (code, shown) = cluster.try_loadline(&["san", "status"]);
+        assert!(code == 1 && !shown.contains("healthy"), "it is never well: {code}: {shown}");
+        if shown.contains("blocked") && shown.contains("--force") {
+            break;
+        }
+        assert!(begun.elapsed() < limit, "{shown}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let shown = cluster.wait_until("disk", "blocked", Duration::from_secs(1));
+    for node in ["node-1 follows epoch", "node-2 follows epoch", "node-3 follows epoch"] {
+        assert!(shown.contains(node), "{shown}");
+    }
+    // The data path has found it out too, and has logged it once.
+    while !(1..=3).all(|node| count(&cluster.log(node), "volume disk is blocked") == 1) {
+        assert!(begun.elapsed() < limit, "each node logs it");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    client::read_once(cluster.addresses()[0], "disk").expect_err("no copy serves");
+    let (_, shown) = cluster.try_loadline(&["san", "status", "--probe"]);
+    assert!(shown.contains("probe of disk: not read"), "{shown}");
+
+    // The newer one is found: the volume is served again without a decision.
+    (1..=3).for_each(|node| cluster.kill(node));
+    put_back(&cluster, "newer.db");
+    (1..=3).for_each(|node| cluster.start_node(node));
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    journal.check(&cluster.addresses(), "disk");
+    let journal = write(&cluster, 100);
+
+    // It is lost: a person decides.
+    (1..=3).for_each(|node| cluster.kill(node));
+    put_back(&cluster, "older.db");
+    (1..=3).for_each(|node| cluster.start_node(node));
+    cluster.wait_until("disk", "blocked", limit);
+    let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", "node-2"]);
+    assert!(code == 2 && text.contains("older configuration") && text.contains("say --force"), "{text}");
+    // The nodes have found it out too. (A decision may also come before that.)
+    let begun = Instant::now();
+    while !(1..=3).all(|node| count(&cluster.log(node), "volume disk is blocked") == 2) {
+        assert!(begun.elapsed() < limit, "each node logs it once more");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    cluster.loadline(&["volume", "recover", "disk", "--from", "node-2", "--force"]);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    journal.check(&cluster.addresses(), "disk");
+    wait_for(&cluster, &["san", "status", "--probe"], 0, "probe of disk: read through", limit);
+    // Each copy has it.
+    for alone in 1..=3 {
+        (1..=3).filter(|node| *node != alone).for_each(|node| cluster.kill(node));
+        journal.check(&cluster.addresses(), "disk");
+        (1..=3).filter(|node| *node != alone).for_each(|node| cluster.start_node(node));
+        cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    }
+}
+
+/// What is written into a file that was unlinked is lost when the last process closes it. It is noticed, and what needs no change
+/// of the configuration goes on.
+#[test]
+fn a_configuration_file_that_is_deleted_or_replaced_is_noticed() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(50);
+    let file = cluster.file();
+    let away = cluster.folder().join("away.db");
+    let kept = cluster.folder().join("kept.db");
+    std::fs::hard_link(&file, &kept).expect("it is there");
+    back_up(&cluster, "other.db");
+    let create = |name: &str| cluster.try_loadline(&["volume", "create", name, "--size", "16MiB"]);
+    let refused = |what: &str| {
+        let begun = Instant::now();
+        let (code, text) = create("one");
+        assert!(code == 1 && text.contains(what) && text.contains(&file), "{code}: {text}");
+        let other = "node node-2: the file of";
+        let shown = wait_for(&cluster, &["san", "status"], 1, other, Duration::from_secs(3));
+        assert!(shown.contains("node node-1: the file of") && shown.contains(what), "{shown}");
+        let (_, shown) = cluster.try_loadline(&["volume", "show", "disk"]);
+        assert!(shown.contains("state     healthy"), "it is served: {shown}");
+        for node in [1, 2] {
+            while count(&cluster.log(node), what) == 0 {
+                assert!(begun.elapsed() < Duration::from_secs(5), "node {node} logs it");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        // Long enough to be logged again.
+        writers.wait_for(200);
+        std::thread::sleep(Duration::from_secs(1));
+        for node in [1, 2] {
+            assert_eq!(count(&cluster.log(node), what), 1, "node {node} logs it once");
+        }
+        // A new client needs a change of the record.
+        client::read_once(cluster.addresses()[0], "disk").expect_err("it is not let in");
+    };
+    // It is moved away, and comes back: nothing was done in it meanwhile.
+    std::fs::rename(&file, &away).expect("it is there");
+    refused("was deleted or moved away");
+    std::fs::rename(&away, &file).expect("it is there");
+    wait_for(&cluster, &["san", "status"], 0, "healthy", Duration::from_secs(5));
+    let (code, text) = create("two");
+    assert_eq!(code, 0, "{text}");
+    let (code, text) = create("one");
+    assert_eq!(code, 0, "it was not made before: {text}");
+    // Another one is put over it.
+    assert!(Path::new(&file).exists());
+    std::fs::rename(cluster.folder().join("other.db"), &file).expect("it is there");
+    refused("was replaced by another file");
+    // The one that they had opened comes back.
+    std::fs::rename(&kept, &file).expect("it is there");
+    wait_for(&cluster, &["san", "status"], 0, "healthy", Duration::from_secs(5));
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+}
