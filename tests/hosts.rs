@@ -50,5 +50,6 @@ fn soak() {
 #[ignore = "./dev soak --hosts --stalls"]
 fn stalls() {
     assert!(hosts::possible(), "it needs root");
-    hosts::stalls::measure(number("LOADLINE_HOSTS_ROUNDS", 5));
+    let only = std::env::var("LOADLINE_HOSTS_ONLY").unwrap_or_default();
+    hosts::stalls::measure(number("LOADLINE_HOSTS_ROUNDS", 5), &only);
 }

@@ -101,10 +101,6 @@ impl Cluster {
         cluster
     }
 
-    pub(crate) fn hosts(&self) -> usize {
-        self.nodes.len()
-    }
-
     fn store(&self) -> PathBuf {
         self.folder.join("cluster.db")
     }

@@ -222,7 +222,7 @@ pub(crate) fn name(value: u64) -> String {
     match value {
         0 => "nothing".into(),
         TORN => "a mixture".into(),
-        value => format!("w{}.{}", (value >> 32) - 1, value & u64::from(u32::MAX)),
+        value => format!("w{}.{}", (value >> 32).saturating_sub(1), value & u64::from(u32::MAX)),
     }
 }
 

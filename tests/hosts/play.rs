@@ -107,10 +107,11 @@ impl Play {
 
     /// Makes a change, and notes it with what works since.
     fn change(&mut self, kind: &'static str, what: String, make: impl FnOnce(&mut Play)) {
+        let before = self.cluster.sample(&self.script.volumes);
         let begun = self.clock.now();
         make(self);
         let (done, world) = (self.clock.now(), self.world.clone());
-        self.moments.push(Moment { what, kind, begun, done, world, samples: None });
+        self.moments.push(Moment { what, kind, begun, done, world, before, samples: None });
     }
 
     /// Waits, while nodes that end by themselves are started again.
@@ -316,10 +317,11 @@ impl Play {
             self.fences.push(Fence { volume: 0, begun, done: self.clock.now() });
             return;
         }
-        let earlier = self.moments.iter().rev().find_map(|moment| moment.samples.as_ref());
-        let can = earlier
-            .and_then(|samples| service::expected(&self.world, &samples[0], volume.copies))
-            .is_some_and(|expected| self.world.runs[host] && expected.at.contains(&host));
+        let moment = self.moments.last().expect("it is the attachment");
+        let can = moment
+            .before
+            .as_ref()
+            .is_some_and(|before| service::can_attach(&self.world, &before[0], volume.copies, host));
         if can {
             self.find("attach", format!("{} at host {host}: exit code {}, {}", volume.name, said.0, said.1));
         }

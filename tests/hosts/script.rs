@@ -148,7 +148,7 @@ impl Random {
 
     /// Whether something happens that does so once in `of` times.
     pub(crate) fn one_in(&mut self, of: u64) -> bool {
-        self.next() % of == 0
+        self.next().is_multiple_of(of)
     }
 
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {

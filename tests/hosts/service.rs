@@ -85,6 +85,8 @@ pub(crate) struct Moment {
     pub(crate) done: Micros,
     /// What works since.
     pub(crate) world: World,
+    /// What the configuration said of each volume just before.
+    pub(crate) before: Option<Vec<Sample>>,
     /// What the configuration says of each volume, [`SERVES`] later; nothing if something else has changed before, or the store is
     /// away.
     pub(crate) samples: Option<Vec<Sample>>,
@@ -99,21 +101,27 @@ pub(crate) struct Expected {
     pub(crate) writes: bool,
 }
 
+/// In-sync copies that a node reaches, of the group that has the fewest.
+fn members(world: &World, sample: &Sample, host: usize) -> usize {
+    let counts = |member: &&usize| {
+        world.runs[**member] && !world.rolled_back.contains(member) && world.linked(host, **member)
+    };
+    sample.in_sync.iter().map(|group| group.iter().filter(counts).count()).min().unwrap_or(0)
+}
+
+/// Whether a volume can be attached at a host: its node is on a side that can serve it, and reaches a copy of each group.
+pub(crate) fn can_attach(world: &World, sample: &Sample, copies: usize, host: usize) -> bool {
+    let serves = expected(world, sample, copies)
+        .is_some_and(|expected| expected.writes && expected.at.contains(&host));
+    serves && world.runs[host] && members(world, sample, host) > 0
+}
+
 /// What must be served of a volume, if anything.
 pub(crate) fn expected(world: &World, sample: &Sample, copies: usize) -> Option<Expected> {
     if world.restored || (!world.store && !world.only_the_store()) {
         return None;
     }
-    // Members that each node reaches, of the group that has the fewest.
-    let members = |host: usize| {
-        let reached = |group: &BTreeSet<usize>| {
-            let counts = |member: &&usize| {
-                world.runs[**member] && !world.rolled_back.contains(member) && world.linked(host, **member)
-            };
-            group.iter().filter(counts).count()
-        };
-        sample.in_sync.iter().map(reached).min().unwrap_or(0)
-    };
+    let members = |host: usize| members(world, sample, host);
     let most = world.hosts().map(members).max().filter(|most| *most > 0)?;
     let cliques = world.hosts().all(|a| {
         world
@@ -168,24 +176,28 @@ pub(crate) fn judge(moments: &[Moment], volumes: &[Volume], ops: &[Op], end: Mic
     found
 }
 
-/// What must be served from a change on, by what the configuration said before and after it.
+/// What must be served from a change on: what had to be by what the configuration said just before it, and still has to be by what it
+/// says later. An owner that excludes the others in between does not become the one that is right.
 fn expectation(moments: &[Moment], index: usize, number: usize, volume: &Volume) -> Option<Expected> {
-    let sample = |moment: &Moment| moment.samples.as_ref().map(|samples| samples[number].clone());
-    let world = &moments[index].world;
+    let moment = &moments[index];
     // A store that went away in the middle of something else may be missed.
-    if !world.store && index > 0 && moments[index - 1].samples.is_none() {
+    if !moment.world.store && index > 0 && moments[index - 1].samples.is_none() {
         return None;
     }
-    let before = moments[..index].iter().rev().find_map(sample);
-    let after = moments[index..].iter().find_map(sample);
-    match (&before, &after) {
-        (_, Some(after)) if moments[index].samples.is_some() => expected(world, after, volume.copies),
+    let before = moments[..=index].iter().rev().find_map(|moment| moment.before.as_ref());
+    let later = |moment: &Moment| moment.samples.clone().or(moment.before.clone());
+    let after = moment.samples.clone().or_else(|| moments[index + 1..].iter().find_map(later));
+    let by = |samples: Option<&Vec<Sample>>| match samples {
+        Some(samples) => expected(&moment.world, &samples[number], volume.copies).map(Some),
+        None => Some(None),
+    };
+    match (by(before)?, by(after.as_ref())?) {
         (Some(before), Some(after)) => {
-            expected(world, before, volume.copies)?;
-            expected(world, after, volume.copies)
+            let both: BTreeSet<usize> = before.at.intersection(&after.at).copied().collect();
+            let at = if both.is_empty() { before.at } else { both };
+            Some(Expected { at, writes: before.writes && after.writes })
         }
-        (Some(one), None) | (None, Some(one)) => expected(world, one, volume.copies),
-        (None, None) => None,
+        (one, other) => one.or(other),
     }
 }
 
@@ -310,8 +322,8 @@ fn alone(
     }
 }
 
-/// How long no operation of a client on the hosts that must be served was answered after a change, if they were served before
-/// the next one.
+/// The longest time without an acknowledged write after a change, of clients on hosts that must be served, if they were served
+/// before the next change.
 pub(crate) fn stall(
     moments: &[Moment],
     index: usize,
@@ -320,19 +332,31 @@ pub(crate) fn stall(
     ops: &[Op],
     end: Micros,
 ) -> Option<Micros> {
-    let (moment, expected) = (&moments[index], expectation(moments, index, number, volume)?);
+    let at = expectation(moments, index, number, volume)?.at;
     let until = moments.get(index + 1).map_or(end, |next| next.begun);
-    let done = |op: &&Op| {
-        op.volume == number
-            && expected.at.contains(&op.host)
+    let ends = acknowledged(ops, number, |host| at.contains(&host), moments[index].begun, until);
+    let first = ends.first()?.saturating_sub(moments[index].begun);
+    Some(ends.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0).max(first))
+}
+
+/// When writes of clients on these hosts were acknowledged, in order, within a time.
+pub(crate) fn acknowledged(
+    ops: &[Op],
+    volume: usize,
+    at: impl Fn(usize) -> bool,
+    from: Micros,
+    until: Micros,
+) -> Vec<Micros> {
+    let is = |op: &&Op| {
+        op.volume == volume
+            && at(op.host)
             && matches!(op.action, Action::Write(_))
             && op.outcome == Outcome::Done
-            && (moment.begun..until).contains(&op.ended)
+            && (from..until).contains(&op.ended)
     };
-    let mut ends: Vec<Micros> = ops.iter().filter(done).map(|op| op.ended).collect();
+    let mut ends: Vec<Micros> = ops.iter().filter(is).map(|op| op.ended).collect();
     ends.sort_unstable();
-    let first = ends.first()?.saturating_sub(moment.begun);
-    Some(ends.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0).max(first))
+    ends
 }
 
 /// An operation for people.
