@@ -166,6 +166,18 @@ impl Cluster {
         }
     }
 
+    /// Stops a node's process, but not in the middle of using the store: that would take the store away from the others too.
+    pub(crate) fn freeze(&mut self, host: usize) {
+        let away = self.locked.is_some();
+        if !away {
+            self.lock_store();
+        }
+        self.signal(host, "STOP");
+        if !away {
+            self.unlock_store();
+        }
+    }
+
     /// Kills a node's process.
     pub(crate) fn kill(&mut self, host: usize) {
         let node = std::mem::take(&mut self.nodes[host]);

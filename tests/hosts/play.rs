@@ -261,7 +261,7 @@ impl Play {
                 }
             }
             Fault::Freeze(_) => self.change(kind, what, |play| {
-                play.cluster.signal(at[0], "STOP");
+                play.cluster.freeze(at[0]);
                 play.world.runs[at[0]] = false;
             }),
             Fault::Restore => self.restore(at[0]),

@@ -85,7 +85,11 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} scripts, {} operations", self.scripts, self.operations)?;
-        writeln!(f, "{:<12} {:>6}   longest stall of writes", "change", "times")?;
+        writeln!(
+            f,
+            "{:<12} {:>6}   longest stall of writes, of the clients that go on first",
+            "change", "times"
+        )?;
         for (kind, (count, longest)) in &self.faults {
             let longest = longest.map_or("-".into(), |longest| format!("{:.2} s", longest as f64 / 1e6));
             writeln!(f, "{kind:<12} {count:>6}   {longest}")?;
