@@ -68,7 +68,10 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Op {
     pub(crate) client: usize,
+    /// Where the client is.
     pub(crate) host: usize,
+    /// The host of the node that it is connected to.
+    pub(crate) node: usize,
     pub(crate) volume: usize,
     pub(crate) block: u64,
     pub(crate) action: Action,
@@ -87,6 +90,7 @@ pub(crate) type Log = Arc<Mutex<Vec<Op>>>;
 pub(crate) struct Connection {
     stream: TcpStream,
     cookie: u64,
+    node: usize,
     pub(crate) begun: Micros,
 }
 
@@ -99,11 +103,11 @@ pub(crate) enum Failed {
 }
 
 impl Connection {
-    /// Connects to the node of a host, from within its network.
-    pub(crate) fn open(host: usize, volume: &Volume, clock: Clock) -> io::Result<Connection> {
+    /// Connects to the node of a host, from the network that the calling thread is in.
+    pub(crate) fn open(node: usize, volume: &Volume, clock: Clock) -> io::Result<Connection> {
         let begun = clock.now();
-        let Nbd(stream) = Nbd::connect_within(netns::address(host), &volume.name, HANDSHAKE)?;
-        Ok(Connection { stream, cookie: 0, begun })
+        let Nbd(stream) = Nbd::connect_within(netns::address(node), &volume.name, HANDSHAKE)?;
+        Ok(Connection { stream, cookie: 0, node, begun })
     }
 
     fn send(&mut self, command: u16, block: u64, data: &[u8]) -> Result<(), Failed> {
@@ -185,6 +189,8 @@ enum Manner {
     Patient,
     /// It often leaves before the answer comes.
     Impatient,
+    /// It does too, and connects to any node but that of its own host.
+    Remote,
 }
 
 /// All clients of a script.
@@ -195,7 +201,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Starts a patient and an impatient client at each host, for each volume.
+    /// Starts a patient and an impatient client at each host, for each volume, and a remote one at the last host.
     pub(crate) fn start(
         network: &Arc<Network>,
         hosts: usize,
@@ -205,28 +211,28 @@ impl Clients {
     ) -> Clients {
         let (stop, log) = (Arc::new(AtomicBool::new(false)), Log::default());
         let mut threads = Vec::new();
-        for host in 0..hosts {
+        let local = (0..hosts).flat_map(|host| [(host, Manner::Patient), (host, Manner::Impatient)]);
+        for (host, manner) in local.chain([(hosts - 1, Manner::Remote)]) {
             for (number, volume) in volumes.iter().enumerate() {
-                for manner in [Manner::Patient, Manner::Impatient] {
-                    let id = threads.len();
-                    let mut client = Client {
-                        id,
-                        host,
-                        volume: volume.clone(),
-                        number,
-                        manner,
-                        random: Random::new(seed ^ (id as u64 + 1) << 32),
-                        writes: 0,
-                        clock,
-                        stop: stop.clone(),
-                        log: log.clone(),
-                    };
-                    let network = network.clone();
-                    threads.push(std::thread::spawn(move || {
-                        network.enter(host).expect("the namespace is there, and this is root");
-                        client.run();
-                    }));
-                }
+                let id = threads.len();
+                let mut client = Client {
+                    id,
+                    host,
+                    hosts,
+                    volume: volume.clone(),
+                    number,
+                    manner,
+                    random: Random::new(seed ^ ((id as u64 + 1) << 32)),
+                    writes: 0,
+                    clock,
+                    stop: stop.clone(),
+                    log: log.clone(),
+                };
+                let network = network.clone();
+                threads.push(std::thread::spawn(move || {
+                    network.enter(host).expect("the namespace is there, and this is root");
+                    client.run();
+                }));
             }
         }
         Clients { threads, stop, log }
@@ -250,6 +256,7 @@ impl Drop for Clients {
 struct Client {
     id: usize,
     host: usize,
+    hosts: usize,
     volume: Volume,
     number: usize,
     manner: Manner,
@@ -263,7 +270,11 @@ struct Client {
 impl Client {
     fn run(&mut self) {
         while !self.stop.load(Ordering::Relaxed) {
-            match Connection::open(self.host, &self.volume, self.clock) {
+            let node = match self.manner {
+                Manner::Remote => self.random.within(0, self.hosts as u64 - 2) as usize,
+                _ => self.host,
+            };
+            match Connection::open(node, &self.volume, self.clock) {
                 Ok(connection) => self.serve(connection),
                 Err(_) => std::thread::sleep(AGAIN),
             }
@@ -278,7 +289,7 @@ impl Client {
             }
             let block = self.random.within(0, BLOCKS - 1);
             let writes = self.random.one_in(2);
-            let impatient = self.manner == Manner::Impatient;
+            let impatient = self.manner != Manner::Patient;
             if impatient && writes && self.random.one_in(40) {
                 return self.leave_at_once(connection);
             }
@@ -305,9 +316,9 @@ impl Client {
                     Err(failed) => (Action::Read(0), Err(failed)),
                 }
             };
-            let (begun, answered) = (connection.begun, self.clock.now());
+            let (to, answered) = ((connection.node, connection.begun), self.clock.now());
             match result {
-                Ok(()) => self.note(begun, block, action, invoked, answered, Outcome::Done),
+                Ok(()) => self.note(to, block, action, invoked, answered, Outcome::Done),
                 Err(failed) => {
                     drop(connection);
                     let outcome = match failed {
@@ -315,7 +326,7 @@ impl Client {
                         Failed::Lost => Outcome::Lost,
                         Failed::Late => Outcome::Left,
                     };
-                    return self.note(begun, block, action, invoked, self.clock.now(), outcome);
+                    return self.note(to, block, action, invoked, self.clock.now(), outcome);
                 }
             }
             std::thread::sleep(Duration::from_micros(self.random.within(2_000, 10_000)));
@@ -331,11 +342,11 @@ impl Client {
         for (block, value) in &writes {
             let _ = connection.send(command::WRITE, place(&self.volume, *block), &content(*block, *value));
         }
-        let begun = connection.begun;
+        let to = (connection.node, connection.begun);
         drop(connection);
         let closed = self.clock.now();
         for (block, value) in writes {
-            self.note(begun, block, Action::Write(value), invoked, closed, Outcome::Left);
+            self.note(to, block, Action::Write(value), invoked, closed, Outcome::Left);
         }
     }
 
@@ -347,7 +358,7 @@ impl Client {
 
     fn note(
         &self,
-        connected: Micros,
+        (node, connected): (usize, Micros),
         block: u64,
         action: Action,
         invoked: Micros,
@@ -355,7 +366,7 @@ impl Client {
         outcome: Outcome,
     ) {
         let (client, host, volume) = (self.id, self.host, self.number);
-        let op = Op { client, host, volume, block, action, connected, invoked, ended, outcome };
+        let op = Op { client, host, node, volume, block, action, connected, invoked, ended, outcome };
         self.log.lock().expect("no client panics with it").push(op);
     }
 }

@@ -7,7 +7,9 @@
 //! lies within a forward zone (Gibbons and Korach, *Testing shared memories*, 1997).
 //!
 //! A write that has no answer may be carried out, or never be. It ends [`GRACE`] after its client closed the connection, or with the
-//! next attachment of the volume that began after the client had connected: it must not be carried out later.
+//! next attachment of the volume that began after the client had connected: it must not be carried out later. Of a client that was
+//! connected to the node of another host only the attachment is asked for: its own host may hold what it sent for any time, and
+//! nothing shows the node that the client has gone.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +107,8 @@ fn until(op: &Op, fences: &[Fence]) -> Micros {
     }
     let after = |fence: &&Fence| fence.volume == op.volume && fence.begun > op.connected;
     let fenced = fences.iter().filter(after).map(|fence| fence.done.max(op.invoked)).min();
-    fenced.unwrap_or(Micros::MAX).min(op.ended + GRACE)
+    let grace = if op.node == op.host { op.ended + GRACE } else { Micros::MAX };
+    fenced.unwrap_or(Micros::MAX).min(grace)
 }
 
 fn block(ops: &[Op], fences: &[Fence]) -> Option<Violation> {
@@ -213,6 +216,7 @@ fn said(zone: &Zone) -> String {
     let end = if zone.acknowledged { "acknowledged" } else { "without an answer, its time over" };
     match zone.value {
         0 => "from the beginning".into(),
+        _ if zone.until == Micros::MAX => format!("written at {}, without an answer", seconds(zone.invoked)),
         _ => format!("written at {}, {end} at {}", seconds(zone.invoked), seconds(zone.until)),
     }
 }
@@ -238,7 +242,7 @@ mod tests {
     const S: Micros = 1_000_000;
 
     fn op(action: Action, invoked: Micros, ended: Micros, outcome: Outcome) -> Op {
-        Op { client: 0, host: 0, volume: 0, block: 3, action, connected: 0, invoked, ended, outcome }
+        Op { client: 0, host: 0, node: 0, volume: 0, block: 3, action, connected: 0, invoked, ended, outcome }
     }
 
     fn write(value: u64, invoked: Micros, ended: Micros) -> Op {
@@ -318,6 +322,17 @@ mod tests {
         // Something older is read when its time is over, and then it.
         let ops = [write(1, 1, 2), unknown(2, 3, S), read(1, 4 * S, 4 * S + 1), read(2, 6 * S, 6 * S + 1)];
         assert_eq!(found(&ops), Some(Wrong::Ghost));
+    }
+
+    #[test]
+    fn what_a_remote_client_sent_may_come_late_until_the_next_attachment() {
+        let remote = Op { node: 1, ..unknown(1, 1, S) };
+        let ops = [remote, write(2, 4 * S, 4 * S + 9), read(2, 5 * S, 5 * S + 1), read(1, 6 * S, 6 * S + 1)];
+        assert_eq!(found(&ops), None);
+        let fence = Fence { volume: 0, begun: 2 * S, done: 3 * S };
+        assert_eq!(found_with(&ops, &[fence]), Some(Wrong::Ghost));
+        // It may come once.
+        assert_eq!(found(&[&ops[..], &[read(2, 7 * S, 7 * S + 1)]].concat()), Some(Wrong::Back));
     }
 
     #[test]

@@ -488,6 +488,7 @@ fn read_blocks(host: usize, number: usize, volume: &Volume, clock: Clock) -> Vec
                 ops.push(Op {
                     client,
                     host,
+                    node: host,
                     volume: number,
                     block,
                     action,

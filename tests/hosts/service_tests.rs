@@ -60,7 +60,7 @@ fn the_side_with_most_copies_must_serve() {
 }
 
 fn op(host: usize, action: Action, invoked: Micros, ended: Micros, outcome: Outcome) -> Op {
-    Op { client: host, host, volume: 0, block: 0, action, connected: 0, invoked, ended, outcome }
+    Op { client: host, host, node: host, volume: 0, block: 0, action, connected: 0, invoked, ended, outcome }
 }
 
 /// A read and a write on a host, answered at once.
