@@ -1,6 +1,7 @@
 //! Clients: threads that write, read, close in the middle and connect again, each at the node of its own host; and the log of all
 //! that they did, on one clock.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,9 +95,12 @@ pub(crate) struct Connection {
     pub(crate) begun: Micros,
 }
 
+/// Requests without an answer, by their cookies: the block of each, and what is done with it.
+type Open = BTreeMap<u64, (u64, Action)>;
+
 /// Why there is no answer.
-pub(crate) enum Failed {
-    Error(u32),
+enum Failed {
+    /// The node closed the connection.
     Lost,
     /// The time is over.
     Late,
@@ -110,11 +114,21 @@ impl Connection {
         Ok(Connection { stream, cookie: 0, node, begun })
     }
 
-    fn send(&mut self, command: u16, block: u64, data: &[u8]) -> Result<(), Failed> {
-        self.cookie += 1;
-        let offset = block * BLOCK as u64;
-        let request = Request { flags: 0, command, cookie: self.cookie, offset, length: BLOCK as u32 };
-        self.stream.write_all(&[&request.encode(), data].concat()).map_err(|_| Failed::Lost)
+    /// Sends requests, each for a block at its place. They are open then, under their cookies.
+    fn send(&mut self, volume: &Volume, asked: &[(u64, Action)], open: &mut Open) -> Result<(), Failed> {
+        let mut bytes = Vec::new();
+        for (block, action) in asked {
+            self.cookie += 1;
+            let (command, data) = match action {
+                Action::Write(value) => (command::WRITE, Some(content(*block, *value))),
+                Action::Read(_) => (command::READ, None),
+            };
+            let (cookie, offset) = (self.cookie, place(volume, *block) * BLOCK as u64);
+            bytes.extend(Request { flags: 0, command, cookie, offset, length: BLOCK as u32 }.encode());
+            bytes.extend(data.iter().flatten());
+            open.insert(cookie, (*block, *action));
+        }
+        self.stream.write_all(&bytes).map_err(|_| Failed::Lost)
     }
 
     /// Reads all of it, if that comes while `goes_on`.
@@ -136,32 +150,42 @@ impl Connection {
         Ok(())
     }
 
-    fn answer(&mut self, into: &mut [u8], goes_on: &dyn Fn() -> bool) -> Result<(), Failed> {
+    /// Receives the answer to a request that is open, and closes that.
+    fn answer(
+        &mut self,
+        open: &mut Open,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(u64, Action, Outcome), Failed> {
         let mut head = [0; 16];
         self.receive(&mut head, goes_on)?;
-        assert_eq!(get_u64(&head, 8), self.cookie, "the node answers what was asked");
-        match get_u32(&head, 4) {
-            0 => self.receive(into, goes_on),
-            error => Err(Failed::Error(error)),
+        let cookie = get_u64(&head, 8);
+        let (block, mut action) = *open.get(&cookie).expect("the node answers what was asked");
+        let outcome = match get_u32(&head, 4) {
+            0 => Outcome::Done,
+            error => Outcome::Error(error),
+        };
+        if let (Action::Read(read), Outcome::Done) = (&mut action, outcome) {
+            let mut bytes = [0; BLOCK];
+            self.receive(&mut bytes, goes_on)?;
+            *read = value(block, &bytes);
         }
+        open.remove(&cookie);
+        Ok((block, action, outcome))
     }
 
-    fn write(&mut self, at: u64, block: u64, value: u64, goes_on: &dyn Fn() -> bool) -> Result<(), Failed> {
-        self.send(command::WRITE, at, &content(block, value))?;
-        self.answer(&mut [], goes_on)
-    }
-
-    /// The value of a block.
-    pub(crate) fn read(&mut self, at: u64, block: u64, goes_on: &dyn Fn() -> bool) -> Result<u64, Failed> {
-        let mut bytes = [0; BLOCK];
-        self.send(command::READ, at, &[])?;
-        self.answer(&mut bytes, goes_on)?;
-        Ok(value(block, &bytes))
+    /// The value of a block, if it is read without an error.
+    pub(crate) fn read(&mut self, volume: &Volume, block: u64, goes_on: &dyn Fn() -> bool) -> Option<u64> {
+        let mut open = Open::new();
+        self.send(volume, &[(block, Action::Read(0))], &mut open).ok()?;
+        match self.answer(&mut open, goes_on) {
+            Ok((_, Action::Read(value), Outcome::Done)) => Some(value),
+            _ => None,
+        }
     }
 }
 
 /// Where a block of the clients is on a volume: they are spread over all of it.
-pub(crate) fn place(volume: &Volume, block: u64) -> u64 {
+fn place(volume: &Volume, block: u64) -> u64 {
     block * ((volume.mib as u64 * 256 - 1) / BLOCKS) + block % 3
 }
 
@@ -287,67 +311,71 @@ impl Client {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            let block = self.random.within(0, BLOCKS - 1);
             let writes = self.random.one_in(2);
             let impatient = self.manner != Manner::Patient;
-            if impatient && writes && self.random.one_in(40) {
-                return self.leave_at_once(connection);
-            }
-            // Up to three seconds: so some leave while a link is cut, and some just after.
-            let patience = impatient.then(|| self.random.within(10, 3_000) * 1_000);
-            let invoked = self.clock.now();
-            // A client that is to stop leaves too.
-            let (clock, stop) = (self.clock, self.stop.clone());
-            let goes_on = || {
-                !stop.load(Ordering::Relaxed)
-                    && patience.is_none_or(|patience| clock.now() < invoked + patience)
+            // Several of those that leave may be on their way when they do.
+            let requests = if impatient && writes { self.random.within(1, 4) } else { 1 };
+            let action = |client: &mut Client| match writes {
+                true => Action::Write(client.value()),
+                false => Action::Read(0),
             };
-            let wait = patience.map_or(POLL, |patience| Duration::from_micros(patience).min(POLL));
-            if connection.stream.set_read_timeout(Some(wait)).is_err() {
-                return;
-            }
-            let at = place(&self.volume, block);
-            let (action, result) = if writes {
-                let value = self.value();
-                (Action::Write(value), connection.write(at, block, value, &goes_on))
-            } else {
-                match connection.read(at, block, &goes_on) {
-                    Ok(value) => (Action::Read(value), Ok(())),
-                    Err(failed) => (Action::Read(0), Err(failed)),
-                }
+            let asked: Vec<(u64, Action)> =
+                (0..requests).map(|_| (self.random.within(0, BLOCKS - 1), action(self))).collect();
+            // Up to three seconds: so some leave while a link is cut, and some just after. Some leave before any answer can come.
+            let patience = match (impatient, writes && self.random.one_in(40)) {
+                (true, true) => Some(0),
+                (true, false) => Some(self.random.within(10, 3_000) * 1_000),
+                (false, _) => None,
             };
-            let (to, answered) = ((connection.node, connection.begun), self.clock.now());
-            match result {
-                Ok(()) => self.note(to, block, action, invoked, answered, Outcome::Done),
-                Err(failed) => {
-                    drop(connection);
-                    let outcome = match failed {
-                        Failed::Error(error) => Outcome::Error(error),
-                        Failed::Lost => Outcome::Lost,
-                        Failed::Late => Outcome::Left,
-                    };
-                    return self.note(to, block, action, invoked, self.clock.now(), outcome);
-                }
+            match self.exchange(connection, &asked, patience) {
+                Some(goes_on) => connection = goes_on,
+                None => return,
             }
             std::thread::sleep(Duration::from_micros(self.random.within(2_000, 10_000)));
         }
     }
 
-    /// Sends writes and closes, before any of them can be answered.
-    fn leave_at_once(&mut self, mut connection: Connection) {
+    /// Sends requests, waits for their answers for so long, or without end, and takes down how each ended. The connection, if it goes
+    /// on.
+    fn exchange(
+        &mut self,
+        mut connection: Connection,
+        asked: &[(u64, Action)],
+        patience: Option<Micros>,
+    ) -> Option<Connection> {
         let invoked = self.clock.now();
-        let writes: Vec<(u64, u64)> = (0..self.random.within(1, 4))
-            .map(|_| (self.random.within(0, BLOCKS - 1), self.value()))
-            .collect();
-        for (block, value) in &writes {
-            let _ = connection.send(command::WRITE, place(&self.volume, *block), &content(*block, *value));
+        // A client that is to stop leaves too.
+        let goes_on = || {
+            !self.stop.load(Ordering::Relaxed)
+                && patience.is_none_or(|patience| self.clock.now() < invoked + patience)
+        };
+        let wait = patience.map_or(POLL, |patience| Duration::from_micros(patience.max(1)).min(POLL));
+        connection.stream.set_read_timeout(Some(wait)).ok()?;
+        let (mut open, to) = (Open::new(), (connection.node, connection.begun));
+        let mut result = connection.send(&self.volume, asked, &mut open);
+        if patience == Some(0) {
+            result = Err(Failed::Late);
         }
-        let to = (connection.node, connection.begun);
+        while result.is_ok() && !open.is_empty() {
+            result = match connection.answer(&mut open, &goes_on) {
+                Ok((block, action, outcome)) => {
+                    self.note(to, block, action, invoked, self.clock.now(), outcome);
+                    if outcome == Outcome::Done { Ok(()) } else { Err(Failed::Late) }
+                }
+                Err(failed) => Err(failed),
+            };
+        }
+        let outcome = match result {
+            Ok(()) => return Some(connection),
+            Err(Failed::Lost) => Outcome::Lost,
+            Err(Failed::Late) => Outcome::Left,
+        };
         drop(connection);
         let closed = self.clock.now();
-        for (block, value) in writes {
-            self.note(to, block, Action::Write(value), invoked, closed, Outcome::Left);
+        for (block, action) in open.into_values() {
+            self.note(to, block, action, invoked, closed, outcome);
         }
+        None
     }
 
     /// A value that no other write has.

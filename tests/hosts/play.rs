@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::clients::{Action, BLOCKS, Clients, Clock, Connection, Micros, Op, Outcome, place};
+use super::clients::{Action, BLOCKS, Clients, Clock, Connection, Micros, Op, Outcome};
 use super::cluster::{Cluster, name};
 use super::judge::{self, Fence, GRACE};
 use super::netns::Passage;
@@ -481,8 +481,8 @@ fn read_blocks(host: usize, number: usize, volume: &Volume, clock: Clock) -> Vec
             continue;
         };
         let (invoked, connected) = (clock.now(), open.begun);
-        match open.read(place(volume, block), block, &|| begun.elapsed() < FINAL_READ) {
-            Ok(value) => {
+        match open.read(volume, block, &|| begun.elapsed() < FINAL_READ) {
+            Some(value) => {
                 let (action, ended, client) = (Action::Read(value), clock.now(), 1000 + host);
                 let outcome = Outcome::Done;
                 ops.push(Op {
@@ -499,7 +499,7 @@ fn read_blocks(host: usize, number: usize, volume: &Volume, clock: Clock) -> Vec
                 });
                 (block, begun) = (block + 1, Instant::now());
             }
-            Err(_) => connection = None,
+            None => connection = None,
         }
     }
     ops
