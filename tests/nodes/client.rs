@@ -18,14 +18,19 @@ const OWN: u64 = 256;
 static RUNS: AtomicU64 = AtomicU64::new(1);
 
 /// A connection that has chosen a volume.
-pub(crate) struct Nbd(TcpStream);
+pub(crate) struct Nbd(pub(crate) TcpStream);
 
 impl Nbd {
     pub(crate) fn connect(address: Ipv4Addr, volume: &str) -> io::Result<Nbd> {
+        Nbd::connect_within(address, volume, Duration::from_secs(4))
+    }
+
+    /// The same; each answer of the handshake may take so long.
+    pub(crate) fn connect_within(address: Ipv4Addr, volume: &str, limit: Duration) -> io::Result<Nbd> {
         let address = SocketAddr::from((address, 10809));
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(4)))?;
+        stream.set_read_timeout(Some(limit))?;
         let mut hello = [0; 18];
         stream.read_exact(&mut hello)?;
         let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);

@@ -1,0 +1,55 @@
+//! Seeded fault scripts on real nodes, each on a host of its own (a network namespace), under clients whose reads a model judges. It
+//! needs root and `ip`.
+
+#[path = "hosts/mod.rs"]
+mod hosts;
+mod nodes;
+
+use std::process::Command;
+
+/// Every kind of fault once: twelve seeds in a row have them all.
+#[test]
+fn a_dozen_fault_scripts_break_no_promise() {
+    assert!(!hosts::possible() || hosts::run(0, 12, 2), "what is wrong is printed above");
+}
+
+/// Namespaces and folders of a run that was killed are removed by the next one.
+#[test]
+fn what_a_killed_run_left_is_removed() {
+    if !hosts::possible() {
+        return;
+    }
+    // A process that has ended: its number is not used again so soon.
+    let mut child = Command::new("true").spawn().expect("it is part of coreutils");
+    let name = format!("loadline-hosts-{}-0-0", child.id());
+    child.wait().expect("it is ours");
+    let made = Command::new("ip").args(["netns", "add", &name]).status().expect("ip is there");
+    assert!(made.success());
+    hosts::netns::remove_leftovers();
+    assert!(!std::path::Path::new("/run/netns").join(name).exists());
+}
+
+fn number(name: &str, without: u64) -> u64 {
+    std::env::var(name).map_or(without, |text| text.parse().expect("./dev soak gives a number"))
+}
+
+/// What `./dev soak --hosts` runs.
+#[test]
+#[ignore = "./dev soak --hosts"]
+fn soak() {
+    assert!(hosts::possible(), "it needs root");
+    let (seed, scripts) = (number("LOADLINE_HOSTS_SEED", 0), number("LOADLINE_HOSTS_SCRIPTS", 12));
+    assert!(
+        hosts::run(seed, scripts, number("LOADLINE_HOSTS_AT_A_TIME", 1)),
+        "what is wrong is printed above"
+    );
+}
+
+/// What `./dev soak --hosts --stalls` runs.
+#[test]
+#[ignore = "./dev soak --hosts --stalls"]
+fn stalls() {
+    assert!(hosts::possible(), "it needs root");
+    let only = std::env::var("LOADLINE_HOSTS_ONLY").unwrap_or_default();
+    hosts::stalls::measure(number("LOADLINE_HOSTS_ROUNDS", 5), &only);
+}

@@ -1,0 +1,70 @@
+//! Fault scripts on real nodes, each in a network namespace as its host.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | `netns` | hosts and their links |
+//! | `cluster` | nodes, the store and devices on them |
+//! | `script` | what happens when, from a seed |
+//! | `clients` | what clients do, and the log of it |
+//! | `play` | a script, played |
+//! | `judge` | whether what was read is legal |
+//! | `service` | whether what can be served is served |
+//! | `tell` | what people read of it |
+//! | `stalls` | how long each kind of fault stops clients |
+
+mod clients;
+mod cluster;
+mod judge;
+pub(crate) mod netns;
+mod play;
+mod script;
+mod service;
+mod service_tests;
+pub(crate) mod stalls;
+pub(crate) mod tell;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use play::play;
+use script::Script;
+use tell::Tally;
+
+/// Runs the scripts of so many seeds from this one on, so many at a time. Whether nothing is wrong.
+pub(crate) fn run(first: u64, scripts: u64, at_a_time: u64) -> bool {
+    netns::remove_leftovers();
+    let (next, tally) = (AtomicU64::new(0), Mutex::new(Tally::default()));
+    let work = &|worker: usize| {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= scripts {
+                return;
+            }
+            let seed = first + number;
+            let played = std::thread::spawn(move || play(Script::of(seed), worker)).join();
+            let mut tally = tally.lock().expect("no worker panics with it");
+            match played {
+                Ok(played) => tally.add(&played),
+                // What it panicked with is printed.
+                Err(_) => tally.broken(seed),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for worker in 0..at_a_time.min(scripts) as usize {
+            scope.spawn(move || work(worker));
+        }
+    });
+    let tally = tally.into_inner().expect("no worker panics with it");
+    println!("\n{tally}");
+    tally.is_good()
+}
+
+/// Whether namespaces can be made here.
+pub(crate) fn possible() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("network namespaces need root: not tested");
+    }
+    root
+}
