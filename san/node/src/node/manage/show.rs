@@ -120,7 +120,7 @@ pub struct DeviceView {
     pub node: String,
     /// Where it is there.
     pub path: String,
-    /// Bytes that it has for replicas: their data, their logs, and what they hold free for writes in flight.
+    /// Bytes that it has for replicas: their data and their logs.
     pub bytes: u64,
     /// Bytes of them that are promised to replicas.
     pub promised: u64,
