@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use loadline_san_core::ids::ReplicaId;
-use loadline_san_core::record::Record;
+use loadline_san_core::record::{Group, Record};
 
 use super::Health;
 use super::local::{
@@ -150,8 +150,12 @@ impl<'a> Judge<'a> {
             .into_iter()
             .map(|(replica, epoch)| {
                 let node = record.homes.get(&replica).map_or("?".into(), |node| self.name(node.0));
+                let has =
+                    |group: &Group| group.in_sync.contains(&replica) || group.departed.contains_key(&replica);
+                let group = record.groups.iter().position(has).filter(|_| record.groups.len() > 1);
+                let group = group.map_or(String::new(), |index| format!(" of group {index}"));
                 match epoch {
-                    Some(epoch) => format!("{node} follows epoch {epoch}"),
+                    Some(epoch) => format!("{node} follows epoch {epoch}{group}"),
                     None => format!("{} is not known", self.describe(replica.0)),
                 }
             })
@@ -289,7 +293,13 @@ impl<'a> Judge<'a> {
     /// What a volume that is not served waits for.
     fn waits_for(&self, id: u64, volume: &Volume, record: &Record) -> String {
         for (index, group) in record.groups.iter().enumerate() {
-            if group.in_sync.iter().all(|replica| self.fault(replica.0).is_some_and(|fault| !fault.unknown)) {
+            // A node that takes connections and does not report may be stopped.
+            let mute = |id: u64| {
+                let home = self.home(id).and_then(|home| self.reports.get(&home));
+                matches!(home, Some(Err(_)))
+            };
+            let lost = |id: u64| self.fault(id).is_some_and(|fault| !fault.unknown || mute(id));
+            if group.in_sync.iter().all(|replica| lost(replica.0)) {
                 return self.only_on(index, record);
             }
         }
