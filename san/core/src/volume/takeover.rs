@@ -306,6 +306,11 @@ impl<D: Clone> Takeover<D> {
     /// Compares what was reported, if that is all, or all that will come.
     fn compare(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         let waited = now.since(self.since) >= c.times.seal_ns;
+        if c.promised > c.epoch() && !left_out(Rule::P4) {
+            // A member has promised more than the record says: another node is the owner by now, or what the store holds is old.
+            c.look(now, out);
+            return;
+        }
         if !self.may_exclude(c, now, waited, out) {
             return;
         }
