@@ -13,6 +13,11 @@ impl World {
     /// A node's process dies, and its devices are copied before it starts again.
     pub(crate) fn devices_are_copied(&mut self, node: usize) {
         self.crash(node);
+        self.copy_devices(node);
+    }
+
+    /// The devices of a node that does not run are copied.
+    pub(crate) fn copy_devices(&mut self, node: usize) {
         if self.nodes[node].process.is_some() {
             return;
         }

@@ -415,7 +415,7 @@ fn falls_behind_and_goes_back(world: &mut World) -> (usize, usize) {
     world.begin(stays);
     world.pass(100);
     world.kill(goes, false);
-    world.devices_are_copied(goes);
+    world.copy_devices(goes);
     world.pass_until(600, |world| members(world).len() == 1);
     world.ask_first(0, What::Write);
     world.pass(60);

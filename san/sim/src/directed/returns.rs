@@ -166,8 +166,9 @@ pub(super) fn to_a_device_that_stays_full(world: &mut World) {
     }
     world.pass(300);
     world.must(!world.waits(0), "there is room at the owner's");
+    let returns = world.coverage.of("message", "return");
     world.cut.clear();
-    world.pass_until(2_000, |world| world.coverage.of("message", "return") > 0);
+    world.pass_until(2_000, |world| world.coverage.of("message", "return") > returns);
     // Clients write what is to be copied, and what is not.
     for number in 8..16 {
         world.ask_for(0, 0, What::Write, number % 15 * extent, 8);
