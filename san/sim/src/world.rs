@@ -141,8 +141,6 @@ pub struct World {
     pub(crate) went_back: BTreeMap<ReplicaId, Epoch>,
     /// A person decides what is left.
     pub(crate) forced: bool,
-    /// Nodes answer what they are asked through the configuration store.
-    pub(crate) answers: bool,
     /// Its answers do not reach these.
     pub(crate) deaf: BTreeSet<usize>,
     /// What goes over these links takes so much longer.
@@ -246,7 +244,6 @@ impl World {
             backups: BTreeMap::new(),
             went_back: BTreeMap::new(),
             forced: false,
-            answers: true,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
@@ -444,6 +441,9 @@ impl World {
         let mut times = Times::of_lease(lease_ns);
         if self.settings.hasty {
             (times.seal_ns, times.answer_ns) = (lease_ns / 8, lease_ns / 8);
+        }
+        if !self.settings.answers {
+            times.answer_ns = 0;
         }
         let mut volume = Volume::new(me, VOLUME, times, seed, now);
         if self.settings.watch {
