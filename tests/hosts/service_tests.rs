@@ -128,3 +128,13 @@ fn a_write_on_too_few_copies_is_found() {
     assert_eq!(kinds(&moments, 3, &ops), ["too few copies"]);
     assert_eq!(kinds(&moments, 2, &ops), [""; 0], "two copies may be one for a time");
 }
+
+#[test]
+fn a_write_that_waits_for_a_second_copy_does_not_hang_and_a_read_does() {
+    // Of three copies two are in sync, and their nodes do not reach each other.
+    let moments =
+        [moment(0, World::whole(3), &[0, 1], &[0, 1]), moment(10 * S, isolated(0), &[0, 1], &[0, 1])];
+    let with = |op: Op| kinds(&moments, 3, &[&both(0, S)[..], &both(0, 11 * S), &[op]].concat());
+    assert_eq!(with(op(1, Action::Write(7), 11 * S, 18 * S, Outcome::Done)), [""; 0]);
+    assert_eq!(with(op(1, Action::Read(7), 11 * S, 18 * S, Outcome::Done)), ["hang"]);
+}

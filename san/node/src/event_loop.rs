@@ -142,8 +142,8 @@ enum Local {
     Cancel(VolumeId, RequestId),
     /// A process runs at a node, or none does any more.
     Node(NodeId, bool),
-    /// A node has answered that it runs, and reaches these.
-    Reaches(NodeId, BTreeSet<NodeId>),
+    /// A node has answered that it runs, and reaches these; or it did not answer in time.
+    Reaches(NodeId, Option<BTreeSet<NodeId>>),
 }
 
 /// To give orders to a loop, from any thread.
@@ -426,7 +426,10 @@ impl EventLoop {
                     }
                     Local::Reaches(node, reaches) => {
                         let volumes: Vec<VolumeId> = self.volumes.keys().copied().collect();
-                        let event = || Event::Reaches(node, reaches.clone());
+                        let event = || match &reaches {
+                            Some(reaches) => Event::Reaches(node, reaches.clone()),
+                            None => Event::Silent(node),
+                        };
                         volumes.into_iter().for_each(|id| self.step_volume(id, event()));
                     }
                     Local::Node(node, runs) => {
@@ -529,7 +532,7 @@ impl EventLoop {
                     }
                 }
                 volume::Action::Look { asked_at } => (self.tell)(Report::Look(id, asked_at)),
-                volume::Action::Ask(nodes) => (self.tell)(Report::Ask(nodes)),
+                volume::Action::Ask { nodes, within_ns } => (self.tell)(Report::Ask(nodes, within_ns)),
                 volume::Action::Propose { record, replaces } => {
                     (self.tell)(Report::Propose(id, record, replaces));
                 }

@@ -309,7 +309,9 @@ impl Node {
                 Report::Look(volume, asked_at) => {
                     self.0.config.look(volume, asked_at, self.loop_of(volume.0).clone());
                 }
-                Report::Ask(nodes) => self.ask_whether_they_run(&nodes),
+                Report::Ask(nodes, within_ns) => {
+                    self.ask_whether_they_run(&nodes, Duration::from_nanos(within_ns));
+                }
                 Report::Propose(volume, record, replaces) => {
                     self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
                 }

@@ -9,7 +9,7 @@ use crate::wire;
 use crate::world::{Happening, MS, Question, US, World, show};
 
 impl World {
-    fn is_lonely(&self, node: usize) -> bool {
+    pub(crate) fn is_lonely(&self, node: usize) -> bool {
         self.lonely.contains(&node) || self.is_out(node) && self.lasting.lonely
     }
 
@@ -23,12 +23,13 @@ impl World {
     }
 
     /// A node asks others, through the configuration store, whether they run and whom they reach.
-    pub(crate) fn ask_whether_they_run(&mut self, node: usize, life: u64, others: &[NodeId]) {
+    pub(crate) fn ask_whether_they_run(&mut self, node: usize, life: u64, others: &[NodeId], within: u64) {
         self.coverage.count("situation", "half or more are silent");
         if self.is_lonely(node) {
             return;
         }
         for other in others {
+            self.after(within, Happening::NoAnswer(node, life, other.0 as usize));
             if !self.rng.chance(self.weather.config_loses) {
                 let delay = 2 * MS + self.rng.below(self.weather.config_slowest);
                 self.after(delay, Happening::Asked(node, life, other.0 as usize));

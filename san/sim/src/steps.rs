@@ -160,7 +160,9 @@ impl World {
             volume::Action::Look { asked_at } => {
                 self.ask(node, life, Question::Look(asked_at));
             }
-            volume::Action::Ask(nodes) => self.ask_whether_they_run(node, life, &nodes),
+            volume::Action::Ask { nodes, within_ns } => {
+                self.ask_whether_they_run(node, life, &nodes, within_ns);
+            }
             volume::Action::Propose { record, replaces } => {
                 self.say(|| format!("n{node}.{life} proposes {}", show(&record)));
                 self.ask(node, life, Question::Propose(record, replaces));

@@ -55,6 +55,8 @@ pub(crate) enum Happening {
     /// at the one that asked.
     Asked(usize, u64, usize),
     Reaches(usize, u64, usize, BTreeSet<NodeId>),
+    /// The node that has asked reads the configuration store when there was time for an answer.
+    NoAnswer(usize, u64, usize),
     /// Whole blocks have been made of what a client writes.
     Merged(usize, u64, Epoch, Job, Blocks),
     /// A node is told that a process runs at another, or that none does any more.
@@ -352,6 +354,7 @@ impl World {
             | Happening::Merged(node, ..)
             | Happening::Asked(_, _, node)
             | Happening::Reaches(node, ..)
+            | Happening::NoAnswer(node, ..)
             | Happening::Runs(node, ..)
             | Happening::Tick(node, _) => Some(*node),
             _ => None,
@@ -386,6 +389,11 @@ impl World {
                 if self.is_alive(node, life) {
                     self.say(|| format!("n{node} is told that n{other} runs, and reaches {reaches:?}"));
                     self.step_volume(node, Event::Reaches(NodeId(other as u32), reaches));
+                }
+            }
+            Happening::NoAnswer(node, life, other) => {
+                if self.is_alive(node, life) && !self.is_lonely(node) {
+                    self.step_volume(node, Event::Silent(NodeId(other as u32)));
                 }
             }
             Happening::Merged(node, life, ownership, job, blocks) => {

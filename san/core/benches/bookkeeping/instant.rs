@@ -145,7 +145,7 @@ impl Instant {
                     self.record = *record;
                     self.step(Event::Swapped(made_by, Answer::Committed, replaces));
                 }
-                Action::Ask(_) => unreachable!("nothing is silent"),
+                Action::Ask { .. } => unreachable!("nothing is silent"),
                 Action::Complete(_, result) => {
                     assert_eq!(result, Ok(()));
                     self.done += 1;

@@ -110,22 +110,24 @@ impl<D: Clone> Active<D> {
         active
     }
 
-    /// It serves no more. Returns what it was asked for and has not done; and the names of what it has done and not acknowledged.
+    /// It serves no more. Returns what it was asked for and has not done; and the names of what is not to be begun again: what is
+    /// carried out and not acknowledged, and what clients have asked for that have gone.
     pub(super) fn end(mut self, c: &Context, out: &mut Vec<Action<D>>) -> (Vec<Request<D>>, Vec<RequestId>) {
         for link in self.links.iter().filter(|link| link.is_open()) {
             link.send(c, ToReplica::Release, out);
         }
-        let mut unfinished = self.jobs.unfinished();
+        let (mut unfinished, mut over) = self.jobs.unfinished();
         unfinished.extend(self.held);
-        (unfinished, self.withheld.into_iter().map(|(id, _)| id).collect())
+        over.extend(self.withheld.into_iter().map(|(id, _)| id));
+        (unfinished, over)
     }
 
-    /// A write that waits for more replicas in sync is not wanted any more, or its answer is not. Whether it was one of them.
+    /// The client of a request has gone. Whether it was one that has not begun, or whose answer waits.
     pub(super) fn cancel(&mut self, id: RequestId) -> bool {
         let waiting = self.held.len() + self.withheld.len();
         self.held.retain(|request| request.id != id);
         self.withheld.retain(|(withheld, _)| *withheld != id);
-        self.held.len() + self.withheld.len() < waiting
+        self.held.len() + self.withheld.len() < waiting || self.jobs.cancel(id)
     }
 
     pub(super) fn unanswered(&self) -> usize {

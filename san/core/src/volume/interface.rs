@@ -161,6 +161,8 @@ pub enum Event<D> {
     Started(NodeId),
     /// A node that was asked runs, and reaches these: each of the two receives what the other sends.
     Reaches(NodeId, BTreeSet<NodeId>),
+    /// A node that was asked had time to answer, and the store, which was read after that, has no answer.
+    Silent(NodeId),
     /// Some time has passed: to come every [`Times::tick_ns`], or nearly so.
     Wake,
 }
@@ -189,9 +191,14 @@ pub enum Action<D> {
         /// What it replaces. To be told with the answer.
         replaces: Epoch,
     },
-    /// Ask these nodes through the configuration store whether they run, and which nodes they reach. → [`Event::Reaches`], of
-    /// each that answers.
-    Ask(Vec<NodeId>),
+    /// Ask nodes through the configuration store whether they run, and which of each other they reach. → [`Event::Reaches`] or
+    /// [`Event::Silent`] for each; none while the store is away.
+    Ask {
+        /// Which.
+        nodes: Vec<NodeId>,
+        /// How long they have to answer once the question is in the store, nanoseconds.
+        within_ns: u64,
+    },
     /// A part of what a client reads: whole blocks. It may come again with other content before the completion.
     Fill {
         /// Who reads.
@@ -294,7 +301,7 @@ impl Times {
             undecided_ns: 2 * lease_ns,
             seal_ns: lease_ns * 3 / 2,
             quiet_ns: 2 * lease_ns,
-            answer_ns: lease_ns * 4 / 3,
+            answer_ns: lease_ns * 3 / 2,
         }
     }
 }

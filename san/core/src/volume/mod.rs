@@ -333,6 +333,10 @@ impl<D: Clone> Volume<D> {
                 self.c.silence.answered(node, reaches);
                 self.tick(now, out);
             }
+            Event::Silent(node) => {
+                self.c.silence.not_answered(node);
+                self.tick(now, out);
+            }
             Event::Started(node) => _ = self.c.ended.remove(&node),
             Event::Wake => self.tick(now, out),
         }

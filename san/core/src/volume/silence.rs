@@ -9,7 +9,7 @@
 //!  silent: half or more ──▶ ask ──┬─ those that run and reach each other
 //!                                 │  have more members ────────────────────▶ yield
 //!                                 ├─ they have as many ─────────────────────▶ tie
-//!                                 └─ they have fewer, or none has answered ─▶ without them
+//!                                 └─ they have fewer, or did not answer in time ─▶ without them
 //! ```
 //!
 //! No promise depends on it: whatever is concluded, a set changes by a swap only. It decides which side serves.
@@ -39,8 +39,9 @@ pub(super) enum Verdict {
 pub(super) struct Silence {
     /// When each node was last asked.
     asked: BTreeMap<NodeId, Moment>,
-    /// Which nodes those reach that have answered since.
-    answers: BTreeMap<NodeId, BTreeSet<NodeId>>,
+    /// Which nodes those reach that have answered since. Nothing: it did not answer, although it had time to and the store was
+    /// read after that.
+    answers: BTreeMap<NodeId, Option<BTreeSet<NodeId>>>,
 }
 
 /// A group's members by the nodes that have them, as this node finds them.
@@ -63,13 +64,20 @@ impl Silence {
     /// A node answers: it runs, and reaches these.
     pub(super) fn answered(&mut self, by: NodeId, reaches: BTreeSet<NodeId>) {
         if self.asked.contains_key(&by) {
-            self.answers.insert(by, reaches);
+            self.answers.insert(by, Some(reaches));
+        }
+    }
+
+    /// A node had time to answer, and did not.
+    pub(super) fn not_answered(&mut self, by: NodeId) {
+        if self.asked.contains_key(&by) {
+            self.answers.entry(by).or_insert(None);
         }
     }
 
     /// Whether a node has answered the last question.
     pub(super) fn runs(&self, node: NodeId) -> bool {
-        self.answers.contains_key(&node)
+        matches!(self.answers.get(&node), Some(Some(_)))
     }
 
     /// Asks about members that may soon have been silent for too long, so that the answers are there then.
@@ -97,11 +105,8 @@ impl Silence {
             return Verdict::Without;
         }
         self.ask(now, times, &members.silent, out);
-        let has_time = |node: &NodeId| {
-            let asked = self.asked.get(node).copied().unwrap_or(now);
-            !self.runs(*node) && now.since(asked) < times.answer_ns
-        };
-        if members.silent.iter().any(has_time) {
+        // While the store is away nothing is known, and nothing could be changed.
+        if members.silent.iter().any(|node| !self.answers.contains_key(node)) {
             return Verdict::Wait;
         }
         let reached = members.all.len() - members.silent.len();
@@ -114,7 +119,8 @@ impl Silence {
 
     /// Asks those of these nodes that were not asked lately.
     fn ask<D>(&mut self, now: Moment, times: &Times, nodes: &[NodeId], out: &mut Vec<Action<D>>) {
-        let lately = |asked: &Moment| now.since(*asked) < 2 * times.answer_ns;
+        let fresh = 2 * times.answer_ns.max(times.resend_ns / 4);
+        let lately = |asked: &Moment| now.since(*asked) < fresh;
         let due = |node: &&NodeId| !self.asked.get(*node).is_some_and(lately);
         let due: BTreeSet<NodeId> = nodes.iter().filter(due).copied().collect();
         if due.is_empty() {
@@ -124,14 +130,14 @@ impl Silence {
             self.asked.insert(*node, now);
             self.answers.remove(node);
         }
-        out.push(Action::Ask(due.into_iter().collect()));
+        out.push(Action::Ask { nodes: due.into_iter().collect(), within_ns: times.answer_ns });
     }
 
     /// The most members that nodes have which answered and all reach each other.
     fn largest_side(&self, silent: &[NodeId]) -> usize {
         let nodes: Vec<NodeId> = silent.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
         let reach = |one: NodeId, other: NodeId| {
-            one == other || self.answers.get(&one).is_some_and(|reaches| reaches.contains(&other))
+            one == other || matches!(self.answers.get(&one), Some(Some(reaches)) if reaches.contains(&other))
         };
         // A group has three members, and a few more while some move.
         let few = nodes.len().min(8);
@@ -194,12 +200,15 @@ mod tests {
     fn those_that_do_not_answer_in_time_are_excluded() {
         let mut silence = Silence::default();
         assert_eq!(judge(&mut silence, 0, &[1, 2], &[2]), (Verdict::Wait, 1));
-        assert_eq!(judge(&mut silence, 99, &[1, 2], &[2]), (Verdict::Wait, 0));
-        assert_eq!(judge(&mut silence, 100, &[1, 2], &[2]), (Verdict::Without, 0));
-        // Its answer comes late: it is asked again when the old one is no more worth anything.
+        assert_eq!(judge(&mut silence, 199, &[1, 2], &[2]), (Verdict::Wait, 0), "the store may be away");
+        assert_eq!(judge(&mut silence, 200, &[1, 2], &[2]), (Verdict::Wait, 1), "it is asked again");
+        silence.not_answered(NodeId(2));
+        assert_eq!(judge(&mut silence, 210, &[1, 2], &[2]), (Verdict::Without, 0));
+        // Its answer comes late, and counts until it is asked again.
         answers(&mut silence, 2, &[]);
-        assert_eq!(judge(&mut silence, 150, &[1, 2], &[2]), (Verdict::Tie, 0));
-        assert_eq!(judge(&mut silence, 200, &[1, 2], &[2]), (Verdict::Wait, 1));
+        silence.not_answered(NodeId(2));
+        assert_eq!(judge(&mut silence, 250, &[1, 2], &[2]), (Verdict::Tie, 0));
+        assert_eq!(judge(&mut silence, 400, &[1, 2], &[2]), (Verdict::Wait, 1));
     }
 
     #[test]
@@ -208,6 +217,7 @@ mod tests {
         answers(&mut silence, 2, &[3]);
         assert_eq!(judge(&mut silence, 0, &[1, 2], &[2]), (Verdict::Wait, 1));
         answers(&mut silence, 3, &[2]);
-        assert_eq!(judge(&mut silence, 100, &[1, 2], &[2]).0, Verdict::Without);
+        silence.not_answered(NodeId(3));
+        assert_eq!(judge(&mut silence, 100, &[1, 2], &[2]), (Verdict::Wait, 0));
     }
 }

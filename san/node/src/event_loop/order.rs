@@ -132,8 +132,8 @@ pub enum Order {
     Seen(VolumeId, Box<Record>, Epoch),
     /// It was asked for a swap.
     Swapped(VolumeId, ProposalId, Answer, Epoch),
-    /// A node that was asked runs, and reaches these.
-    Reaches(NodeId, BTreeSet<NodeId>),
+    /// A node that was asked runs, and reaches these; or it did not answer in time.
+    Reaches(NodeId, Option<BTreeSet<NodeId>>),
     /// A client comes.
     Client(Box<NewClient>),
     /// Another node, with its name, is here. It is connected to, now and whenever the connection breaks.
@@ -167,8 +167,9 @@ pub enum Report {
     Closed(ReplicaId),
     /// What is the record? To be told with the answer: what is known when this is asked.
     Look(VolumeId, Epoch),
-    /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. → [`Order::Reaches`]
-    Ask(Vec<NodeId>),
+    /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. They have so many nanoseconds
+    /// to answer. → [`Order::Reaches`]
+    Ask(Vec<NodeId>, u64),
     /// Make this the record, if it is at this epoch.
     Propose(VolumeId, Box<Record>, Epoch),
     /// The clients of a volume are let in here.

@@ -50,7 +50,7 @@ struct Reaches {
     incarnation: u64,
     /// The number of its question.
     number: u64,
-    /// The nodes that accept connections of the one that answers.
+    /// Those of the nodes that are asked which accept connections of the one that answers.
     nodes: BTreeSet<u32>,
 }
 
@@ -63,16 +63,30 @@ pub(super) struct Asking {
     runs: bool,
     /// The number of the last question.
     number: u64,
-    /// Nodes that have not answered, with the first question that each was asked and when.
-    pending: BTreeMap<u32, (u64, Instant)>,
+    /// Nodes that have not answered.
+    pending: BTreeMap<u32, Pending>,
+    /// How long they have to answer.
+    within: Duration,
     /// What was answered last, and when.
     answers: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
 }
 
+/// A node that was asked, and has not answered.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    /// The first question that it was asked.
+    first: u64,
+    /// When volumes wanted it.
+    since: Instant,
+    /// When the question was in the store.
+    asked: Option<Instant>,
+}
+
 impl Node {
     /// A volume wants these nodes to be asked. The loops receive each answer.
-    pub(super) fn ask_whether_they_run(&self, nodes: &[NodeId]) {
+    pub(super) fn ask_whether_they_run(&self, nodes: &[NodeId], within: Duration) {
         let mut state = self.state();
+        state.asking.within = within;
         let mut known = Vec::new();
         for node in nodes.iter().map(|node| node.0).filter(|node| *node != self.id()) {
             match state.asking.answers.get(&node).filter(|(when, _)| when.elapsed() < FRESH) {
@@ -83,7 +97,7 @@ impl Node {
         }
         let begins = !state.asking.wanted.is_empty() && !std::mem::replace(&mut state.asking.runs, true);
         drop(state);
-        known.into_iter().for_each(|(node, reaches)| self.tell_of(node, &reaches));
+        known.into_iter().for_each(|(node, reaches)| self.tell_of(node, Some(&reaches)));
         if begins {
             let this = self.clone();
             tokio::spawn(async move { this.ask().await });
@@ -91,8 +105,9 @@ impl Node {
     }
 
     /// The loops receive an answer.
-    fn tell_of(&self, node: u32, reaches: &BTreeSet<u32>) {
-        let reaches: BTreeSet<NodeId> = reaches.iter().map(|node| NodeId(*node)).collect();
+    fn tell_of(&self, node: u32, reaches: Option<&BTreeSet<u32>>) {
+        let reaches: Option<BTreeSet<NodeId>> =
+            reaches.map(|reaches| reaches.iter().map(|node| NodeId(*node)).collect());
         for orders in &self.0.loops {
             orders.give(Order::Reaches(NodeId(node), reaches.clone()));
         }
@@ -103,7 +118,7 @@ impl Node {
         loop {
             let (question, pending) = {
                 let asking = &mut self.state().asking;
-                asking.pending.retain(|_, (_, since)| since.elapsed() < LIMIT);
+                asking.pending.retain(|_, pending| pending.since.elapsed() < LIMIT);
                 let wanted = std::mem::take(&mut asking.wanted);
                 if wanted.is_empty() && asking.pending.is_empty() {
                     asking.runs = false;
@@ -113,19 +128,20 @@ impl Node {
                 if news {
                     asking.number += 1;
                 }
-                let (number, now) = (asking.number, Instant::now());
-                wanted.into_iter().for_each(|node| _ = asking.pending.insert(node, (number, now)));
+                let pending = Pending { first: asking.number, since: Instant::now(), asked: None };
+                wanted.into_iter().for_each(|node| _ = asking.pending.insert(node, pending));
                 let of = asking.pending.keys().copied().collect();
                 let incarnation = self.0.me.incarnation.0;
-                (news.then_some(Ask { incarnation, number, of }), asking.pending.clone())
+                (news.then_some(Ask { incarnation, number: asking.number, of }), asking.pending.clone())
             };
             let (me, incarnation) = (self.id(), self.0.me.incarnation.0);
+            let asks: Vec<u32> = question.iter().flat_map(|ask: &Ask| ask.of.clone()).collect();
             let answered = self.config().call(move |store| {
                 if let Some(question) = question {
                     put(store, format!("ask/{me}"), &question)?;
                 }
                 let mut answered = Vec::new();
-                for (node, (first, _)) in pending {
+                for (node, Pending { first, .. }) in pending {
                     let Some(stored) = store.get(&format!("answer/{me}/{node}"))? else { continue };
                     let Ok(said) = serde_json::from_slice::<Reaches>(&stored.value) else { continue };
                     if said.incarnation == incarnation && said.number >= first {
@@ -134,14 +150,40 @@ impl Node {
                 }
                 Ok(answered)
             });
-            // Without the store nothing is answered, and nothing can be changed either.
-            for (node, reaches) in answered.await.unwrap_or_default() {
+            let began = Instant::now();
+            let answered = answered.await;
+            // A question that was not written, or only perhaps, is asked anew, under another number.
+            let Ok(answered) = answered else {
+                self.state().asking.wanted.extend(asks);
+                tokio::time::sleep(LOOK_FOR_ANSWERS).await;
+                continue;
+            };
+            for (node, reaches) in answered {
                 {
                     let asking = &mut self.state().asking;
                     asking.pending.remove(&node);
                     asking.answers.insert(node, (Instant::now(), reaches.clone()));
                 }
-                self.tell_of(node, &reaches);
+                self.tell_of(node, Some(&reaches));
+            }
+            let late: Vec<u32> = {
+                let asking = &mut self.state().asking;
+                for node in asks {
+                    if let Some(pending) = asking.pending.get_mut(&node) {
+                        pending.asked.get_or_insert_with(Instant::now);
+                    }
+                }
+                // The store was read after their time was over.
+                let within = asking.within;
+                let is_late = |pending: &Pending| {
+                    pending.asked.is_some_and(|asked| began.saturating_duration_since(asked) >= within)
+                };
+                let late = asking.pending.iter().filter(|(_, pending)| is_late(pending));
+                late.map(|(node, _)| *node).collect()
+            };
+            for node in late {
+                self.state().asking.pending.remove(&node);
+                self.tell_of(node, None);
             }
             tokio::time::sleep(LOOK_FOR_ANSWERS).await;
         }
@@ -179,10 +221,11 @@ impl Node {
         }
     }
 
-    /// Tries which nodes it reaches, and answers.
+    /// Tries which of the nodes that are asked it reaches, and answers. The others do not count, and one that is not reached would
+    /// delay the answer.
     async fn answer(&self, by: u32, ask: Ask) {
         let nodes = self.state().catalog.nodes.clone();
-        let others = nodes.into_iter().filter(|(id, _)| *id != self.id());
+        let others = nodes.into_iter().filter(|(id, _)| *id != self.id() && ask.of.contains(id));
         let tries: Vec<_> = others
             .map(|(id, (node, _))| {
                 let connect = tokio::net::TcpStream::connect(node.peer);

@@ -23,7 +23,7 @@ use crate::message::{Content, Entry, Job, Payload, What};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
-use crate::volume::{Action, Ask, Context, Failure, Request, SECTORS};
+use crate::volume::{Action, Ask, Context, Failure, Request, RequestId, SECTORS};
 
 /// Blocks that are written anew at the same time since somebody has found them rotten.
 const MENDS: usize = 16;
@@ -78,6 +78,8 @@ struct State<D> {
     pending: u32,
     /// It reads under exclusion, from one member after the other.
     careful: bool,
+    /// Its client has gone.
+    is_gone: bool,
     /// Leases were held when it began (used only with rule L2 left out).
     was_leased: bool,
 }
@@ -130,10 +132,31 @@ impl<D> Jobs<D> {
         self.clients
     }
 
-    /// What clients asked for and has not been done.
-    pub(in crate::volume) fn unfinished(&mut self) -> Vec<Request<D>> {
-        let work = self.slots.iter_mut().map(|job| std::mem::replace(&mut job.work, Work::Nothing));
-        work.filter_map(|work| if let Work::Client(request) = work { Some(request) } else { None }).collect()
+    /// What clients asked for and has not been done; and the names of what was asked by clients that have gone.
+    pub(in crate::volume) fn unfinished(&mut self) -> (Vec<Request<D>>, Vec<RequestId>) {
+        let (mut unfinished, mut gone) = (Vec::new(), Vec::new());
+        for job in &mut self.slots {
+            match std::mem::replace(&mut job.work, Work::Nothing) {
+                Work::Client(request) if job.is_gone => gone.push(request.id),
+                Work::Client(request) => unfinished.push(request),
+                _ => {}
+            }
+        }
+        (unfinished, gone)
+    }
+
+    /// The client of a request has gone. One that waits for what it overlaps is never begun; one that has begun is finished here,
+    /// and never begun again (rule T13). Whether it is one that was not begun.
+    pub(in crate::volume) fn cancel(&mut self, id: RequestId) -> bool {
+        let is_it = |job: &&mut State<D>| matches!(&job.work, Work::Client(request) if request.id == id);
+        let Some(job) = self.slots.iter_mut().find(is_it) else { return false };
+        if job.stage != Stage::Waiting {
+            job.is_gone = true;
+            return false;
+        }
+        job.work = Work::Cancelled;
+        self.clients -= 1;
+        true
     }
 
     /// An entry of this job is acknowledged.
@@ -156,6 +179,7 @@ impl<D> Jobs<D> {
                 parts: Vec::new(),
                 pending: 0,
                 careful: false,
+                is_gone: false,
                 was_leased: false,
             });
             self.slots.len() as u32 - 1
@@ -164,7 +188,7 @@ impl<D> Jobs<D> {
         let job = &mut self.slots[slot as usize];
         (job.work, job.stage, job.blocks) = (work, Stage::Waiting, blocks);
         (job.pending, job.careful, job.was_leased) = (0, false, false);
-        job.rest = 0..0;
+        (job.rest, job.is_gone) = (0..0, false);
         job.parts.clear();
         slot
     }
