@@ -9,6 +9,7 @@
 //! | `tenant` | clients, and what they ask for |
 //! | [`directed`] | schedules written down, for what chance finds too rarely |
 //! | `faults` | what goes wrong, and when |
+//! | `restores` | the configuration store goes back in time |
 //! | `lasting` | what stays broken at the end |
 //! | `liveness` | what should go on, and does |
 //! | `wire` | messages and records as bytes |
@@ -32,6 +33,7 @@ mod lasting;
 mod liveness;
 mod network;
 pub mod oracle;
+mod restores;
 pub mod rng;
 pub mod run;
 pub mod settings;

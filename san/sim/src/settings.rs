@@ -48,6 +48,8 @@ pub struct Settings {
     pub lasting: bool,
     /// Devices have room for a part of the volume.
     pub tight: bool,
+    /// The configuration store goes back in time.
+    pub restores: bool,
 }
 
 impl Settings {
@@ -83,6 +85,7 @@ impl Settings {
             orders: rng.chance(2),
             lasting: rng.chance(2),
             tight: rng.chance(10),
+            restores: rng.chance(3),
         };
         if of_seed.tight {
             return Settings { stripes: 1, blocks: Settings::GROUP, ..of_seed };

@@ -22,6 +22,7 @@ use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
 use crate::coverage::Coverage;
 use crate::lasting::Lasting;
 use crate::oracle::Violation;
+use crate::restores::Restored;
 use crate::rng::Rng;
 use crate::settings::Settings;
 use crate::store::{Blocks, SimDisk, Store};
@@ -73,6 +74,11 @@ pub(crate) enum Happening {
     Heal(usize, usize),
     /// A device that hung goes on.
     Unhang(ReplicaId),
+    /// The configuration store goes back in time, and is put right.
+    StoreGoesBack,
+    StorePutRight,
+    /// It was on its way, and is lost.
+    Lost,
 }
 
 #[derive(Debug, Clone)]
@@ -141,6 +147,8 @@ pub struct World {
     pub(crate) went_back: BTreeMap<ReplicaId, Epoch>,
     /// A person decides what is left.
     pub(crate) forced: bool,
+    /// The configuration store holds an older record than was committed last.
+    pub(crate) restored: Option<Restored>,
     /// Nodes answer what they are asked through the configuration store.
     pub(crate) answers: bool,
     /// Its answers do not reach these.
@@ -246,6 +254,7 @@ impl World {
             backups: BTreeMap::new(),
             went_back: BTreeMap::new(),
             forced: false,
+            restored: None,
             answers: true,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
@@ -291,7 +300,7 @@ impl World {
         world
     }
 
-    /// What the configuration store holds.
+    /// The record that was committed last. The configuration store holds it, unless it went back in time.
     pub fn record(&self) -> &Record {
         self.config.last().expect("the volume was made")
     }
@@ -317,6 +326,11 @@ impl World {
         self.numbers += 1;
         self.queue.push(Reverse((self.now + delay, self.numbers)));
         self.happenings.insert(self.numbers, happening);
+    }
+
+    /// What is on its way, and for which this holds, is lost.
+    pub(crate) fn drop_all(&mut self, holds: impl Fn(&Happening) -> bool) {
+        self.happenings.values_mut().filter(|one| holds(one)).for_each(|one| *one = Happening::Lost);
     }
 
     /// What a node's clock shows.
@@ -415,6 +429,9 @@ impl World {
                 self.echo.remove(&(from, to));
             }
             Happening::Unhang(replica) => _ = self.hung.remove(&replica),
+            Happening::StoreGoesBack => self.store_goes_back(),
+            Happening::StorePutRight => self.put_right(),
+            Happening::Lost => {}
         }
     }
 

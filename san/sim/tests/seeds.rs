@@ -71,6 +71,12 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
         ("answer", "changed, and more"),
         ("client", "beyond the end"),
         ("disk", "log rots"),
+        ("store", "goes back"),
+        ("store", "goes back under nodes that run"),
+        ("store", "seen to have gone back"),
+        ("store", "put right"),
+        ("store", "put right under nodes that run"),
+        ("store", "recovered by force"),
         ("network", "taken for ended"),
         ("process", "known to have ended"),
     ];

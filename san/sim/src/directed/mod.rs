@@ -526,6 +526,7 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
         steer: 0,
         orders: false,
         lasting: false,
+        restores: false,
         tight: schedule.name.contains("a device that w"),
     };
     let mut world = World::new(settings, seed);
