@@ -6,6 +6,7 @@
 //! | `steps` | what processes do |
 //! | `network` | what is on its way between nodes |
 //! | `config` | the configuration store |
+//! | [`forwarder`] | nodes that forward what clients ask for to the owner |
 //! | `tenant` | clients, and what they ask for |
 //! | [`directed`] | schedules written down, for what chance finds too rarely |
 //! | `faults` | what goes wrong, and when |
@@ -28,6 +29,7 @@ pub mod coverage;
 pub mod cutting;
 pub mod directed;
 mod faults;
+pub mod forwarder;
 pub mod history;
 mod lasting;
 mod liveness;

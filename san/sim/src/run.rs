@@ -109,6 +109,9 @@ fn drive(world: &mut World) -> bool {
 pub(crate) fn settle(world: &mut World) -> bool {
     for index in 0..world.tenants.len() {
         world.tenants[index].done = true;
+        if world.tenants[index].through.is_some() {
+            world.client_goes(index);
+        }
         if index > 0
             && let Some(node) = world.tenants[index].node.take()
         {

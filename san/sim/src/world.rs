@@ -20,6 +20,7 @@ use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
 
 use crate::coverage::Coverage;
+use crate::forwarder::{Forwarders, Step};
 use crate::lasting::Lasting;
 use crate::oracle::Violation;
 use crate::restores::Restored;
@@ -77,6 +78,8 @@ pub(crate) enum Happening {
     /// The configuration store goes back in time, and is put right.
     StoreGoesBack,
     StorePutRight,
+    /// Something between a forwarding node and an owner.
+    Forwarding(Step),
     /// It was on its way, and is lost.
     Lost,
 }
@@ -149,6 +152,7 @@ pub struct World {
     pub(crate) forced: bool,
     /// The configuration store holds an older record than was committed last.
     pub(crate) restored: Option<Restored>,
+    pub(crate) forwarders: Forwarders,
     /// Nodes answer what they are asked through the configuration store.
     pub(crate) answers: bool,
     /// Its answers do not reach these.
@@ -255,6 +259,7 @@ impl World {
             went_back: BTreeMap::new(),
             forced: false,
             restored: None,
+            forwarders: Forwarders::default(),
             answers: true,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
@@ -371,6 +376,7 @@ impl World {
             | Happening::Reaches(node, ..)
             | Happening::Runs(node, ..)
             | Happening::Tick(node, _) => Some(*node),
+            Happening::Forwarding(step) => self.node_of(step),
             _ => None,
         };
         if let Some(node) = node
@@ -431,6 +437,7 @@ impl World {
             Happening::Unhang(replica) => _ = self.hung.remove(&replica),
             Happening::StoreGoesBack => self.store_goes_back(),
             Happening::StorePutRight => self.put_right(),
+            Happening::Forwarding(step) => self.forwarding(step),
             Happening::Lost => {}
         }
     }
@@ -493,6 +500,7 @@ impl World {
         self.say(|| format!("n{node}.{life} {}", if power { "loses power" } else { "is killed" }));
         self.coverage.count("process", if power { "power loss" } else { "kill" });
         self.clients_die(node);
+        self.forwarding_dies(node, power);
     }
 
     /// It stops, and goes on later as if nothing had been.
