@@ -388,7 +388,8 @@ impl World {
             }
         }
         let connection = self.connection(number);
-        if !connection.flowing && !(connection.queue.is_empty() && connection.back.is_empty()) {
+        let idle = connection.queue.is_empty() && connection.back.is_empty();
+        if !connection.flowing && !idle {
             connection.flowing = true;
             self.later(RETRY, Step::Flow(number));
         }
