@@ -161,9 +161,9 @@ fn writes_wait_while_fewer_copies_are_in_sync_than_the_policy_asks_for() {
     cluster.kill(3);
     cluster.wait_until("disk-3", "waiting", Duration::from_secs(10));
     let shown = cluster.loadline(&["volume", "show", "disk-3"]);
-    assert!(shown.contains("writes wait: 1 of 3 copies in sync, policy asks for 2; reads go on"), "{shown}");
+    assert!(shown.contains("wait: 1 of 3 copies in sync, policy asks for 2; reads go on"), "{shown}");
     let (code, text) = cluster.try_loadline(&["san", "status"]);
-    assert!(code == 1 && text.contains("writes wait: 1 of 3"), "{code}: {text}");
+    assert!(code == 1 && text.contains("wait: 1 of 3"), "{code}: {text}");
     filler.check_from(0, 2);
     // Its client waits for longer than this, and the write is carried out when a second copy is in sync again.
     let begun = Instant::now();

@@ -294,16 +294,16 @@ impl Record {
 
     /// Attached once more, at the node that owns it.
     pub fn attached(&self, made_by: ProposalId) -> Record {
-        Record { attachment: self.attachment + 1, ..self.next(made_by) }
+        Record { attachment: (self.attachment + 1).max(self.fence), ..self.next(made_by) }
     }
 
     /// First swap of a takeover: another owner, the same sets. `attached`: clients are at the new owner. `fences`: an attach was
     /// ordered. The fence rises with that, and whenever the owner is another node than before.
     pub fn taken_over(&self, made_by: ProposalId, attached: bool, fences: bool) -> Record {
-        let attachment = self.attachment + u64::from(attached);
         let fences = fences || self.owner.node != made_by.by.node;
-        // The next attachment, whether it is this one or a later one.
-        let fence = if fences { self.attachment + 1 } else { self.fence };
+        // Above every attachment, and every fence, that there was. The next attachment has this number at the least.
+        let fence = if fences { self.attachment.max(self.fence) + 1 } else { self.fence };
+        let attachment = if attached { (self.attachment + 1).max(fence) } else { self.attachment };
         Record { owner: made_by.by, state: State::TakingOver, attachment, fence, ..self.next(made_by) }
     }
 

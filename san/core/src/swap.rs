@@ -279,6 +279,31 @@ mod tests {
     }
 
     #[test]
+    fn a_fence_is_above_all_attachments_and_fences_before_it() {
+        let mut known = record(&[1, 2]);
+        let (mut fence, mut number) = (known.fence, 0);
+        // Another node takes it over for no client; then an attach is ordered there; clients come; and so on.
+        for (node, attached, fences) in [
+            (2, false, false),
+            (2, true, true),
+            (2, true, false),
+            (3, false, false),
+            (3, false, true),
+            (1, true, false),
+        ] {
+            number += 1;
+            let next = known.taken_over(proposal(node, number), attached, fences);
+            let rises = fences || next.owner.node != known.owner.node;
+            assert_eq!(next.fence > fence, rises, "{number}");
+            assert!(!rises || next.fence > known.attachment, "what was attached before is below it");
+            assert!(!attached || next.attachment >= next.fence && next.attachment > known.attachment);
+            let came = next.attached(proposal(node, number + 100));
+            assert!(came.attachment >= came.fence && came.attachment > next.attachment);
+            (fence, known) = (next.fence, if number % 2 == 0 { came } else { next });
+        }
+    }
+
+    #[test]
     fn a_takeover_keeps_the_epochs_of_those_that_left_before() {
         let mut old = record(&[1, 2, 3]);
         old.groups[0].departed.insert(ReplicaId(4), at(3));

@@ -39,7 +39,7 @@ impl World {
     /// The question arrives: a node that runs tries whom it reaches, and answers by the same way.
     pub(crate) fn asked(&mut self, by: usize, life: u64, node: usize) {
         let runs = |node: usize| self.nodes[node].process.is_some() && self.nodes[node].paused.is_none();
-        if !self.answers || !runs(node) || self.is_lonely(node) || self.is_lonely(by) {
+        if !self.settings.answers || !runs(node) || self.is_lonely(node) || self.is_lonely(by) {
             return;
         }
         let passes = |from: usize, to: usize| {

@@ -30,6 +30,8 @@ pub struct Settings {
     pub depth: usize,
     /// A takeover waits only this part of a lease for members that do not answer: leases alone must do.
     pub hasty: bool,
+    /// Nodes answer what they are asked through the configuration store. If not, no answer is waited for.
+    pub answers: bool,
     /// Nodes take the volume over unasked.
     pub watch: bool,
     /// Client requests in all; then everything heals and is compared.
@@ -78,6 +80,7 @@ impl Settings {
             tenants: 1 + rng.index(2),
             depth: 1 + rng.index(12),
             hasty: rng.chance(2),
+            answers: true,
             watch: !rng.chance(3),
             operations: 1500,
             crashes: !rng.chance(8),

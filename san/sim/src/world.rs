@@ -153,8 +153,6 @@ pub struct World {
     /// The configuration store holds an older record than was committed last.
     pub(crate) restored: Option<Restored>,
     pub(crate) forwarders: Forwarders,
-    /// Nodes answer what they are asked through the configuration store.
-    pub(crate) answers: bool,
     /// Its answers do not reach these.
     pub(crate) deaf: BTreeSet<usize>,
     /// What goes over these links takes so much longer.
@@ -260,7 +258,6 @@ impl World {
             forced: false,
             restored: None,
             forwarders: Forwarders::default(),
-            answers: true,
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
@@ -468,6 +465,9 @@ impl World {
         let mut times = Times::of_lease(lease_ns);
         if self.settings.hasty {
             (times.seal_ns, times.answer_ns) = (lease_ns / 8, lease_ns / 8);
+        }
+        if !self.settings.answers {
+            times.answer_ns = 0;
         }
         let mut volume = Volume::new(me, VOLUME, times, seed, now);
         if self.settings.watch {

@@ -530,6 +530,8 @@ pub fn run_forwarding(
         least: if schedule.name.contains("held") { 2 } else { 1 },
         tenants: 2,
         depth: 4,
+        // Otherwise members that do not reach each other exclude each other at once, as if one had died.
+        answers: schedule.rule == Some(Rule::S1),
         hasty: !schedule.name.contains("has ended"),
         watch: false,
         operations: 0,
@@ -546,8 +548,6 @@ pub fn run_forwarding(
     let mut world = World::new(settings, seed);
     world.trace = trace;
     world.forwarders.left_out = left_out;
-    // Members that do not hear from each other exclude each other, as if one had died.
-    world.answers = schedule.rule == Some(Rule::S1);
     judge(world, |world| {
         world.pass(5);
         (schedule.drive)(world);

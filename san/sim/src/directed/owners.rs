@@ -69,7 +69,7 @@ pub(super) fn late_release(world: &mut World) {
     world.lonely.insert(0);
     world.place(1, 1);
     // With the rule it waits until the new leases are over.
-    let until = world.now() + 50 * MS;
+    let until = world.now() + 70 * MS;
     while !world.serves(1) && world.now() < until {
         world.pass(1);
     }

@@ -236,7 +236,8 @@ impl<'a> Judge<'a> {
             if group.in_sync < group.least {
                 let (has, needs) = (group.in_sync, group.least);
                 let why = format!(
-                    "writes of group {index} wait: it has {has} copies in sync, and {needs} are needed"
+                    "writes of group {index} wait: {has} of {} copies in sync, policy asks for {needs}; reads go on",
+                    volume.copies
                 );
                 found.add(Health::Waiting, why);
             }

@@ -134,7 +134,7 @@ fn what_all_report_is_healthy_and_whatever_is_missing_is_not() {
         (|c| c.node(1).volumes[0].doing = Doing::Watching, Health::Waiting, "no node serves it yet"),
         (|c| c.node(1).volumes.clear(), Health::Waiting, "no node serves it yet"),
         (|c| c.node(1).volumes[0].groups[0].reads = false, Health::Waiting, "leases"),
-        (|c| c.node(1).volumes[0].groups[0].in_sync = 1, Health::Waiting, "2 are needed"),
+        (|c| c.node(1).volumes[0].groups[0].in_sync = 1, Health::Waiting, "policy asks for 2"),
         (|c| c.node(1).volumes[0].groups.clear(), Health::Unknown, "all groups"),
         (|c| c.node(1).volumes[0].members[2].session = SessionView::Silent, Health::Degraded, "node-3"),
         (|c| c.node(1).volumes[0].members.truncate(2), Health::Degraded, "no session"),
