@@ -57,7 +57,7 @@ impl World {
 
     /// A question arrives.
     pub(crate) fn ask_config(&mut self, node: usize, life: u64, question: Question) {
-        let now = self.record().clone();
+        let now = self.held().clone();
         let answer = match &question {
             Question::Look(_) => Ok(now),
             Question::Propose(record, replaces) => Err(match now.epoch == *replaces {
@@ -82,6 +82,7 @@ impl World {
 
     fn commit(&mut self, record: Record) {
         self.say(|| format!("committed {}", show(&record)));
+        self.check_restored(&record);
         let grown = record.blocks > self.record().blocks;
         if grown {
             self.history.grow(record.blocks * 8);

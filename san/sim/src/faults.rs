@@ -35,6 +35,7 @@ impl World {
         }
         self.say(|| format!("storm: {:?}, merges take {} ms", self.weather, self.merge_delay / MS));
         self.after(0, Happening::Fault);
+        self.plan_restore();
     }
 
     /// Everything heals.

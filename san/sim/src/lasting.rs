@@ -46,6 +46,8 @@ impl World {
                 "a link is gone"
             }
             kind => {
+                // Nodes yield to one that has more members of a group than they have, and it may have no client.
+                let kind = if self.has_most(one) { 2 } else { kind };
                 let cut = others.iter().flat_map(|other| [(one, *other), (*other, one)]).collect();
                 let outnumbered = Some(one).filter(|_| kind != 2 && self.is_outnumbered(one));
                 self.lasting = Lasting { out: Some(one), dead: false, lonely: kind == 2, cut, outnumbered };
@@ -72,6 +74,13 @@ impl World {
             };
             group.in_sync.iter().filter(usable).count() > here
         })
+    }
+
+    /// Whether this node has more members of some group than the other nodes together.
+    fn has_most(&self, node: usize) -> bool {
+        let record = self.record();
+        let here = |replica: &&ReplicaId| record.homes[*replica].0 as usize == node;
+        record.groups.iter().any(|group| 2 * group.in_sync.iter().filter(here).count() > group.in_sync.len())
     }
 
     /// All clients want the volume at this node.

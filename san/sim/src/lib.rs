@@ -6,9 +6,11 @@
 //! | `steps` | what processes do |
 //! | `network` | what is on its way between nodes |
 //! | `config` | the configuration store |
+//! | [`forwarder`] | nodes that forward what clients ask for to the owner |
 //! | `tenant` | clients, and what they ask for |
 //! | [`directed`] | schedules written down, for what chance finds too rarely |
 //! | `faults` | what goes wrong, and when |
+//! | `restores` | the configuration store goes back in time |
 //! | `lasting` | what stays broken at the end |
 //! | `liveness` | what should go on, and does |
 //! | `wire` | messages and records as bytes |
@@ -27,11 +29,13 @@ pub mod coverage;
 pub mod cutting;
 pub mod directed;
 mod faults;
+pub mod forwarder;
 pub mod history;
 mod lasting;
 mod liveness;
 mod network;
 pub mod oracle;
+mod restores;
 pub mod rng;
 pub mod run;
 pub mod settings;

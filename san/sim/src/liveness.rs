@@ -65,7 +65,7 @@ impl World {
 
     /// Nobody has waited for long in this calm, but for what was held at some moment of it.
     pub(crate) fn check_patience(&mut self) {
-        if self.is_lost() {
+        if self.is_lost() || self.restored.is_some() {
             return;
         }
         let (began, records) = self.calm_began;

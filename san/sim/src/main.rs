@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use loadline_san_core::rule::Rule;
 use loadline_san_sim::coverage::Coverage;
-use loadline_san_sim::directed::{self, SCHEDULES};
+use loadline_san_sim::directed::{self, FORWARDING, SCHEDULES};
 use loadline_san_sim::run::{Verdict, run};
 use loadline_san_sim::settings::Settings;
 use loadline_san_sim::tell;
@@ -113,7 +113,8 @@ fn main() -> ExitCode {
     }
     if let Some(words) = &arguments.directed {
         let mut violated = false;
-        let chosen = || SCHEDULES.iter().filter(|schedule| schedule.name.contains(words.as_str()));
+        let all = || SCHEDULES.iter().chain(FORWARDING.iter().map(|(_, schedule)| schedule));
+        let chosen = || all().filter(|schedule| schedule.name.contains(words.as_str()));
         if chosen().next().is_none() {
             eprintln!("no schedule has {words:?} in its name: --directed alone runs and names them all");
             return ExitCode::from(2);

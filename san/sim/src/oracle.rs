@@ -43,6 +43,8 @@ pub enum Violation {
     NotSendable(String),
     /// A write was taken, and too few replicas have been in sync since.
     TooFew(u64),
+    /// A swap has committed on a record that was put back into the configuration store, and that members know to be old.
+    OnOld(u64),
     /// An assertion did not hold.
     Panicked(String),
     /// Everything is well, and still something waits.
@@ -92,6 +94,9 @@ impl fmt::Display for Violation {
                     f,
                     "a write of sector {sector} was taken with fewer replicas in sync than the policy asks for"
                 )
+            }
+            Violation::OnOld(epoch) => {
+                write!(f, "epoch {epoch} has committed on a record that the store went back to")
             }
             Violation::Panicked(what) => write!(f, "panic: {what}"),
             Violation::Stuck(what) => write!(f, "it should go on, and does not: {what}"),

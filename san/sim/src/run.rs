@@ -85,6 +85,16 @@ fn drive(world: &mut World) -> bool {
         }
     }
     world.heal();
+    let until = world.now() + PATIENCE;
+    while world.restored.is_some() {
+        if !well(world, 50 * MS) {
+            return false;
+        }
+        if world.now() > until {
+            world.fail(Violation::Stuck("the volume is not recovered by force".to_owned()));
+            return false;
+        }
+    }
     if world.settings.lasting {
         // What was decided in the storm is in the record.
         if !well(world, 1_500 * MS) || world.is_lost() {
@@ -99,6 +109,9 @@ fn drive(world: &mut World) -> bool {
 pub(crate) fn settle(world: &mut World) -> bool {
     for index in 0..world.tenants.len() {
         world.tenants[index].done = true;
+        if world.tenants[index].through.is_some() {
+            world.client_goes(index);
+        }
         if index > 0
             && let Some(node) = world.tenants[index].node.take()
         {

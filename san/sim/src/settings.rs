@@ -50,6 +50,10 @@ pub struct Settings {
     pub lasting: bool,
     /// Devices have room for a part of the volume.
     pub tight: bool,
+    /// The configuration store goes back in time.
+    pub restores: bool,
+    /// Clients come to nodes that do not own the volume, and are forwarded.
+    pub forwards: bool,
 }
 
 impl Settings {
@@ -86,6 +90,8 @@ impl Settings {
             orders: rng.chance(2),
             lasting: rng.chance(2),
             tight: rng.chance(10),
+            restores: rng.chance(3),
+            forwards: rng.chance(3),
         };
         if of_seed.tight {
             return Settings { stripes: 1, blocks: Settings::GROUP, ..of_seed };

@@ -22,7 +22,9 @@ pub(crate) struct Tenant {
     /// It asks for nothing more.
     pub(crate) done: bool,
     /// Not before this does it go anywhere.
-    not_before: Time,
+    pub(crate) not_before: Time,
+    /// The connection over which another node forwards what it asks for.
+    pub(crate) through: Option<usize>,
 }
 
 /// A request that is under way.
@@ -30,6 +32,7 @@ pub(crate) struct Tenant {
 pub(crate) struct Asked {
     pub(crate) node: usize,
     pub(crate) since: Time,
+    pub(crate) through: Option<usize>,
     kind: Kind,
     /// What of it can be judged.
     pub(crate) sector: u64,
@@ -90,6 +93,11 @@ impl Tenant {
     pub(crate) fn new() -> Tenant {
         Tenant::default()
     }
+
+    /// What it asks for goes over this connection to the owner, at this node.
+    pub(crate) fn is_forwarded(&mut self, owner: usize, connection: usize) {
+        (self.node, self.let_in, self.through) = (Some(owner), true, Some(connection));
+    }
 }
 
 /// No volume is ever so large: some requests begin here, to be refused.
@@ -122,6 +130,10 @@ impl World {
         }
         let waits = tenant.asked.values().any(|asked| self.now - asked.since > 300 * MS);
         let (restless, forced) = (self.rng.chance(500), waits && !self.calm && self.rng.chance(100));
+        if (restless || forced) && tenant.through.is_some() {
+            self.client_goes(index);
+            return;
+        }
         if restless || forced {
             self.tenants[index].node = None;
             self.coverage.count("client", if restless { "moves" } else { "is moved by force" });
@@ -132,6 +144,9 @@ impl World {
         }
         if self.settings.crashes && self.rng.chance(300) {
             self.client_goes(index);
+            return;
+        }
+        if self.tenants[index].through.is_some_and(|number| self.forwarder_is_stopped(number)) {
             return;
         }
         let (depth, operations) = (self.settings.depth, self.settings.operations);
@@ -162,6 +177,13 @@ impl World {
         if alive.is_empty() {
             return;
         }
+        let whole = self.lasting.out.is_none() && self.lasting.cut.is_empty();
+        if self.settings.forwards && whole && !self.tenants[index].done && !self.rng.chance(3) {
+            let connected = self.connect_through(index);
+            if connected {
+                return;
+            }
+        }
         let node = alive[self.rng.index(alive.len())];
         if self.settings.crashes && self.rng.chance(8) {
             self.order_attach(node);
@@ -173,6 +195,7 @@ impl World {
     pub(crate) fn client_goes(&mut self, index: usize) {
         self.say(|| format!("client {index} goes"));
         self.coverage.count("client", "goes");
+        self.leave_connection(index);
         let asked = std::mem::take(&mut self.tenants[index].asked);
         self.tenants[index].node = None;
         self.tenants[index].not_before = self.now + self.rng.below(100 * MS);
@@ -188,9 +211,11 @@ impl World {
     pub(crate) fn order_attach(&mut self, node: usize) {
         self.say(|| format!("an attach is ordered at n{node}"));
         self.coverage.count("client", "an attach is ordered");
+        self.disconnect_forwarded(node);
         let here = |tenant: &Tenant| tenant.asked.values().any(|asked| asked.node == node);
         for index in 0..self.tenants.len() {
-            if self.tenants[index].node == Some(node) || here(&self.tenants[index]) {
+            let tenant = &self.tenants[index];
+            if tenant.through.is_none() && (tenant.node == Some(node) || here(tenant)) {
                 self.client_goes(index);
             }
         }
@@ -198,6 +223,7 @@ impl World {
     }
 
     pub(crate) fn attach_at(&mut self, index: usize, node: usize) {
+        self.leave_connection(index);
         (self.tenants[index].node, self.tenants[index].let_in) = (Some(node), false);
         self.say(|| format!("client {index} attaches at n{node}"));
         self.coverage.count("client", "attaches");
@@ -210,6 +236,7 @@ impl World {
         for tenant in self.tenants.iter_mut().filter(|tenant| tenant.node == Some(node)) {
             tenant.let_in = true;
         }
+        self.fence_forwarded(node);
     }
 
     fn ask_something(&mut self, index: usize, node: usize, read: bool) {
@@ -233,7 +260,7 @@ impl World {
         // Owners have only so much in flight, which is left to who drives them.
         let write = |asked: &Asked| if let Kind::Write(_) = asked.kind { asked.sectors / 8 + 2 } else { 0 };
         let asked = self.tenants.iter().flat_map(|tenant| tenant.asked.values());
-        let in_flight: u64 = asked.map(write).sum();
+        let in_flight: u64 = asked.chain(self.lingering()).map(write).sum();
         let most = if self.settings.tight { SPARE + 3 } else { u64::from(MOST_IN_FLIGHT) };
         let read = read || in_flight > 0 && in_flight + count / 8 + 2 > most;
         let what = match if read { 0 } else { self.rng.below(100) } {
@@ -302,9 +329,15 @@ impl World {
         self.coverage.count("client", name);
         self.say(|| format!("client {index} at n{node} asks #{} {name} {sector}+{count}", id.0 % APART));
         let (first, sectors) = (judged.start, judged.end.saturating_sub(judged.start));
-        let asked = Asked { node, since: self.now, kind, sector: first, sectors, end: sector + count };
+        let through = self.tenants[index].through;
+        let asked =
+            Asked { node, since: self.now, through, kind, sector: first, sectors, end: sector + count };
         self.tenants[index].asked.insert(id, asked);
-        self.request(node, Request { id, ask, sector, sectors: count as u32 });
+        let request = Request { id, ask, sector, sectors: count as u32 };
+        match through {
+            Some(connection) => self.forward(connection, request),
+            None => self.request(node, request),
+        }
     }
 
     /// A part of what a client reads has come.
@@ -336,17 +369,31 @@ impl World {
             return;
         }
         let index = (id.0 / APART) as usize;
-        if self.gone.remove(&id) {
+        if self.gone.remove(&id) || self.answers_forwarded(id, result) {
             return;
         }
         let Some(asked) = self.tenants[index].asked.remove(&id) else {
             self.fail(Violation::TwiceCompleted(id.0 % APART));
             return;
         };
+        if result.is_ok() {
+            self.check_enough(&asked);
+        }
+        self.client_has(index, id, &asked, result);
+        self.check_end(&asked, result);
+    }
+
+    /// A client has an answer.
+    pub(crate) fn client_has(
+        &mut self,
+        index: usize,
+        id: RequestId,
+        asked: &Asked,
+        result: Result<(), Failure>,
+    ) {
         self.done += 1;
         self.say(|| format!("client {index} has #{}: {result:?}", id.0 % APART));
-        self.ends(&asked, result.is_ok());
-        self.check_end(&asked, result);
+        self.ends(asked, result.is_ok());
         match result {
             Ok(()) => self.coverage.count("client", "acknowledged"),
             Err(Failure::Rotten) => self.coverage.count("client", "every copy is rotten"),
@@ -365,13 +412,22 @@ impl World {
     /// The volume is attached elsewhere. Clients here try again, some time.
     pub(crate) fn detached(&mut self, node: usize) {
         self.coverage.count("client", "detached");
-        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.node == Some(node)) {
+        self.disconnect_forwarded(node);
+        let here = |tenant: &&mut Tenant| tenant.node == Some(node) && tenant.through.is_none();
+        for tenant in self.tenants.iter_mut().filter(here) {
             tenant.node = None;
             tenant.not_before = self.now + self.rng.below(400 * MS);
         }
     }
 
-    fn ends(&mut self, asked: &Asked, well: bool) {
+    /// A write is acknowledged by its owner: on enough copies.
+    pub(crate) fn check_enough(&mut self, asked: &Asked) {
+        if let Kind::Write(_) = asked.kind {
+            self.check_least(asked.node, asked.sector, asked.sectors);
+        }
+    }
+
+    pub(crate) fn ends(&mut self, asked: &Asked, well: bool) {
         if well {
             self.see_deposed(asked.node, asked.is_read());
         }
@@ -387,7 +443,6 @@ impl World {
                 self.history.write_ends(*write, asked.sector, asked.sectors, well);
                 if well {
                     self.check_written(asked.sector, asked.sectors);
-                    self.check_least(asked.node, asked.sector, asked.sectors);
                 }
             }
             Kind::Nothing => {}

@@ -20,8 +20,10 @@ use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
 
 use crate::coverage::Coverage;
+use crate::forwarder::{Forwarders, Step};
 use crate::lasting::Lasting;
 use crate::oracle::Violation;
+use crate::restores::Restored;
 use crate::rng::Rng;
 use crate::settings::Settings;
 use crate::store::{Blocks, SimDisk, Store};
@@ -75,6 +77,13 @@ pub(crate) enum Happening {
     Heal(usize, usize),
     /// A device that hung goes on.
     Unhang(ReplicaId),
+    /// The configuration store goes back in time, and is put right.
+    StoreGoesBack,
+    StorePutRight,
+    /// Something between a forwarding node and an owner.
+    Forwarding(Step),
+    /// It was on its way, and is lost.
+    Lost,
 }
 
 #[derive(Debug, Clone)]
@@ -143,6 +152,9 @@ pub struct World {
     pub(crate) went_back: BTreeMap<ReplicaId, Epoch>,
     /// A person decides what is left.
     pub(crate) forced: bool,
+    /// The configuration store holds an older record than was committed last.
+    pub(crate) restored: Option<Restored>,
+    pub(crate) forwarders: Forwarders,
     /// Its answers do not reach these.
     pub(crate) deaf: BTreeSet<usize>,
     /// What goes over these links takes so much longer.
@@ -246,6 +258,8 @@ impl World {
             backups: BTreeMap::new(),
             went_back: BTreeMap::new(),
             forced: false,
+            restored: None,
+            forwarders: Forwarders::default(),
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
@@ -290,7 +304,7 @@ impl World {
         world
     }
 
-    /// What the configuration store holds.
+    /// The record that was committed last. The configuration store holds it, unless it went back in time.
     pub fn record(&self) -> &Record {
         self.config.last().expect("the volume was made")
     }
@@ -316,6 +330,11 @@ impl World {
         self.numbers += 1;
         self.queue.push(Reverse((self.now + delay, self.numbers)));
         self.happenings.insert(self.numbers, happening);
+    }
+
+    /// What is on its way, and for which this holds, is lost.
+    pub(crate) fn drop_all(&mut self, holds: impl Fn(&Happening) -> bool) {
+        self.happenings.values_mut().filter(|one| holds(one)).for_each(|one| *one = Happening::Lost);
     }
 
     /// What a node's clock shows.
@@ -357,6 +376,7 @@ impl World {
             | Happening::NoAnswer(node, ..)
             | Happening::Runs(node, ..)
             | Happening::Tick(node, _) => Some(*node),
+            Happening::Forwarding(step) => self.node_of(step),
             _ => None,
         };
         if let Some(node) = node
@@ -420,6 +440,10 @@ impl World {
                 self.echo.remove(&(from, to));
             }
             Happening::Unhang(replica) => _ = self.hung.remove(&replica),
+            Happening::StoreGoesBack => self.store_goes_back(),
+            Happening::StorePutRight => self.put_right(),
+            Happening::Forwarding(step) => self.forwarding(step),
+            Happening::Lost => {}
         }
     }
 
@@ -484,6 +508,7 @@ impl World {
         self.say(|| format!("n{node}.{life} {}", if power { "loses power" } else { "is killed" }));
         self.coverage.count("process", if power { "power loss" } else { "kill" });
         self.clients_die(node);
+        self.forwarding_dies(node, power);
     }
 
     /// It stops, and goes on later as if nothing had been.

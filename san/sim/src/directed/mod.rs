@@ -5,16 +5,19 @@
 
 mod clients;
 mod damaged;
+mod forwarders;
 mod losses;
 mod owners;
 mod returns;
 mod stalls;
 mod waits;
 
+pub use forwarders::FORWARDING;
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::rule::{Rule, leave_out};
 use loadline_san_core::volume::{Event, Status};
 
+use crate::forwarder;
 use crate::run::{Verdict, judge, settle};
 use crate::settings::Settings;
 use crate::tenant::What;
@@ -508,6 +511,16 @@ pub const SCHEDULES: &[Schedule] = &[
 /// Runs a schedule, with delays from a seed; with all rules, or with one left out.
 pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) -> Verdict {
     leave_out(left_out);
+    run_forwarding(schedule, seed, None, trace)
+}
+
+/// The same, with all rules of forwarding, or with one left out.
+pub fn run_forwarding(
+    schedule: &Schedule,
+    seed: u64,
+    left_out: Option<forwarder::Rule>,
+    trace: bool,
+) -> Verdict {
     let settings = Settings {
         nodes: schedule.nodes,
         copies: schedule.copies,
@@ -528,10 +541,13 @@ pub fn run(schedule: &Schedule, seed: u64, left_out: Option<Rule>, trace: bool) 
         steer: 0,
         orders: false,
         lasting: false,
+        restores: false,
+        forwards: false,
         tight: schedule.name.contains("a device that w"),
     };
     let mut world = World::new(settings, seed);
     world.trace = trace;
+    world.forwarders.left_out = left_out;
     judge(world, |world| {
         world.pass(5);
         (schedule.drive)(world);

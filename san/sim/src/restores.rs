@@ -1,0 +1,214 @@
+//! The configuration store goes back in time: it holds an older record than it held. Later it holds the newest one again, or a
+//! person recovers the volume by force.
+//!
+//! What happens in between is judged by all that is checked anyway, against the newest record: an owner that runs may serve
+//! on, since its members follow it and no swap can take them from it. But no swap may commit on the older record (rule P4).
+//!
+//! **What the protocol cannot see.** A member promises an epoch durably when it is sealed, and adopts the epochs of later swaps
+//! without a durable promise. If no member that answers has durably promised more than the older record's epoch, the older record looks
+//! like the newest one. So only records are put back of which some group has only members that have promised more: no node can
+//! propose anything before one of these has reported.
+
+use std::collections::BTreeMap;
+
+use loadline_san_core::ids::{Epoch, ReplicaId};
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::record::Record;
+use loadline_san_core::volume::{Event, Order, Status};
+
+use crate::oracle::Violation;
+use crate::store::Store;
+use crate::world::{Happening, MS, Time, World, show};
+
+/// A store that went back in time.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    /// The record that it holds.
+    holds: Record,
+    /// A person has ordered a recovery by force.
+    recovering: bool,
+}
+
+/// One storm in so many has a store that goes back, in the runs that have any.
+const STORMS: u64 = 2;
+/// The longest time until it is put right.
+const LONGEST: Time = 1_200 * MS;
+/// A person orders a recovery again after this time.
+const AGAIN: Time = 400 * MS;
+
+impl World {
+    /// What the configuration store holds. [`World::record`] is what was committed last.
+    pub(crate) fn held(&self) -> &Record {
+        self.restored.as_ref().map_or_else(|| self.record(), |restored| &restored.holds)
+    }
+
+    /// A storm begins: the store may go back in it, and is put right later, in the storm or in the calm.
+    pub(crate) fn plan_restore(&mut self) {
+        if self.settings.restores && self.restored.is_none() && self.rng.chance(STORMS) {
+            let when = self.rng.below(800 * MS);
+            self.after(when, Happening::StoreGoesBack);
+        }
+    }
+
+    /// Whether a takeover by the members of this record would have to ask one that has promised more: all members of some group
+    /// have, durably.
+    fn is_seen_to_be_old(&self, record: &Record) -> bool {
+        let has_promised_more = |replica: &ReplicaId| {
+            !self.went_back.contains_key(replica)
+                && self.store(*replica).is_some_and(|store| store.durable_promise().epoch > record.epoch)
+        };
+        record.groups.iter().any(|group| group.in_sync.iter().all(has_promised_more))
+    }
+
+    /// Whether each process that runs knows a newer record than this: then no proposal that it has made can commit.
+    fn is_old_to_all(&self, record: &Record) -> bool {
+        self.nodes
+            .iter()
+            .filter_map(|node| node.process.as_ref())
+            .all(|process| process.volume.record().is_some_and(|known| known.epoch > record.epoch))
+    }
+
+    /// The store goes back to an older record: while no process runs, or under those that run.
+    pub(crate) fn store_goes_back(&mut self) {
+        if self.calm || self.restored.is_some() || self.forced || self.is_lost() {
+            return;
+        }
+        let running = self.rng.chance(3);
+        let fits = |record: &&Record| {
+            record.epoch < self.record().epoch
+                && self.is_seen_to_be_old(record)
+                && (!running || self.is_old_to_all(record))
+        };
+        let older: Vec<&Record> = self.config.iter().filter(fits).collect();
+        if older.is_empty() {
+            return;
+        }
+        // The newer ones are harder to tell from the newest.
+        let from = if self.rng.chance(2) { older.len().saturating_sub(4) } else { 0 };
+        let holds = older[from + self.rng.index(older.len() - from)].clone();
+        self.say(|| format!("the configuration store goes back to {}", show(&holds)));
+        self.coverage.count("store", if running { "goes back under nodes that run" } else { "goes back" });
+        if !running {
+            self.stop_all();
+        }
+        self.restore(Some(Restored { holds, recovering: false }));
+        if !running {
+            self.start_all();
+        }
+        let length = 20 * MS + self.rng.below(LONGEST);
+        self.after(length, Happening::StorePutRight);
+    }
+
+    /// Requests to the store as it was are lost: their connections have ended.
+    fn restore(&mut self, restored: Option<Restored>) {
+        self.restored = restored;
+        self.drop_all(|happening| matches!(happening, Happening::Config(..)));
+    }
+
+    fn stop_all(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.kill(node, false);
+        }
+    }
+
+    fn start_all(&mut self) {
+        for node in 0..self.nodes.len() {
+            let wait = [MS, 100 * MS][self.rng.index(2)];
+            let wait = self.rng.below(wait);
+            self.after(wait, Happening::Start(node));
+        }
+    }
+
+    /// A person puts it right: the newest record is put back, or the volume is recovered by force.
+    pub(crate) fn put_right(&mut self) {
+        let Some(Restored { recovering, .. }) = self.restored else { return };
+        if recovering && self.survivors().is_some() {
+            self.recover_by_force();
+            return;
+        }
+        let seen = |status| {
+            let is = |node: &crate::world::Node| {
+                node.process.as_ref().is_some_and(|p| p.volume.status() == status)
+            };
+            self.nodes.iter().any(is)
+        };
+        if seen(Status::Blocked) {
+            self.coverage.count("store", "seen to have gone back");
+        }
+        if !recovering && self.survivors().is_some() && self.rng.chance(3) {
+            self.say(|| "a person recovers the volume by force".to_owned());
+            self.stop_all();
+            self.forced = true;
+            self.restored.as_mut().expect("it went back").recovering = true;
+            self.restore_again();
+            self.start_all();
+            self.after(150 * MS, Happening::StorePutRight);
+            return;
+        }
+        let stopped = self.rng.chance(2);
+        self.say(|| format!("the configuration store holds the newest record again, stopped: {stopped}"));
+        self.coverage.count("store", if stopped { "put right" } else { "put right under nodes that run" });
+        if stopped {
+            self.stop_all();
+        }
+        self.restore(None);
+        if stopped {
+            self.start_all();
+        }
+        self.calm_began = (self.now(), self.config.len());
+    }
+
+    fn restore_again(&mut self) {
+        let restored = self.restored.take();
+        self.restore(restored);
+    }
+
+    /// For each group a member of now, with all that was acknowledged, which the older record knows too; if there is one for
+    /// each.
+    fn survivors(&self) -> Option<BTreeMap<GroupIndex, ReplicaId>> {
+        let (now, old) = (self.record(), self.held());
+        if now.groups.len() != old.groups.len() || now.blocks != old.blocks || !self.liars.is_empty() {
+            return None;
+        }
+        let mut survivors = BTreeMap::new();
+        for (index, (group, old)) in (0..).zip(now.groups.iter().zip(&old.groups)) {
+            let is_known = |replica: &&ReplicaId| {
+                let departed = old.departed.get(*replica);
+                old.in_sync.contains(*replica) || departed.is_some_and(|departed| departed.epoch > Epoch(0))
+            };
+            let is_well = |replica: &&ReplicaId| {
+                self.is_usable(replica)
+                    && self.store(**replica).is_some_and(|s| !s.is_rotten() && !s.is_spoilt())
+            };
+            survivors.insert(GroupIndex(index), *group.in_sync.iter().find(|r| is_known(r) && is_well(r))?);
+        }
+        Some(survivors)
+    }
+
+    /// The order is given at a node that runs, again and again until it is carried out.
+    fn recover_by_force(&mut self) {
+        self.after(AGAIN, Happening::StorePutRight);
+        let runs = |node: &usize| self.nodes[*node].process.is_some() && self.nodes[*node].paused.is_none();
+        let running: Vec<usize> = (0..self.nodes.len()).filter(runs).collect();
+        let Some(survivors) = self.survivors().filter(|_| !running.is_empty()) else { return };
+        let node = running[self.rng.index(running.len())];
+        let stores = self.nodes.iter().flat_map(|node| node.stores.values());
+        let promised = stores.map(|store: &Store| store.durable_promise().epoch).max().unwrap_or(Epoch(0));
+        let promised = promised.max(self.record().epoch);
+        let record = Box::new(self.held().clone());
+        self.say(|| format!("n{node} is ordered to recover the volume with {survivors:?}"));
+        self.step_volume(node, Event::Order(Order::Recover { record, survivors, promised }));
+    }
+
+    /// A record is about to be committed, while the store holds an older one.
+    pub(crate) fn check_restored(&mut self, record: &Record) {
+        let Some(restored) = &self.restored else { return };
+        if !restored.recovering || record.epoch <= self.record().epoch {
+            self.fail(Violation::OnOld(record.epoch.0));
+            return;
+        }
+        self.coverage.count("store", "recovered by force");
+        self.restored = None;
+        self.calm_began = (self.now(), self.config.len());
+    }
+}
