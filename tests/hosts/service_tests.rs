@@ -132,9 +132,11 @@ fn a_write_on_too_few_copies_is_found() {
 #[test]
 fn a_write_that_waits_for_a_second_copy_does_not_hang_and_a_read_does() {
     // Of three copies two are in sync, and their nodes do not reach each other.
-    let moments =
-        [moment(0, World::whole(3), &[0, 1], &[0, 1]), moment(10 * S, isolated(0), &[0, 1], &[0, 1])];
-    let with = |op: Op| kinds(&moments, 3, &[&both(0, S)[..], &both(0, 11 * S), &[op]].concat());
+    let whole = |at| moment(at, World::whole(3), &[0, 1], &[0, 1]);
+    let moments = [whole(0), moment(10 * S, isolated(0), &[0, 1], &[0, 1]), whole(17 * S)];
+    let reads = |at| op(0, Action::Read(0), at, at + S / 100, Outcome::Done);
+    let fine = [&both(0, S)[..], &[reads(11 * S)], &both(0, 18 * S)].concat();
+    let with = |op: Op| kinds(&moments, 3, &[&fine[..], &[op]].concat());
     assert_eq!(with(op(1, Action::Write(7), 11 * S, 18 * S, Outcome::Done)), [""; 0]);
     assert_eq!(with(op(1, Action::Read(7), 11 * S, 18 * S, Outcome::Done)), ["hang"]);
 }

@@ -6,7 +6,7 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`catalog`] | what is kept under which key |
-//! | [`identity`] | whether a file is still the one that was opened |
+//! | `identity` | whether a file is still the one that was opened |
 //! | [`service`] | the store on a thread of its own |
 //! | [`sqlite`] | the store as a file, for clusters whose nodes share a machine |
 
