@@ -145,7 +145,8 @@ impl Instant {
                     self.record = *record;
                     self.step(Event::Swapped(made_by, Answer::Committed, replaces));
                 }
-                Action::Ask { .. } => unreachable!("nothing is silent"),
+                // All answer at once, however far the clock leaps.
+                Action::Ask { .. } => {}
                 Action::Complete(_, result) => {
                     assert_eq!(result, Ok(()));
                     self.done += 1;
