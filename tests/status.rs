@@ -113,7 +113,7 @@ fn copies_on_missing_and_exchanged_devices_are_shown_as_what_they_are() {
     loop {
         let (_, shown) = cluster.try_loadline(&["volume", "show", "three"]);
         assert!(!shown.contains("returning") && !shown.contains("healthy"), "it does not come back: {shown}");
-        if shown.contains("not used: device") && shown.contains(&not_used) {
+        if shown.contains("is not used") && shown.contains(&not_used) {
             break;
         }
         assert!(begun.elapsed() < Duration::from_secs(10), "{shown}");

@@ -192,7 +192,7 @@ impl<D: Clone> Volume<D> {
             promised: Epoch(0),
             blocked: None,
             ended: BTreeSet::new(),
-            silence: Silence::default(),
+            silence: Silence::new(me.node),
             passed: Epoch(0),
             sessions: 0,
             proposals: 0,

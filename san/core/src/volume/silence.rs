@@ -35,8 +35,10 @@ pub(super) enum Verdict {
 }
 
 /// The nodes that were asked, and what they have answered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Silence {
+    /// This node.
+    me: NodeId,
     /// When each node was last asked.
     asked: BTreeMap<NodeId, Moment>,
     /// Which nodes those reach that have answered since. Nothing: it did not answer, although it had time to and the store was
@@ -61,6 +63,10 @@ impl Members {
 }
 
 impl Silence {
+    pub(super) fn new(me: NodeId) -> Silence {
+        Silence { me, asked: BTreeMap::new(), answers: BTreeMap::new() }
+    }
+
     /// A node answers: it runs, and reaches these.
     pub(super) fn answered(&mut self, by: NodeId, reaches: BTreeSet<NodeId>) {
         if self.asked.contains_key(&by) {
@@ -133,9 +139,12 @@ impl Silence {
         out.push(Action::Ask { nodes: due.into_iter().collect(), within_ns: times.answer_ns });
     }
 
-    /// The most members that nodes have which answered and all reach each other.
+    /// The most members that nodes have which answered and all reach each other, and not this node. One that reaches this node is
+    /// not cut off from it: it is silent for another reason, such as a device that it does not find.
     fn largest_side(&self, silent: &[NodeId]) -> usize {
-        let nodes: Vec<NodeId> = silent.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let cut_off = |node: &NodeId| matches!(self.answers.get(node), Some(Some(reaches)) if !reaches.contains(&self.me));
+        let nodes: BTreeSet<NodeId> = silent.iter().copied().filter(cut_off).collect();
+        let nodes: Vec<NodeId> = nodes.into_iter().collect();
         let reach = |one: NodeId, other: NodeId| {
             one == other || matches!(self.answers.get(&one), Some(Some(reaches)) if reaches.contains(&other))
         };
@@ -143,7 +152,7 @@ impl Silence {
         let few = nodes.len().min(8);
         let sides = (1u32..1 << few).map(|chosen| {
             let side = || (0..few).filter(move |at| chosen & 1 << at != 0).map(|at| nodes[at]);
-            let stands = side().all(|one| self.runs(one) && side().all(|other| reach(one, other)));
+            let stands = side().all(|one| side().all(|other| reach(one, other)));
             let has = |node: &&NodeId| side().any(|one| one == **node);
             if stands { silent.iter().filter(has).count() } else { 0 }
         });
@@ -174,12 +183,12 @@ mod tests {
 
     #[test]
     fn one_of_three_that_is_silent_is_excluded_and_not_asked() {
-        assert_eq!(judge(&mut Silence::default(), 0, &[1, 2, 3], &[3]), (Verdict::Without, 0));
+        assert_eq!(judge(&mut Silence::new(NodeId(1)), 0, &[1, 2, 3], &[3]), (Verdict::Without, 0));
     }
 
     #[test]
     fn two_of_three_that_run_and_reach_each_other_are_yielded_to() {
-        let mut silence = Silence::default();
+        let mut silence = Silence::new(NodeId(1));
         assert_eq!(judge(&mut silence, 0, &[1, 2, 3], &[2, 3]), (Verdict::Wait, 1));
         answers(&mut silence, 2, &[3]);
         assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]), (Verdict::Wait, 0));
@@ -189,7 +198,7 @@ mod tests {
 
     #[test]
     fn two_of_three_that_do_not_reach_each_other_are_a_tie_each() {
-        let mut silence = Silence::default();
+        let mut silence = Silence::new(NodeId(1));
         judge(&mut silence, 0, &[1, 2, 3], &[2, 3]);
         answers(&mut silence, 2, &[3]);
         answers(&mut silence, 3, &[]);
@@ -197,8 +206,17 @@ mod tests {
     }
 
     #[test]
+    fn those_that_reach_this_node_are_silent_for_another_reason() {
+        let mut silence = Silence::new(NodeId(1));
+        judge(&mut silence, 0, &[1, 2, 3], &[2, 3]);
+        answers(&mut silence, 2, &[1, 3]);
+        answers(&mut silence, 3, &[1, 2]);
+        assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]).0, Verdict::Without);
+    }
+
+    #[test]
     fn those_that_do_not_answer_in_time_are_excluded() {
-        let mut silence = Silence::default();
+        let mut silence = Silence::new(NodeId(1));
         assert_eq!(judge(&mut silence, 0, &[1, 2], &[2]), (Verdict::Wait, 1));
         assert_eq!(judge(&mut silence, 199, &[1, 2], &[2]), (Verdict::Wait, 0), "the store may be away");
         assert_eq!(judge(&mut silence, 200, &[1, 2], &[2]), (Verdict::Wait, 1), "it is asked again");
@@ -213,7 +231,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_was_not_asked_for_is_not_taken() {
-        let mut silence = Silence::default();
+        let mut silence = Silence::new(NodeId(1));
         answers(&mut silence, 2, &[3]);
         assert_eq!(judge(&mut silence, 0, &[1, 2], &[2]), (Verdict::Wait, 1));
         answers(&mut silence, 3, &[2]);

@@ -25,6 +25,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(40);
 /// A node that does not accept a connection for so long is not reached.
 const REACHES: Duration = Duration::from_millis(250);
+/// The same, of the node that asks.
+const REACHES_ASKER: Duration = Duration::from_millis(100);
 /// What a node has answered is worth something for so long.
 const FRESH: Duration = Duration::from_millis(300);
 /// A question is given up after so long. Volumes wait for a part of that.
@@ -50,7 +52,7 @@ struct Reaches {
     incarnation: u64,
     /// The number of its question.
     number: u64,
-    /// Those of the nodes that are asked which accept connections of the one that answers.
+    /// Those of the nodes that are asked, and of the one that asks, which accept connections of the one that answers.
     nodes: BTreeSet<u32>,
 }
 
@@ -221,15 +223,18 @@ impl Node {
         }
     }
 
-    /// Tries which of the nodes that are asked it reaches, and answers. The others do not count, and one that is not reached would
-    /// delay the answer.
+    /// Tries which it reaches of the nodes that are asked and the one that asks, and answers. The others do not count, and one that is
+    /// not reached would delay the answer.
     async fn answer(&self, by: u32, ask: Ask) {
         let nodes = self.state().catalog.nodes.clone();
-        let others = nodes.into_iter().filter(|(id, _)| *id != self.id() && ask.of.contains(id));
+        let others =
+            nodes.into_iter().filter(|(id, _)| *id != self.id() && (ask.of.contains(id) || *id == by));
         let tries: Vec<_> = others
             .map(|(id, (node, _))| {
                 let connect = tokio::net::TcpStream::connect(node.peer);
-                (id, tokio::spawn(tokio::time::timeout(REACHES, connect)))
+                // Mostly it is the one that asks which is not reached.
+                let limit = if id == by { REACHES_ASKER } else { REACHES };
+                (id, tokio::spawn(tokio::time::timeout(limit, connect)))
             })
             .collect();
         let mut reached = BTreeSet::new();

@@ -21,6 +21,9 @@ use crate::node::Node;
 const REPORTS: Duration = Duration::from_millis(1000);
 /// How long the threads of this node's data path may take.
 const LOOPS: Duration = Duration::from_millis(700);
+/// Of a replica whose device went back in time.
+pub(super) const OLDER: &str =
+    "its device holds an older state than it had: it was restored from a copy, or exchanged";
 /// A longer report is not read.
 const LONGEST: u64 = 64 << 20;
 
@@ -377,8 +380,7 @@ fn of_open(id: u64, open: &LoopReplica) -> LocalReplica {
     } else if open.view.damaged {
         (Usable::Damaged, Some("it was found damaged when it was opened".into()))
     } else if open.view.went_back {
-        let why = "its device holds an older state than it had: it was restored from a copy, or exchanged";
-        (Usable::Damaged, Some(why.into()))
+        (Usable::Damaged, Some(OLDER.into()))
     } else {
         (Usable::Open, None)
     };

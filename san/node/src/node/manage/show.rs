@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::health::Judge;
-use super::local::{Reports, Usable};
+use super::local::{OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
@@ -287,6 +287,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
             let reported = judge.replica(*replica_id);
             // Of one that is being opened nothing is wrong.
             let unused = reported.filter(|of| !matches!(of.state, Usable::Open | Usable::Opening));
+            let went_back = unused.is_some_and(|of| of.why.as_deref() == Some(OLDER));
             let is_open = reported.is_some_and(|of| of.state == Usable::Open);
             let unusable = replica.unusable.as_ref().filter(|_| !is_open);
             let leaves = leaving.contains_key(replica_id);
@@ -307,7 +308,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
                     (ReplicaState::Ready, _) if unusable.is_some() => {
                         unusable.map_or("not used", Unusable::state).into()
                     }
-                    (ReplicaState::Ready, Some(of)) if of.state == Usable::Damaged => "damaged".into(),
+                    (ReplicaState::Ready, Some(_)) if went_back => "damaged".into(),
                     (ReplicaState::Ready, Some(of)) => {
                         let why = of.why.clone().unwrap_or_else(|| "it is not known why".into());
                         format!("not used: {why}")
@@ -328,7 +329,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
                     .clone()
                     .filter(|_| replica.state == ReplicaState::Wanted || leaves)
                     .or(unusable_note)
-                    .or_else(|| unused.and_then(|of| of.why.clone())),
+                    .or_else(|| went_back.then(|| OLDER.into())),
             }
         })
         .collect();
