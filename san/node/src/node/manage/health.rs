@@ -284,7 +284,8 @@ impl<'a> Judge<'a> {
         let members = &record.groups[index].in_sync;
         let members: Vec<String> = members.iter().map(|replica| self.describe(replica.0)).collect();
         format!(
-            "every write of group {index} is only on {}: start {} again, or make {} usable",
+            "every write of group {index} is only on {}: start {} again, or make {} usable; or go on with what is left: 'loadline \
+             volume recover' reports what would be lost",
             members.join(" and "),
             if members.len() == 1 { "it" } else { "one of them" },
             if members.len() == 1 { "its device" } else { "its device there" },
