@@ -10,7 +10,7 @@ use std::process::Command;
 /// Every kind of fault once: twelve seeds in a row have them all.
 #[test]
 fn a_dozen_fault_scripts_break_no_promise() {
-    assert!(!hosts::possible() || hosts::run(0, 12, 2), "what is wrong is printed above");
+    assert!(!hosts::possible() || hosts::run(0, 12, 2).keeps_promises(), "what is wrong is printed above");
 }
 
 /// Namespaces and folders of a run that was killed are removed by the next one.
@@ -40,7 +40,7 @@ fn soak() {
     assert!(hosts::possible(), "it needs root");
     let (seed, scripts) = (number("LOADLINE_HOSTS_SEED", 0), number("LOADLINE_HOSTS_SCRIPTS", 12));
     assert!(
-        hosts::run(seed, scripts, number("LOADLINE_HOSTS_AT_A_TIME", 1)),
+        hosts::run(seed, scripts, number("LOADLINE_HOSTS_AT_A_TIME", 1)).is_good(),
         "what is wrong is printed above"
     );
 }

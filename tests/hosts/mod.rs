@@ -30,8 +30,8 @@ use play::play;
 use script::Script;
 use tell::Tally;
 
-/// Runs the scripts of so many seeds from this one on, so many at a time. Whether nothing is wrong.
-pub(crate) fn run(first: u64, scripts: u64, at_a_time: u64) -> bool {
+/// Runs the scripts of so many seeds from this one on, so many at a time. What they came to.
+pub(crate) fn run(first: u64, scripts: u64, at_a_time: u64) -> Tally {
     netns::remove_leftovers();
     let (next, tally) = (AtomicU64::new(0), Mutex::new(Tally::default()));
     let work = &|worker: usize| {
@@ -57,7 +57,7 @@ pub(crate) fn run(first: u64, scripts: u64, at_a_time: u64) -> bool {
     });
     let tally = tally.into_inner().expect("no worker panics with it");
     println!("\n{tally}");
-    tally.is_good()
+    tally
 }
 
 /// Whether namespaces can be made here.
