@@ -1,12 +1,11 @@
 //! The exit codes.
 
-use std::process::ExitCode;
-
 use loadline_load::error::ErrorKind;
+use nix::libc;
 
 /// How a command ended. Of several, the first that applies in this order wins: usage, failed, missed, findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// 0: done.
     Done,
     /// 1: the run failed.
@@ -21,16 +20,21 @@ pub enum Exit {
     Interrupted,
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(match exit {
+impl Exit {
+    /// Ends the process with this code, at once. Threads of a library may still work for storage that does not answer (librbd):
+    /// what the library registered to run at exit would free what they use, and the process would end by a signal. Standard
+    /// output must be flushed before ([`crate::out::finish`]).
+    pub(crate) fn end(self) -> ! {
+        let code = match self {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::Findings => 3,
             Exit::Missed => 99,
             Exit::Interrupted => 130,
-        })
+        };
+        // SAFETY: the call has no requirement, and nothing of this process runs after it.
+        unsafe { libc::_exit(code) }
     }
 }
 

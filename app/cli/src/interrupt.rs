@@ -9,6 +9,7 @@ use loadline_base::limits::STACK;
 use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::exit::Exit;
 use crate::made;
 use crate::out::tell;
 
@@ -30,7 +31,7 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
         while signals.wait().is_ok() {
             if set.swap(true, Ordering::Relaxed) {
                 made::remove_for_good();
-                std::process::exit(130);
+                Exit::Interrupted.end();
             }
             tell!("\nloadline: stopping (once more ends it at once)");
         }

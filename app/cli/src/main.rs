@@ -27,8 +27,6 @@ mod verify;
 mod volume;
 mod worker;
 
-use std::process::ExitCode;
-
 use clap::{Parser, Subcommand};
 
 /// Measures block storage, with one command or a fleet of workers and a study; and is block storage: a virtual SAN.
@@ -63,16 +61,16 @@ enum Command {
     Node(node::Args),
 }
 
-fn main() -> ExitCode {
+fn main() {
     if let Err(exit) = limits::prepare() {
-        return exit.into();
+        exit.end();
     }
     done()
 }
 
 /// All but what has to come first, on as little stack as there may be.
 #[inline(never)]
-fn done() -> ExitCode {
+fn done() -> ! {
     // clap prints usage errors itself and exits with 2, which is our code for them.
     let exit = match Cli::parse().command {
         Command::Doctor(args) => doctor::run(args),
@@ -91,5 +89,5 @@ fn done() -> ExitCode {
         Command::Device(args) => device::run(args),
         Command::Node(args) => node::run(args),
     };
-    out::finish(exit).into()
+    out::finish(exit).end()
 }

@@ -472,10 +472,10 @@ impl World {
         let seed = self.rng.bits();
         let mut times = Times::of_lease(lease_ns);
         if self.settings.hasty {
-            (times.seal_ns, times.answer_ns) = (lease_ns / 8, lease_ns / 8);
+            (times.seal_ns, times.answer_ns, times.most_answer_ns) = (lease_ns / 8, lease_ns / 8, lease_ns / 8);
         }
         if !self.settings.answers {
-            times.answer_ns = 0;
+            (times.answer_ns, times.most_answer_ns) = (0, 0);
         }
         let mut volume = Volume::new(me, VOLUME, times, seed, now);
         if self.settings.watch {

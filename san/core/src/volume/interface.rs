@@ -287,6 +287,9 @@ pub struct Times {
     pub quiet_ns: u64,
     /// Nodes that are asked through the configuration store have so long to answer (rule S1): they look there now and then.
     pub answer_ns: u64,
+    /// The same, if they have more than half of a group's members. That they have all failed at once is less likely than that the
+    /// node which asks is cut off, and without them it acknowledges no write unless the volume allows that.
+    pub most_answer_ns: u64,
 }
 
 impl Times {
@@ -302,6 +305,7 @@ impl Times {
             seal_ns: lease_ns * 3 / 2,
             quiet_ns: 2 * lease_ns,
             answer_ns: lease_ns * 3 / 2,
+            most_answer_ns: lease_ns * 4,
         }
     }
 }

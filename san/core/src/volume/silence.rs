@@ -39,8 +39,8 @@ pub(super) enum Verdict {
 pub(super) struct Silence {
     /// This node.
     me: NodeId,
-    /// When each node was last asked.
-    asked: BTreeMap<NodeId, Moment>,
+    /// When each node was last asked, and how long it has to answer.
+    asked: BTreeMap<NodeId, (Moment, u64)>,
     /// Which nodes those reach that have answered since. Nothing: it did not answer, although it had time to and the store was
     /// read after that.
     answers: BTreeMap<NodeId, Option<BTreeSet<NodeId>>>,
@@ -59,6 +59,11 @@ impl Members {
     /// Whether so many are silent that it may be this node that is cut off.
     fn are_doubtful(&self) -> bool {
         !self.silent.is_empty() && 2 * self.silent.len() >= self.all.len() && !left_out(Rule::S1)
+    }
+
+    /// How long the silent ones have to answer.
+    fn answer_ns(&self, times: &Times) -> u64 {
+        if 2 * self.silent.len() > self.all.len() { times.most_answer_ns } else { times.answer_ns }
     }
 }
 
@@ -95,7 +100,7 @@ impl Silence {
         out: &mut Vec<Action<D>>,
     ) {
         if members.are_doubtful() {
-            self.ask(now, times, &members.silent, out);
+            self.ask(now, times, members, out);
         }
     }
 
@@ -110,7 +115,7 @@ impl Silence {
         if !members.are_doubtful() {
             return Verdict::Without;
         }
-        self.ask(now, times, &members.silent, out);
+        self.ask(now, times, members, out);
         // While the store is away nothing is known, and nothing could be changed.
         if members.silent.iter().any(|node| !self.answers.contains_key(node)) {
             return Verdict::Wait;
@@ -123,20 +128,21 @@ impl Silence {
         }
     }
 
-    /// Asks those of these nodes that were not asked lately.
-    fn ask<D>(&mut self, now: Moment, times: &Times, nodes: &[NodeId], out: &mut Vec<Action<D>>) {
-        let fresh = 2 * times.answer_ns.max(times.resend_ns / 4);
-        let lately = |asked: &Moment| now.since(*asked) < fresh;
+    /// Asks the nodes of silent members that were not asked lately, or had less time to answer than they have now.
+    fn ask<D>(&mut self, now: Moment, times: &Times, members: &Members, out: &mut Vec<Action<D>>) {
+        let within_ns = members.answer_ns(times);
+        let fresh = |within: u64| 2 * within.max(times.resend_ns / 4);
+        let lately = |(asked, within): &(Moment, u64)| *within >= within_ns && now.since(*asked) < fresh(*within);
         let due = |node: &&NodeId| !self.asked.get(*node).is_some_and(lately);
-        let due: BTreeSet<NodeId> = nodes.iter().filter(due).copied().collect();
+        let due: BTreeSet<NodeId> = members.silent.iter().filter(due).copied().collect();
         if due.is_empty() {
             return;
         }
         for node in &due {
-            self.asked.insert(*node, now);
+            self.asked.insert(*node, (now, within_ns));
             self.answers.remove(node);
         }
-        out.push(Action::Ask { nodes: due.into_iter().collect(), within_ns: times.answer_ns });
+        out.push(Action::Ask { nodes: due.into_iter().collect(), within_ns });
     }
 
     /// The most members that nodes have which answered and all reach each other, and not this node. One that reaches this node is
@@ -164,7 +170,7 @@ impl Silence {
 mod tests {
     use super::*;
 
-    const TIMES: Times = Times { answer_ns: 100, ..Times::of_lease(1600) };
+    const TIMES: Times = Times { answer_ns: 100, most_answer_ns: 300, ..Times::of_lease(1600) };
 
     fn nodes(ids: &[u32]) -> Vec<NodeId> {
         ids.iter().map(|id| NodeId(*id)).collect()
@@ -227,6 +233,25 @@ mod tests {
         silence.not_answered(NodeId(2));
         assert_eq!(judge(&mut silence, 250, &[1, 2], &[2]), (Verdict::Tie, 0));
         assert_eq!(judge(&mut silence, 400, &[1, 2], &[2]), (Verdict::Wait, 1));
+    }
+
+    #[test]
+    fn who_holds_most_members_has_longer_to_answer() {
+        let mut silence = Silence::new(NodeId(1));
+        let mut asked = |now, all: &[u32], silent: &[u32]| {
+            let members = Members { all: nodes(all), silent: nodes(silent) };
+            let mut out: Vec<Action<()>> = Vec::new();
+            silence.judge(Moment(now), &TIMES, &members, &mut out);
+            let within = |action: &Action<()>| match action {
+                Action::Ask { nodes, within_ns } => (nodes.clone(), *within_ns),
+                _ => panic!("{action:?}"),
+            };
+            out.iter().map(within).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(0, &[1, 2], &[2]), [(nodes(&[2]), TIMES.answer_ns)]);
+        // Of another group it has one of two members that are silent, of three.
+        assert_eq!(asked(10, &[1, 2, 3], &[2, 3]), [(nodes(&[2, 3]), TIMES.most_answer_ns)]);
+        assert_eq!(asked(300, &[1, 2], &[2]), [], "the longer question is not over");
     }
 
     #[test]

@@ -30,7 +30,7 @@ const REACHES_ASKER: Duration = Duration::from_millis(100);
 /// What a node has answered is worth something for so long.
 const FRESH: Duration = Duration::from_millis(300);
 /// A question is given up after so long. Volumes wait for a part of that.
-const LIMIT: Duration = Duration::from_secs(3);
+const LIMIT: Duration = Duration::from_secs(6);
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,16 +59,14 @@ struct Reaches {
 /// What this node asks.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
-    /// Nodes that volumes want to be asked, and that are not yet.
-    wanted: BTreeSet<u32>,
+    /// Nodes that volumes want to be asked, and that are not yet; and how long each has to answer.
+    wanted: BTreeMap<u32, Duration>,
     /// A task asks.
     runs: bool,
     /// The number of the last question.
     number: u64,
     /// Nodes that have not answered.
     pending: BTreeMap<u32, Pending>,
-    /// How long they have to answer.
-    within: Duration,
     /// What was answered last, and when.
     answers: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
 }
@@ -82,19 +80,25 @@ struct Pending {
     since: Instant,
     /// When the question was in the store.
     asked: Option<Instant>,
+    /// How long it has to answer, from then on.
+    within: Duration,
 }
 
 impl Node {
     /// A volume wants these nodes to be asked. The loops receive each answer.
     pub(super) fn ask_whether_they_run(&self, nodes: &[NodeId], within: Duration) {
         let mut state = self.state();
-        state.asking.within = within;
         let mut known = Vec::new();
         for node in nodes.iter().map(|node| node.0).filter(|node| *node != self.id()) {
             match state.asking.answers.get(&node).filter(|(when, _)| when.elapsed() < FRESH) {
                 Some((_, reaches)) => known.push((node, reaches.clone())),
-                None if state.asking.pending.contains_key(&node) => {}
-                None => _ = state.asking.wanted.insert(node),
+                None => match state.asking.pending.get_mut(&node) {
+                    Some(pending) => pending.within = pending.within.max(within),
+                    None => {
+                        let wanted = state.asking.wanted.entry(node).or_default();
+                        *wanted = (*wanted).max(within);
+                    }
+                },
             }
         }
         let begins = !state.asking.wanted.is_empty() && !std::mem::replace(&mut state.asking.runs, true);
@@ -130,14 +134,18 @@ impl Node {
                 if news {
                     asking.number += 1;
                 }
-                let pending = Pending { first: asking.number, since: Instant::now(), asked: None };
-                wanted.into_iter().for_each(|node| _ = asking.pending.insert(node, pending));
+                let (first, since) = (asking.number, Instant::now());
+                let pending = |within| Pending { first, since, asked: None, within };
+                asking.pending.extend(wanted.into_iter().map(|(node, within)| (node, pending(within))));
                 let of = asking.pending.keys().copied().collect();
                 let incarnation = self.0.me.incarnation.0;
                 (news.then_some(Ask { incarnation, number: asking.number, of }), asking.pending.clone())
             };
             let (me, incarnation) = (self.id(), self.0.me.incarnation.0);
-            let asks: Vec<u32> = question.iter().flat_map(|ask: &Ask| ask.of.clone()).collect();
+            let asks: BTreeMap<u32, Duration> = match &question {
+                Some(_) => pending.iter().map(|(node, pending)| (*node, pending.within)).collect(),
+                None => BTreeMap::new(),
+            };
             let answered = self.config().call(move |store| {
                 if let Some(question) = question {
                     put(store, format!("ask/{me}"), &question)?;
@@ -170,15 +178,14 @@ impl Node {
             }
             let late: Vec<u32> = {
                 let asking = &mut self.state().asking;
-                for node in asks {
-                    if let Some(pending) = asking.pending.get_mut(&node) {
+                for node in asks.keys() {
+                    if let Some(pending) = asking.pending.get_mut(node) {
                         pending.asked.get_or_insert_with(Instant::now);
                     }
                 }
                 // The store was read after their time was over.
-                let within = asking.within;
                 let is_late = |pending: &Pending| {
-                    pending.asked.is_some_and(|asked| began.saturating_duration_since(asked) >= within)
+                    pending.asked.is_some_and(|asked| began.saturating_duration_since(asked) >= pending.within)
                 };
                 let late = asking.pending.iter().filter(|(_, pending)| is_late(pending));
                 late.map(|(node, _)| *node).collect()
