@@ -67,6 +67,9 @@ pub enum Rule {
     /// Half of a group's members or more are not excluded for their silence before their nodes were asked through the
     /// configuration store; and not if these have more.
     S1,
+    /// A member from which nothing has come for half of the time counts with those that are silent, when it is decided how many they are:
+    /// a node that is cut off does not stop to hear all others at the same moment.
+    S1Soon,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
@@ -194,6 +197,7 @@ impl Rule {
         Rule::T12,
         Rule::T13,
         Rule::S1,
+        Rule::S1Soon,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,

@@ -472,7 +472,8 @@ impl World {
         let seed = self.rng.bits();
         let mut times = Times::of_lease(lease_ns);
         if self.settings.hasty {
-            (times.seal_ns, times.answer_ns, times.most_answer_ns) = (lease_ns / 8, lease_ns / 8, lease_ns / 8);
+            (times.seal_ns, times.answer_ns, times.most_answer_ns) =
+                (lease_ns / 8, lease_ns / 8, lease_ns / 8);
         }
         if !self.settings.answers {
             (times.answer_ns, times.most_answer_ns) = (0, 0);

@@ -95,7 +95,8 @@ impl<D: Clone> Active<D> {
         gone: &BTreeSet<ReplicaId>,
         out: &mut Vec<Action<D>>,
     ) -> bool {
-        let limit = c.times.silent_ns;
+        // Of two members that are cut off at once, one was heard later than the other.
+        let limit = if left_out(Rule::S1Soon) { c.times.silent_ns } else { c.times.silent_ns / 2 };
         let members = self.members(c, now, group, limit);
         if gone.is_empty() {
             return true;

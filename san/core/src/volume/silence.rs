@@ -132,7 +132,8 @@ impl Silence {
     fn ask<D>(&mut self, now: Moment, times: &Times, members: &Members, out: &mut Vec<Action<D>>) {
         let within_ns = members.answer_ns(times);
         let fresh = |within: u64| 2 * within.max(times.resend_ns / 4);
-        let lately = |(asked, within): &(Moment, u64)| *within >= within_ns && now.since(*asked) < fresh(*within);
+        let lately =
+            |(asked, within): &(Moment, u64)| *within >= within_ns && now.since(*asked) < fresh(*within);
         let due = |node: &&NodeId| !self.asked.get(*node).is_some_and(lately);
         let due: BTreeSet<NodeId> = members.silent.iter().filter(due).copied().collect();
         if due.is_empty() {

@@ -185,7 +185,9 @@ impl Node {
                 }
                 // The store was read after their time was over.
                 let is_late = |pending: &Pending| {
-                    pending.asked.is_some_and(|asked| began.saturating_duration_since(asked) >= pending.within)
+                    pending
+                        .asked
+                        .is_some_and(|asked| began.saturating_duration_since(asked) >= pending.within)
                 };
                 let late = asking.pending.iter().filter(|(_, pending)| is_late(pending));
                 late.map(|(node, _)| *node).collect()

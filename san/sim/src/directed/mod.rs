@@ -463,6 +463,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 3,
         drive: owners::reaches_the_store_only,
     },
+    Schedule {
+        name: "members that fall silent one after the other",
+        rule: Some(Rule::S1Soon),
+        nodes: 3,
+        copies: 3,
+        drive: owners::one_after_the_other,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
     Schedule {
         name: "damaged, away, and emptied before the record says so",
@@ -531,7 +538,7 @@ pub fn run_forwarding(
         tenants: 2,
         depth: 4,
         // Otherwise members that do not reach each other exclude each other at once, as if one had died.
-        answers: schedule.rule == Some(Rule::S1),
+        answers: matches!(schedule.rule, Some(Rule::S1 | Rule::S1Soon)),
         hasty: !schedule.name.contains("has ended"),
         watch: false,
         operations: 0,
