@@ -85,6 +85,9 @@ impl Connection for UnixStream {
 /// Where clients are that come by a unix socket, for messages.
 pub(super) const LOCAL: &str = "at a unix socket";
 
+/// Why a forwarded client is not let in, or ends.
+const SESSION_ENDED: &str = "the session with the node that forwards it has ended";
+
 /// Logs why a connection of a client ends before it has a volume.
 fn ends(from: &str, why: &str) {
     eprintln!("loadline: client {from} is disconnected: {why}");
@@ -154,7 +157,11 @@ impl Node {
                 let mut more = [0; Forward::MORE];
                 let read = tokio::time::timeout(CHOOSES, stream.read_exact(&mut more)).await;
                 if matches!(read, Ok(Ok(_))) {
-                    self.take_forwarded(Forward::decode(&bytes, &more), stream).await;
+                    let forward = Forward::decode(&bytes, &more);
+                    let client = format!("{} through node {}", forward.from, forward.session.node.0);
+                    if let Err(why) = self.take_forwarded(forward, stream).await {
+                        ends(&client, &why);
+                    }
                 }
                 return;
             }
@@ -345,15 +352,16 @@ impl Node {
     }
 
     /// A client that came to another node, for a volume that is owned here. If it is not, it is not claimed: who has sent the
-    /// client may have known less than this node does now.
-    async fn take_forwarded(&self, forward: Forward, mut stream: TcpStream) {
+    /// client may have known less than this node does now. Why the client is not let in, if it is not.
+    async fn take_forwarded(&self, forward: Forward, mut stream: TcpStream) -> Result<(), String> {
         let begun = Instant::now();
         let mut asked = None;
         let _ = sockets::watch_client(&stream);
+        if forward.cluster != self.0.cluster {
+            return Err(format!("it is forwarded by a node of cluster {}", forward.cluster));
+        }
         while begun.elapsed() < TAKES {
-            if self.refresh().await.is_err() || forward.cluster != self.0.cluster {
-                return;
-            }
+            self.refresh().await.map_err(|error| error.to_string())?;
             let (mine, here, through) = {
                 let state = self.state();
                 let volume = state.catalog.volumes.get(&forward.volume);
@@ -366,27 +374,35 @@ impl Node {
                 let through = through.map(|(node, _)| node.name.clone());
                 (mine, state.attached.contains(&forward.volume), through)
             };
-            let (Some((bytes, name)), Some(through)) = (mine, through) else { return };
+            let Some(through) = through else { return Err("this cluster has no such node".into()) };
+            let Some((bytes, name)) = mine else {
+                return Err(format!(
+                    "this node does not own volume {}, or it is not attached",
+                    forward.volume
+                ));
+            };
             if !self.state().sessions.is_open(forward.session) {
                 let _ = stream.write_all(&Forward::NO_SESSION).await;
-                return;
+                return Err(SESSION_ENDED.into());
             }
             if here {
                 if stream.write_all(&Forward::TAKEN).await.is_err() {
-                    return;
+                    return Err("the node that forwards it has ended the connection".into());
                 }
                 let (id, fence, choice) = (forward.volume, forward.fence, forward.choice());
                 let from = format!("{} through {through}", forward.from);
                 let admission = Admission { id, name, bytes, fence, session: Some(forward.session) };
                 // It may have been given up meanwhile. If it is from now on, the loop is told so after this.
-                if self.state().sessions.is_open(forward.session) {
-                    self.hand_over(stream, from, admission, choice, Vec::new());
+                if !self.state().sessions.is_open(forward.session) {
+                    return Err(SESSION_ENDED.into());
                 }
-                return;
+                self.hand_over(stream, from, admission, choice, Vec::new());
+                return Ok(());
             }
             self.want_attached(forward.volume, &mut asked);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        Err(format!("volume {} was not served within {} s", forward.volume, TAKES.as_secs()))
     }
 }
 

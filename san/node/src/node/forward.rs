@@ -114,6 +114,8 @@ enum End {
     Lost,
     Unconfirmed,
     Moved,
+    /// Of this process, or of the machine.
+    NoDescriptors,
 }
 
 impl Node {
@@ -188,6 +190,9 @@ impl Node {
                 format!("what was sent was not confirmed for {} s", confirmed::LIMIT.as_secs())
             }
             End::Moved => "another node owns the volume now".into(),
+            End::NoDescriptors => {
+                "this node has no file descriptors left: raise its limit (LimitNOFILE)".into()
+            }
         };
         if end == End::Owner {
             let _ = tokio::time::timeout(READS, end_gently(&mut client)).await;
@@ -212,8 +217,9 @@ async fn take(address: SocketAddr, forward: &Forward) -> std::io::Result<(TcpStr
 /// Carries bytes both ways until either side ends, or the host of either does not confirm what it is sent.
 async fn carry<C: Connection>(client: &mut C, owner: &mut TcpStream) -> End {
     // Their descriptors, while both are written to and read from.
-    let Ok(watched) = client.watched() else { return End::Client };
-    let Ok(watched_owner) = Connection::watched(owner) else { return End::Owner };
+    let (Ok(watched), Ok(watched_owner)) = (client.watched(), Connection::watched(owner)) else {
+        return End::NoDescriptors;
+    };
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_owner, mut to_owner) = owner.split();
     let up = async {
