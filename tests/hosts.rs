@@ -7,10 +7,26 @@ mod nodes;
 
 use std::process::Command;
 
-/// Every kind of fault once: twelve seeds in a row have them all.
+/// How often a script is played again, at most.
+const AGAIN: usize = 2;
+
+/// Every kind of fault once: twelve seeds in a row have them all. Two at a time can be too much for a busy machine: a script in which
+/// something only took too long is played again, alone.
 #[test]
 fn a_dozen_fault_scripts_break_no_promise() {
-    assert!(!hosts::possible() || hosts::run(0, 12, 2).keeps_promises(), "what is wrong is printed above");
+    if !hosts::possible() {
+        return;
+    }
+    let all = hosts::run(0, 12, 2);
+    assert!(all.keeps_promises(), "what is wrong is printed above");
+    for seed in all.slow() {
+        let in_time = (0..AGAIN).any(|_| {
+            let again = hosts::run(seed, 1, 1);
+            assert!(again.keeps_promises(), "what is wrong is printed above");
+            again.is_good()
+        });
+        assert!(in_time, "seed {seed}: what took too long each time is printed above");
+    }
 }
 
 /// Namespaces and folders of a run that was killed are removed by the next one.

@@ -26,13 +26,18 @@ pub(crate) struct Tally {
     faults: BTreeMap<&'static str, (u64, Option<Micros>)>,
 }
 
-/// What depends on how much of the processors a machine has to give: a test on any machine prints it, and fails for the rest.
+/// What depends on how much of the processors a machine has to give.
 const TIMED: &[&str] = &["hang", "not served", "attach"];
 
 impl Tally {
     /// Whether nothing is wrong but, perhaps, that something took too long.
     pub(crate) fn keeps_promises(&self) -> bool {
         self.wrong.values().flatten().all(|kind| TIMED.contains(&kind.as_str())) && self.scripts > 0
+    }
+
+    /// Seeds of scripts in which something took too long.
+    pub(crate) fn slow(&self) -> Vec<u64> {
+        self.wrong.keys().copied().collect()
     }
 
     /// Whether nothing is wrong.
