@@ -70,6 +70,8 @@ pub enum Rule {
     /// A member from which nothing has come for half of the time counts with those that are silent, when it is decided how many they are:
     /// a node that is cut off does not stop to hear all others at the same moment.
     S1Soon,
+    /// What a silent node had answered before it fell silent does not count: it is asked anew.
+    S1Anew,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
@@ -198,6 +200,7 @@ impl Rule {
         Rule::T13,
         Rule::S1,
         Rule::S1Soon,
+        Rule::S1Anew,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,

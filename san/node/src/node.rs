@@ -23,6 +23,7 @@ mod guests;
 mod limits;
 pub mod manage;
 mod moving;
+mod news;
 pub(crate) mod reach;
 mod reconcile;
 mod sessions;
@@ -102,6 +103,8 @@ pub(crate) struct OpenDevice {
 /// What is known at this node.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// The number of this node.
+    me: u32,
     pub(crate) catalog: Catalog,
     devices: BTreeMap<u32, OpenDevice>,
     /// What is wrong with devices that are not open.
@@ -176,6 +179,9 @@ impl State {
     /// what was closed or made anew by an older one would be lost.
     pub(crate) fn learn(&mut self, catalog: Catalog) {
         if catalog.revision >= self.catalog.revision {
+            for line in news::news(NodeId(self.me), &self.catalog, &catalog) {
+                eprintln!("loadline: {line}");
+            }
             self.catalog = catalog;
         }
     }
@@ -229,7 +235,11 @@ impl Node {
             };
             loops.push(start_loop(options, report.clone())?);
         }
-        let state = Mutex::new(State { loops: vec![LoopState::default(); loops.len()], ..State::default() });
+        let state = Mutex::new(State {
+            me: me.node.0,
+            loops: vec![LoopState::default(); loops.len()],
+            ..State::default()
+        });
         let (changed, happened) = (Notify::new(), Notify::new());
         let inner = Inner {
             settings,

@@ -133,7 +133,7 @@ impl<D: Clone> Active<D> {
         let is_silent = |link: &&Link<D>| {
             link.state != State::Failed && now.since(link.heard) >= limit && !c.ended.contains(&link.node)
         };
-        let silent = links().filter(is_silent).map(|link| link.node).collect();
+        let silent = links().filter(is_silent).map(|link| (link.node, link.heard)).collect();
         Members { all: links().map(|link| link.node).collect(), silent }
     }
 }

@@ -51,8 +51,9 @@ pub(super) struct Silence {
 pub(super) struct Members {
     /// The node of each member.
     pub(super) all: Vec<NodeId>,
-    /// The node of each member that is silent, and has not ended or failed for all that is known.
-    pub(super) silent: Vec<NodeId>,
+    /// The node of each member that is silent, and has not ended or failed for all that is known; and when it was last heard. What was
+    /// asked before that tells nothing of this silence.
+    pub(super) silent: Vec<(NodeId, Moment)>,
 }
 
 impl Members {
@@ -116,26 +117,34 @@ impl Silence {
             return Verdict::Without;
         }
         self.ask(now, times, members, out);
+        let silent: Vec<NodeId> = members.silent.iter().map(|(node, _)| *node).collect();
         // While the store is away nothing is known, and nothing could be changed.
-        if members.silent.iter().any(|node| !self.answers.contains_key(node)) {
+        if silent.iter().any(|node| !self.answers.contains_key(node)) {
             return Verdict::Wait;
         }
-        let reached = members.all.len() - members.silent.len();
-        match self.largest_side(&members.silent) {
+        let reached = members.all.len() - silent.len();
+        match self.largest_side(&silent) {
             theirs if theirs > reached => Verdict::Yield,
             theirs if theirs == reached => Verdict::Tie,
             _ => Verdict::Without,
         }
     }
 
-    /// Asks the nodes of silent members that were not asked lately, or had less time to answer than they have now.
+    /// Asks the nodes of silent members that were not asked lately, or before they fell silent, or had less time to answer than they
+    /// have now.
     fn ask<D>(&mut self, now: Moment, times: &Times, members: &Members, out: &mut Vec<Action<D>>) {
         let within_ns = members.answer_ns(times);
-        let fresh = |within: u64| 2 * within.max(times.resend_ns / 4);
-        let lately =
-            |(asked, within): &(Moment, u64)| *within >= within_ns && now.since(*asked) < fresh(*within);
-        let due = |node: &&NodeId| !self.asked.get(*node).is_some_and(lately);
-        let due: BTreeSet<NodeId> = members.silent.iter().filter(due).copied().collect();
+        let due = |(node, heard): &&(NodeId, Moment)| match self.asked.get(node) {
+            None => true,
+            Some((asked, _)) if asked < heard && !left_out(Rule::S1Anew) => true,
+            Some((_, within)) if *within < within_ns => true,
+            Some((asked, within)) => {
+                // Who has answered may say something else by now; who has not may still do.
+                let lasts = if self.runs(*node) { times.answer_ns } else { *within };
+                now.since(*asked) >= 2 * lasts.max(times.resend_ns / 4)
+            }
+        };
+        let due: BTreeSet<NodeId> = members.silent.iter().filter(due).map(|(node, _)| *node).collect();
         if due.is_empty() {
             return;
         }
@@ -177,10 +186,14 @@ mod tests {
         ids.iter().map(|id| NodeId(*id)).collect()
     }
 
+    fn members(all: &[u32], silent: &[u32], heard: u64) -> Members {
+        let silent = nodes(silent).into_iter().map(|node| (node, Moment(heard))).collect();
+        Members { all: nodes(all), silent }
+    }
+
     fn judge(silence: &mut Silence, now: u64, all: &[u32], silent: &[u32]) -> (Verdict, usize) {
-        let (all, silent) = (nodes(all), nodes(silent));
         let mut out: Vec<Action<()>> = Vec::new();
-        let members = Members { all, silent };
+        let members = members(all, silent, 0);
         (silence.judge(Moment(now), &TIMES, &members, &mut out), out.len())
     }
 
@@ -240,7 +253,7 @@ mod tests {
     fn who_holds_most_members_has_longer_to_answer() {
         let mut silence = Silence::new(NodeId(1));
         let mut asked = |now, all: &[u32], silent: &[u32]| {
-            let members = Members { all: nodes(all), silent: nodes(silent) };
+            let members = members(all, silent, 0);
             let mut out: Vec<Action<()>> = Vec::new();
             silence.judge(Moment(now), &TIMES, &members, &mut out);
             let within = |action: &Action<()>| match action {
@@ -253,6 +266,20 @@ mod tests {
         // Of another group it has one of two members that are silent, of three.
         assert_eq!(asked(10, &[1, 2, 3], &[2, 3]), [(nodes(&[2, 3]), TIMES.most_answer_ns)]);
         assert_eq!(asked(300, &[1, 2], &[2]), [], "the longer question is not over");
+    }
+
+    #[test]
+    fn what_was_answered_before_they_fell_silent_does_not_count() {
+        let mut silence = Silence::new(NodeId(1));
+        assert_eq!(judge(&mut silence, 0, &[1, 2, 3], &[2, 3]).0, Verdict::Wait);
+        answers(&mut silence, 2, &[1, 3]);
+        answers(&mut silence, 3, &[1, 2]);
+        assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]).0, Verdict::Without, "they reach this node");
+        // They are heard again, and fall silent.
+        let mut out: Vec<Action<()>> = Vec::new();
+        let later = members(&[1, 2, 3], &[2, 3], 20);
+        assert_eq!(silence.judge(Moment(80), &TIMES, &later, &mut out), Verdict::Wait);
+        assert_eq!(out.len(), 1, "they are asked anew");
     }
 
     #[test]

@@ -281,7 +281,7 @@ impl<D: Clone> Takeover<D> {
         let groups: BTreeSet<GroupIndex> = self.links.iter().map(|link| link.group).collect();
         let members_of = |group: GroupIndex| {
             let links = || self.links.iter().filter(move |link| link.group == group);
-            let silent = links().filter(is_silent).map(|link| link.node).collect();
+            let silent = links().filter(is_silent).map(|link| (link.node, link.heard)).collect();
             Members { all: links().map(|link| link.node).collect(), silent }
         };
         let members: Vec<Members> = groups.into_iter().map(members_of).collect();

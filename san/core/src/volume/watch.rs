@@ -173,8 +173,10 @@ impl Watch {
                     && !self.failed.contains(*replica)
                     && !ended.contains(&record.homes[*replica])
             };
-            let silent: Vec<NodeId> =
-                group.in_sync.iter().filter(silent).map(|replica| record.homes[replica]).collect();
+            // Since when is not known here.
+            let heard = Moment(now.0.saturating_sub(2 * times.answer_ns));
+            let silent =
+                group.in_sync.iter().filter(silent).map(|replica| (record.homes[replica], heard)).collect();
             let verdict = silence.judge(now, times, &Members { all, silent }, out);
             let owner = record.owner.node;
             let decided = asked_for || owner == me.node || !silence.runs(owner);

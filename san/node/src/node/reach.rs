@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use loadline_base::figures::listed;
 use loadline_san_core::ids::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +120,24 @@ impl Node {
         }
     }
 
+    /// Logs what a node has answered, or that it has not.
+    fn log_answer(&self, node: u32, reaches: Option<&BTreeSet<u32>>) {
+        let name = |node: &u32| {
+            let known = self.state().catalog.nodes.get(node).map(|(node, _)| node.name.clone());
+            known.unwrap_or_else(|| format!("node {node}"))
+        };
+        let why = match reaches {
+            None => "does not answer in the configuration either".into(),
+            Some(reaches) if reaches.is_empty() => {
+                "runs, and reaches none of the nodes that were asked about".into()
+            }
+            Some(reaches) => {
+                format!("runs, and reaches {}", listed(&reaches.iter().map(name).collect::<Vec<_>>(), 8))
+            }
+        };
+        eprintln!("loadline: nothing is received from {}: it {why}", name(&node));
+    }
+
     /// Asks until all have answered, or had time to.
     async fn ask(&self) {
         loop {
@@ -174,6 +193,7 @@ impl Node {
                     asking.pending.remove(&node);
                     asking.answers.insert(node, (Instant::now(), reaches.clone()));
                 }
+                self.log_answer(node, Some(&reaches));
                 self.tell_of(node, Some(&reaches));
             }
             let late: Vec<u32> = {
@@ -194,6 +214,7 @@ impl Node {
             };
             for node in late {
                 self.state().asking.pending.remove(&node);
+                self.log_answer(node, None);
                 self.tell_of(node, None);
             }
             tokio::time::sleep(LOOK_FOR_ANSWERS).await;

@@ -470,6 +470,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 3,
         drive: owners::one_after_the_other,
     },
+    Schedule {
+        name: "members that answered before they fell silent",
+        rule: Some(Rule::S1Anew),
+        nodes: 3,
+        copies: 3,
+        drive: owners::answered_before,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
     Schedule {
         name: "damaged, away, and emptied before the record says so",
@@ -538,8 +545,8 @@ pub fn run_forwarding(
         tenants: 2,
         depth: 4,
         // Otherwise members that do not reach each other exclude each other at once, as if one had died.
-        answers: matches!(schedule.rule, Some(Rule::S1 | Rule::S1Soon)),
-        hasty: !schedule.name.contains("has ended"),
+        answers: matches!(schedule.rule, Some(Rule::S1 | Rule::S1Soon | Rule::S1Anew)),
+        hasty: !schedule.name.contains("has ended") && schedule.rule != Some(Rule::S1Anew),
         watch: false,
         operations: 0,
         crashes: false,

@@ -258,9 +258,24 @@ pub(super) fn one_after_the_other(world: &mut World) {
     cut_off(world, 20);
 }
 
+/// The same, but they were silent for a moment before, and have answered that they reach the owner.
+pub(super) fn answered_before(world: &mut World) {
+    world.begin(0);
+    world.pass(50);
+    world.slow.extend([((1, 0), 60 * MS), ((2, 0), 60 * MS)]);
+    world.pass(70);
+    world.slow.clear();
+    world.pass(30);
+    is_left_alone(world, 0);
+}
+
 fn cut_off(world: &mut World, between: u64) {
     world.begin(0);
     world.pass(50);
+    is_left_alone(world, between);
+}
+
+fn is_left_alone(world: &mut World, between: u64) {
     world.part(0, 1);
     world.pass(between);
     world.part(0, 2);
