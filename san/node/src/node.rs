@@ -27,7 +27,7 @@ mod news;
 pub(crate) mod reach;
 mod reconcile;
 mod sessions;
-mod sockets;
+pub(crate) mod sockets;
 mod unusable;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -219,6 +219,16 @@ impl<D: Clone> Volume<D> {
         }
     }
 
+    /// Whether reads of all groups may be answered now (rule L4).
+    pub fn may_read(&self, now: Moment) -> bool {
+        match &self.role {
+            Role::Active(active) => {
+                (0..active.groups.len()).all(|index| active.may_read(GroupIndex(index as u32), now))
+            }
+            Role::Watch(_) | Role::Takeover(_) => false,
+        }
+    }
+
     /// Why nothing is done, if so.
     pub fn blocked(&self) -> Option<&WentBack> {
         self.c.blocked.as_ref()

@@ -39,7 +39,10 @@ pub(super) enum Begun {
     /// It is not begun: who is to be told, and which of its requests this is.
     TooLong(u32, u32),
 }
-/// Requests that are at work at once. More wait in their sessions.
+/// The part of what an owner may have in flight that is kept for requests which change nothing: a block that is read may have to be
+/// mended. So a volume has up to an eighth more than [`most_in_flight`] in flight, and [`LOG_TIMES`] has room for it.
+const FOR_LOOKS: u64 = 8;
+/// Requests of either kind that are at work at once. More wait in their sessions.
 const MOST_AT_WORK: usize = 2048;
 /// Extents that requests at work may need a place for, on each device that has a copy: a device that reports that it is full has
 /// places for so many left.
@@ -56,6 +59,37 @@ pub(super) struct AtWork {
     kind: Kind,
     bytes: u64,
     since: Moment,
+}
+
+/// What a client asks for, which has not begun.
+#[derive(Debug)]
+struct Waits {
+    /// In which order they came.
+    number: u64,
+    client: u32,
+    asked: Asked,
+    since: Moment,
+}
+
+impl Waits {
+    /// Whether it changes something: then it needs room in the logs, and may be held until enough copies are in sync.
+    fn is_change(&self) -> bool {
+        match self.asked.what {
+            What::Write(_) | What::WriteZeroes | What::Trim => true,
+            What::Read | What::Flush => false,
+        }
+    }
+}
+
+/// Requests of one kind, in order. Those that change something are apart: what cannot begin, or is held, does not keep others from
+/// reading. No protocol of clients promises an order between requests that are outstanding together.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Waits>,
+    /// Those at work: how many, and what they may have in flight.
+    at_work: usize,
+    blocks: u64,
+    extents: u64,
 }
 
 /// What a request is counted as.
@@ -75,15 +109,16 @@ pub(super) struct Served {
     pub(super) open: OpenVolume,
     /// Clients may come: it was attached here, and not detached since.
     pub(super) attached: bool,
-    /// Clients that were announced, and may ask when core says that they have come.
-    pub(super) announced: Vec<NewClient>,
+    /// Clients that were announced, and may ask when core says that they have come; and since when they wait.
+    pub(super) announced: Vec<(NewClient, Moment)>,
     /// Clients that have come since.
-    pub(super) arriving: Vec<NewClient>,
+    pub(super) arriving: Vec<(NewClient, Moment)>,
     pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
-    blocks: u64,
-    extents: u64,
-    /// Which client asks, what, and since when.
-    waiting: VecDeque<(u32, Asked, Moment)>,
+    /// Requests that change something, and the others.
+    changes: Queue,
+    looks: Queue,
+    /// Requests that clients have asked for so far.
+    asked: u64,
     /// Since when it is not served.
     unserved: Option<Moment>,
     /// An attach was ordered here, and this node does not own the volume yet.
@@ -108,9 +143,9 @@ impl Served {
             announced: Vec::new(),
             arriving: Vec::new(),
             at_work: HashMap::default(),
-            blocks: 0,
-            extents: 0,
-            waiting: VecDeque::new(),
+            changes: Queue::default(),
+            looks: Queue::default(),
+            asked: 0,
             unserved: None,
             claims: false,
             next: 1,
@@ -142,7 +177,10 @@ impl Served {
 
     /// A client asks.
     pub(super) fn ask(&mut self, client: u32, asked: Asked, now: Moment) {
-        self.waiting.push_back((client, asked, now));
+        self.asked += 1;
+        let waits = Waits { number: self.asked, client, asked, since: now };
+        let queue = if waits.is_change() { &mut self.changes } else { &mut self.looks };
+        queue.waiting.push_back(waits);
     }
 
     /// Whether a client chose the volume before an attach.
@@ -152,7 +190,8 @@ impl Served {
 
     /// Adds the clients whose requests have waited for longer than this limit while the volume is not served.
     pub(super) fn find_late(&mut self, now: Moment, limit_ns: u64, late: &mut Vec<u32>) {
-        if self.volume.status() == Status::Active {
+        // Writes may be held for as long as the policy asks for more copies. Who is the owner and may not read serves nobody.
+        if self.volume.status() == Status::Active && self.volume.may_read(now) {
             self.unserved = None;
             return;
         }
@@ -160,7 +199,8 @@ impl Served {
         let is_late = |since: Moment| now.since(since.max(unserved)) >= limit_ns;
         if is_late(unserved) {
             let at_work = self.at_work.values().map(|at_work| (at_work.client, at_work.since));
-            let waiting = self.waiting.iter().map(|(client, _, since)| (*client, *since));
+            let waiting = self.changes.waiting.iter().chain(&self.looks.waiting);
+            let waiting = waiting.map(|waits| (waits.client, waits.since));
             late.extend(
                 at_work.chain(waiting).filter(|(_, since)| is_late(*since)).map(|(client, _)| client),
             );
@@ -169,26 +209,47 @@ impl Served {
 
     /// The next request that may begin, or is not to.
     pub(super) fn begin(&mut self) -> Option<Begun> {
-        let (_, asked, _) = self.waiting.front()?;
-        let (blocks, most) = (blocks_of(asked), self.open.most_in_flight);
+        let most = self.open.most_in_flight;
         // One that begins in the middle of a block has one more.
-        if matches!(asked.what, What::Write(_)) && blocks > most + 1 {
-            let (client, asked, _) = self.waiting.pop_front()?;
+        let is_too_long =
+            |waits: &Waits| matches!(waits.asked.what, What::Write(_)) && blocks_of(&waits.asked) > most + 1;
+        if let Some(Waits { client, asked, .. }) =
+            self.changes.waiting.pop_front_if(|waits| is_too_long(waits))
+        {
             self.front_end.write.errors += 1;
             return Some(Begun::TooLong(client, asked.slot));
         }
-        let extents = extents_of(asked);
-        let fits = self.blocks + blocks <= most && self.extents + extents <= MOST_EXTENTS;
-        let fits = fits && self.at_work.len() < MOST_AT_WORK;
-        if !fits && !self.at_work.is_empty() {
-            return None;
-        }
-        let (client, asked, _) = self.waiting.pop_front()?;
+        let for_looks = most / FOR_LOOKS;
+        let (looks, changes) = (&self.looks, &self.changes);
+        // One alone begins whatever it needs.
+        let change = changes.waiting.front().filter(|waits| {
+            let fits = changes.blocks + blocks_of(&waits.asked) + looks.blocks.min(for_looks) <= most
+                && changes.extents + extents_of(&waits.asked) <= MOST_EXTENTS
+                && changes.at_work < MOST_AT_WORK;
+            fits || changes.at_work == 0
+        });
+        let look = looks.waiting.front().filter(|waits| {
+            let room = most.saturating_sub(changes.blocks).max(for_looks);
+            let fits = looks.blocks + blocks_of(&waits.asked) <= room && looks.at_work < MOST_AT_WORK;
+            fits || looks.at_work == 0
+        });
+        // Which came first, of those that may begin.
+        let is_change = match (change, look) {
+            (Some(change), Some(look)) => change.number < look.number,
+            (change, look) => {
+                change.or(look)?;
+                change.is_some()
+            }
+        };
+        let queue = if is_change { &mut self.changes } else { &mut self.looks };
+        let Waits { client, asked, .. } = queue.waiting.pop_front()?;
+        let (blocks, extents) = (blocks_of(&asked), extents_of(&asked));
+        queue.at_work += 1;
+        queue.blocks += blocks;
+        queue.extents += extents;
         let Asked { slot, what, sector, sectors } = asked;
         let id = RequestId(self.next);
         self.next += 1;
-        self.blocks += blocks;
-        self.extents += extents;
         let kind = match &what {
             What::Read => Kind::Read,
             What::Write(_) => Kind::Write,
@@ -224,8 +285,13 @@ impl Served {
     /// A request has ended. Whose it was.
     pub(super) fn ended(&mut self, id: RequestId, succeeded: bool, now: Moment) -> Option<AtWork> {
         let at_work = self.at_work.remove(&id)?;
-        self.blocks -= at_work.blocks;
-        self.extents -= at_work.extents;
+        let queue = match at_work.kind {
+            Kind::Write | Kind::Zero | Kind::Trim => &mut self.changes,
+            Kind::Read | Kind::Flush => &mut self.looks,
+        };
+        queue.at_work -= 1;
+        queue.blocks -= at_work.blocks;
+        queue.extents -= at_work.extents;
         let counts = &mut self.front_end;
         let count = match at_work.kind {
             Kind::Read => &mut counts.read,
@@ -240,7 +306,9 @@ impl Served {
 
     /// A client has gone: what it asked for and is not at work is dropped. What is at work is returned.
     pub(super) fn leave(&mut self, client: u32) -> impl Iterator<Item = RequestId> {
-        self.waiting.retain(|(of, ..)| *of != client);
+        for queue in [&mut self.changes, &mut self.looks] {
+            queue.waiting.retain(|waits| waits.client != client);
+        }
         self.clients -= 1;
         self.at_work.iter().filter(move |(_, at_work)| at_work.client == client).map(|(id, _)| *id)
     }
