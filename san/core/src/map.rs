@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn what_does_not_answer_a_question_is_found() {
         let range = |blocks| Allocated { blocks, zeroes: false };
-        let map = |ranges: &[Range<u64>], until| Map { ranges: ranges.iter().cloned().map(range).collect(), until };
+        let map =
+            |ranges: &[Range<u64>], until| Map { ranges: ranges.iter().cloned().map(range).collect(), until };
         assert!(map(&[4..5, 7..9], 9).is_answer_to(&(4..10)));
         for (ranges, until) in [
             (vec![], 4),

@@ -92,7 +92,10 @@ impl Slot {
     /// # Panics
     /// If there is no block, or one is not below 64.
     pub fn state_of_all(&self, blocks: Range<u32>) -> Option<BlockState> {
-        assert!(blocks.start < blocks.end && blocks.end <= MOST_EXTENT_BLOCKS, "{blocks:?}: blocks of an extent");
+        assert!(
+            blocks.start < blocks.end && blocks.end <= MOST_EXTENT_BLOCKS,
+            "{blocks:?}: blocks of an extent"
+        );
         let all = u128::MAX >> (128 - 2 * (blocks.end - blocks.start)) << (2 * blocks.start);
         let first = self.states >> (2 * blocks.start) & 3;
         (self.states & all == LOWER * first & all).then(|| self.state(blocks.start))

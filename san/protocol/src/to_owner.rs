@@ -15,7 +15,8 @@ use crate::frame::{
 };
 use crate::kind::Kind;
 use crate::part::{
-    AllocatedBytes, JobBytes, MentionBytes, NOWHERE, PositionBytes, ProgressBytes, PromiseBytes, RangeBytes, place,
+    AllocatedBytes, JobBytes, MentionBytes, NOWHERE, PositionBytes, ProgressBytes, PromiseBytes, RangeBytes,
+    place,
 };
 
 /// What a sealed replica has: 36 bytes. What its log has above its mark follows.

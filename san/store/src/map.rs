@@ -88,7 +88,8 @@ impl<D: Data> Store<D> {
                 *held = held_by(found.slot.state(within));
             }
         }
-        let at = |range: &Range<u64>| (range.start - blocks.start) as usize..(range.end - blocks.start) as usize;
+        let at =
+            |range: &Range<u64>| (range.start - blocks.start) as usize..(range.end - blocks.start) as usize;
         if !left_out(Rule::R10) {
             // Of each block the number of the record that says what is there now; numbers begin with 1.
             let mut newest = [0; EXTENT];

@@ -210,7 +210,8 @@ fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
         (jobs(), contents).prop_map(|(job, content)| ToOwner::Data { job, content }),
         (jobs(), vec((ranges(MOST_BLOCKS), any::<bool>()), 0..9), 0..=MOST_BLOCKS).prop_map(
             |(job, ranges, until)| {
-                let ranges = ranges.into_iter().map(|(blocks, zeroes)| Allocated { blocks, zeroes }).collect();
+                let ranges =
+                    ranges.into_iter().map(|(blocks, zeroes)| Allocated { blocks, zeroes }).collect();
                 ToOwner::Mapped { job, map: Map { ranges, until } }
             }
         ),

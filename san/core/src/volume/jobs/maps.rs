@@ -77,14 +77,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// Asks a member: the first that answers, after the one that was asked last.
-    fn ask_for_map(
-        &mut self,
-        c: &Context,
-        now: Moment,
-        slot: u32,
-        index: usize,
-        out: &mut Vec<Action<D>>,
-    ) {
+    fn ask_for_map(&mut self, c: &Context, now: Moment, slot: u32, index: usize, out: &mut Vec<Action<D>>) {
         let Question { piece, asked, .. } = self.jobs.slots[slot as usize].maps[index];
         let member = self.next_member(piece.group, asked, &[]);
         let job = &mut self.jobs.slots[slot as usize];
