@@ -41,6 +41,9 @@ pub(super) enum Begun {
 }
 /// Requests that are at work at once. More wait in their sessions.
 const MOST_AT_WORK: usize = 2048;
+/// Block statuses that are at work at once. For each a store looks at up to 16,384 extents at a time, which takes it one or two
+/// milliseconds.
+const MOST_MAPS: usize = 2;
 /// Extents that requests at work may need a place for, on each device that has a copy: a device that reports that it is full has
 /// places for so many left.
 pub(crate) const MOST_EXTENTS: u64 = 1024;
@@ -62,6 +65,7 @@ pub(super) struct AtWork {
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Read,
+    Map,
     Write,
     Zero,
     Trim,
@@ -82,6 +86,7 @@ pub(super) struct Served {
     pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
     blocks: u64,
     extents: u64,
+    maps: usize,
     /// Which client asks, what, and since when.
     waiting: VecDeque<(u32, Asked, Moment)>,
     /// Since when it is not served.
@@ -110,6 +115,7 @@ impl Served {
             at_work: HashMap::default(),
             blocks: 0,
             extents: 0,
+            maps: 0,
             waiting: VecDeque::new(),
             unserved: None,
             claims: false,
@@ -179,7 +185,8 @@ impl Served {
         }
         let extents = extents_of(asked);
         let fits = self.blocks + blocks <= most && self.extents + extents <= MOST_EXTENTS;
-        let fits = fits && self.at_work.len() < MOST_AT_WORK;
+        let maps = matches!(asked.what, What::Map);
+        let fits = fits && self.at_work.len() < MOST_AT_WORK && (!maps || self.maps < MOST_MAPS);
         if !fits && !self.at_work.is_empty() {
             return None;
         }
@@ -189,8 +196,10 @@ impl Served {
         self.next += 1;
         self.blocks += blocks;
         self.extents += extents;
+        self.maps += usize::from(maps);
         let kind = match &what {
             What::Read => Kind::Read,
+            What::Map => Kind::Map,
             What::Write(_) => Kind::Write,
             What::WriteZeroes => Kind::Zero,
             What::Trim => Kind::Trim,
@@ -200,6 +209,7 @@ impl Served {
         self.at_work.insert(id, AtWork { client, slot, blocks, extents, kind, bytes, since });
         let ask = match what {
             What::Read => Ask::Read,
+            What::Map => Ask::Map,
             What::WriteZeroes => Ask::WriteZeroes,
             What::Trim => Ask::Trim,
             What::Flush => Ask::Flush,
@@ -226,9 +236,11 @@ impl Served {
         let at_work = self.at_work.remove(&id)?;
         self.blocks -= at_work.blocks;
         self.extents -= at_work.extents;
+        self.maps -= usize::from(matches!(at_work.kind, Kind::Map));
         let counts = &mut self.front_end;
         let count = match at_work.kind {
             Kind::Read => &mut counts.read,
+            Kind::Map => &mut counts.map,
             Kind::Write => &mut counts.write,
             Kind::Zero => &mut counts.zero,
             Kind::Trim => &mut counts.trim,
@@ -264,6 +276,7 @@ fn blocks_of(asked: &Asked) -> u64 {
     match asked.what {
         What::Write(_) => u64::from(asked.sectors).div_ceil(SECTORS) + 1,
         What::Read => 2,
+        What::Map => 0,
         // What has no data is in a log as a header for each piece, and of a very long one not all at once.
         What::WriteZeroes | What::Trim => {
             2 + (u64::from(asked.sectors) / SECTORS / PIECE / PIECES_OF_BLOCK).min(MOST_OF_PIECES)
@@ -283,6 +296,6 @@ fn extents_of(asked: &Asked) -> u64 {
         }
         // The first block and the last are written as data if the request has only a part of them.
         What::WriteZeroes | What::Trim => 2,
-        What::Read | What::Flush => 0,
+        What::Read | What::Map | What::Flush => 0,
     }
 }
