@@ -158,21 +158,26 @@ mod tests {
 
     #[test]
     fn what_does_not_answer_a_question_is_found() {
-        let range = |blocks| Allocated { blocks, zeroes: false };
-        let map =
-            |ranges: &[Range<u64>], until| Map { ranges: ranges.iter().cloned().map(range).collect(), until };
-        assert!(map(&[4..5, 7..9], 9).is_answer_to(&(4..10)));
-        for (ranges, until) in [
-            (vec![], 4),
-            (vec![], 11),
-            (vec![3..5], 6),
-            (vec![4..5], 4),
-            (vec![5..7], 6),
-            (vec![6..7, 5..6], 8),
-            (vec![5..7, 6..8], 8),
-            (vec![5..5], 8),
-        ] {
-            assert!(!map(&ranges, until).is_answer_to(&(4..10)), "{ranges:?}, {until}");
+        let map = |ranges: &[(u64, u64)], until| Map {
+            ranges: ranges
+                .iter()
+                .map(|(start, end)| Allocated { blocks: *start..*end, zeroes: false })
+                .collect(),
+            until,
+        };
+        assert!(map(&[(4, 5), (7, 9)], 9).is_answer_to(&(4..10)));
+        let wrong: [(&[(u64, u64)], u64); 8] = [
+            (&[], 4),
+            (&[], 11),
+            (&[(3, 5)], 6),
+            (&[(4, 5)], 4),
+            (&[(5, 7)], 6),
+            (&[(6, 7), (5, 6)], 8),
+            (&[(5, 7), (6, 8)], 8),
+            (&[(5, 5)], 8),
+        ];
+        for (ranges, until) in wrong {
+            assert!(!map(ranges, until).is_answer_to(&(4..10)), "{ranges:?}, {until}");
         }
     }
 }

@@ -22,8 +22,10 @@ fn questions(out: &[Action<u8>]) -> Vec<(Job, u64, u32)> {
     out.iter().filter_map(of).collect()
 }
 
-fn map(ranges: &[std::ops::Range<u64>], until: u64) -> Map {
-    let ranges = ranges.iter().cloned().map(|blocks| Allocated { blocks, zeroes: false }).collect();
+/// Of ranges with data: of each the first block and the one after the last.
+fn map(ranges: &[(u64, u64)], until: u64) -> Map {
+    let ranges =
+        ranges.iter().map(|(start, end)| Allocated { blocks: *start..*end, zeroes: false }).collect();
     Map { ranges, until }
 }
 
@@ -47,8 +49,8 @@ fn a_client_is_told_what_a_replica_knows_while_leases_are_held() {
     volume.step(NOW, request(1, Ask::Map, 3, 20), &mut out);
     let [(job, 3, 20)] = questions(&out)[..] else { panic!("one question: {out:?}") };
     // Less than was asked about, and counted from the first block of the request.
-    answer(&mut volume, job, map(&[4..6, 9..13], 13), &mut out);
-    let told = Action::Map { request: RequestId(1), map: map(&[1..3, 6..10], 10) };
+    answer(&mut volume, job, map(&[(4, 6), (9, 13)], 13), &mut out);
+    let told = Action::Map { request: RequestId(1), map: map(&[(1, 3), (6, 10)], 10) };
     assert_eq!(out, [told], "and no completion before there is a lease");
     let alive = ToOwner::Alive { asked: NOW, granted: true, progress: progress(&volume, 1, false) };
     out.clear();
@@ -74,7 +76,7 @@ fn a_map_waits_for_a_write_before_it_and_a_write_for_a_map() {
         !out.iter().any(|a| matches!(a, Action::Send { message: ToReplica::Entry { .. }, .. })),
         "{out:?}"
     );
-    answer(&mut volume, job, map(&[100..101], 1000), &mut out);
+    answer(&mut volume, job, map(&[(100, 101)], 1000), &mut out);
     assert!(out.contains(&Action::Complete(RequestId(2), Ok(()))), "{out:?}");
     let wrote = |action: &Action<u8>| matches!(action, Action::Send { message: ToReplica::Entry { .. }, .. });
     assert!(out.iter().any(wrote), "the write begins: {out:?}");
@@ -89,10 +91,10 @@ fn what_cannot_be_an_answer_is_not_taken_and_the_question_is_asked_again() {
     for wrong in [
         map(&[], 10),
         map(&[], 21),
-        map(&[9..11], 20),
-        map(&[12..11], 20),
-        map(&[15..18, 11..12], 20),
-        map(&[12..16], 14),
+        map(&[(9, 11)], 20),
+        map(&[(12, 11)], 20),
+        map(&[(15, 18), (11, 12)], 20),
+        map(&[(12, 16)], 14),
     ] {
         answer(&mut volume, job, wrong, &mut out);
         assert_eq!(out, []);

@@ -98,7 +98,7 @@ impl Slot {
         );
         let all = u128::MAX >> (128 - 2 * (blocks.end - blocks.start)) << (2 * blocks.start);
         let first = self.states >> (2 * blocks.start) & 3;
-        (self.states & all == LOWER * first & all).then(|| self.state(blocks.start))
+        (self.states & all == (LOWER * first) & all).then(|| self.state(blocks.start))
     }
 
     /// A block has this from now on. The checksum is that of data, and matters for nothing else.

@@ -8,8 +8,8 @@ use std::io::IoSliceMut;
 use loadline_base::nbd::{
     MOST_DATA, Request, chunk, chunk_head, command, command_flag, error, simple_reply, state,
 };
-use loadline_san_core::message::Content;
 use loadline_san_core::map::{Held, Map};
+use loadline_san_core::message::Content;
 use loadline_san_core::volume::{Failure, MOST_MAPPED};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use thiserror::Error;
@@ -408,7 +408,11 @@ impl Session {
                 break;
             }
         }
-        assert!(at > skip && told.len() <= MOST_STATUS, "{request:?} is told of {at} bytes in {}", told.len());
+        assert!(
+            at > skip && told.len() <= MOST_STATUS,
+            "{request:?} is told of {at} bytes in {}",
+            told.len()
+        );
         let head = chunk_head(chunk::DONE, chunk::BLOCK_STATUS, request.cookie, told.len() as u32);
         self.out.head(&head);
         self.out.text(told);
