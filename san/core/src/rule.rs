@@ -94,6 +94,8 @@ pub enum Rule {
     R8,
     /// A member that shows an older promise than its record knows is damaged.
     R9,
+    /// A map counts in what the log has.
+    R10,
     /// What is appended is durable before that is told.
     DSync,
     /// A record that does not verify, and that a later one covers, is damage and no end.
@@ -210,6 +212,7 @@ impl Rule {
         Rule::R7,
         Rule::R8,
         Rule::R9,
+        Rule::R10,
         Rule::C1,
         Rule::C2,
         Rule::C3Log,

@@ -549,6 +549,13 @@ impl EventLoop {
                         client.fill(at_work.slot, at, blocks, content);
                     }
                 }
+                volume::Action::Map { request, map } => {
+                    if let Some(at_work) = served.at_work.get(&request)
+                        && let Some(client) = self.clients.get_mut(&at_work.client)
+                    {
+                        client.map(at_work.slot, map);
+                    }
+                }
                 volume::Action::Merge { ownership, job, request, head, tail } => {
                     let merged = served.merge(&self.pool, &request, (head.as_ref(), tail.as_ref()));
                     self.local.push_back(Local::Merged(id, ownership, job, merged));

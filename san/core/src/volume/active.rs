@@ -383,6 +383,10 @@ impl<D: Clone> Active<D> {
                 link.answers();
                 self.data(c, now, from.replica, job, content, out);
             }
+            ToOwner::Mapped { job, map } => {
+                link.answers();
+                self.mapped(c, now, job, map, out);
+            }
             ToOwner::Listed { after, ranges } => self.listed(c, now, at, after, ranges, out),
             ToOwner::Changed { job, ranges, next } => {
                 link.answers();

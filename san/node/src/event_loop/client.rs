@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use loadline_san_core::ids::VolumeId;
+use loadline_san_core::map::Map;
 use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
 use loadline_san_device::outbox::Outbox;
@@ -110,6 +111,14 @@ impl Client {
         match &mut self.way {
             Way::Nbd(_, session) => session.fill(slot, at, blocks, content),
             Way::Vhost(session) => session.fill(slot, at, blocks, &content),
+        }
+    }
+
+    /// What blocks hold that it asks about.
+    pub(super) fn map(&mut self, slot: u32, map: Map) {
+        match &mut self.way {
+            Way::Nbd(_, session) => session.map(slot, map),
+            Way::Vhost(_) => unreachable!("a virtual machine cannot ask for that"),
         }
     }
 

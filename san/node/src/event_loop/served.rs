@@ -44,6 +44,9 @@ pub(super) enum Begun {
 const FOR_LOOKS: u64 = 8;
 /// Requests of either kind that are at work at once. More wait in their sessions.
 const MOST_AT_WORK: usize = 2048;
+/// Block statuses that are at work at once. For each a store looks at up to 16,384 extents at a time, which takes it one or two
+/// milliseconds.
+const MOST_MAPS: usize = 2;
 /// Extents that requests at work may need a place for, on each device that has a copy: a device that reports that it is full has
 /// places for so many left.
 pub(crate) const MOST_EXTENTS: u64 = 1024;
@@ -71,18 +74,8 @@ struct Waits {
     since: Moment,
 }
 
-impl Waits {
-    /// Whether it changes something: then it needs room in the logs, and may be held until enough copies are in sync.
-    fn is_change(&self) -> bool {
-        match self.asked.what {
-            What::Write(_) | What::WriteZeroes | What::Trim => true,
-            What::Read | What::Flush => false,
-        }
-    }
-}
-
-/// Requests of one kind, in order. Those that change something are apart: what cannot begin, or is held, does not keep others from
-/// reading. No protocol of clients promises an order between requests that are outstanding together.
+/// Requests of one kind, in order. Those that change something need room in the logs, and are held until enough copies are in sync:
+/// that does not keep others from reading. No protocol of clients promises an order between requests that are outstanding together.
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Waits>,
@@ -96,6 +89,7 @@ struct Queue {
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Read,
+    Map,
     Write,
     Zero,
     Trim,
@@ -114,9 +108,10 @@ pub(super) struct Served {
     /// Clients that have come since.
     pub(super) arriving: Vec<(NewClient, Moment)>,
     pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
-    /// Requests that change something, and the others.
+    /// Requests that change something, those that do not, and block statuses.
     changes: Queue,
     looks: Queue,
+    maps: Queue,
     /// Requests that clients have asked for so far.
     asked: u64,
     /// Since when it is not served.
@@ -145,6 +140,7 @@ impl Served {
             at_work: HashMap::default(),
             changes: Queue::default(),
             looks: Queue::default(),
+            maps: Queue::default(),
             asked: 0,
             unserved: None,
             claims: false,
@@ -179,7 +175,11 @@ impl Served {
     pub(super) fn ask(&mut self, client: u32, asked: Asked, now: Moment) {
         self.asked += 1;
         let waits = Waits { number: self.asked, client, asked, since: now };
-        let queue = if waits.is_change() { &mut self.changes } else { &mut self.looks };
+        let queue = match waits.asked.what {
+            What::Write(_) | What::WriteZeroes | What::Trim => &mut self.changes,
+            What::Read | What::Flush => &mut self.looks,
+            What::Map => &mut self.maps,
+        };
         queue.waiting.push_back(waits);
     }
 
@@ -199,7 +199,8 @@ impl Served {
         let is_late = |since: Moment| now.since(since.max(unserved)) >= limit_ns;
         if is_late(unserved) {
             let at_work = self.at_work.values().map(|at_work| (at_work.client, at_work.since));
-            let waiting = self.changes.waiting.iter().chain(&self.looks.waiting);
+            let queues = [&self.changes, &self.looks, &self.maps];
+            let waiting = queues.into_iter().flat_map(|queue| &queue.waiting);
             let waiting = waiting.map(|waits| (waits.client, waits.since));
             late.extend(
                 at_work.chain(waiting).filter(|(_, since)| is_late(*since)).map(|(client, _)| client),
@@ -220,7 +221,7 @@ impl Served {
             return Some(Begun::TooLong(client, asked.slot));
         }
         let for_looks = most / FOR_LOOKS;
-        let (looks, changes) = (&self.looks, &self.changes);
+        let Served { looks, changes, maps, .. } = self;
         // One alone begins whatever it needs.
         let change = changes.waiting.front().filter(|waits| {
             let fits = changes.blocks + blocks_of(&waits.asked) + looks.blocks.min(for_looks) <= most
@@ -233,15 +234,11 @@ impl Served {
             let fits = looks.blocks + blocks_of(&waits.asked) <= room && looks.at_work < MOST_AT_WORK;
             fits || looks.at_work == 0
         });
+        let map = maps.waiting.front().filter(|_| maps.at_work < MOST_MAPS);
         // Which came first, of those that may begin.
-        let is_change = match (change, look) {
-            (Some(change), Some(look)) => change.number < look.number,
-            (change, look) => {
-                change.or(look)?;
-                change.is_some()
-            }
-        };
-        let queue = if is_change { &mut self.changes } else { &mut self.looks };
+        let first = [change, look, map].into_iter().flatten().map(|waits| waits.number).min()?;
+        let of = |queue: &Queue| queue.waiting.front().is_some_and(|waits| waits.number == first);
+        let queue = [changes, looks, maps].into_iter().find(|queue| of(queue))?;
         let Waits { client, asked, .. } = queue.waiting.pop_front()?;
         let (blocks, extents) = (blocks_of(&asked), extents_of(&asked));
         queue.at_work += 1;
@@ -252,6 +249,7 @@ impl Served {
         self.next += 1;
         let kind = match &what {
             What::Read => Kind::Read,
+            What::Map => Kind::Map,
             What::Write(_) => Kind::Write,
             What::WriteZeroes => Kind::Zero,
             What::Trim => Kind::Trim,
@@ -261,6 +259,7 @@ impl Served {
         self.at_work.insert(id, AtWork { client, slot, blocks, extents, kind, bytes, since });
         let ask = match what {
             What::Read => Ask::Read,
+            What::Map => Ask::Map,
             What::WriteZeroes => Ask::WriteZeroes,
             What::Trim => Ask::Trim,
             What::Flush => Ask::Flush,
@@ -288,6 +287,7 @@ impl Served {
         let queue = match at_work.kind {
             Kind::Write | Kind::Zero | Kind::Trim => &mut self.changes,
             Kind::Read | Kind::Flush => &mut self.looks,
+            Kind::Map => &mut self.maps,
         };
         queue.at_work -= 1;
         queue.blocks -= at_work.blocks;
@@ -295,6 +295,7 @@ impl Served {
         let counts = &mut self.front_end;
         let count = match at_work.kind {
             Kind::Read => &mut counts.read,
+            Kind::Map => &mut counts.map,
             Kind::Write => &mut counts.write,
             Kind::Zero => &mut counts.zero,
             Kind::Trim => &mut counts.trim,
@@ -306,7 +307,7 @@ impl Served {
 
     /// A client has gone: what it asked for and is not at work is dropped. What is at work is returned.
     pub(super) fn leave(&mut self, client: u32) -> impl Iterator<Item = RequestId> {
-        for queue in [&mut self.changes, &mut self.looks] {
+        for queue in [&mut self.changes, &mut self.looks, &mut self.maps] {
             queue.waiting.retain(|waits| waits.client != client);
         }
         self.clients -= 1;
@@ -332,6 +333,7 @@ fn blocks_of(asked: &Asked) -> u64 {
     match asked.what {
         What::Write(_) => u64::from(asked.sectors).div_ceil(SECTORS) + 1,
         What::Read => 2,
+        What::Map => 0,
         // What has no data is in a log as a header for each piece, and of a very long one not all at once.
         What::WriteZeroes | What::Trim => {
             2 + (u64::from(asked.sectors) / SECTORS / PIECE / PIECES_OF_BLOCK).min(MOST_OF_PIECES)
@@ -351,6 +353,6 @@ fn extents_of(asked: &Asked) -> u64 {
         }
         // The first block and the last are written as data if the request has only a part of them.
         What::WriteZeroes | What::Trim => 2,
-        What::Read | What::Flush => 0,
+        What::Read | What::Map | What::Flush => 0,
     }
 }

@@ -7,6 +7,7 @@ mod clients;
 mod damaged;
 mod forwarders;
 mod losses;
+mod maps;
 mod owners;
 mod returns;
 mod stalls;
@@ -478,6 +479,27 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::answered_before,
     },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
+    Schedule {
+        name: "a map of what is only in the log",
+        rule: Some(Rule::R10),
+        nodes: 2,
+        copies: 2,
+        drive: maps::only_in_the_log,
+    },
+    Schedule {
+        name: "a map that is answered after the seal",
+        rule: None,
+        nodes: 4,
+        copies: 2,
+        drive: maps::late,
+    },
+    Schedule {
+        name: "a map, and the member that is asked is gone",
+        rule: None,
+        nodes: 3,
+        copies: 2,
+        drive: maps::asked_again,
+    },
     Schedule {
         name: "damaged, away, and emptied before the record says so",
         rule: Some(Rule::C12),
