@@ -120,22 +120,26 @@ impl Node {
         }
     }
 
-    /// Logs what a node has answered, or that it has not.
+    /// Logs what a node has answered, or that it has not. One that reaches this one is silent for a reason that is logged elsewhere.
     fn log_answer(&self, node: u32, reaches: Option<&BTreeSet<u32>>) {
+        if reaches.is_some_and(|reaches| reaches.contains(&self.id())) {
+            return;
+        }
         let name = |node: &u32| {
             let known = self.state().catalog.nodes.get(node).map(|(node, _)| node.name.clone());
             known.unwrap_or_else(|| format!("node {node}"))
         };
         let why = match reaches {
-            None => "does not answer in the configuration either".into(),
+            None => "and it does not answer in the configuration".into(),
             Some(reaches) if reaches.is_empty() => {
-                "runs, and reaches none of the nodes that were asked about".into()
+                "but it runs; it does not reach this node, nor others that were asked about".into()
             }
             Some(reaches) => {
-                format!("runs, and reaches {}", listed(&reaches.iter().map(name).collect::<Vec<_>>(), 8))
+                let reached = listed(&reaches.iter().map(name).collect::<Vec<_>>(), 8);
+                format!("but it runs; it does not reach this node, and reaches {reached}")
             }
         };
-        eprintln!("loadline: nothing is received from {}: it {why}", name(&node));
+        eprintln!("loadline: nothing is received from {}, {why}", name(&node));
     }
 
     /// Asks until all have answered, or had time to.
