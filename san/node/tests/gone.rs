@@ -141,3 +141,41 @@ fn reads_go_on_beside_any_number_of_writes_that_are_held() {
     }
     orders.give(Order::Stop);
 }
+
+/// As libnbd does it: the farewell, and then the end of its own direction.
+fn take_leave(client: &mut UnixStream) {
+    send(client, command::DISC, 0, 0, &[]).expect("there is room");
+    client.shutdown(std::net::Shutdown::Write).expect("it is open");
+}
+
+#[test]
+fn a_client_that_takes_its_leave_is_not_reset_and_what_it_asked_for_before_is_done() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
+    let how = Serves::default();
+    let orders = serve(folder.path(), 1024, Duration::ZERO, &how);
+    let mut one = come(&orders);
+    assert_eq!(read(&mut one, 0).unwrap(), 0);
+    // One that is not let in yet.
+    how.away.store(true, Ordering::SeqCst);
+    let mut other = come(&orders);
+    take_leave(&mut other);
+    std::thread::sleep(Duration::from_millis(700));
+    how.away.store(false, Ordering::SeqCst);
+    assert_eq!(other.read(&mut [0; 16]).expect("it is not reset"), 0);
+    // One with requests that are not answered, of which the first waits for a device.
+    let slow = ReplicaFault { slow_ns: 1_500_000_000, ..ReplicaFault::default() };
+    orders.give(Order::Fault(vec![ReplicaId(1)], slow));
+    std::thread::sleep(Duration::from_millis(100));
+    for number in 0..200u64 {
+        ask_to_write(&mut one, 0, if number == 199 { 7 } else { 1 });
+    }
+    take_leave(&mut one);
+    std::thread::sleep(Duration::from_secs(1));
+    orders.give(Order::NoFaults);
+    for _ in 0..200 {
+        answer(&mut one).expect("it is answered");
+    }
+    assert_eq!(one.read(&mut [0; 16]).expect("it is not reset"), 0);
+    assert_eq!(read(&mut come(&orders), 0).unwrap(), 7);
+    orders.give(Order::Stop);
+}

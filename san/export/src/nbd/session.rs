@@ -117,6 +117,11 @@ impl Session {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether the client has taken its leave. What it asked for before is still done, and answered if it listens.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
     /// Whether it has said good-bye, and everything is answered and sent.
     pub fn is_over(&self) -> bool {
         self.leaving && self.in_flight() == 0 && self.out.bytes() == 0

@@ -12,6 +12,9 @@ use super::order::{NewClient, Report, SessionId};
 use super::{EventLoop, Local, sockets};
 use crate::node::sockets::is_closed;
 
+/// Looks at clients that wait after which one that has taken its leave is gone: 5 s.
+const MOST_LEAVES: u32 = 10;
+
 /// Why a client's connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Why {
@@ -93,6 +96,9 @@ impl Who {
 /// Ends the connection of a client that was not let in.
 pub(super) fn refuse(new: NewClient, why: &Why) {
     Who::of(&new).leaves(why);
+    if *why == Why::Closed {
+        client::throw_away(&new.socket);
+    }
 }
 
 impl EventLoop {
@@ -100,6 +106,9 @@ impl EventLoop {
     pub(super) fn disconnect(&mut self, key: u32, why: &Why) {
         let Some(client) = self.clients.remove(&key) else { return };
         client.who.leaves(why);
+        if *why == Why::Closed && matches!(client.way, client::Way::Nbd(..)) {
+            client::throw_away(client.socket());
+        }
         client::shut_down(client.socket());
         self.forget_bells(key, &client);
         self.taken -= client.taken;
@@ -186,7 +195,18 @@ impl EventLoop {
                 late.for_each(|(new, _)| refuse(new, &Why::NotLetIn(limit.as_secs())));
             }
         }
-        self.disconnect_closed(|client| !client.watched);
+        let mut gone = Vec::new();
+        for (key, client) in self.clients.iter_mut().filter(|(_, client)| client.paused) {
+            let client::Way::Nbd(socket, session) = &client.way else { continue };
+            if is_closed(socket) {
+                // One that has taken its leave is promised that what it asked for before is done, and closes its direction already.
+                client.leaves += 1;
+                if !session.is_leaving() || client.leaves > MOST_LEAVES {
+                    gone.push(*key);
+                }
+            }
+        }
+        gone.into_iter().for_each(|key| self.disconnect(key, &Why::Closed));
         late.into_iter().for_each(|key| self.disconnect(key, &Why::Waited(limit.as_secs())));
         let mut late = Vec::new();
         for (key, client) in &mut self.clients {
