@@ -93,9 +93,17 @@ impl Silence {
         }
     }
 
-    /// Whether a node has answered the last question.
-    pub(super) fn runs(&self, node: NodeId) -> bool {
-        self.reach(node).is_some()
+    /// Whether a node runs, for all that it has answered. It is asked if it was not lately, or before this moment; `None` until it
+    /// has answered, or had time to.
+    pub(super) fn runs<D>(
+        &mut self,
+        now: Moment,
+        times: &Times,
+        node: (NodeId, Moment),
+        out: &mut Vec<Action<D>>,
+    ) -> Option<bool> {
+        self.ask(now, times, &[node], times.answer_ns, out);
+        self.answers.get(&node.0).map(|(_, reaches)| reaches.is_some())
     }
 
     /// Which nodes a node reaches, if it runs.
