@@ -7,7 +7,7 @@ use super::active::Active;
 use super::link::{Link, State};
 use super::returning::Returning;
 use super::silence::{Members, Verdict};
-use crate::ids::{Position, ReplicaId};
+use crate::ids::{NodeId, Position, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::rule::{Rule, left_out};
@@ -20,6 +20,8 @@ impl<D: Clone> Active<D> {
             return;
         }
         let doubted = self.doubted(c, now);
+        self.unconfirmed =
+            doubted.iter().filter(|group| group.unconfirmed).map(|group| group.index).collect();
         for group in &doubted {
             c.silence.expect(now, &c.times, &group.members, out);
         }
@@ -92,7 +94,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) -> bool {
         match c.silence.judge(now, &c.times, &group.members, out) {
-            Verdict::Without => true,
+            Verdict::Without => !group.unconfirmed,
             Verdict::Wait => false,
             // They live, and may still be asked to serve it; this one is, once a client wants something.
             Verdict::Tie => self.unanswered() > 0,
@@ -113,9 +115,6 @@ impl<D: Clone> Active<D> {
         };
         // Of two members that are cut off at once, one was heard later than the other.
         let limit = if left_out(Rule::S1Soon) { silent_ns } else { silent_ns / 2 };
-        let is_silent = |link: &Link<D>| {
-            link.state != State::Failed && now.since(link.heard) >= limit && !c.ended.contains(&link.node)
-        };
         let Some(record) = c.record() else { return Vec::new() };
         let is_member = |link: &Link<D>| {
             !self.returning.contains_key(&link.replica)
@@ -123,27 +122,53 @@ impl<D: Clone> Active<D> {
         };
         let is_doubted =
             |link: &&Link<D>| (now.since(link.heard) >= silent_ns / 2 || is_gone(link)) && is_member(link);
-        let mut doubted: BTreeMap<GroupIndex, Doubted> = BTreeMap::new();
-        for link in self.links.iter().filter(is_doubted) {
-            doubted.entry(link.group).or_insert_with(|| Doubted::new(link.group));
-        }
+        let doubted = self.links.iter().filter(is_doubted);
+        let mut doubted: BTreeMap<GroupIndex, Vec<&Link<D>>> =
+            doubted.map(|link| (link.group, Vec::new())).collect();
         if doubted.is_empty() {
             return Vec::new();
         }
-        for link in &self.links {
-            let Some(group) = doubted.get_mut(&link.group).filter(|_| is_member(link)) else { continue };
-            group.members.all.push(link.node);
-            if is_silent(link) {
-                group.members.silent.push((link.node, link.heard));
+        for link in self.links.iter().filter(|link| is_member(link)) {
+            if let Some(links) = doubted.get_mut(&link.group) {
+                links.push(link);
             }
-            if is_gone(link) {
-                group.gone.insert(link.replica);
-            }
-            // If no other answers, the first that comes is as good as those that are gone.
-            group.answers |= !is_gone(link) && link.is_open();
         }
-        doubted.into_values().collect()
+        let doubted = doubted.into_iter().map(|(index, links)| {
+            let silent = |link: &&&Link<D>| link.state != State::Failed && now.since(link.heard) >= limit;
+            let mut members =
+                Members { all: links.iter().map(|link| link.node).collect(), ..Members::default() };
+            links.iter().filter(silent).for_each(|link| members.without(link.node, link.heard, &c.ended));
+            let unconfirmed = unconfirmed(c, now, &links, &mut members);
+            let gone = links.iter().filter(|link| is_gone(link)).map(|link| link.replica).collect();
+            let answers = links.iter().any(|link| !is_gone(link) && link.is_open());
+            Doubted { index, members, gone, answers, unconfirmed }
+        });
+        doubted.collect()
     }
+}
+
+/// A connection that is refused looks like a process that has ended; if it is this node that is refused by all, one member is found to
+/// have ended a moment before the others. So members of its group that have not answered since are asked, and nothing is concluded
+/// before they have, or for the time between two heartbeats. From then on they count as silent (rule S1Ended). Returns whether
+/// that time goes on.
+fn unconfirmed<D>(c: &Context, now: Moment, links: &[&Link<D>], members: &mut Members) -> bool {
+    let Some(since) = members.ended.iter().map(|(_, since)| *since).max() else { return false };
+    let counted: BTreeSet<NodeId> =
+        members.silent.iter().chain(&members.ended).map(|(node, _)| *node).collect();
+    let is_unheard = |link: &&&Link<D>| {
+        let counts = link.node == c.me.node || link.state == State::Failed || counted.contains(&link.node);
+        !counts && link.heard <= since && link.alive < since
+    };
+    let unheard: Vec<_> = links.iter().filter(is_unheard).map(|link| (link.node, link.heard)).collect();
+    let count = unheard.len() + members.silent.len() + members.ended.len();
+    if unheard.is_empty() || 2 * count <= members.all.len() || left_out(Rule::S1) || left_out(Rule::S1Ended) {
+        return false;
+    }
+    if now.since(since) < c.times.heartbeat_ns {
+        return true;
+    }
+    members.silent.extend(unheard);
+    false
 }
 
 /// A group of which a member does not answer.
@@ -152,13 +177,8 @@ struct Doubted {
     members: Members,
     /// Those that leave, if that is decided: nothing has come from them for too long, or they have failed.
     gone: BTreeSet<ReplicaId>,
-    /// Whether another member answers.
+    /// Whether another member answers. If none does, the first that comes is as good as those that are gone.
     answers: bool,
-}
-
-impl Doubted {
-    fn new(index: GroupIndex) -> Doubted {
-        let members = Members { all: Vec::new(), silent: Vec::new() };
-        Doubted { index, members, gone: BTreeSet::new(), answers: false }
-    }
+    /// The process of one has ended, and others may be found to have ended in a moment: nothing is decided before that.
+    unconfirmed: bool,
 }

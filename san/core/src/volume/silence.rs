@@ -12,6 +12,9 @@
 //!                                 └─ they have fewer, or did not answer in time ─▶ without them
 //! ```
 //!
+//! Members whose processes have ended, for all that is known, are asked about only together with others, if more than half of the
+//! members have ended or are silent (rule S1Ended).
+//!
 //! No promise depends on it: whatever is concluded, a set changes by a swap only. It decides which side serves.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,23 +50,37 @@ pub(super) struct Silence {
 }
 
 /// A group's members by the nodes that have them, as this node finds them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Members {
     /// The node of each member.
     pub(super) all: Vec<NodeId>,
     /// The node of each member that is silent, and has not ended or failed for all that is known; and when it was last heard. What was
     /// asked before that tells nothing of this silence.
     pub(super) silent: Vec<(NodeId, Moment)>,
+    /// The node of each member whose process has ended, and when that was found out.
+    pub(super) ended: Vec<(NodeId, Moment)>,
 }
 
 impl Members {
     /// The members whose nodes are to be asked before they are excluded, if so many are silent that it may be this node that is cut
     /// off; and since when they are silent.
     fn doubtful(&self) -> Vec<(NodeId, Moment)> {
+        let together = self.silent.len() + self.ended.len();
+        if 2 * together > self.all.len() && !left_out(Rule::S1) && !left_out(Rule::S1Ended) {
+            return self.silent.iter().chain(&self.ended).copied().collect();
+        }
         if !self.silent.is_empty() && 2 * self.silent.len() >= self.all.len() && !left_out(Rule::S1) {
             return self.silent.clone();
         }
         Vec::new()
+    }
+
+    /// A member does not answer, and its device has not failed.
+    pub(super) fn without(&mut self, node: NodeId, heard: Moment, ended: &BTreeMap<NodeId, Moment>) {
+        match ended.get(&node) {
+            Some(since) => self.ended.push((node, *since)),
+            None => self.silent.push((node, heard)),
+        }
     }
 
     /// How long they have to answer.
@@ -175,7 +192,8 @@ impl Silence {
         }
         let all: BTreeSet<NodeId> = nodes.iter().map(|(node, _)| *node).collect();
         for node in &all {
-            let within = self.asked.get(node).filter(|_| !due.contains(node)).map_or(0, |(_, within)| *within);
+            let within =
+                self.asked.get(node).filter(|_| !due.contains(node)).map_or(0, |(_, within)| *within);
             self.asked.insert(*node, (now, within_ns.max(within)));
         }
         self.answers.retain(|node, _| !due.contains(node));
@@ -215,7 +233,7 @@ mod tests {
 
     fn members(all: &[u32], silent: &[u32], heard: u64) -> Members {
         let silent = nodes(silent).into_iter().map(|node| (node, Moment(heard))).collect();
-        Members { all: nodes(all), silent }
+        Members { all: nodes(all), silent, ended: Vec::new() }
     }
 
     fn judge(silence: &mut Silence, now: u64, all: &[u32], silent: &[u32]) -> (Verdict, usize) {
@@ -320,6 +338,32 @@ mod tests {
                 let Action::Ask { nodes, within_ns } = action else { panic!("{action:?}") };
                 late.extend(nodes.into_iter().map(|node| (now + within_ns, node)));
             }
+        }
+    }
+
+    #[test]
+    fn two_of_three_that_have_ended_are_asked_and_one_is_not() {
+        let judge = |silence: &mut Silence, all: &[u32], silent: &[u32], ended: &[u32]| {
+            let mut out: Vec<Action<()>> = Vec::new();
+            let ended = nodes(ended).into_iter().map(|node| (node, Moment(0))).collect();
+            let members = Members { ended, ..members(all, silent, 0) };
+            let verdict = silence.judge(Moment(0), &TIMES, &members, &mut out);
+            let within = |action: Action<()>| match action {
+                Action::Ask { nodes, within_ns } => (nodes, within_ns),
+                action => panic!("{action:?}"),
+            };
+            (verdict, out.into_iter().map(within).collect::<Vec<_>>())
+        };
+        for (all, ended) in [(&[1, 2][..], [2]), (&[1, 2, 3], [2])] {
+            assert_eq!(judge(&mut Silence::new(NodeId(1)), all, &[], &ended), (Verdict::Without, vec![]));
+        }
+        for (silent, ended) in [(&[][..], &[2, 3][..]), (&[3], &[2])] {
+            let mut silence = Silence::new(NodeId(1));
+            let asked = vec![(nodes(&[2, 3]), TIMES.answer_ns)];
+            assert_eq!(judge(&mut silence, &[1, 2, 3], silent, ended), (Verdict::Wait, asked));
+            answers(&mut silence, 2, &[3]);
+            answers(&mut silence, 3, &[2]);
+            assert_eq!(judge(&mut silence, &[1, 2, 3], silent, ended).0, Verdict::Yield);
         }
     }
 

@@ -172,14 +172,13 @@ impl Watch {
         let mut worst = Verdict::Without;
         for group in &record.groups {
             let all: Vec<NodeId> = group.in_sync.iter().map(|replica| record.homes[replica]).collect();
-            let silent = |replica: &&ReplicaId| {
-                !self.answers.contains_key(*replica)
-                    && !self.failed.contains(*replica)
-                    && !ended.contains(&record.homes[*replica])
-            };
-            let silent =
-                group.in_sync.iter().filter(silent).map(|replica| (record.homes[replica], heard)).collect();
-            let mut verdict = silence.judge(now, times, &Members { all, silent }, out);
+            let mut members = Members { all, ..Members::default() };
+            let answers =
+                |replica: &&ReplicaId| self.answers.contains_key(*replica) || self.failed.contains(*replica);
+            for replica in group.in_sync.iter().filter(|replica| !answers(replica)) {
+                members.without(record.homes[replica], heard, ended);
+            }
+            let mut verdict = silence.judge(now, times, &members, out);
             if verdict == Verdict::Tie {
                 let elsewhere = !asked_for && owner != me.node;
                 verdict = match elsewhere.then(|| silence.runs(now, times, (owner, heard), out)) {
@@ -206,7 +205,7 @@ impl Watch {
         record.groups.iter().all(|group| {
             let count = group.in_sync.iter().filter(told).count();
             let silent = |replica: &&ReplicaId| {
-                self.failed.contains(*replica) || c.ended.contains(&record.homes[*replica])
+                self.failed.contains(*replica) || c.ended.contains_key(&record.homes[*replica])
             };
             let others = group.in_sync.iter().filter(|replica| !told(replica));
             count > 0 && (waited || count + others.filter(silent).count() >= group.in_sync.len())
