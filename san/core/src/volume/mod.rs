@@ -552,6 +552,10 @@ impl<D: Clone> Volume<D> {
         }
         self.role = Role::Active(Box::new(active));
         self.stepped_down = false;
+        if self.clients.fence_waits() {
+            // It came while a person's decision was carried out.
+            self.fence(now, out);
+        }
     }
 
     /// It does not serve the volume for now, and would again as soon as it can. What its clients have asked for waits here, and is
