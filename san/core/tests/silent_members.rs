@@ -89,3 +89,17 @@ fn a_node_that_all_refuse_does_not_take_a_volume_over() {
     driven.pass(8 * LEASE);
     assert_eq!(driven.record.owner, owner(2));
 }
+
+#[test]
+fn a_question_that_did_not_reach_the_store_is_asked_again() {
+    let mut driven = Driven::active(record(1, &[1, 2]));
+    driven.silent.insert(NodeId(2));
+    driven.store_is_away = true;
+    driven.pass(20 * LEASE);
+    let asked = driven.asked.len();
+    assert!((5..=8).contains(&asked), "each three leases: {asked}");
+    assert_eq!(driven.volume.status(), Status::Active, "nothing is known, and nothing could be changed");
+    driven.store_is_away = false;
+    driven.pass(5 * LEASE);
+    assert_eq!(driven.members(), [1]);
+}
