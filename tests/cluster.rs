@@ -179,6 +179,29 @@ fn writes_wait_while_fewer_copies_are_in_sync_than_the_policy_asks_for() {
     });
 }
 
+/// Two of three nodes are killed at once, the owner among them or not. They are asked through the configuration store before they are
+/// excluded (rule S1Ended), and the third then reads: within 5 s where no other tests run.
+#[test]
+fn the_last_of_three_nodes_reads_soon_after_the_others_are_killed_at_once() {
+    for owner in ["node-3", "node-1"] {
+        let cluster = Cluster::start(3);
+        cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "3"]);
+        cluster.loadline(&["volume", "attach", "disk", "--node", owner]);
+        let last = &cluster.addresses()[2..];
+        let mut filler = client::Filler::new(last, "disk");
+        filler.write(0).expect("all copies are in sync");
+        cluster.signal(1, "KILL");
+        cluster.signal(2, "KILL");
+        let begun = Instant::now();
+        // A connection that node 1 served through node 3 has ended.
+        let filler = if owner == "node-3" { filler } else { client::Filler::new(last, "disk") };
+        filler.check_from(0, 1);
+        let took = begun.elapsed();
+        println!("the volume was attached at {owner}: node-3 reads after {took:?}");
+        assert!(took < Duration::from_secs(10), "{owner}: {took:?}");
+    }
+}
+
 /// An owner that is stopped for longer than its lease finds another in its place when it goes on.
 #[test]
 fn an_owner_that_was_stopped_serves_nothing_old() {

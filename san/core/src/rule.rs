@@ -72,6 +72,9 @@ pub enum Rule {
     S1Soon,
     /// What a silent node had answered before it fell silent does not count: it is asked anew.
     S1Anew,
+    /// More than half of a group's members of which some are silent and the processes of some have ended, for all that is known, are
+    /// asked as well: a node whose connections are all refused would otherwise exclude the others, each as one that has ended.
+    S1Ended,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
@@ -203,6 +206,7 @@ impl Rule {
         Rule::S1,
         Rule::S1Soon,
         Rule::S1Anew,
+        Rule::S1Ended,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,

@@ -478,6 +478,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 3,
         drive: owners::answered_before,
     },
+    Schedule {
+        name: "an owner whose connections are all refused",
+        rule: Some(Rule::S1Ended),
+        nodes: 3,
+        copies: 3,
+        drive: owners::all_refuse,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
     Schedule {
         name: "a map of what is only in the log",
@@ -567,8 +574,9 @@ pub fn run_forwarding(
         tenants: 2,
         depth: 4,
         // Otherwise members that do not reach each other exclude each other at once, as if one had died.
-        answers: matches!(schedule.rule, Some(Rule::S1 | Rule::S1Soon | Rule::S1Anew)),
-        hasty: !schedule.name.contains("has ended") && schedule.rule != Some(Rule::S1Anew),
+        answers: matches!(schedule.rule, Some(Rule::S1 | Rule::S1Soon | Rule::S1Anew | Rule::S1Ended)),
+        hasty: !schedule.name.contains("has ended")
+            && !matches!(schedule.rule, Some(Rule::S1Anew | Rule::S1Ended)),
         watch: false,
         operations: 0,
         crashes: false,
