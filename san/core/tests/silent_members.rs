@@ -69,6 +69,24 @@ fn two_of_three_that_seem_to_have_ended_and_reach_each_other_keep_the_volume() {
 }
 
 #[test]
+fn an_owner_that_reaches_no_copy_steps_down_for_a_node_that_runs_and_has_one() {
+    for of in [&[2][..], &[2, 3]] {
+        let mut driven = Driven::active(record(1, of));
+        driven.silent.extend([NodeId(2), NodeId(3)]);
+        driven.reach.insert(NodeId(2), [NodeId(3)].into());
+        driven.reach.insert(NodeId(3), [NodeId(2)].into());
+        driven.pass(4 * LEASE);
+        assert_eq!(driven.volume.status(), Status::Watching, "of {of:?}");
+        assert_eq!(driven.members(), of, "nobody is excluded");
+    }
+    // If nobody answers, it waits for whoever comes first.
+    let mut driven = Driven::active(record(1, &[2]));
+    driven.silent.insert(NodeId(2));
+    driven.pass(8 * LEASE);
+    assert_eq!((driven.volume.status(), driven.members()), (Status::Active, vec![2]));
+}
+
+#[test]
 fn two_of_three_that_have_ended_are_excluded_when_they_have_not_answered() {
     let mut driven = ended(&[2, 3], &[1, 2, 3], &[]);
     assert_eq!(driven.members(), [1, 2, 3], "they are asked");

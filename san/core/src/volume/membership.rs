@@ -32,7 +32,15 @@ impl<D: Clone> Active<D> {
         }
         let mut leave: Vec<(GroupIndex, ReplicaId, Position)> = Vec::new();
         for group in doubted {
-            if !group.gone.is_empty() && group.answers && self.may_exclude(c, now, &group, out) {
+            if group.gone.is_empty() {
+                continue;
+            }
+            if !group.answers {
+                // With nobody left who answers, whoever comes first is as good as the others. But another node may reach them.
+                self.yields |= c.silence.judge(now, &c.times, &group.members, out) == Verdict::Yield;
+                continue;
+            }
+            if self.may_exclude(c, now, &group, out) {
                 let had = self.had(group.index);
                 leave.extend(group.gone.into_iter().map(|replica| (group.index, replica, had)));
             }
