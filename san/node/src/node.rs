@@ -103,8 +103,8 @@ pub(crate) struct OpenDevice {
 /// What is known at this node.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The number of this node.
-    me: u32,
+    /// This life of this node.
+    me: Option<Owner>,
     pub(crate) catalog: Catalog,
     devices: BTreeMap<u32, OpenDevice>,
     /// What is wrong with devices that are not open.
@@ -179,9 +179,8 @@ impl State {
     /// what was closed or made anew by an older one would be lost.
     pub(crate) fn learn(&mut self, catalog: Catalog) {
         if catalog.revision >= self.catalog.revision {
-            for line in news::news(NodeId(self.me), &self.catalog, &catalog) {
-                eprintln!("loadline: {line}");
-            }
+            let lines = self.me.map(|me| news::news(me, &self.catalog, &catalog)).unwrap_or_default();
+            lines.iter().for_each(|line| eprintln!("loadline: {line}"));
             self.catalog = catalog;
         }
     }
@@ -236,7 +235,7 @@ impl Node {
             loops.push(start_loop(options, report.clone())?);
         }
         let state = Mutex::new(State {
-            me: me.node.0,
+            me: Some(me),
             loops: vec![LoopState::default(); loops.len()],
             ..State::default()
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use loadline_base::figures::listed;
-use loadline_san_core::ids::NodeId;
+use loadline_san_core::ids::{NodeId, Owner};
 use loadline_san_core::record::{Record, State};
 use loadline_san_protocol::record;
 
@@ -13,7 +13,7 @@ use crate::config::catalog::Catalog;
 const MOST_NAMED: usize = 8;
 
 /// What has changed of the volumes that this node serves, a line each.
-pub(super) fn news(me: NodeId, before: &Catalog, now: &Catalog) -> Vec<String> {
+pub(super) fn news(me: Owner, before: &Catalog, now: &Catalog) -> Vec<String> {
     let mut lines = Vec::new();
     for (id, stored) in &now.records {
         let old = before.records.get(id);
@@ -39,8 +39,9 @@ pub(super) fn news(me: NodeId, before: &Catalog, now: &Catalog) -> Vec<String> {
     lines
 }
 
-fn is_served_by(record: &Record, node: NodeId) -> bool {
-    record.owner.node == node && record.state == State::Active
+/// By this life of the process: what a former one served is served when this one has taken it over.
+fn is_served_by(record: &Record, owner: Owner) -> bool {
+    record.owner == owner && record.state == State::Active
 }
 
 /// The nodes that have a copy of some group which is not in sync.
