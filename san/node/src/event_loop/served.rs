@@ -214,9 +214,8 @@ impl Served {
         // One that begins in the middle of a block has one more.
         let is_too_long =
             |waits: &Waits| matches!(waits.asked.what, What::Write(_)) && blocks_of(&waits.asked) > most + 1;
-        if let Some(Waits { client, asked, .. }) =
-            self.changes.waiting.pop_front_if(|waits| is_too_long(waits))
-        {
+        if self.changes.waiting.front().is_some_and(is_too_long) {
+            let Waits { client, asked, .. } = self.changes.waiting.pop_front()?;
             self.front_end.write.errors += 1;
             return Some(Begun::TooLong(client, asked.slot));
         }
