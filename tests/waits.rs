@@ -6,6 +6,8 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use loadline_san_core::ids::{Incarnation, NodeId, Owner, ProposalId};
+use loadline_san_protocol::record;
 use nodes::Cluster;
 use nodes::client::Nbd;
 
@@ -173,5 +175,42 @@ fn a_client_is_disconnected_when_its_request_has_waited_for_as_long_as_is_set() 
             cluster.signal(2, "CONT");
             cluster.wait_until("d", "healthy", Duration::from_secs(30));
         }
+    }
+}
+
+/// A node that claims a volume while its owner is stopped, and then dies, leaves an owner that has no reason to look at the configuration.
+#[test]
+fn an_owner_that_missed_a_claim_of_another_node_finds_it_in_the_configuration() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--copies", "2"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let mut client = Nbd::connect(cluster.addresses()[0], "d").expect("it is served");
+    client.write(1, 7).expect("it is served");
+    let store = cluster.lock_store();
+    let read = "SELECT key, value, version FROM entry WHERE key LIKE 'record/%'";
+    let columns = |row: &rusqlite::Row| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let (key, value, version): (String, Vec<u8>, u64) =
+        store.query_row(read, [], columns).expect("it has one");
+    let claimant =
+        Owner { node: NodeId(if cluster.owner("d") == 1 { 2 } else { 1 }), incarnation: Incarnation(1) };
+    let claimed = record::decode(&value).expect("it is a record");
+    assert_ne!(claimed.owner.node, claimant.node, "it is claimed by the other node");
+    let claimed = claimed.taken_over(ProposalId { by: claimant, number: 1 }, false, false);
+    let value = record::encode(&claimed).expect("it is a record");
+    store
+        .execute("UPDATE entry SET value = ?1, version = ?2 WHERE key = ?3", (value, version + 1, key))
+        .expect("it is ours");
+    store.execute("UPDATE revision SET number = number + 1", []).expect("it is ours");
+    store.execute_batch("COMMIT").expect("it is ours");
+    let begun = Instant::now();
+    loop {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody lets clients in");
+        if let Ok(mut late) = Nbd::connect(cluster.addresses()[0], "d") {
+            late.wait_for(Duration::from_secs(10));
+            if late.read(1).is_ok_and(|value| value == 7) {
+                break;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
 }

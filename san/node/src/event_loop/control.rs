@@ -2,9 +2,9 @@
 
 use std::os::fd::AsFd;
 
-use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::ids::{Epoch, ReplicaId};
 use loadline_san_core::replica::Replica;
-use loadline_san_core::volume::{Event, OrderError, Times, Volume};
+use loadline_san_core::volume::{Event, OrderError, Status, Times, Volume};
 use loadline_san_device::direct::Direct;
 use loadline_san_store::open::open;
 use loadline_san_store::store::Settings;
@@ -85,6 +85,17 @@ impl EventLoop {
                     && let Some(number) = served.giving.take()
                 {
                     served.ordered = Some(number);
+                }
+            }
+            Order::Record(id, record) => {
+                // An owner that was stopped while another node claimed the volume, and did no more, would never ask.
+                let is_news = |served: &Served| {
+                    served.volume.status() != Status::Watching
+                        && served.volume.record().is_some_and(|known| known.epoch < record.epoch)
+                };
+                if self.volumes.get(&id).is_some_and(is_news) {
+                    // When it was read is not known: an older one proves nothing.
+                    self.step_volume(id, Event::Seen(*record, Epoch(0)));
                 }
             }
             Order::Seen(id, record, asked_at) => self.step_volume(id, Event::Seen(*record, asked_at)),

@@ -128,6 +128,8 @@ pub enum Order {
     Detach(VolumeId),
     /// Something that a person decides, by a number that no other order has. → [`Report::Ordered`]
     Volume(VolumeId, u64, volume::Order),
+    /// The record of a volume as the configuration has it, without a question of the volume.
+    Record(VolumeId, Box<Record>),
     /// The configuration store was asked for the record.
     Seen(VolumeId, Box<Record>, Epoch),
     /// It was asked for a swap.

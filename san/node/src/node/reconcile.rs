@@ -1,5 +1,6 @@
 //! What the configuration says is made so, again and again: whatever was begun before a crash goes on.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::message::Promise;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_protocol::device::DeviceId;
+use loadline_san_protocol::record;
 use loadline_san_store::io::Area;
 use loadline_san_store::open::{NewReplica, create, key_of, was_used};
 use loadline_san_store::space::Space;
@@ -33,6 +35,7 @@ impl Node {
     /// Goes on until the node ends.
     pub(super) async fn reconcile_for_ever(&self) -> NodeError {
         let (mut last, mut newest, mut complained) = (None, 0, false);
+        let mut reported = BTreeMap::new();
         loop {
             self.state().begun += 1;
             let news = self.0.config.call(move |store| {
@@ -54,6 +57,7 @@ impl Node {
                         return NodeError::Removed(self.name().into());
                     }
                     self.state().learn(catalog);
+                    self.report_records(&mut reported);
                     let done = self.reconcile().await;
                     last = done.then_some(revision);
                     complained = false;
@@ -73,6 +77,21 @@ impl Node {
             self.0.happened.notify_waiters();
             let _ = tokio::time::timeout(LOOK, self.0.changed.notified()).await;
         }
+    }
+
+    /// Reports the records that have changed to the loops whose volumes they are of. `reported`: the version of each that was
+    /// reported last.
+    fn report_records(&self, reported: &mut BTreeMap<u64, u64>) {
+        let state = self.state();
+        for (id, stored) in &state.catalog.records {
+            if state.volumes.contains_key(id)
+                && reported.insert(*id, stored.version) != Some(stored.version)
+                && let Ok(record) = record::decode(&stored.value)
+            {
+                self.loop_of(*id).give(Order::Record(VolumeId(*id), Box::new(record)));
+            }
+        }
+        reported.retain(|id, _| state.catalog.records.contains_key(id));
     }
 
     /// The configuration is to be looked at now.
