@@ -1,38 +1,12 @@
 //! Nothing is allocated for a request in the steady state: neither at the owner nor at the replicas.
 
+mod counting;
 #[path = "../benches/bookkeeping/instant.rs"]
 mod instant;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use counting::ALLOCATIONS;
 use instant::{BLOCKS, Instant};
 use loadline_san_core::volume::Ask;
-
-/// Counts what this thread allocates.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on to the system's allocator unchanged, and its result returned. The counter is a thread-local
-// without a destructor and allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the memory came from `System`, with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Allocations of so many requests, 32 at a time, after as many to warm up.
 fn allocations(copies: u64, stripes: u32, ask: &Ask<u32>) -> u64 {
