@@ -33,6 +33,8 @@ const FRESH: Duration = Duration::from_millis(300);
 /// Volumes that ask within this time for what is known already receive it together: with each question of one, all receive the
 /// answer.
 const TOGETHER: Duration = Duration::from_millis(20);
+/// A node about which nothing was asked for so long has been received again meanwhile.
+const EPISODE: Duration = Duration::from_secs(30);
 /// A question that no volume asks again is given up after so long, or after as long as a volume waits before it asks again.
 const LIMIT: Duration = Duration::from_secs(6);
 
@@ -73,6 +75,8 @@ pub(super) struct Asking {
     pending: BTreeMap<u32, Pending>,
     /// What was answered last, and when.
     answers: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
+    /// When each node answered last, or did not, and what it answered: for the log.
+    logged: BTreeMap<u32, (Instant, Option<BTreeSet<u32>>)>,
     /// Nodes whose last answer volumes are to receive in a moment.
     known: BTreeSet<u32>,
 }
@@ -157,9 +161,14 @@ impl Node {
         }
     }
 
-    /// Logs what a node has answered, or that it has not. One that reaches this one is silent for a reason that is logged elsewhere.
+    /// Logs what a node has answered, or that it has not: once, until it answers something else or was not asked for a while. One
+    /// that reaches this one is silent for a reason that is logged elsewhere.
     fn log_answer(&self, node: u32, reaches: Option<&BTreeSet<u32>>) {
-        if reaches.is_some_and(|reaches| reaches.contains(&self.id())) {
+        let now = (Instant::now(), reaches.cloned());
+        let before = self.state().asking.logged.insert(node, now);
+        let is_known =
+            before.is_some_and(|(when, said)| when.elapsed() < EPISODE && said.as_ref() == reaches);
+        if is_known || reaches.is_some_and(|reaches| reaches.contains(&self.id())) {
             return;
         }
         let name = |node: &u32| {
@@ -316,8 +325,17 @@ impl Node {
         }
         let Ask { incarnation, number, .. } = ask;
         let (me, answer) = (self.id(), Reaches { incarnation, number, nodes: reached });
-        // Where that fails, the node that asks goes on as if this one did not run.
-        let _ = self.config().call(move |store| put(store, format!("answer/{by}/{me}"), &answer)).await;
+        // If no answer is stored, the node that asks goes on as if this one did not run. The store may only be busy, so it is tried
+        // again for as long as a node may have to answer.
+        let begun = Instant::now();
+        while begun.elapsed() < LIMIT {
+            let answer = answer.clone();
+            let stored = self.config().call(move |store| put(store, format!("answer/{by}/{me}"), &answer));
+            if stored.await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 }
 
