@@ -160,7 +160,7 @@ impl Node {
                 let read = tokio::time::timeout(CHOOSES, stream.read_exact(&mut more)).await;
                 if matches!(read, Ok(Ok(_))) {
                     let forward = Forward::decode(&bytes, &more);
-                    let client = format!("{} through node {}", forward.from, forward.session.node.0);
+                    let client = self.name_forwarded(&forward);
                     if let Err(why) = self.take_forwarded(forward, stream).await {
                         ends(&client, &why);
                     }
@@ -354,6 +354,16 @@ impl Node {
         }
     }
 
+    /// A forwarded client, for messages: where it is, the node that forwards it, and its volume.
+    fn name_forwarded(&self, forward: &Forward) -> String {
+        let state = self.state();
+        let through = state.catalog.nodes.get(&forward.session.node.0);
+        let through = through.map_or("an unknown node", |(node, _)| &node.name);
+        let volume = state.catalog.volumes.get(&forward.volume);
+        let volume = volume.map_or("that is unknown", |(volume, _)| &volume.name);
+        format!("{} through {through} of volume {volume}", forward.from)
+    }
+
     /// A client that came to another node, for a volume that is owned here. If it is not, it is not claimed: who has sent the
     /// client may have known less than this node does now. Why the client is not let in, if it is not.
     async fn take_forwarded(&self, forward: Forward, mut stream: TcpStream) -> Result<(), String> {
@@ -379,10 +389,7 @@ impl Node {
             };
             let Some(through) = through else { return Err("this cluster has no such node".into()) };
             let Some((bytes, name)) = mine else {
-                return Err(format!(
-                    "this node does not own volume {}, or it is not attached",
-                    forward.volume
-                ));
+                return Err("this node does not own the volume, or the volume is not attached".into());
             };
             if !self.state().sessions.is_open(forward.session) {
                 let _ = stream.write_all(&Forward::NO_SESSION).await;
@@ -405,7 +412,7 @@ impl Node {
             self.want_attached(forward.volume, &mut asked);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Err(format!("volume {} was not served within {} s", forward.volume, TAKES.as_secs()))
+        Err(format!("the volume was not served within {} s", TAKES.as_secs()))
     }
 }
 
