@@ -19,7 +19,7 @@ pub struct Incarnation(pub u64);
 pub struct ReplicaId(pub u64);
 
 /// How often a volume's record has been changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);
 
 impl Epoch {

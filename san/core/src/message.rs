@@ -15,6 +15,7 @@
 
 use std::ops::Range;
 
+use crate::history::History;
 use crate::ids::{Epoch, Incarnation, Owner, Position, ReplicaId, Sequence, VolumeId};
 use crate::lease::Moment;
 use crate::map::Map;
@@ -211,11 +212,16 @@ pub enum ToReplica<D> {
         /// The epoch that the replica had durably promised when it became a member of the record that the owner knows; 0 if
         /// it is no member. A replica that has promised less went back in time (rule R9).
         member_since: Epoch,
+        /// Who has owned the volume, by that record. A replica that has promised to follow another owner than this history has at
+        /// the epoch of the promise refuses (rule R11).
+        history: History,
     },
     /// Opens a session, and asks for the promise to follow nobody lower.
     Seal {
         /// As in `Hello`.
         member_since: Epoch,
+        /// As in `Hello`.
+        history: History,
         /// A person goes on with it, whatever it has lost: it is to be used although its store was found damaged. Meant for
         /// one life of its process; another may have lost more.
         salvage: bool,
@@ -367,7 +373,7 @@ pub enum ToOwner<D> {
         /// Where to ask on; nowhere, if these are the last.
         next: Option<u64>,
     },
-    /// It follows somebody else.
+    /// It follows another owner, of a later time or of another history (rule R11).
     Refused(Promise),
     /// It knows nothing of this session.
     Stranger,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
 use loadline_san_core::layout::Layout;
 use loadline_san_core::message::Promise;
@@ -128,6 +129,7 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
         blocks: settings.blocks,
         layout,
         least: settings.least,
+        history: History::default(),
         homes,
         groups: sets,
     }

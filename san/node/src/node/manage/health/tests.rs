@@ -1,3 +1,4 @@
+use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId};
 use loadline_san_core::layout::Layout;
 use loadline_san_core::record::{Group, State};
@@ -44,6 +45,7 @@ fn cluster() -> Cluster {
         blocks: 64,
         layout: Layout::new(1, 64, 64).unwrap(),
         least: 2,
+        history: History::default(),
         homes: BTreeMap::new(),
         groups: vec![Group::default()],
     };
