@@ -4,14 +4,19 @@
 //! What happens in between is judged by all that is checked anyway, against the newest record: an owner that runs may serve
 //! on, since its members follow it and no swap can take them from it. But no swap may commit on the older record (rule P4).
 //!
+//! **A stale copy alone.** An older record is put back while all are stopped, and one member of it that has missed writes since starts
+//! first. It cannot know, takes the volume over, and serves: the record goes on from the older one, on a *branch*. What is read there is
+//! not judged. When the others start, nothing of what they hold may be dropped or written over, before a person recovers the volume
+//! by force (rule R11): members of the newest record are judged by that, whatever the branch says of them.
+//!
 //! **What the protocol cannot see.** A member promises an epoch durably when it is sealed, and adopts the epochs of later swaps
 //! without a durable promise. If no member that answers has durably promised more than the older record's epoch, the older record looks
 //! like the newest one. So only records are put back of which some group has only members that have promised more: no node can
 //! propose anything before one of these has reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use loadline_san_core::ids::{Epoch, ReplicaId};
+use loadline_san_core::ids::{Epoch, ProposalId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Event, Order, Status};
@@ -27,6 +32,8 @@ pub(crate) struct Restored {
     holds: Record,
     /// A person has ordered a recovery by force.
     recovering: bool,
+    /// A stale member goes on from the older record: the swaps that it makes.
+    branch: Option<BTreeSet<ProposalId>>,
 }
 
 /// One storm in so many has a store that goes back, in the runs that have any.
@@ -91,12 +98,45 @@ impl World {
         if !running {
             self.stop_all();
         }
-        self.restore(Some(Restored { holds, recovering: false }));
+        self.restore(Some(Restored { holds, recovering: false, branch: None }));
         if !running {
             self.start_all();
         }
         let length = 20 * MS + self.rng.below(LONGEST);
         self.after(length, Happening::StorePutRight);
+    }
+
+    /// While all are stopped, an older record is put back, from which who starts first goes on.
+    pub(crate) fn branch_from(&mut self, holds: Record) {
+        self.say(|| {
+            format!("the configuration store holds {}, and a stale member starts first", show(&holds))
+        });
+        self.coverage.count("store", "a stale member goes on from an older record");
+        let branch = Some(BTreeSet::from([holds.made_by]));
+        self.stop_all();
+        self.restore(Some(Restored { holds, recovering: false, branch }));
+    }
+
+    /// Whether the record that a node knows is of a branch.
+    pub(crate) fn is_on_branch(&self, node: usize) -> bool {
+        let branch = self.restored.as_ref().and_then(|restored| restored.branch.as_ref());
+        let record = self.nodes[node].process.as_ref().and_then(|process| process.volume.record());
+        branch.zip(record).is_some_and(|(branch, record)| branch.contains(&record.made_by))
+    }
+
+    /// A record is about to be committed. Whether it goes on with a branch: nothing that was acknowledged may be lost by it.
+    pub(crate) fn goes_on_with_branch(&mut self, record: &Record) -> bool {
+        let Some(Restored { holds, recovering, branch: Some(branch) }) = &mut self.restored else {
+            return false;
+        };
+        // A recovery clears all other promises.
+        if *recovering && record.groups.iter().any(|group| group.recovered == record.epoch) {
+            return false;
+        }
+        branch.insert(record.made_by);
+        *holds = record.clone();
+        self.check_members();
+        true
     }
 
     /// Requests to the store as it was are lost: their connections have ended.
@@ -117,6 +157,13 @@ impl World {
             let wait = self.rng.below(wait);
             self.after(wait, Happening::Start(node));
         }
+    }
+
+    /// A person goes on with this replica of the first group.
+    pub(crate) fn recover_from(&mut self, node: usize, survivor: ReplicaId) {
+        self.forced = true;
+        self.restored.as_mut().expect("it went back").recovering = true;
+        self.order_recovery(node, BTreeMap::from([(GroupIndex(0), survivor)]));
     }
 
     /// A person puts it right: the newest record is put back, or the volume is recovered by force.
@@ -192,6 +239,10 @@ impl World {
         let running: Vec<usize> = (0..self.nodes.len()).filter(runs).collect();
         let Some(survivors) = self.survivors().filter(|_| !running.is_empty()) else { return };
         let node = running[self.rng.index(running.len())];
+        self.order_recovery(node, survivors);
+    }
+
+    fn order_recovery(&mut self, node: usize, survivors: BTreeMap<GroupIndex, ReplicaId>) {
         let stores = self.nodes.iter().flat_map(|node| node.stores.values());
         let promised = stores.map(|store: &Store| store.durable_promise().epoch).max().unwrap_or(Epoch(0));
         let promised = promised.max(self.record().epoch);
