@@ -48,15 +48,32 @@ impl History {
         &self.claims
     }
 
-    /// Adds the claim of an owner. The oldest claim is dropped if there are too many.
+    /// An owner claims the volume. If the last claim is its own already, nothing is added: that one goes on, so any number of attaches at
+    /// one owner leave the claims of others known. The oldest claim is dropped if there are too many.
     ///
     /// # Panics
     /// If a claim of this epoch or a higher one is there already.
     pub fn claim(&mut self, epoch: Epoch, owner: Owner) {
+        let last = self.claims.last();
+        assert!(last.is_none_or(|last| last.epoch < epoch), "a claim is a swap to a higher epoch");
+        if last.is_none_or(|last| last.owner != owner) {
+            self.add(epoch, owner);
+        }
+    }
+
+    /// An owner claims the volume by a recovery by force: this claim is always added, so that [`History::since`] finds it.
+    ///
+    /// # Panics
+    /// If a claim of this epoch or a higher one is there already.
+    pub fn recovered(&mut self, epoch: Epoch, owner: Owner) {
         assert!(
             self.claims.last().is_none_or(|last| last.epoch < epoch),
             "a claim is a swap to a higher epoch"
         );
+        self.add(epoch, owner);
+    }
+
+    fn add(&mut self, epoch: Epoch, owner: Owner) {
         let first = (self.claims.len() + 1).saturating_sub(MOST_CLAIMS);
         self.claims = self.claims[first..].iter().copied().chain([Claim { epoch, owner }]).collect();
     }
@@ -132,6 +149,18 @@ mod tests {
         assert_eq!(history.claims().len(), MOST_CLAIMS);
         assert_eq!(history.contradicts(&promise(68, 7)), None);
         assert_eq!(history.contradicts(&promise(69, 7)), Some(owner(69)));
+    }
+
+    #[test]
+    fn an_owner_that_claims_again_leaves_the_claims_of_others_known() {
+        let mut history = history(&[(60, 3)]);
+        (65..200).for_each(|epoch| history.claim(Epoch(epoch), owner(1)));
+        assert_eq!(history.claims().len(), 2);
+        assert_eq!(history.contradicts(&promise(64, 1)), Some(owner(3)));
+        assert_eq!(history.contradicts(&promise(150, 1)), None);
+        history.recovered(Epoch(300), owner(1));
+        assert_eq!(history.since(Epoch(300)).contradicts(&promise(301, 2)), Some(owner(1)));
+        assert_eq!(history.since(Epoch(300)).contradicts(&promise(299, 2)), None);
     }
 
     #[test]

@@ -280,7 +280,7 @@ impl Record {
         let mut next = self.taken_over(made_by, true, true);
         next.epoch = next.epoch.max(promised.next());
         next.history = self.history.clone();
-        next.history.claim(next.epoch, made_by.by);
+        next.history.recovered(next.epoch, made_by.by);
         // The store may have forgotten attachments. There are never more of them than epochs.
         next.attachment = next.attachment.max(next.epoch.0);
         next.fence = next.attachment;
