@@ -201,6 +201,36 @@ fn a_promise_of_another_history_blocks_the_volume_however_high_the_record_is() {
 }
 
 #[test]
+fn a_recovery_by_force_that_is_undecided_is_not_blocked_by_what_it_passes() {
+    let (mut volume, mut out) = volume();
+    let forked = Record { history: history(&[(2, 4), (7, 2)]), ..record() };
+    volume.step(NOW, Event::Seen(forked.clone(), Epoch(0)), &mut out);
+    let promise = Promise { epoch: Epoch(8), owner: owner(4) };
+    volume.step(NOW, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
+    assert_eq!(volume.status(), Status::Blocked);
+    let survivors = BTreeMap::from([(GroupIndex(0), REPLICA)]);
+    let order = Order::Recover { record: Box::new(forked.clone()), survivors, promised: Epoch(8) };
+    volume.step(NOW, Event::Order(order), &mut out);
+    volume.step(NOW, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
+    volume.step(NOW, Event::Seen(forked, Epoch(0)), &mut out);
+    assert_eq!(volume.status(), Status::Claiming);
+    let id = out.iter().rev().find_map(|action| match action {
+        Action::Propose { record, .. } => Some(record.made_by),
+        _ => None,
+    });
+    out.clear();
+    volume.step(NOW, Event::Swapped(id.unwrap(), Answer::Committed, Epoch(9)), &mut out);
+    assert_eq!(volume.status(), Status::Sealing);
+    let seals = out.iter().any(|action| match action {
+        Action::Send { message: ToReplica::Seal { history, .. }, .. } => {
+            history.contradicts(&promise).is_none()
+        }
+        _ => false,
+    });
+    assert!(seals, "{out:?}");
+}
+
+#[test]
 fn a_doubled_entry_is_confirmed_again_and_appended_once() {
     let mut bench = Bench::new();
     let answer = bench.answer(from(owner(1), 4, 8), entry(2));

@@ -86,9 +86,11 @@ impl World {
             }
             if self.settings.nodes > 2 && !self.rng.chance(5) {
                 // One misses what comes now, and others take the volume over: then there is such a record.
-                let node = self.rng.index(self.nodes.len());
+                let count = self.nodes.len();
+                let node = self.rng.index(count);
+                let other = (node + 1 + self.rng.index(count - 1)) % count;
                 self.kill(node, false);
-                self.attach_at(0, (node + 1 + self.rng.index(self.nodes.len() - 1)) % self.nodes.len());
+                self.attach_at(0, other);
                 let wait = 100 * MS + self.rng.below(300 * MS);
                 self.after(wait, Happening::StoreGoesBack);
                 return;

@@ -138,9 +138,12 @@ impl Context {
         if asked_at <= self.passed { Epoch(0) } else { asked_at }
     }
 
-    /// Why nothing is to be done, if a replica's promise was made in another history than the record's (rule R11).
+    /// Why nothing is to be done, if a replica's promise was made in another history than the record's (rule R11). A recovery by force
+    /// that is undecided is to pass it, and goes on.
     fn forked(&self, replica: ReplicaId, promise: &Promise) -> Option<WentBack> {
-        let owner = self.record()?.contradicts(replica, promise)?;
+        let swap = self.swap.as_ref()?;
+        let owner = swap.settled().contradicts(replica, promise)?;
+        swap.undecided().map_or(Some(owner), |proposed| proposed.contradicts(replica, promise))?;
         Some(WentBack::Forked { replica, follows: promise.owner, epoch: promise.epoch.0, owner })
     }
 

@@ -166,7 +166,7 @@ impl<'a> Judge<'a> {
         if let Some((replica, promise, owner)) = forked {
             return Some(format!(
                 "the copy at {} follows {} at epoch {}, and by the configuration store {} owned it then: an older configuration was put \
-                 back, and it was changed since.",
+                 back, and it was changed since. The epochs of the copies cannot be compared: name one that went on before.",
                 self.describe(replica.0),
                 self.name(promise.owner.node.0),
                 promise.epoch.0,
