@@ -13,8 +13,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Epoch, Owner};
-use crate::message::Promise;
+use crate::ids::{Epoch, Owner, Promise};
 
 /// The most claims that a history keeps.
 pub const MOST_CLAIMS: usize = 32;

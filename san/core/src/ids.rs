@@ -51,6 +51,15 @@ pub struct ProposalId {
     pub number: u64,
 }
 
+/// Whom a replica follows. Durable before anybody is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Promise {
+    /// Everything lower is refused.
+    pub epoch: Epoch,
+    /// And everything of others at this epoch.
+    pub owner: Owner,
+}
+
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "r{}", self.0)

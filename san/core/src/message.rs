@@ -16,6 +16,7 @@
 use std::ops::Range;
 
 use crate::history::History;
+pub use crate::ids::Promise;
 use crate::ids::{Epoch, Incarnation, Owner, Position, ReplicaId, Sequence, VolumeId};
 use crate::lease::Moment;
 use crate::map::Map;
@@ -131,15 +132,6 @@ pub struct Job {
     pub turn: u32,
     /// Which part of it.
     pub part: u32,
-}
-
-/// Whom a replica follows. Durable before anybody is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Promise {
-    /// Everything lower is refused.
-    pub epoch: Epoch,
-    /// And everything of others at this epoch.
-    pub owner: Owner,
 }
 
 /// An entry of a replica's log, without its data.

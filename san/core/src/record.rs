@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use crate::history::History;
-use crate::ids::{Epoch, NodeId, Owner, Position, ProposalId, ReplicaId};
+use crate::ids::{Epoch, NodeId, Owner, Position, Promise, ProposalId, ReplicaId};
 use crate::layout::{GroupIndex, Layout};
-use crate::message::Promise;
 use crate::rule::{Rule, left_out};
 
 /// A volume's record.
