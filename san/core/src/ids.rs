@@ -19,7 +19,7 @@ pub struct Incarnation(pub u64);
 pub struct ReplicaId(pub u64);
 
 /// How often a volume's record has been changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);
 
 impl Epoch {
@@ -49,6 +49,15 @@ pub struct ProposalId {
     pub by: Owner,
     /// Its proposals, counted.
     pub number: u64,
+}
+
+/// Whom a replica follows. Durable before anybody is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Promise {
+    /// Everything lower is refused.
+    pub epoch: Epoch,
+    /// And everything of others at this epoch.
+    pub owner: Owner,
 }
 
 impl fmt::Display for ReplicaId {

@@ -12,6 +12,7 @@
 //! | [`swap`] | changing it when the store may answer late, or not at all |
 //! | [`lease`] | how long an owner may read without asking |
 //! | [`placement`] | which replica is on which device |
+//! | [`history`] | who owned a volume since which epoch |
 //! | [`message`] | what an owner and a replica say to each other |
 //! | [`map`] | what blocks hold, as far as a store knows without reading them |
 //! | [`store`] | what a replica asks of its device |
@@ -20,6 +21,7 @@
 //! | [`rule`] | the rules that can be left out, to see that it is noticed |
 //! | [`ids`] | what things are called |
 
+pub mod history;
 pub mod ids;
 pub mod layout;
 pub mod lease;

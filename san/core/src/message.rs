@@ -15,6 +15,8 @@
 
 use std::ops::Range;
 
+use crate::history::History;
+pub use crate::ids::Promise;
 use crate::ids::{Epoch, Incarnation, Owner, Position, ReplicaId, Sequence, VolumeId};
 use crate::lease::Moment;
 use crate::map::Map;
@@ -132,15 +134,6 @@ pub struct Job {
     pub part: u32,
 }
 
-/// Whom a replica follows. Durable before anybody is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Promise {
-    /// Everything lower is refused.
-    pub epoch: Epoch,
-    /// And everything of others at this epoch.
-    pub owner: Owner,
-}
-
 /// An entry of a replica's log, without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mention {
@@ -211,11 +204,16 @@ pub enum ToReplica<D> {
         /// The epoch that the replica had durably promised when it became a member of the record that the owner knows; 0 if
         /// it is no member. A replica that has promised less went back in time (rule R9).
         member_since: Epoch,
+        /// Who has owned the volume, by that record. A replica that has promised to follow another owner than this history has at
+        /// the epoch of the promise refuses (rule R11).
+        history: History,
     },
     /// Opens a session, and asks for the promise to follow nobody lower.
     Seal {
         /// As in `Hello`.
         member_since: Epoch,
+        /// As in `Hello`.
+        history: History,
         /// A person goes on with it, whatever it has lost: it is to be used although its store was found damaged. Meant for
         /// one life of its process; another may have lost more.
         salvage: bool,
@@ -367,7 +365,7 @@ pub enum ToOwner<D> {
         /// Where to ask on; nowhere, if these are the last.
         next: Option<u64>,
     },
-    /// It follows somebody else.
+    /// It follows another owner, of a later time or of another history (rule R11).
     Refused(Promise),
     /// It knows nothing of this session.
     Stranger,

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::ids::{Epoch, NodeId, Owner, Position, ProposalId, ReplicaId};
+use crate::history::History;
+use crate::ids::{Epoch, NodeId, Owner, Position, Promise, ProposalId, ReplicaId};
 use crate::layout::{GroupIndex, Layout};
 use crate::rule::{Rule, left_out};
 
@@ -35,6 +36,8 @@ pub struct Record {
     pub layout: Layout,
     /// Replicas in sync that a group needs for new writes to be accepted.
     pub least: u32,
+    /// The last claims of the volume: a promise to an owner that is none of them was made in another history (rule R11).
+    pub history: History,
     /// The node of each replica that it names.
     pub homes: BTreeMap<ReplicaId, NodeId>,
     /// Its groups.
@@ -60,6 +63,9 @@ pub struct Group {
     pub since: BTreeMap<ReplicaId, Epoch>,
     /// The others. It stays as it is until the replica is a member again (rule T2).
     pub departed: BTreeMap<ReplicaId, Departed>,
+    /// The epoch of the last recovery by force, in which a person decided what is left of the group; 0 if there was none. What its
+    /// replicas promised below it may be of a history that lost, and is not compared (rule R11).
+    pub recovered: Epoch,
 }
 
 impl Group {
@@ -261,8 +267,9 @@ impl Record {
     }
 
     /// A person decides that these replicas are what is left of their groups, whatever they may have missed. All others are
-    /// copied in full. The owner must still take over. If the store went back in time, replicas have promised epochs that
-    /// it does not know any more: the highest of these is passed.
+    /// copied in full. With no survivors named, the members of all groups are what is left, and are compared. The owner must still
+    /// take over. If the store went back in time, replicas have promised epochs that it does not know any more: the highest of these
+    /// is passed, and what the replicas of these groups promised before is not compared any more (rule R11).
     pub fn recovered(
         &self,
         made_by: ProposalId,
@@ -271,9 +278,12 @@ impl Record {
     ) -> Result<Record, RecordError> {
         let mut next = self.taken_over(made_by, true, true);
         next.epoch = next.epoch.max(promised.next());
+        next.history = self.history.clone();
+        next.history.recovered(next.epoch, made_by.by);
         // The store may have forgotten attachments. There are never more of them than epochs.
         next.attachment = next.attachment.max(next.epoch.0);
         next.fence = next.attachment;
+        let epoch = next.epoch;
         for (index, survivor) in survivors {
             let group = next.group_mut(*index)?;
             if !group.in_sync.contains(survivor) && !group.departed.contains_key(survivor) {
@@ -288,6 +298,11 @@ impl Record {
             group.departed = others.into_iter().map(|replica| (replica, Departed::EMPTY)).collect();
             group.in_sync = BTreeSet::from([*survivor]);
             group.since.clear();
+            group.recovered = epoch;
+        }
+        for group in next.groups.iter_mut().filter(|_| survivors.is_empty()) {
+            group.departed.values_mut().for_each(|departed| *departed = Departed::EMPTY);
+            group.recovered = epoch;
         }
         Ok(next)
     }
@@ -304,7 +319,9 @@ impl Record {
         // Above every attachment, and every fence, that there was. The next attachment has this number at the least.
         let fence = if fences { self.attachment.max(self.fence) + 1 } else { self.fence };
         let attachment = if attached { (self.attachment + 1).max(fence) } else { self.attachment };
-        Record { owner: made_by.by, state: State::TakingOver, attachment, fence, ..self.next(made_by) }
+        let mut next = self.next(made_by);
+        next.history.claim(next.epoch, made_by.by);
+        Record { owner: made_by.by, state: State::TakingOver, attachment, fence, ..next }
     }
 
     /// Second swap of a takeover: it serves, with those that were made equal. The others depart now, and had everything up
@@ -350,6 +367,25 @@ impl Record {
         if left_out(Rule::R3Keep) { self.epoch.next() } else { first.unwrap_or(self.epoch.next()) }
     }
 
+    /// The owner of the volume at the epoch that a replica has promised, if that is not the owner that it promised it to. Then the
+    /// promise was made in another history than this record: the configuration store went back in time, and the volume is blocked
+    /// (rule R11). `None` for a promise above the record's epoch, for one below the oldest claim that is known, and for one that a
+    /// recovery by force has passed.
+    pub fn contradicts(&self, replica: ReplicaId, promise: &Promise) -> Option<Owner> {
+        if promise.epoch > self.epoch || left_out(Rule::R11) {
+            return None;
+        }
+        self.history.contradicts(promise)?;
+        // So it is nearly never: only now the group is looked for.
+        let has = |group: &&Group| group.in_sync.contains(&replica) || group.departed.contains_key(&replica);
+        self.groups.iter().find(has).and_then(|group| self.history_of(group).contradicts(promise))
+    }
+
+    /// What the promises of a group's replicas are compared with.
+    pub fn history_of(&self, group: &Group) -> History {
+        self.history.since(group.recovered)
+    }
+
     /// All replicas in sync, with their nodes.
     pub fn members(&self) -> impl Iterator<Item = (ReplicaId, NodeId)> {
         self.groups.iter().flat_map(|group| &group.in_sync).map(|replica| (*replica, self.homes[replica]))
@@ -373,6 +409,12 @@ impl Record {
         if self.layout.groups(self.blocks).ok() != u32::try_from(self.groups.len()).ok() {
             return Some(format!("{} blocks do not make {} groups", self.blocks, self.groups.len()));
         }
+        if let Some(claim) = self.history.claims().last().filter(|claim| claim.epoch > self.epoch) {
+            return Some(format!(
+                "it was claimed at epoch {}, and the record's is {}",
+                claim.epoch.0, self.epoch.0
+            ));
+        }
         let mut seen = BTreeSet::new();
         for (index, group) in self.groups.iter().enumerate() {
             let all =
@@ -389,6 +431,12 @@ impl Record {
             }
             if let Some(both) = group.in_sync.iter().find(|r| group.departed.contains_key(r)) {
                 return Some(format!("{both} is in sync in group {index}, and has departed from it"));
+            }
+            if group.recovered > self.epoch {
+                return Some(format!(
+                    "group {index} was recovered at epoch {}, and the record's is {}",
+                    group.recovered.0, self.epoch.0
+                ));
             }
             if let Some(replica) = group.since.keys().find(|replica| !group.in_sync.contains(replica)) {
                 return Some(format!(

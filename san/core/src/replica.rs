@@ -254,9 +254,19 @@ impl Replica {
         if from.replica != self.id {
             return Err(Misdirected::Replica { said: from.replica, replica: self.id });
         }
-        if let ToReplica::Hello { member_since } | ToReplica::Seal { member_since, .. } = message {
+        if let ToReplica::Hello { member_since, history } | ToReplica::Seal { member_since, history, .. } =
+            &message
+        {
+            let follows = self.follows();
+            // A late message of a deposed owner does not know what was promised since.
+            let knows = follows.epoch <= from.epoch && !left_out(Rule::R11);
+            if knows && history.contradicts(&follows).is_some() {
+                // Nothing of it may be dropped, sealed or written over before a person has decided which history holds.
+                self.answer(from, ToOwner::Refused(follows), out);
+                return Ok(());
+            }
             // A message of a deposed owner cannot say more than was promised then.
-            if member_since > self.follows().epoch && !left_out(Rule::R9) {
+            if *member_since > follows.epoch && !left_out(Rule::R9) {
                 self.went_back = true;
                 self.answer(from, ToOwner::Damaged, out);
                 return Ok(());

@@ -99,6 +99,8 @@ pub enum Rule {
     R9,
     /// A map counts in what the log has.
     R10,
+    /// A promise to an owner that did not own the volume at that epoch, by the record, blocks the volume.
+    R11,
     /// What is appended is durable before that is told.
     DSync,
     /// A record that does not verify, and that a later one covers, is damage and no end.
@@ -217,6 +219,7 @@ impl Rule {
         Rule::R8,
         Rule::R9,
         Rule::R10,
+        Rule::R11,
         Rule::C1,
         Rule::C2,
         Rule::C3Log,

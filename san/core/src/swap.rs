@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use thiserror::Error;
 
-use crate::ids::{Epoch, ProposalId, ReplicaId};
+use crate::ids::{Epoch, Owner, ProposalId, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::record::Record;
 use crate::rule::{Rule, left_out};
@@ -57,6 +57,21 @@ pub enum WentBack {
     /// Another record of the same epoch.
     #[error("the store holds another record of epoch {0} than it held before: it went back in time")]
     Other(u64),
+    /// A record in whose history another owner had the volume at an epoch that a replica promised to an owner (rule R11).
+    #[error(
+        "a copy, {replica}, follows {follows} at epoch {epoch}, and by the record that the store holds {owner} owned the volume \
+         then: it went back in time"
+    )]
+    Forked {
+        /// The replica that promised it.
+        replica: ReplicaId,
+        /// The owner that it follows.
+        follows: Owner,
+        /// At which epoch.
+        epoch: u64,
+        /// The owner at that epoch, by the record.
+        owner: Owner,
+    },
     /// A record that no swap makes.
     #[error("the store holds a record that cannot be: {0}")]
     Broken(String),
@@ -185,6 +200,7 @@ fn check(record: &Record) -> Result<(), WentBack> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::History;
     use crate::ids::{Incarnation, NodeId, Owner, Position, Sequence};
     use crate::layout::Layout;
     use crate::record::{Departed, Group, State};
@@ -215,6 +231,7 @@ mod tests {
             blocks: 64,
             layout: Layout::new(1, 64, 64).unwrap(),
             least: 1,
+            history: History::default(),
             homes: homes(4),
             groups: vec![Group { in_sync: set(replicas), ..Group::default() }],
         }

@@ -4,6 +4,7 @@ mod serving;
 
 use std::collections::BTreeMap;
 
+use loadline_san_core::history::{Claim, History};
 use loadline_san_core::ids::{
     Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
 };
@@ -37,6 +38,20 @@ fn entry(sequence: u64) -> ToReplica<u8> {
     ToReplica::Entry { ownership: Epoch(4), sequence: Sequence(sequence), mark: Sequence(0), entry }
 }
 
+fn hello() -> ToReplica<u8> {
+    ToReplica::Hello { member_since: Epoch(0), history: History::default() }
+}
+
+fn seal(salvage: bool) -> ToReplica<u8> {
+    ToReplica::Seal { member_since: Epoch(0), history: History::default(), salvage }
+}
+
+/// Claims: epoch and node.
+fn history(claims: &[(u64, u32)]) -> History {
+    let claims = claims.iter().map(|(epoch, node)| Claim { epoch: Epoch(*epoch), owner: owner(*node) });
+    History::of(claims.collect()).unwrap()
+}
+
 /// A replica that follows node 1, whose first entries it has.
 struct Bench {
     replica: Replica,
@@ -54,7 +69,7 @@ impl Bench {
         };
         let replica = Replica::new(VOLUME, REPLICA, Incarnation(5), LEASE_NS, &found, Moment(0));
         let mut bench = Bench { replica, out: Vec::new() };
-        bench.say(from(owner(1), 4, 8), ToReplica::Hello { member_since: Epoch(0) });
+        bench.say(from(owner(1), 4, 8), hello());
         bench.say(from(owner(1), 4, 8), entry(1));
         bench.say(from(owner(1), 4, 8), entry(2));
         bench
@@ -97,11 +112,7 @@ fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
     let mut bench = Bench::new();
     // It tells the highest epoch of the owner that it follows.
     let refused = ToOwner::Refused(Promise { epoch: Epoch(4), owner: owner(1) });
-    for message in [
-        ToReplica::Hello { member_since: Epoch(0) },
-        ToReplica::Seal { member_since: Epoch(0), salvage: false },
-        entry(3),
-    ] {
+    for message in [hello(), seal(false), entry(3)] {
         assert_eq!(
             bench.answer(from(owner(1), 2, 9), message.clone()),
             Some(refused.clone()),
@@ -109,11 +120,114 @@ fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
         );
         assert_eq!(bench.answer(from(owner(2), 3, 9), message), Some(refused.clone()), "somebody else's");
         assert_eq!(
-            bench.answer(from(owner(2), 4, 9), ToReplica::Seal { member_since: Epoch(0), salvage: false }),
+            bench.answer(from(owner(2), 4, 9), seal(false)),
             Some(refused.clone()),
             "an epoch that is gone"
         );
     }
+}
+
+#[test]
+fn a_replica_of_another_history_opens_no_session_and_promises_nothing() {
+    let refused = Some(ToOwner::Refused(Promise { epoch: Epoch(4), owner: owner(1) }));
+    let other = history(&[(3, 2), (9, 3)]);
+    for damaged in [false, true] {
+        let mut bench = if damaged { damaged_at_4() } else { Bench::new() };
+        let hello = ToReplica::Hello { member_since: Epoch(0), history: other.clone() };
+        assert_eq!(bench.answer(from(owner(3), 9, 9), hello), refused);
+        // Also if it would count as one that went back in time, which is emptied.
+        let older = ToReplica::Hello { member_since: Epoch(8), history: other.clone() };
+        assert_eq!(bench.answer(from(owner(3), 9, 10), older), refused);
+        for salvage in [false, true] {
+            let seal = ToReplica::Seal { member_since: Epoch(0), history: other.clone(), salvage };
+            assert_eq!(bench.answer(from(owner(3), 9, 11), seal), refused);
+        }
+        for empty in [false, true] {
+            let answer = bench.answer(from(owner(3), 9, 11), return_empty(empty));
+            assert!(matches!(answer, None | Some(ToOwner::Stranger | ToOwner::Damaged)), "{answer:?}");
+        }
+        assert_eq!(bench.replica.promise().owner, owner(1));
+    }
+    let mut bench = Bench::new();
+    let same = ToReplica::Hello { member_since: Epoch(0), history: history(&[(3, 1), (9, 3)]) };
+    assert!(matches!(bench.answer(from(owner(3), 9, 9), same), Some(ToOwner::Welcome(_))));
+}
+
+/// A damaged replica that follows node 1 at epoch 4.
+fn damaged_at_4() -> Bench {
+    let found = Found {
+        promise: Promise { epoch: Epoch(4), owner: owner(1) },
+        mark: Position::START,
+        epoch: Epoch(4),
+        end: Position::START,
+        damaged: true,
+    };
+    let replica = Replica::new(VOLUME, REPLICA, Incarnation(5), LEASE_NS, &found, Moment(0));
+    Bench { replica, out: Vec::new() }
+}
+
+#[test]
+fn a_promise_of_another_history_blocks_the_volume_however_high_the_record_is() {
+    let told = |promise| [ToOwner::Refused(promise), ToOwner::Probed { promise, quiet_ns: 0 }];
+    let promise = Promise { epoch: Epoch(8), owner: owner(4) };
+    for (message, newest_is_put_back) in
+        told(promise).into_iter().flat_map(|m| [(m.clone(), true), (m, false)])
+    {
+        let (mut volume, mut out) = volume();
+        let forked = Record { history: history(&[(2, 4), (7, 2)]), ..record() };
+        volume.step(NOW, Event::Seen(forked.clone(), Epoch(0)), &mut out);
+        volume.step(NOW, Event::Message(said(1), message), &mut out);
+        assert_eq!(volume.status(), Status::Blocked);
+        let why = volume.blocked().unwrap().to_string();
+        assert!(
+            why.contains("r3, follows n4.1 at epoch 8, and by the record that the store holds n2.1"),
+            "{why}"
+        );
+        for epoch in [10, 11, 500] {
+            let later = Record { epoch: Epoch(epoch), ..forked.clone() };
+            volume.step(NOW, Event::Seen(later, Epoch(0)), &mut out);
+            assert_eq!(volume.status(), Status::Blocked, "swaps of the other history prove nothing");
+        }
+        // The newest record is put back, although its epoch is lower than what was seen; or a person recovers by force.
+        let newest = Record { epoch: Epoch(8), history: history(&[(2, 4)]), ..record() };
+        let id = ProposalId { by: owner(7), number: 1 };
+        let survivors = BTreeMap::from([(GroupIndex(0), REPLICA)]);
+        let recovered = forked.recovered(id, &survivors, Epoch(8)).unwrap();
+        assert_eq!(recovered.broken(), None);
+        let right = if newest_is_put_back { newest } else { recovered };
+        volume.step(NOW, Event::Seen(right, Epoch(0)), &mut out);
+        assert_eq!(volume.status(), Status::Watching);
+    }
+}
+
+#[test]
+fn a_recovery_by_force_that_is_undecided_is_not_blocked_by_what_it_passes() {
+    let (mut volume, mut out) = volume();
+    let forked = Record { history: history(&[(2, 4), (7, 2)]), ..record() };
+    volume.step(NOW, Event::Seen(forked.clone(), Epoch(0)), &mut out);
+    let promise = Promise { epoch: Epoch(8), owner: owner(4) };
+    volume.step(NOW, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
+    assert_eq!(volume.status(), Status::Blocked);
+    let survivors = BTreeMap::from([(GroupIndex(0), REPLICA)]);
+    let order = Order::Recover { record: Box::new(forked.clone()), survivors, promised: Epoch(8) };
+    volume.step(NOW, Event::Order(order), &mut out);
+    volume.step(NOW, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
+    volume.step(NOW, Event::Seen(forked, Epoch(0)), &mut out);
+    assert_eq!(volume.status(), Status::Claiming);
+    let id = out.iter().rev().find_map(|action| match action {
+        Action::Propose { record, .. } => Some(record.made_by),
+        _ => None,
+    });
+    out.clear();
+    volume.step(NOW, Event::Swapped(id.unwrap(), Answer::Committed, Epoch(9)), &mut out);
+    assert_eq!(volume.status(), Status::Sealing);
+    let seals = out.iter().any(|action| match action {
+        Action::Send { message: ToReplica::Seal { history, .. }, .. } => {
+            history.contradicts(&promise).is_none()
+        }
+        _ => false,
+    });
+    assert!(seals, "{out:?}");
 }
 
 #[test]
@@ -140,11 +254,7 @@ fn what_a_former_session_says_or_is_meant_for_a_former_process_is_not_taken() {
         Some(ToOwner::Stranger),
         "one that it does not know"
     );
-    assert_eq!(
-        bench.answer(from(owner(1), 4, 7), ToReplica::Hello { member_since: Epoch(0) }),
-        None,
-        "a late greeting opens nothing"
-    );
+    assert_eq!(bench.answer(from(owner(1), 4, 7), hello()), None, "a late greeting opens nothing");
     let answer = bench.answer(from(owner(1), 4, 8), entry(2));
     assert!(matches!(answer, Some(ToOwner::Durable(_))), "the session goes on: {answer:?}");
     let former = FromOwner { process: Incarnation(4), ..from(owner(1), 4, 8) };
@@ -156,10 +266,7 @@ fn what_a_former_session_says_or_is_meant_for_a_former_process_is_not_taken() {
 #[test]
 fn nobody_is_followed_who_has_not_sealed_it() {
     let mut bench = Bench::new();
-    assert!(matches!(
-        bench.answer(from(owner(2), 6, 1), ToReplica::Hello { member_since: Epoch(0) }),
-        Some(ToOwner::Welcome(_))
-    ));
+    assert!(matches!(bench.answer(from(owner(2), 6, 1), hello()), Some(ToOwner::Welcome(_))));
     let refused = bench.answer(from(owner(2), 6, 1), entry(3));
     assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
     assert_eq!(bench.replica.promise().owner, owner(1));
@@ -170,12 +277,7 @@ fn a_device_that_has_failed_answers_nothing_else() {
     let mut bench = Bench::new();
     let failed = replica::Event::Store(Completion::Failed);
     bench.replica.step(NOW, failed, &mut bench.out).unwrap();
-    for message in [
-        ToReplica::Hello { member_since: Epoch(0) },
-        ToReplica::Seal { member_since: Epoch(0), salvage: false },
-        entry(3),
-        ToReplica::Probe,
-    ] {
+    for message in [hello(), seal(false), entry(3), ToReplica::Probe] {
         assert_eq!(bench.answer(from(owner(1), 4, 9), message), Some(ToOwner::Failed));
     }
 }
@@ -205,14 +307,8 @@ fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
     let of = from(owner(2), 6, 9);
     let no_answer = bench.answer(of, return_empty(true));
     assert_eq!(no_answer, None, "no session is open");
-    let all = [
-        entry(3),
-        ToReplica::Probe,
-        ToReplica::Seal { member_since: Epoch(0), salvage: false },
-        ToReplica::Joined,
-        return_empty(false),
-    ];
-    assert_eq!(bench.answer(of, ToReplica::Hello { member_since: Epoch(0) }), Some(ToOwner::Damaged));
+    let all = [entry(3), ToReplica::Probe, seal(false), ToReplica::Joined, return_empty(false)];
+    assert_eq!(bench.answer(of, hello()), Some(ToOwner::Damaged));
     for message in all {
         assert_eq!(bench.answer(of, message.clone()), Some(ToOwner::Damaged), "{message:?}");
     }
@@ -223,7 +319,7 @@ fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
     for below in [from(owner(1), 3, 10), from(owner(2), 4, 10)] {
         let refused = bench.answer(below, return_empty(true));
         assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
-        let refused = bench.answer(below, ToReplica::Hello { member_since: Epoch(0) });
+        let refused = bench.answer(below, hello());
         assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
     }
     assert_eq!(bench.replica.promise().owner, owner(1), "it follows whom it followed");
@@ -233,17 +329,14 @@ fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
 fn a_damaged_replica_that_is_emptied_promises_in_the_same_change_and_is_told_of_once() {
     let mut bench = damaged();
     let of = from(owner(2), 6, 9);
-    bench.say(of, ToReplica::Hello { member_since: Epoch(0) });
+    bench.say(of, hello());
     let promise = Promise { epoch: Epoch(6), owner: owner(2) };
     let after = Position { ownership: Epoch(6), sequence: Sequence(2) };
     let discards = replica::Action::Store(Command::Discard { promise, after });
     assert_eq!(bench.say(of, return_empty(true)), [discards]);
     // The order comes again, and a person's order to go on with what it had: it has begun.
     assert_eq!(bench.say(of, return_empty(true)), []);
-    assert_eq!(
-        bench.say(FromOwner { session: 10, ..of }, ToReplica::Seal { member_since: Epoch(0), salvage: true }),
-        []
-    );
+    assert_eq!(bench.say(FromOwner { session: 10, ..of }, seal(true)), []);
     assert_eq!(bench.answer(of, entry(3)), Some(ToOwner::Damaged), "it is not empty yet");
     bench.out.clear();
     let listed = replica::Event::Store(Completion::Listed(Vec::new()));
@@ -257,7 +350,7 @@ fn a_damaged_replica_that_is_emptied_promises_in_the_same_change_and_is_told_of_
 #[test]
 fn an_order_to_return_promises_before_it_drops() {
     let mut bench = Bench::new();
-    bench.say(from(owner(2), 6, 1), ToReplica::Hello { member_since: Epoch(0) });
+    bench.say(from(owner(2), 6, 1), hello());
     let order = ToReplica::Return { ownership: Epoch(6), from: Sequence(1), empty: false };
     let promise = Promise { epoch: Epoch(6), owner: owner(2) };
     assert_eq!(bench.say(from(owner(2), 6, 1), order), [replica::Action::Store(Command::Promise(promise))]);

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use loadline_san_core::history::{Claim, History, MOST_CLAIMS};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
 use loadline_san_core::layout::MOST_BLOCKS;
 use loadline_san_core::map::Allocated;
@@ -64,6 +65,52 @@ impl JobBytes {
     pub fn get(&self) -> Job {
         Job { slot: self.slot.get(), turn: self.turn.get(), part: self.part.get() }
     }
+}
+
+/// A [`Claim`]: 20 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ClaimBytes {
+    /// The epoch of the swap.
+    pub epoch: U64,
+    /// The life of the owner's process.
+    pub incarnation: U64,
+    /// Its node.
+    pub node: U32,
+}
+
+impl From<&Claim> for ClaimBytes {
+    fn from(claim: &Claim) -> Self {
+        let (incarnation, node) = (claim.owner.incarnation.0.into(), claim.owner.node.0.into());
+        Self { epoch: claim.epoch.0.into(), incarnation, node }
+    }
+}
+
+impl ClaimBytes {
+    /// As core has it.
+    pub fn get(&self) -> Claim {
+        let owner = Owner { node: NodeId(self.node.get()), incarnation: Incarnation(self.incarnation.get()) };
+        Claim { epoch: Epoch(self.epoch.get()), owner }
+    }
+}
+
+impl Wire for ClaimBytes {
+    fn check(&self) -> Result<(), FieldError> {
+        count("the epoch of a claim", self.epoch)
+    }
+}
+
+/// The history that these claims make. They rise, and there are at most [`MOST_CLAIMS`].
+pub(crate) fn history(claims: &[ClaimBytes]) -> Result<History, FieldError> {
+    require(claims.len() <= MOST_CLAIMS, "the number of claims", claims.len() as u64, "must be at most 32")?;
+    claims.iter().try_for_each(Wire::check)?;
+    let last = claims.last().map_or(0, |claim| claim.epoch.get());
+    let rule = "must be above the one before it";
+    History::of(claims.iter().map(ClaimBytes::get).collect()).ok_or(FieldError {
+        what: "the epoch of a claim",
+        value: last,
+        rule,
+    })
 }
 
 const OPEN: u32 = 1;

@@ -1,7 +1,7 @@
 //! A volume's record as bytes, for the configuration store.
 //!
 //! ```text
-//! head │ homes: replica, node │ groups: counts │ in sync: replica, since │ departed: replica, epoch, had
+//! head │ claims: epoch, owner │ homes: replica, node │ groups: counts, recovered │ in sync: replica, since │ departed: replica, epoch, had
 //! ```
 //!
 //! The last two are those of the first group, then those of the second, and so on. All lists rise, so a record has one
@@ -18,7 +18,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::field::{FieldError, Wire, count, require};
-use crate::part::PositionBytes;
+use crate::part::{ClaimBytes, PositionBytes, history};
 
 /// The version of records that this program writes. There is no other yet.
 pub const RECORD_VERSION: u16 = 1;
@@ -43,7 +43,7 @@ struct Begin {
     version: U16,
 }
 
-/// What a record of this version begins with: 132 bytes.
+/// What a record of this version begins with: 136 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Head {
@@ -65,6 +65,7 @@ struct Head {
     unit_blocks: U64,
     group_blocks: U64,
     least: U32,
+    claims: U32,
     homes: U32,
     groups: U32,
     in_sync: U32,
@@ -72,7 +73,7 @@ struct Head {
 }
 
 const HEAD: usize = size_of::<Head>();
-const _: () = assert!(HEAD == 132 && MOST_RECORD == 1_048_576);
+const _: () = assert!(HEAD == 136 && MOST_RECORD == 1_048_576);
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -81,12 +82,14 @@ struct Home {
     node: U32,
 }
 
-/// How many replicas of a group are in which list.
+/// How many replicas of a group are in which list, and what is known of the group.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Counts {
     in_sync: U32,
     departed: U32,
+    /// The epoch of its last recovery by force; 0 if there was none.
+    recovered: U64,
 }
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -169,7 +172,9 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
     let layout = &record.layout;
     let all = |of: fn(&Group) -> usize| record.groups.iter().map(of).sum::<usize>();
     let (in_sync, departed) = (all(|g| g.in_sync.len()), all(|g| g.departed.len()));
+    let claims = record.history.claims();
     let length = HEAD
+        + claims.len() * size_of::<ClaimBytes>()
         + record.homes.len() * size_of::<Home>()
         + record.groups.len() * size_of::<Counts>()
         + in_sync * size_of::<Member>()
@@ -203,6 +208,7 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
         unit_blocks: layout.unit().into(),
         group_blocks: layout.group().into(),
         least: record.least.into(),
+        claims: short(claims.len()),
         homes: short(record.homes.len()),
         groups: short(record.groups.len()),
         in_sync: short(in_sync),
@@ -211,11 +217,16 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
     head.check()?;
     let mut out = Vec::with_capacity(length);
     out.extend_from_slice(head.as_bytes());
+    for claim in claims.iter().map(ClaimBytes::from) {
+        claim.check()?;
+        out.extend_from_slice(claim.as_bytes());
+    }
     for (replica, node) in &record.homes {
         out.extend_from_slice(Home { replica: replica.0.into(), node: node.0.into() }.as_bytes());
     }
-    for Group { in_sync, departed, .. } in &record.groups {
-        let counts = Counts { in_sync: short(in_sync.len()), departed: short(departed.len()) };
+    for Group { in_sync, departed, recovered, .. } in &record.groups {
+        let (in_sync, departed) = (short(in_sync.len()), short(departed.len()));
+        let counts = Counts { in_sync, departed, recovered: recovered.0.into() };
         out.extend_from_slice(counts.as_bytes());
     }
     for group in &record.groups {
@@ -259,6 +270,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
     head.check()?;
     let many = |count: U32, size: usize| u64::from(count.get()) * size as u64;
     let right = HEAD as u64
+        + many(head.claims, size_of::<ClaimBytes>())
         + many(head.homes, size_of::<Home>())
         + many(head.groups, size_of::<Counts>())
         + many(head.in_sync, size_of::<Member>())
@@ -266,6 +278,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
     if right != got as u64 || length != got {
         return Err(RecordFault::Length { said: got as u64, right });
     }
+    let (claims, rest) = table::<ClaimBytes>(rest, head.claims).ok_or(truncated(length))?;
     let (homes, rest) = table::<Home>(rest, head.homes).ok_or(truncated(length))?;
     let (groups, rest) = table::<Counts>(rest, head.groups).ok_or(truncated(length))?;
     let (in_sync, rest) = table::<Member>(rest, head.in_sync).ok_or(truncated(length))?;
@@ -283,6 +296,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
         blocks: head.blocks.get(),
         layout: Layout::new(head.stripes.get(), head.unit_blocks.get(), head.group_blocks.get())?,
         least: head.least.get(),
+        history: history(claims)?,
         homes: homes.iter().map(|h| (ReplicaId(h.replica.get()), NodeId(h.node.get()))).collect(),
         groups: split(groups, in_sync, departed)?,
     };
@@ -315,7 +329,7 @@ impl Head {
 }
 
 fn check_length(length: usize) -> Result<(), FieldError> {
-    let rule = "must be 132 to 1048576: the volume has too many groups";
+    let rule = "must be 136 to 1048576: the volume has too many groups";
     require((HEAD..=MOST_RECORD).contains(&length), "the length", length as u64, rule)
 }
 
@@ -358,7 +372,7 @@ fn split(
             away.iter().map(|one| (ReplicaId(one.replica.get()), one.get())).collect();
         let known = here.iter().filter(|one| one.since.get() > 0);
         let since = known.map(|one| (ReplicaId(one.replica.get()), Epoch(one.since.get()))).collect();
-        out.push(Group { in_sync, since, departed });
+        out.push(Group { in_sync, since, departed, recovered: Epoch(counts.recovered.get()) });
     }
     let left = members.len() + gone.len();
     require(left == 0, "the number of replicas in no group", left as u64, "must be 0")?;

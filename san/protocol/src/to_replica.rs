@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::field::{FieldError, Wire, count, data_blocks, flag, number, span};
 use crate::frame::{ClusterId, DecodeError, Writer, empty, header_from_owner, same_count, whole, with_table};
 use crate::kind::Kind;
-use crate::part::{EntryBytes, JobBytes, PositionBytes, place};
+use crate::part::{ClaimBytes, EntryBytes, JobBytes, PositionBytes, history, place};
 
 /// The next entry: 40 bytes. The checksums of its data follow.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -168,7 +168,7 @@ impl Wire for ChangedBody {
     }
 }
 
-/// It opens a session: 8 bytes.
+/// It opens a session: 8 bytes. The claims of the volume's history follow.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct HelloBody {
@@ -182,7 +182,7 @@ impl Wire for HelloBody {
     }
 }
 
-/// It opens a session, and asks for a promise: 12 bytes.
+/// It opens a session, and asks for a promise: 12 bytes. The claims of the volume's history follow.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SealBody {
@@ -203,8 +203,8 @@ impl Wire for SealBody {
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "each is the message of that name in core")]
 pub enum ToReplicaBody<'a> {
-    Hello(&'a HelloBody),
-    Seal(&'a SealBody),
+    Hello(&'a HelloBody, &'a [ClaimBytes]),
+    Seal(&'a SealBody, &'a [ClaimBytes]),
     Entry(&'a EntryBody, &'a [U32]),
     Beside(&'a BesideBody, &'a [U32]),
     Heartbeat(&'a HeartbeatBody),
@@ -222,8 +222,16 @@ impl<'a> ToReplicaBody<'a> {
     pub(crate) fn decode(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let bare = |body| empty(kind, bytes).map(|()| body);
         match kind {
-            Kind::Hello => whole(kind, bytes).map(Self::Hello),
-            Kind::Seal => whole(kind, bytes).map(Self::Seal),
+            Kind::Hello => {
+                let (body, claims) = with_table::<HelloBody, ClaimBytes>(kind, bytes)?;
+                history(claims)?;
+                Ok(Self::Hello(body, claims))
+            }
+            Kind::Seal => {
+                let (body, claims) = with_table::<SealBody, ClaimBytes>(kind, bytes)?;
+                history(claims)?;
+                Ok(Self::Seal(body, claims))
+            }
             Kind::Entry => {
                 let (body, checksums) = with_table::<EntryBody, U32>(kind, bytes)?;
                 same_count(kind, checksums.len(), body.entry.data_blocks())?;
@@ -258,9 +266,14 @@ impl<'a> ToReplicaBody<'a> {
     /// As core has it. If there is a payload, its handle is asked for; the data is to begin with its buffer.
     pub fn message<D>(&self, data: impl FnOnce() -> D) -> ToReplica<D> {
         match self {
-            Self::Hello(body) => ToReplica::Hello { member_since: Epoch(body.member_since.get()) },
-            Self::Seal(body) => ToReplica::Seal {
+            Self::Hello(body, claims) => ToReplica::Hello {
                 member_since: Epoch(body.member_since.get()),
+                // It was checked when it was decoded.
+                history: history(claims).unwrap_or_default(),
+            },
+            Self::Seal(body, claims) => ToReplica::Seal {
+                member_since: Epoch(body.member_since.get()),
+                history: history(claims).unwrap_or_default(),
                 salvage: body.salvage.get() == 1,
             },
             Self::Entry(body, _) => {
@@ -317,13 +330,15 @@ pub fn encode_to_replica<'m, D>(
     out: &mut Vec<u8>,
 ) -> Result<(), FieldError> {
     Writer::frame(out, header_from_owner(cluster, from), |frame| match message {
-        ToReplica::Hello { member_since } => {
+        ToReplica::Hello { member_since, history } => {
             frame.part(&HelloBody { member_since: member_since.0.into() })?;
+            history.claims().iter().try_for_each(|claim| frame.part(&ClaimBytes::from(claim)))?;
             Ok(Kind::Hello)
         }
-        ToReplica::Seal { member_since, salvage } => {
+        ToReplica::Seal { member_since, history, salvage } => {
             let salvage = u32::from(*salvage).into();
             frame.part(&SealBody { member_since: member_since.0.into(), salvage })?;
+            history.claims().iter().try_for_each(|claim| frame.part(&ClaimBytes::from(claim)))?;
             Ok(Kind::Seal)
         }
         ToReplica::Entry { ownership, sequence, mark, entry } => {

@@ -5,6 +5,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{CLUSTER, KEY, Logged, Message, logged, messages, records};
+use loadline_san_core::history::{Claim, History};
 use loadline_san_core::ids::{
     Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
 };
@@ -156,7 +157,11 @@ fn from_owner(epoch: u64) -> FromOwner {
 }
 
 fn hello() -> Vec<u8> {
-    Message::ToReplica(from_owner(9), ToReplica::Hello { member_since: Epoch(7) }).bytes()
+    Message::ToReplica(
+        from_owner(9),
+        ToReplica::Hello { member_since: Epoch(7), history: History::default() },
+    )
+    .bytes()
 }
 
 #[test]
@@ -228,7 +233,10 @@ fn what_could_not_be_read_is_not_written() {
     refused(ToReplica::Entry { ownership: Epoch(1), sequence, mark: sequence, entry: open });
 
     let mut out = Vec::new();
-    let hello = Message::ToReplica(from_owner(MOST_COUNT + 1), ToReplica::Hello { member_since: Epoch(0) });
+    let hello = Message::ToReplica(
+        from_owner(MOST_COUNT + 1),
+        ToReplica::Hello { member_since: Epoch(0), history: History::default() },
+    );
     assert_eq!(hello.encode(&mut out).unwrap_err().what, "an epoch");
 }
 
@@ -237,6 +245,11 @@ type Make<'a> = &'a dyn Fn(usize) -> ToOwner<Vec<u32>>;
 
 #[test]
 fn the_longest_messages_fit_and_longer_ones_are_refused() {
+    let claim = Claim { epoch: Epoch(7), owner: Owner { node: NodeId(1), incarnation: Incarnation(2) } };
+    let history = History::of(vec![claim]).unwrap();
+    let seal = ToReplica::Seal { member_since: Epoch(5), history, salvage: true };
+    assert_eq!(hex(&Message::ToReplica(from_owner(9), seal).bytes()), SEAL);
+
     let FromOwner { volume, replica, owner, session, process, .. } = from_owner(0);
     let from = FromReplica { volume, replica, process, owner, session };
     let mention = Mention {
@@ -319,6 +332,7 @@ fn the_formats_do_not_change_unseen() {
         in_sync: BTreeSet::from([ReplicaId(77)]),
         since: BTreeMap::from([(ReplicaId(77), Epoch(5))]),
         departed: BTreeMap::from([(ReplicaId(78), departed)]),
+        recovered: Epoch(4),
     };
     let record = Record {
         epoch: Epoch(9),
@@ -331,6 +345,7 @@ fn the_formats_do_not_change_unseen() {
         blocks: 100,
         layout: Layout::new(1, 256, 256).unwrap(),
         least: 1,
+        history: History::of(vec![Claim { epoch: Epoch(7), owner: by }]).unwrap(),
         homes: BTreeMap::from([(ReplicaId(77), NodeId(1)), (ReplicaId(78), NodeId(2))]),
         groups: vec![group],
     };
@@ -340,6 +355,9 @@ fn the_formats_do_not_change_unseen() {
 const FRAME: &str = "4c4c736e010003002c000000001000007766554433221100efcdab896745230107000000000000004d00000000000000\
     0200000000000000090000000000000004000000000000000300000000000000010000000ec9d4000800000000000000\
     0500000000000000040000000000000006000000000000000100000002000000cdab";
+const SEAL: &str = "4c4c736e0100020020000000000000007766554433221100efcdab896745230107000000000000004d00000000000000\
+    020000000000000009000000000000000400000000000000030000000000000001000000a34f6b0d0500000000000000\
+    010000000700000000000000020000000000000001";
 const MAP: &str = "4c4c736e01000d0018000000000000007766554433221100efcdab896745230107000000000000004d00000000000000\
     02000000000000000900000000000000040000000000000003000000000000000100000010526b910300000002000000\
     010000000900000006";
@@ -350,11 +368,11 @@ const MAPPED: &str = "4c4c736e01000e013c000000000000007766554433221100efcdab8967
 const LOGGED: &str = "4c4c6c6f67726563eed8746c0100010000120000000000004d0000000000000005000000000000000c00000000000000\
     0b0000000000000008000000000000000400000000000000090000000000000008000000000000000500000000000000\
     0600000000000000010000000200000003000000cdab";
-const RECORD: &str = "4c4c766f6c756d65a6d65e3dd40000000100020009000000000000000100000002000000000000000300000000000000\
+const RECORD: &str = "4c4c766f6c756d652560182df40000000100020009000000000000000100000002000000000000000300000000000000\
     010000000200000000000000010000000000000001000000000000000094357700000000640000000000000001000000\
-    0001000000000000000100000000000001000000020000000100000001000000010000004d0000000000000001000000\
-    4e000000000000000200000001000000010000004d0000000000000005000000000000004e0000000000000006000000\
-    00000000080000000000000005";
+    000100000000000000010000000000000100000001000000020000000100000001000000010000000700000000000000\
+    0200000000000000010000004d00000000000000010000004e0000000000000002000000010000000100000004000000\
+    000000004d0000000000000005000000000000004e000000000000000600000000000000080000000000000005";
 
 #[test]
 fn the_checksum_of_a_block_knows_its_place() {

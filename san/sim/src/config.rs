@@ -82,6 +82,9 @@ impl World {
 
     fn commit(&mut self, record: Record) {
         self.say(|| format!("committed {}", show(&record)));
+        if self.goes_on_with_branch(&record) {
+            return;
+        }
         self.check_restored(&record);
         let grown = record.blocks > self.record().blocks;
         if grown {

@@ -253,6 +253,10 @@ impl World {
     pub(crate) fn check_owner(&mut self, node: usize) {
         let Some(process) = &self.nodes[node].process else { return };
         let Some(epoch) = process.volume.record().map(|record| record.epoch) else { return };
+        if self.is_on_branch(node) {
+            // Another may have owned the volume at that epoch.
+            return;
+        }
         let owner = loadline_san_core::ids::Owner {
             node: NodeId(node as u32),
             incarnation: loadline_san_core::ids::Incarnation(process.life),

@@ -4,6 +4,11 @@
 //! What happens in between is judged by all that is checked anyway, against the newest record: an owner that runs may serve
 //! on, since its members follow it and no swap can take them from it. But no swap may commit on the older record (rule P4).
 //!
+//! **A stale copy alone.** An older record is put back while all are stopped, and one member of it that has missed writes since starts
+//! first. It cannot know, takes the volume over, and serves: the record goes on from the older one, on a *branch*. What is read there is
+//! not judged. When the others start, nothing of what they hold may be dropped or written over, before a person recovers the volume
+//! by force (rule R11): members of the newest record are judged by that, whatever the branch says of them.
+//!
 //! **What the protocol cannot see.** A member promises an epoch durably when it is sealed, and adopts the epochs of later swaps
 //! without a durable promise. If no member that answers has durably promised more than the older record's epoch, the older record looks
 //! like the newest one. So only records are put back of which some group has only members that have promised more: no node can
@@ -27,6 +32,8 @@ pub(crate) struct Restored {
     holds: Record,
     /// A person has ordered a recovery by force.
     recovering: bool,
+    /// A stale member goes on from the older record.
+    branch: bool,
 }
 
 /// One storm in so many has a store that goes back, in the runs that have any.
@@ -73,6 +80,22 @@ impl World {
         if self.calm || self.restored.is_some() || self.forced || self.is_lost() {
             return;
         }
+        if self.settings.least >= 2 && !self.settings.disks {
+            if self.a_stale_member_starts_first() {
+                return;
+            }
+            if self.settings.nodes > 2 && !self.rng.chance(5) {
+                // One misses what comes now, and others take the volume over: then there is such a record.
+                let count = self.nodes.len();
+                let node = self.rng.index(count);
+                let other = (node + 1 + self.rng.index(count - 1)) % count;
+                self.kill(node, false);
+                self.attach_at(0, other);
+                let wait = 100 * MS + self.rng.below(300 * MS);
+                self.after(wait, Happening::StoreGoesBack);
+                return;
+            }
+        }
         let running = self.rng.chance(3);
         let fits = |record: &&Record| {
             record.epoch < self.record().epoch
@@ -91,12 +114,80 @@ impl World {
         if !running {
             self.stop_all();
         }
-        self.restore(Some(Restored { holds, recovering: false }));
+        self.restore(Some(Restored { holds, recovering: false, branch: false }));
         if !running {
             self.start_all();
         }
         let length = 20 * MS + self.rng.below(LONGEST);
         self.after(length, Happening::StorePutRight);
+    }
+
+    /// The store goes back to an older record while all are stopped, and a node starts first that has a member of each group by that
+    /// record, has missed writes since, and cannot know. All others have promised more. Whether there is such a record.
+    fn a_stale_member_starts_first(&mut self) -> bool {
+        let now = self.record();
+        let promised = |replica: &ReplicaId| self.store(*replica).map(|store| store.durable_promise().epoch);
+        let fits = |old: &Record, node: usize| {
+            let here = |replica: &&ReplicaId| old.homes[*replica].0 as usize == node;
+            old.epoch < now.epoch
+                && old.homes == now.homes
+                && old.groups.len() == now.groups.len()
+                && old.groups.iter().zip(&now.groups).all(|(group, now)| {
+                    let stale = group.in_sync.iter().find(here);
+                    let is_stale = |stale: &ReplicaId| {
+                        !now.in_sync.contains(stale) && promised(stale) <= Some(old.epoch)
+                    };
+                    let mut others = group.in_sync.iter().chain(group.departed.keys()).filter(|r| !here(r));
+                    stale.is_some_and(is_stale) && others.all(|other| promised(other) > Some(old.epoch))
+                })
+        };
+        let nodes = 0..self.nodes.len();
+        let all = self.config.iter().flat_map(|old| nodes.clone().map(move |node| (old, node)));
+        let found: Vec<(Record, usize)> =
+            all.filter(|(old, node)| fits(old, *node)).map(|(old, node)| (old.clone(), node)).collect();
+        if found.is_empty() {
+            return false;
+        }
+        let (old, node) = found[self.rng.index(found.len())].clone();
+        self.branch_from(old);
+        self.start(node);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            let wait = 150 * MS + self.rng.below(600 * MS);
+            self.after(wait, Happening::Start(other));
+        }
+        let length = 600 * MS + self.rng.below(LONGEST);
+        self.after(length, Happening::StorePutRight);
+        true
+    }
+
+    /// While all are stopped, an older record is put back, from which who starts first goes on.
+    pub(crate) fn branch_from(&mut self, holds: Record) {
+        self.say(|| {
+            format!("the configuration store holds {}, and a stale member starts first", show(&holds))
+        });
+        self.coverage.count("store", "a stale member goes on from an older record");
+        self.branches.insert(holds.made_by);
+        self.stop_all();
+        self.restore(Some(Restored { holds, recovering: false, branch: true }));
+    }
+
+    /// Whether the record that a node knows is of a branch.
+    pub(crate) fn is_on_branch(&self, node: usize) -> bool {
+        let record = self.nodes[node].process.as_ref().and_then(|process| process.volume.record());
+        record.is_some_and(|record| self.branches.contains(&record.made_by))
+    }
+
+    /// A record is about to be committed. Whether it goes on with a branch: nothing that was acknowledged may be lost by it.
+    pub(crate) fn goes_on_with_branch(&mut self, record: &Record) -> bool {
+        let Some(Restored { holds, recovering, branch: true }) = &mut self.restored else { return false };
+        // A recovery ends it.
+        if *recovering && record.groups.iter().any(|group| group.recovered == record.epoch) {
+            return false;
+        }
+        self.branches.insert(record.made_by);
+        *holds = record.clone();
+        self.check_members();
+        true
     }
 
     /// Requests to the store as it was are lost: their connections have ended.
@@ -119,9 +210,20 @@ impl World {
         }
     }
 
+    /// A person goes on with this replica of the first group.
+    pub(crate) fn recover_from(&mut self, node: usize, survivor: ReplicaId) {
+        self.forced = true;
+        self.restored.as_mut().expect("it went back").recovering = true;
+        self.order_recovery(node, BTreeMap::from([(GroupIndex(0), survivor)]));
+    }
+
     /// A person puts it right: the newest record is put back, or the volume is recovered by force.
     pub(crate) fn put_right(&mut self) {
-        let Some(Restored { recovering, .. }) = self.restored else { return };
+        let Some(Restored { recovering, branch, .. }) = self.restored else { return };
+        if branch && self.survivors().is_none() {
+            self.after(AGAIN, Happening::StorePutRight);
+            return;
+        }
         if recovering && self.survivors().is_some() {
             self.recover_by_force();
             return;
@@ -135,7 +237,7 @@ impl World {
         if seen(Status::Blocked) {
             self.coverage.count("store", "seen to have gone back");
         }
-        if !recovering && self.survivors().is_some() && self.rng.chance(3) {
+        if branch || !recovering && self.survivors().is_some() && self.rng.chance(3) {
             self.say(|| "a person recovers the volume by force".to_owned());
             self.stop_all();
             self.forced = true;
@@ -192,6 +294,10 @@ impl World {
         let running: Vec<usize> = (0..self.nodes.len()).filter(runs).collect();
         let Some(survivors) = self.survivors().filter(|_| !running.is_empty()) else { return };
         let node = running[self.rng.index(running.len())];
+        self.order_recovery(node, survivors);
+    }
+
+    fn order_recovery(&mut self, node: usize, survivors: BTreeMap<GroupIndex, ReplicaId>) {
         let stores = self.nodes.iter().flat_map(|node| node.stores.values());
         let promised = stores.map(|store: &Store| store.durable_promise().epoch).max().unwrap_or(Epoch(0));
         let promised = promised.max(self.record().epoch);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
 use loadline_san_core::layout::Layout;
 use loadline_san_core::message::Promise;
@@ -93,6 +94,9 @@ impl Settings {
             restores: rng.chance(3),
             forwards: rng.chance(3),
         };
+        // What a stale copy acknowledges alone would be lost by a recovery by force.
+        let two = of_seed.restores && !of_seed.disks && of_seed.copies > 1 && rng.chance(2);
+        let of_seed = Settings { least: if two { 2 } else { of_seed.least }, ..of_seed };
         if of_seed.tight {
             return Settings { stripes: 1, blocks: Settings::GROUP, ..of_seed };
         }
@@ -128,6 +132,7 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
         blocks: settings.blocks,
         layout,
         least: settings.least,
+        history: History::default(),
         homes,
         groups: sets,
     }

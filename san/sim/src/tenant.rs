@@ -463,7 +463,10 @@ impl World {
         if well {
             self.see_deposed(asked.node, asked.is_read());
         }
+        // A stale copy that started alone cannot know that what it holds is old.
+        let old = self.is_on_branch(asked.node);
         match &asked.kind {
+            Kind::Read { began, .. } | Kind::Map { began, .. } if old => self.history.read_fails(*began),
             Kind::Read { began, values } if well => {
                 self.say(|| format!("  read {:?}", values.iter().map(|v| v >> 12).collect::<Vec<_>>()));
                 if let Err(impossible) = self.history.read_ends(*began, asked.sector, values) {

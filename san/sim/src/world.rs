@@ -154,6 +154,8 @@ pub struct World {
     pub(crate) forced: bool,
     /// The configuration store holds an older record than was committed last.
     pub(crate) restored: Option<Restored>,
+    /// The swaps of stale members that went on from an older record, before a person recovered the volume by force.
+    pub(crate) branches: BTreeSet<ProposalId>,
     pub(crate) forwarders: Forwarders,
     /// Its answers do not reach these.
     pub(crate) deaf: BTreeSet<usize>,
@@ -259,6 +261,7 @@ impl World {
             went_back: BTreeMap::new(),
             forced: false,
             restored: None,
+            branches: BTreeSet::new(),
             forwarders: Forwarders::default(),
             deaf: BTreeSet::new(),
             slow: BTreeMap::new(),

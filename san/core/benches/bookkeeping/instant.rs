@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
@@ -62,6 +63,7 @@ impl Instant {
             blocks: BLOCKS,
             layout,
             least: 1,
+            history: History::default(),
             homes,
             groups,
         };

@@ -150,9 +150,11 @@ impl<D: Clone> Link<D> {
         self.asked = now;
         let group = c.record().and_then(|record| record.groups.get(self.group.0 as usize));
         let member_since = group.map_or(Epoch(0), |group| group.member_since(self.replica));
+        let history =
+            c.record().zip(group).map(|(record, group)| record.history_of(group)).unwrap_or_default();
         let message = match self.state {
-            State::Sealing => ToReplica::Seal { member_since, salvage: self.salvages },
-            _ => ToReplica::Hello { member_since },
+            State::Sealing => ToReplica::Seal { member_since, history, salvage: self.salvages },
+            _ => ToReplica::Hello { member_since, history },
         };
         self.send(c, message, out);
     }

@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{FromReplica, Job, ToOwner};
+use crate::message::{FromReplica, Job, Promise, ToOwner};
 use crate::record::{Record, State};
 use crate::rule::{Rule, left_out};
 use crate::swap::{Outcome, Swap, WentBack};
@@ -75,6 +75,8 @@ struct Context {
     looked: Option<Moment>,
     /// The highest epoch that a replica said it had promised.
     promised: Epoch,
+    /// What each replica said last that it has promised.
+    told: BTreeMap<ReplicaId, Promise>,
     blocked: Option<WentBack>,
     /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there. And when that was found
     /// out.
@@ -136,6 +138,24 @@ impl Context {
         if asked_at <= self.passed { Epoch(0) } else { asked_at }
     }
 
+    /// Why nothing is to be done, if a replica's promise was made in another history than the record's (rule R11). A recovery by force
+    /// that is undecided is to pass it, and goes on.
+    fn forked(&self, replica: ReplicaId, promise: &Promise) -> Option<WentBack> {
+        let swap = self.swap.as_ref()?;
+        let owner = swap.settled().contradicts(replica, promise)?;
+        swap.undecided().map_or(Some(owner), |proposed| proposed.contradicts(replica, promise))?;
+        Some(WentBack::Forked { replica, follows: promise.owner, epoch: promise.epoch.0, owner })
+    }
+
+    /// Whether all that replicas have promised, as far as they told, is of this record's history: it is no end of a block that the
+    /// epochs of another history have passed what was promised (rule R11).
+    fn agrees(&self, record: &Record) -> bool {
+        let agrees = |(replica, promise): (&ReplicaId, &Promise)| {
+            promise.epoch <= record.epoch && record.contradicts(*replica, promise).is_none()
+        };
+        self.told.iter().all(agrees) || left_out(Rule::R11)
+    }
+
     /// A number below `limit`.
     fn random(&mut self, limit: u64) -> u64 {
         // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
@@ -191,6 +211,7 @@ impl<D: Clone> Volume<D> {
             stuck: None,
             looked: None,
             promised: Epoch(0),
+            told: BTreeMap::new(),
             blocked: None,
             ended: BTreeMap::new(),
             silence: Silence::new(me.node),
@@ -291,10 +312,17 @@ impl<D: Clone> Volume<D> {
                 // A record above all that was known and promised is one that a person has made. If what was known is there
                 // again, the store was put right.
                 let known = self.c.promised.max(self.c.epoch());
-                let back = matches!(self.c.blocked, Some(WentBack::Lower { .. }))
-                    && record.epoch == known
-                    && self.c.record().is_none_or(|old| old.epoch < known || *old == record);
+                let back = match self.c.blocked {
+                    Some(WentBack::Lower { .. }) => {
+                        record.epoch == known
+                            && self.c.record().is_none_or(|old| old.epoch < known || *old == record)
+                    }
+                    // The record that was known is of a history that is not to be.
+                    Some(WentBack::Forked { .. }) => true,
+                    _ => false,
+                };
                 if (record.epoch > known || back)
+                    && self.c.agrees(&record)
                     && let Ok(swap) = Swap::new(record)
                 {
                     (self.c.blocked, self.c.swap, self.c.proposed) = (None, Some(swap), None);
@@ -387,6 +415,13 @@ impl<D: Clone> Volume<D> {
         if from.volume != self.c.volume || from.owner != self.c.me || !known {
             return;
         }
+        if let ToOwner::Refused(promise) | ToOwner::Probed { promise, .. } = &message {
+            self.c.told.insert(from.replica, *promise);
+            if let Some(why) = self.c.forked(from.replica, promise) {
+                self.block(now, why, out);
+                return;
+            }
+        }
         if let ToOwner::Refused(promise) = message {
             self.c.promised = self.c.promised.max(promise.epoch);
             let mine = self.c.record().is_some_and(|record| record.owner == self.c.me);
@@ -419,6 +454,11 @@ impl<D: Clone> Volume<D> {
                 return;
             }
         };
+        if let Some(why) = self.c.told.iter().find_map(|(replica, promise)| self.c.forked(*replica, promise))
+        {
+            self.block(now, why, out);
+            return;
+        }
         if !self.c.is_undecided() {
             (self.c.proposed, self.c.stuck) = (None, None);
         }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use loadline_san_core::history::History;
 use loadline_san_core::ids::*;
 use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
@@ -41,6 +42,7 @@ pub(crate) fn record(groups: u64, nodes: &[u32]) -> Record {
         blocks: 64 * groups,
         layout: Layout::new(1, 64, 64).unwrap(),
         least: 1,
+        history: History::default(),
         homes: homes.collect(),
         groups: (0..groups).map(|group| Group { in_sync: in_sync(group), ..Group::default() }).collect(),
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use loadline_san_core::history::History;
 use loadline_san_core::ids::{
     Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
 };
@@ -34,6 +35,7 @@ pub(crate) fn record() -> Record {
         blocks: 64,
         layout: Layout::new(1, 64, 64).unwrap(),
         least: 1,
+        history: History::default(),
         homes: BTreeMap::from([(REPLICA, NodeId(1))]),
         groups: vec![Group { in_sync: BTreeSet::from([REPLICA]), ..Group::default() }],
     }

@@ -8,6 +8,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::message::Promise;
@@ -79,6 +80,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         blocks,
         layout,
         least,
+        history: History::default(),
         homes: [(REPLICA, ME.node)].into(),
         groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
     };

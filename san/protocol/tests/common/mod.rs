@@ -7,6 +7,7 @@ pub(crate) mod disk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use loadline_san_core::history::{Claim, History, MOST_CLAIMS};
 use loadline_san_core::ids::{
     Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
 };
@@ -140,12 +141,24 @@ fn progresses() -> impl Strategy<Value = Progress> {
     )
 }
 
+fn histories() -> impl Strategy<Value = History> {
+    let claims = prop::collection::btree_map(counts(), owners(), 0..=MOST_CLAIMS);
+    claims.prop_map(|claims| {
+        let claims = claims.into_iter().map(|(epoch, owner)| Claim { epoch: Epoch(epoch), owner });
+        History::of(claims.collect()).expect("they rise")
+    })
+}
+
 fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
     let blocks = ranges(8192).prop_map(|range| (range.start, (range.end - range.start) as u32));
     prop_oneof![
-        (0..MOST_COUNT).prop_map(|epoch| ToReplica::Hello { member_since: Epoch(epoch) }),
-        (0..MOST_COUNT, any::<bool>())
-            .prop_map(|(epoch, salvage)| ToReplica::Seal { member_since: Epoch(epoch), salvage }),
+        (0..MOST_COUNT, histories())
+            .prop_map(|(epoch, history)| ToReplica::Hello { member_since: Epoch(epoch), history }),
+        (0..MOST_COUNT, histories(), any::<bool>()).prop_map(|(epoch, history, salvage)| ToReplica::Seal {
+            member_since: Epoch(epoch),
+            history,
+            salvage
+        }),
         (counts(), numbers(), counts(), entries()).prop_map(|(o, s, m, entry)| ToReplica::Entry {
             ownership: Epoch(o),
             sequence: Sequence(s),
@@ -265,7 +278,8 @@ pub(crate) fn records() -> impl Strategy<Value = Record> {
         (layout, (spans * span + more % span) % (3 * span))
     });
     let heads = (counts(), proposals, owners(), any::<bool>(), counts(), any::<(u64, u32)>());
-    (heads, sized, vec(replicas, 40), any::<bool>()).prop_map(|(head, (layout, blocks), all, spare)| {
+    let all = (heads, sized, vec(replicas, 40), any::<bool>(), histories());
+    all.prop_map(|(head, (layout, blocks), all, spare, history)| {
         let (epoch, made_by, owner, active, attachment, (lease_ns, least)) = head;
         let count = layout.groups(blocks).expect("a small volume") as usize;
         let (mut homes, mut last) = (BTreeMap::new(), 0u64);
@@ -285,7 +299,8 @@ pub(crate) fn records() -> impl Strategy<Value = Record> {
                     departed.insert(ReplicaId(last), Departed { epoch, had: *had });
                 }
             }
-            groups.push(Group { in_sync, since, departed });
+            let recovered = Epoch(replicas[0].3 % (epoch + 1));
+            groups.push(Group { in_sync, since, departed, recovered });
         }
         if spare {
             homes.insert(ReplicaId(u64::MAX), NodeId(0));
@@ -304,6 +319,10 @@ pub(crate) fn records() -> impl Strategy<Value = Record> {
             blocks,
             layout,
             least,
+            history: History::of(
+                history.claims().iter().filter(|claim| claim.epoch <= epoch).copied().collect(),
+            )
+            .expect("they rise"),
             homes,
             groups,
         }

@@ -204,6 +204,10 @@ pub(super) fn on_a_branch(world: &mut World) {
     world.config.push(newest);
     world.pass_until(1_000, |world| !world.is(1, Status::Blocked));
     world.must(!world.waits(1), "what waited was refused");
+    // The copy at node 1 has promised to follow an owner that the newest record does not have (rule R11).
+    world.pass(600);
+    recover(world, 0);
+    world.pass_until(1_000, |world| world.record().groups[0].in_sync.len() == 2);
 }
 
 /// A write waits for a second copy in sync. Another client reads what was there before.

@@ -485,6 +485,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 3,
         drive: owners::all_refuse,
     },
+    Schedule {
+        name: "an older record, held by a stale copy that starts alone",
+        rule: Some(Rule::R11),
+        nodes: 3,
+        copies: 3,
+        drive: owners::forked,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
     Schedule {
         name: "a map of what is only in the log",

@@ -193,6 +193,58 @@ pub(super) fn restored_and_restarted(world: &mut World) {
     world.pass_until(600, |world| world.serves(0));
 }
 
+/// The configuration store is restored from an old copy while all are stopped. A member of it that has missed a write since starts alone,
+/// takes the volume over, and its swaps pass all promises. Then the others start, which that record calls departed.
+pub(super) fn forked(world: &mut World) {
+    let replica = |world: &World, node: usize| {
+        let home = |replica: &&ReplicaId| world.home(**replica) == node;
+        *world.record().homes.keys().find(home).expect("each node has a copy")
+    };
+    world.begin(2);
+    let old = world.record().clone();
+    world.detach(2);
+    world.tenants[0].node = None;
+    world.kill(2, false);
+    world.place(1, 0);
+    world.pass_until(3_000, |world| world.serves(0));
+    world.pass_until(3_000, |world| world.record().groups[0].in_sync.len() == 2);
+    world.ask_first(1, What::Write);
+    world.pass_until(600, |world| !world.waits(1));
+    let newest = world.record().epoch;
+    world.detach(0);
+    world.tenants[1].node = None;
+    world.branch_from(old);
+    world.start(2);
+    world.place(0, 2);
+    world.pass_until(3_000, |world| world.serves(2));
+    world.ask_first(0, What::Read);
+    world.pass_until(600, |world| !world.waits(0));
+    for _ in 0..10 {
+        // Each client that attaches raises the epoch.
+        world.detach(2);
+        world.place(0, 2);
+        world.pass_until(3_000, |world| world.serves(2));
+    }
+    world.must(world.held().epoch > newest, "the epochs of the one history have passed those of the other");
+    world.start(0);
+    world.start(1);
+    world.pass(1_500);
+    world.must(world.is(2, Status::Blocked), "the stale owner is blocked");
+    // It is not ended by that a process forgets it, or by what is swapped since.
+    for _ in 0..4 {
+        world.kill(2, false);
+        world.start(2);
+        world.place(0, 2);
+        world.pass(600);
+    }
+    let survivor = replica(world, 0);
+    world.recover_from(0, survivor);
+    world.place(1, 0);
+    world.pass_until(3_000, |world| world.serves(0));
+    world.ask_first(1, What::Read);
+    world.pass_until(600, |world| !world.waits(1));
+}
+
 /// A replica is sealed while what it has accepted is on its way to the device.
 pub(super) fn accepted(world: &mut World) {
     world.begin(0);

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use loadline_san_core::ids::ReplicaId;
+use loadline_san_core::ids::{Epoch, Owner, ReplicaId};
+use loadline_san_core::message::Promise;
 use loadline_san_core::record::{Group, Record};
 
 use super::Health;
@@ -135,7 +136,18 @@ impl<'a> Judge<'a> {
         promises
     }
 
-    /// Why a volume is blocked, if it is: a replica has promised an epoch above that of the record, or a node that does not
+    /// A replica that has promised to follow another owner than the record has at the epoch of the promise, and that owner (rule R11).
+    fn forked(&self, record: &Record) -> Option<(ReplicaId, Promise, Owner)> {
+        record.homes.keys().find_map(|replica| {
+            let copy = self.replica(replica.0)?;
+            let (epoch, owner) = (Epoch(copy.epoch?), copy.owner?.into());
+            let promise = Promise { epoch, owner };
+            record.contradicts(*replica, &promise).map(|owner| (*replica, promise, owner))
+        })
+    }
+
+    /// Why a volume is blocked, if it is: a replica has promised an epoch above that of the record, or follows an owner that by the
+    /// record did not own the volume then, or a node that does not
     /// serve it reports so.
     pub(super) fn blocked(&self, id: u64, record: &Record) -> Option<String> {
         let serving = self.serving(id, record);
@@ -148,6 +160,17 @@ impl<'a> Judge<'a> {
                 "the configuration store holds epoch {} of it, and a copy follows epoch {highest}: an older configuration was put \
                  back.{served}",
                 record.epoch.0
+            ));
+        }
+        let forked = self.forked(record).filter(|_| self.store_fault.is_none());
+        if let Some((replica, promise, owner)) = forked {
+            return Some(format!(
+                "the copy at {} follows {} at epoch {}, and by the configuration store {} owned it then: an older configuration was put \
+                 back, and it was changed since. The epochs of the copies cannot be compared: name one that went on before.",
+                self.describe(replica.0),
+                self.name(promise.owner.node.0),
+                promise.epoch.0,
+                self.name(owner.node.0),
             ));
         }
         if serving.is_some() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use loadline_san_core::ids::Owner;
+use loadline_san_core::ids::{Incarnation, NodeId, Owner};
 use loadline_san_core::volume::Status;
 use loadline_san_core::volume::view::{self, Session};
 use schemars::JsonSchema;
@@ -58,6 +58,12 @@ pub struct OwnerView {
 impl From<Owner> for OwnerView {
     fn from(owner: Owner) -> OwnerView {
         OwnerView { node: owner.node.0, incarnation: owner.incarnation.0 }
+    }
+}
+
+impl From<OwnerView> for Owner {
+    fn from(view: OwnerView) -> Owner {
+        Owner { node: NodeId(view.node), incarnation: Incarnation(view.incarnation) }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, Layout};
 use loadline_san_core::placement::{self, DeviceId, Domain, MOST_COPIES, place};
@@ -509,6 +510,7 @@ fn make_record(
         blocks,
         layout,
         least: volume.least,
+        history: History::default(),
         homes: BTreeMap::new(),
         groups: vec![Group::default(); groups as usize],
     };

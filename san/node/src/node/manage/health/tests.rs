@@ -1,3 +1,4 @@
+use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId};
 use loadline_san_core::layout::Layout;
 use loadline_san_core::record::{Group, State};
@@ -44,6 +45,7 @@ fn cluster() -> Cluster {
         blocks: 64,
         layout: Layout::new(1, 64, 64).unwrap(),
         least: 2,
+        history: History::default(),
         homes: BTreeMap::new(),
         groups: vec![Group::default()],
     };
@@ -226,4 +228,26 @@ fn copies_of_a_volume_that_is_not_attached_are_to_be_in_use() {
     // The store holds less than one of them has promised.
     cluster.node(1).replicas[0].epoch = Some(9);
     cluster.must(Health::Blocked, "node-1 follows epoch 9, node-2 follows epoch 7, node-3 follows epoch 7");
+}
+
+#[test]
+fn a_copy_that_follows_an_owner_whom_the_record_does_not_have_blocks_the_volume_also_while_it_is_served() {
+    let mut cluster = cluster();
+    let owner = cluster.record.owner;
+    cluster.record.history.claim(Epoch(5), owner);
+    cluster.must(Health::Healthy, "");
+    let other = OwnerView { node: 3, incarnation: 99 };
+    cluster.node(2).replicas[0].owner = Some(other);
+    cluster.node(2).replicas[0].epoch = Some(6);
+    cluster.must(
+        Health::Blocked,
+        "the copy at node-2 follows node-3 at epoch 6, and by the configuration store node-1 owned it then",
+    );
+    cluster.must(Health::Blocked, "an older configuration was put back");
+    // A person has decided since.
+    cluster.record.groups[0].recovered = Epoch(7);
+    cluster.record.history.recovered(Epoch(7), owner);
+    cluster.node(2).replicas[0].epoch = Some(6);
+    let (health, _) = cluster.judged();
+    assert_ne!(health, Health::Blocked);
 }

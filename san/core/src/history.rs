@@ -1,0 +1,172 @@
+//! Who owned a volume since which epoch: what a replica's promise is compared with (rule R11).
+//!
+//! A replica promises an epoch to an owner only after the swap by which that owner claimed the volume has committed. Claims are
+//! swaps, so they are totally ordered, and in the history of one configuration store the last claim at or below the epoch of a
+//! promise is the claim of the owner that the promise names. If the store went back to an older record and another node claimed the
+//! volume from there, two histories exist, and their epochs say nothing about each other; the owners do.
+//!
+//! ```text
+//!                 ┌─ 65: a ── 66: c departs        a and b promised (66, a)
+//!  … ── 64: c ────┤
+//!                 └─ 65: c ── 66 ── 67 ── 68       by this history c owned the volume at epoch 66
+//! ```
+
+use std::sync::Arc;
+
+use crate::ids::{Epoch, Owner, Promise};
+
+/// The most claims that a history keeps.
+pub const MOST_CLAIMS: usize = 32;
+
+/// An owner, and the epoch of the swap by which it claimed the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The epoch of the first swap of its takeover, or of a recovery by force.
+    pub epoch: Epoch,
+    /// The node and the life of its process that claimed the volume.
+    pub owner: Owner,
+}
+
+/// The last claims of a volume, at most [`MOST_CLAIMS`], in rising order of their epochs. It says nothing about epochs below the
+/// first of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct History {
+    /// Shared: a copy goes with each greeting.
+    claims: Arc<[Claim]>,
+}
+
+impl History {
+    /// A history of these claims. `None` if there are more than [`MOST_CLAIMS`], or their epochs do not rise.
+    pub fn of(claims: Vec<Claim>) -> Option<History> {
+        let rises = claims.is_sorted_by(|one, next| one.epoch < next.epoch);
+        (rises && claims.len() <= MOST_CLAIMS).then(|| History { claims: claims.into() })
+    }
+
+    /// The claims, in rising order of their epochs.
+    pub fn claims(&self) -> &[Claim] {
+        &self.claims
+    }
+
+    /// An owner claims the volume. If the last claim is its own already, nothing is added: that one goes on, so any number of attaches at
+    /// one owner leave the claims of others known. The oldest claim is dropped if there are too many.
+    ///
+    /// # Panics
+    /// If a claim of this epoch or a higher one is there already.
+    pub fn claim(&mut self, epoch: Epoch, owner: Owner) {
+        let last = self.claims.last();
+        assert!(last.is_none_or(|last| last.epoch < epoch), "a claim is a swap to a higher epoch");
+        if last.is_none_or(|last| last.owner != owner) {
+            self.add(epoch, owner);
+        }
+    }
+
+    /// An owner claims the volume by a recovery by force: this claim is always added, so that [`History::since`] finds it.
+    ///
+    /// # Panics
+    /// If a claim of this epoch or a higher one is there already.
+    pub fn recovered(&mut self, epoch: Epoch, owner: Owner) {
+        assert!(
+            self.claims.last().is_none_or(|last| last.epoch < epoch),
+            "a claim is a swap to a higher epoch"
+        );
+        self.add(epoch, owner);
+    }
+
+    fn add(&mut self, epoch: Epoch, owner: Owner) {
+        let first = (self.claims.len() + 1).saturating_sub(MOST_CLAIMS);
+        self.claims = self.claims[first..].iter().copied().chain([Claim { epoch, owner }]).collect();
+    }
+
+    /// The same history without the claims below an epoch.
+    pub fn since(&self, epoch: Epoch) -> History {
+        match self.claims.partition_point(|claim| claim.epoch < epoch) {
+            0 => self.clone(),
+            first => History { claims: self.claims[first..].into() },
+        }
+    }
+
+    /// The owner of the volume at the epoch of a promise, if that is known and is not the owner that the promise names. Then the
+    /// promise was made in another history. A promise above the epoch of the record that this history is of must be judged by
+    /// that epoch first: what it was made of may be still unknown here.
+    pub fn contradicts(&self, promise: &Promise) -> Option<Owner> {
+        let covers = self.claims.iter().rev().find(|claim| claim.epoch <= promise.epoch);
+        covers.map(|claim| claim.owner).filter(|owner| *owner != promise.owner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Incarnation, NodeId};
+
+    fn owner(node: u32) -> Owner {
+        Owner { node: NodeId(node), incarnation: Incarnation(1) }
+    }
+
+    fn promise(epoch: u64, node: u32) -> Promise {
+        Promise { epoch: Epoch(epoch), owner: owner(node) }
+    }
+
+    fn history(claims: &[(u64, u32)]) -> History {
+        let claims = claims.iter().map(|(epoch, node)| Claim { epoch: Epoch(*epoch), owner: owner(*node) });
+        History::of(claims.collect()).unwrap()
+    }
+
+    #[test]
+    fn a_promise_agrees_with_the_last_claim_at_or_below_its_epoch() {
+        let history = history(&[(60, 3), (65, 1), (70, 2)]);
+        for (epoch, node) in [(60, 3), (64, 3), (65, 1), (69, 1), (70, 2), (99, 2)] {
+            assert_eq!(history.contradicts(&promise(epoch, node)), None, "{epoch} {node}");
+        }
+        assert_eq!(history.contradicts(&promise(65, 3)), Some(owner(1)));
+        assert_eq!(history.contradicts(&promise(66, 3)), Some(owner(1)));
+        assert_eq!(history.contradicts(&promise(64, 1)), Some(owner(3)));
+    }
+
+    #[test]
+    fn another_life_of_the_same_process_is_another_owner() {
+        let history = history(&[(65, 1)]);
+        let later = Owner { incarnation: Incarnation(2), ..owner(1) };
+        assert_eq!(history.contradicts(&Promise { epoch: Epoch(66), owner: later }), Some(owner(1)));
+    }
+
+    #[test]
+    fn nothing_is_known_of_epochs_below_the_first_claim() {
+        assert_eq!(History::default().contradicts(&promise(5, 1)), None);
+        let history = history(&[(60, 3), (65, 1)]);
+        assert_eq!(history.contradicts(&promise(59, 2)), None);
+        assert_eq!(history.since(Epoch(61)).contradicts(&promise(64, 2)), None);
+        assert_eq!(history.since(Epoch(65)).contradicts(&promise(65, 2)), Some(owner(1)));
+    }
+
+    #[test]
+    fn the_oldest_claims_are_dropped() {
+        let mut history = History::default();
+        for epoch in 1..=100 {
+            history.claim(Epoch(epoch), owner(epoch as u32));
+        }
+        assert_eq!(history.claims().len(), MOST_CLAIMS);
+        assert_eq!(history.contradicts(&promise(68, 7)), None);
+        assert_eq!(history.contradicts(&promise(69, 7)), Some(owner(69)));
+    }
+
+    #[test]
+    fn an_owner_that_claims_again_leaves_the_claims_of_others_known() {
+        let mut history = history(&[(60, 3)]);
+        (65..200).for_each(|epoch| history.claim(Epoch(epoch), owner(1)));
+        assert_eq!(history.claims().len(), 2);
+        assert_eq!(history.contradicts(&promise(64, 1)), Some(owner(3)));
+        assert_eq!(history.contradicts(&promise(150, 1)), None);
+        history.recovered(Epoch(300), owner(1));
+        assert_eq!(history.since(Epoch(300)).contradicts(&promise(301, 2)), Some(owner(1)));
+        assert_eq!(history.since(Epoch(300)).contradicts(&promise(299, 2)), None);
+    }
+
+    #[test]
+    fn claims_that_do_not_rise_or_are_too_many_are_no_history() {
+        let claim = |epoch| Claim { epoch: Epoch(epoch), owner: owner(1) };
+        assert_eq!(History::of(vec![claim(2), claim(2)]), None);
+        assert_eq!(History::of((0..33).map(claim).collect()), None);
+        assert!(History::of((0..32).map(claim).collect()).is_some());
+    }
+}
