@@ -128,6 +128,19 @@ pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+impl Api {
+    /// Prints what was done: a sentence, or with --json an object that has it.
+    pub(crate) fn done(&self, what: &str) -> Exit {
+        match self.json {
+            true => print_json(&serde_json::json!({ "done": what })),
+            false => {
+                crate::out::say!("{what}");
+                Exit::Done
+            }
+        }
+    }
+}
+
 /// Prints an answer as JSON.
 pub(crate) fn print_json<T: Serialize>(answer: &T) -> Exit {
     crate::out::say!("{}", serde_json::to_string_pretty(answer).expect("an answer can be written as JSON"));

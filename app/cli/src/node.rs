@@ -56,12 +56,9 @@ pub(crate) fn run(args: Args) -> Exit {
             }
         }),
         Command::Drain { name, stop, wait } => drain(&name, stop, &wait),
-        Command::Remove { name, api } => {
-            api.delete(&format!("/v1/nodes/{}", escaped(&name))).map(|(): ()| {
-                say!("node {name} is not in the cluster any more");
-                Exit::Done
-            })
-        }
+        Command::Remove { name, api } => api
+            .delete(&format!("/v1/nodes/{}", escaped(&name)))
+            .map(|(): ()| api.done(&format!("node {name} is not in the cluster any more"))),
     };
     done.unwrap_or_else(|why| why.complain())
 }

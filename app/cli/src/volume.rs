@@ -183,10 +183,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::AttachTo(args) => attach(&args),
         Command::Detach { name, force, api } => {
             let path = format!("/v1/volumes/{}/detach", escaped(&name));
-            api.post(&path, Detach { force }).map(|(): ()| {
-                say!("volume {name} is detached");
-                Exit::Done
-            })
+            api.post(&path, Detach { force }).map(|(): ()| api.done(&format!("volume {name} is detached")))
         }
         Command::MoveTo { name, from, to, wait } => {
             let path = format!("/v1/volumes/{}/move", escaped(&name));
@@ -199,16 +196,13 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Resize { name, size, api } => {
             let path = format!("/v1/volumes/{}/resize", escaped(&name));
             api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {
-                say!("volume {name} has {size}; its clients see that when they connect again");
-                Exit::Done
+                api.done(&format!("volume {name} has {size}; its clients see that when they connect again"))
             })
         }
         Command::Recover { name, from, force, api } => {
             let path = format!("/v1/volumes/{}/recover", escaped(&name));
-            api.post(&path, Recover { from: from.clone(), force }).map(|(): ()| {
-                say!("volume {name} is what node {from} has of it");
-                Exit::Done
-            })
+            api.post(&path, Recover { from: from.clone(), force })
+                .map(|(): ()| api.done(&format!("volume {name} is what node {from} has of it")))
         }
         Command::Delete { name, confirm, .. } if name != confirm => {
             return crate::out::complain(
@@ -218,12 +212,9 @@ pub(crate) fn run(args: Args) -> Exit {
                 ),
             );
         }
-        Command::Delete { name, api, .. } => {
-            api.delete(&format!("/v1/volumes/{}", escaped(&name))).map(|(): ()| {
-                say!("volume {name} is deleted");
-                Exit::Done
-            })
-        }
+        Command::Delete { name, api, .. } => api
+            .delete(&format!("/v1/volumes/{}", escaped(&name)))
+            .map(|(): ()| api.done(&format!("volume {name} is deleted"))),
     };
     done.unwrap_or_else(|why| why.complain())
 }
@@ -234,8 +225,7 @@ fn create(args: Create) -> Result<Exit, crate::client::Failed> {
     let (bytes, name) = (size.bytes(), name.as_str());
     let wanted = CreateVolume { name: name.to_owned(), bytes, copies, least, stripes, at, log_bytes };
     let (): () = api.post("/v1/volumes", wanted)?;
-    say!("volume {name} is made; next: loadline volume attach {name}");
-    Ok(Exit::Done)
+    Ok(api.done(&format!("volume {name} is made; next: loadline volume attach {name}")))
 }
 
 fn attach(args: &AttachTo) -> Result<Exit, crate::client::Failed> {

@@ -25,6 +25,9 @@ pub enum JoinError {
     /// Its name.
     #[error("the cluster has a node {0} already: choose another name, or start that one")]
     Taken(String),
+    /// The same address for two purposes.
+    #[error("{0} is given twice: the API, other nodes and NBD clients each need an address of their own")]
+    Twice(SocketAddr),
     /// An address.
     #[error("node {node} has the address {address} already: each node needs three of its own")]
     Address {
@@ -84,6 +87,11 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
             "it exists already: a node is made only where none is",
         )));
     }
+    let own = [node.api, node.peer, node.nbd];
+    if let Some(address) = own.into_iter().enumerate().find(|(at, a)| own[..*at].contains(a)).map(|(_, a)| a)
+    {
+        return Err(JoinError::Twice(address));
+    }
     let mut store = SqliteStore::open(&settings.cluster)?;
     let mut joined = false;
     for _ in 0..16 {
@@ -93,7 +101,7 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
         }
         for (other, _) in catalog.nodes.values() {
             let theirs = [other.api, other.peer, other.nbd];
-            if let Some(address) = [node.api, node.peer, node.nbd].into_iter().find(|a| theirs.contains(a)) {
+            if let Some(address) = own.into_iter().find(|a| theirs.contains(a)) {
                 return Err(JoinError::Address { node: other.name.clone(), address });
             }
         }

@@ -294,6 +294,7 @@ impl Node {
         for orders in &self.0.loops {
             orders.give(Order::Stop);
         }
+        self.0.config.close();
     }
 
     /// Waits until this holds, which is asked again whenever something has happened. Whether it did in time.

@@ -1,11 +1,13 @@
 //! `loadline san dev`: a cluster on this machine, in one command.
 
+use std::io::BufRead;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
 use loadline_san_node::cluster::{self, Common};
 use loadline_san_node::config::catalog;
@@ -124,10 +126,20 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
             cluster::join(settings, node).map_err(|why| why.to_string())?;
         }
         let mut command = Command::new(&program);
-        command.args(["san", "serve", "--config"]).arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(["san", "serve", "--config"]).arg(&file);
+        // If this process is killed, nobody would stop them, nor read what they log.
+        command.args(["--with-parent", &std::process::id().to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::piped());
         // Ctrl-C at the terminal is for this process, which tells the others.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let child = command.spawn().map_err(|why| format!("{}: {why}", program.display()))?;
+        let mut child = command.spawn().map_err(|why| format!("{}: {why}", program.display()))?;
+        if let Some(said) = child.stderr.take() {
+            let name = name.clone();
+            let tells = move || pass_on(&name, said);
+            let thread = std::thread::Builder::new().name("log".into()).stack_size(STACK).spawn(tells);
+            thread.map_err(|why| why.to_string())?;
+        }
         children.0.push((name, child));
     }
     let api = |number: u8| {
@@ -171,8 +183,13 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         super::status::print(&status);
     }
     say!();
-    say!("everything is in {}; Ctrl-C stops it", folder.display());
-    say!("from another terminal: loadline volume create disk --size 1GiB --api {}", api(1).api);
+    let processes: Vec<String> =
+        children.0.iter().map(|(name, child)| format!("{name} is process {}", child.id())).collect();
+    say!("everything is in {}; {}; Ctrl-C stops it", folder.display(), processes.join(", "));
+    say!("from another terminal:");
+    let api = api(1).api;
+    say!("  loadline volume create disk --size 1GiB --api {api}");
+    say!("  loadline volume attach disk --api {api}");
     while !stop.load(Ordering::Relaxed) {
         if let Some((name, status)) = ended(children) {
             // Whoever kills a node wants to see the others go on.
@@ -181,6 +198,13 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(Exit::Done)
+}
+
+/// Prints each line of a node's log with its name, until the node ends.
+fn pass_on(name: &str, log: impl std::io::Read) {
+    for line in std::io::BufReader::new(log).lines().map_while(Result::ok) {
+        tell!("{name}: {}", line.strip_prefix("loadline: ").unwrap_or(&line));
+    }
 }
 
 /// A child that has ended, once.

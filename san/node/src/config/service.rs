@@ -18,12 +18,17 @@ use crate::event_loop::order::Order;
 /// How long an answer of the store is waited for.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// How long the end of a node waits until the store is closed.
+const CLOSES: Duration = Duration::from_secs(2);
+
 type Job = Box<dyn FnOnce(&mut dyn ConfigStore) + Send>;
 
 /// What the store is asked for.
 enum Work {
     Job(Job),
     Record(VolumeId, About, Orders),
+    /// The store is closed. Nothing is asked of it after that.
+    Close(Sender<()>),
 }
 
 /// What is asked of a record.
@@ -76,6 +81,14 @@ impl Config {
         self.give(Work::Record(volume, About::Propose(record, replaces), orders));
     }
 
+    /// Closes the store: the last node that does leaves the configuration in one file, which a person can copy. Waits for what is under
+    /// way, but not for long: a store that hangs is left as it is.
+    pub fn close(&self) {
+        let (done, closed) = channel();
+        self.give(Work::Close(done));
+        let _ = closed.recv_timeout(CLOSES);
+    }
+
     fn give(&self, work: Work) {
         // The thread ends only when nobody can give it anything.
         let _ = self.0.send(work);
@@ -85,6 +98,8 @@ impl Config {
 /// What waits. Records come first: volumes wait for them, and lose their owners if they wait for long.
 #[derive(Default)]
 struct Waiting {
+    /// Who waits until the store is closed.
+    close: Option<Sender<()>>,
     records: VecDeque<(VolumeId, About, Orders)>,
     jobs: VecDeque<Job>,
 }
@@ -94,6 +109,10 @@ impl Waiting {
         let (volume, about, orders) = match work {
             Work::Job(job) => {
                 self.jobs.push_back(job);
+                return;
+            }
+            Work::Close(done) => {
+                self.close = Some(done);
                 return;
             }
             Work::Record(volume, about, orders) => (volume, about, orders),
@@ -118,6 +137,12 @@ fn serve(mut store: Box<dyn ConfigStore>, work: &Receiver<Work>) {
     let (mut waiting, mut complaints) = (Waiting::default(), BTreeMap::new());
     loop {
         work.try_iter().for_each(|work| waiting.add(work));
+        if let Some(done) = waiting.close.take() {
+            drop(store);
+            // Who waits may have given up.
+            let _ = done.send(());
+            return;
+        }
         if let Some((volume, about, orders)) = waiting.records.pop_front() {
             let answered = answer(&mut *store, volume, about, &orders);
             complain(&mut complaints, volume, answered.err());
