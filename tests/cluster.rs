@@ -274,7 +274,12 @@ fn what_is_left_can_be_recovered_by_force() {
     cluster.wait_until("disk", "waiting", Duration::from_secs(10));
     let from = format!("node-{other}");
     let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", &from]);
-    assert!(code == 2 && text.contains("is lost by this, in 1 of 1 groups"), "{text}");
+    assert!(
+        code == 2
+            && text.contains("1 of 1 groups would go on with one copy each")
+            && text.contains("has nothing that was written since epoch"),
+        "{text}"
+    );
     cluster.loadline(&["volume", "recover", "disk", "--from", &from, "--force"]);
     cluster.wait_until("disk", "degraded", Duration::from_secs(10));
     before.check(&cluster.addresses(), "disk");

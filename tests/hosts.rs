@@ -29,6 +29,22 @@ fn a_dozen_fault_scripts_break_no_promise() {
     }
 }
 
+/// No holder of one half reaches the other half: a node without any of it takes the volume over.
+#[test]
+fn a_volume_whose_halves_are_apart_is_served_by_a_node_that_reaches_both() {
+    if !hosts::possible() {
+        return;
+    }
+    let script = [hosts::script::Script::halves_apart()];
+    // As above: on a busy machine something may only take too long.
+    let in_time = (0..=AGAIN).any(|_| {
+        let all = hosts::run_all(&script, 1);
+        assert!(all.keeps_promises(), "what is wrong is printed above");
+        all.is_good()
+    });
+    assert!(in_time, "it was not served in time");
+}
+
 /// Namespaces and folders of a run that was killed are removed by the next one.
 #[test]
 fn what_a_killed_run_left_is_removed() {

@@ -49,7 +49,7 @@ const BYTE_SIZE: &str = "a size: write 512, 4K, 4KiB, 64M, 10GiB (binary) or 10G
 impl ByteSize {
     /// The size for people, in the largest unit that it fills, with three digits: `136MiB`, `1.14TiB`, `512`. It is not exact.
     pub fn rounded(self) -> String {
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let units = [(50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         let Some((shift, unit)) = units.into_iter().find(|(shift, _)| self.0 >> shift != 0) else {
             return self.0.to_string();
         };
@@ -79,10 +79,12 @@ impl FromStr for ByteSize {
             "m" | "mib" => 1 << 20,
             "g" | "gib" => 1 << 30,
             "t" | "tib" => 1 << 40,
+            "p" | "pib" => 1 << 50,
             "kb" => 1_000,
             "mb" => 1_000_000,
             "gb" => 1_000_000_000,
             "tb" => 1_000_000_000_000,
+            "pb" => 1_000_000_000_000_000,
             _ => return Err(error()),
         };
         scaled(number, scale).map(ByteSize).ok_or_else(error)
@@ -92,7 +94,7 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     /// The shortest exact binary form: `4KiB`, `1536KiB`, `512`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        for (shift, unit) in [(50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
             if self.0 != 0 && self.0.is_multiple_of(1 << shift) {
                 return f.pad(&format!("{}{unit}", self.0 >> shift));
             }

@@ -17,14 +17,14 @@ mod cluster;
 mod judge;
 pub(crate) mod netns;
 mod play;
-mod script;
+pub(crate) mod script;
 mod service;
 mod service_tests;
 pub(crate) mod stalls;
 pub(crate) mod tell;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use play::play;
 use script::Script;
@@ -32,16 +32,19 @@ use tell::Tally;
 
 /// Runs the scripts of so many seeds from this one on, so many at a time. What they came to.
 pub(crate) fn run(first: u64, scripts: u64, at_a_time: u64) -> Tally {
+    run_all(&(first..first + scripts).map(Script::of).collect::<Vec<_>>(), at_a_time)
+}
+
+/// Runs these scripts, so many at a time. What they came to.
+pub(crate) fn run_all(scripts: &[Script], at_a_time: u64) -> Tally {
     netns::remove_leftovers();
-    let (next, tally) = (AtomicU64::new(0), Mutex::new(Tally::default()));
+    let (next, tally) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
     let work = &|worker: usize| {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= scripts {
-                return;
-            }
-            let seed = first + number;
-            let played = std::thread::spawn(move || play(Script::of(seed), worker)).join();
+            let Some(script) = scripts.get(number).cloned() else { return };
+            let seed = script.seed;
+            let played = std::thread::spawn(move || play(script, worker)).join();
             let mut tally = tally.lock().expect("no worker panics with it");
             match played {
                 Ok(played) => tally.add(&played),
@@ -51,7 +54,7 @@ pub(crate) fn run(first: u64, scripts: u64, at_a_time: u64) -> Tally {
         }
     };
     std::thread::scope(|scope| {
-        for worker in 0..at_a_time.min(scripts) as usize {
+        for worker in 0..scripts.len().min(at_a_time as usize) {
             scope.spawn(move || work(worker));
         }
     });

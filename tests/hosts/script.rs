@@ -186,6 +186,16 @@ impl Script {
         script
     }
 
+    /// Each half of a volume of one copy is at a host of its own, and these two do not reach each other. The third reaches both.
+    pub(crate) fn halves_apart() -> Script {
+        let volume = Volume { name: "halves".into(), copies: 1, stripes: 2, mib: 16 };
+        let mut script =
+            Script { seed: 0, nodes: 3, volumes: vec![volume], faults: Vec::new(), steps: Vec::new() };
+        let cut = script.begin(Fault::Cut(Who::Owner, Who::Member), QUIET_MS);
+        script.add(Act::End(cut), QUIET_MS);
+        script
+    }
+
     fn length(&self) -> u64 {
         self.steps.iter().map(|step| step.then_ms).sum()
     }

@@ -68,11 +68,11 @@ pub(crate) fn run(args: Args) -> Exit {
             let path = std::path::absolute(&path).unwrap_or(path);
             let add = AddDevice { path: path.clone(), create: create.map(ByteSize::bytes), overwrite };
             api.post("/v1/devices", add).map(|id: u32| {
+                let now = format!("{} is device {id} of the cluster", path.display());
                 match api.json {
-                    true => _ = print_json(&id),
-                    false => say!("{} is device {id} of the cluster", path.display()),
+                    true => print_json(&serde_json::json!({ "done": now, "device": id })),
+                    false => api.done(&now),
                 }
-                Exit::Done
             })
         }
         Command::Replace { id, with, create, overwrite, wait } => {

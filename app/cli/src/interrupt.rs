@@ -1,6 +1,7 @@
 //! Ctrl-C: the first one stops what runs, in order; the second one ends the program at once, and leaves none of the
 //! files behind that it made.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -28,12 +29,16 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
     }
     let set = Arc::clone(&stop);
     let waits = move || {
-        while signals.wait().is_ok() {
+        while let Ok(signal) = signals.wait() {
             if set.swap(true, Ordering::Relaxed) {
                 made::remove_for_good();
                 Exit::Interrupted.end();
             }
-            tell!("\nloadline: stopping (once more ends it at once)");
+            let typed = signal == Signal::SIGINT;
+            // On a terminal the cursor is behind "^C".
+            let line = if typed && std::io::stderr().is_terminal() { "\n" } else { "" };
+            let again = if typed { " (once more ends it at once)" } else { "" };
+            tell!("{line}loadline: stopping{again}");
         }
     };
     // Without this thread the signals would be blocked for good.

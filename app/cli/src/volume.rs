@@ -1,8 +1,6 @@
 //! `loadline volume`: made, attached, detached, deleted.
 
-use std::time::Duration;
-
-use loadline_base::units::ByteSize;
+use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_san_node::api::{Attach, Detach};
 use loadline_san_node::node::manage::{CreateVolume, Move, Recover, Resize, StatusView, Use, VolumeView};
 
@@ -72,10 +70,10 @@ enum Command {
     Scrub {
         /// Its name.
         name: String,
-        /// It ends after so many seconds at the latest. What was not looked at by then is left out.
+        /// It ends after this time at the latest: 90s, 10min. What was not looked at by then is left out.
         /// [default: a minute, and a second for each MiB that the copies have]
-        #[arg(long, value_name = "SECONDS", verbatim_doc_comment)]
-        limit: Option<u64>,
+        #[arg(long, value_name = "TIME", verbatim_doc_comment)]
+        limit: Option<TimeSpan>,
         #[command(flatten)]
         api: Api,
     },
@@ -192,7 +190,7 @@ pub(crate) fn run(args: Args) -> Exit {
                 .post(&path, Move { from, to })
                 .and_then(|(): ()| moves::wait(&wait, &what, |volume, _| volume.name == name))
         }
-        Command::Scrub { name, limit, api } => crate::scrub::run(&name, limit.map(Duration::from_secs), &api),
+        Command::Scrub { name, limit, api } => crate::scrub::run(&name, limit.map(TimeSpan::duration), &api),
         Command::Resize { name, size, api } => {
             let path = format!("/v1/volumes/{}/resize", escaped(&name));
             api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {
@@ -225,7 +223,9 @@ fn create(args: Create) -> Result<Exit, crate::client::Failed> {
     let (bytes, name) = (size.bytes(), name.as_str());
     let wanted = CreateVolume { name: name.to_owned(), bytes, copies, least, stripes, at, log_bytes };
     let (): () = api.post("/v1/volumes", wanted)?;
-    Ok(api.done(&format!("volume {name} is made; next: loadline volume attach {name}")))
+    // Sizes are rounded up to whole blocks.
+    let size = ByteSize(bytes.next_multiple_of(4096));
+    Ok(api.done(&format!("volume {name} of {size} is made; next: loadline volume attach {name}")))
 }
 
 fn attach(args: &AttachTo) -> Result<Exit, crate::client::Failed> {

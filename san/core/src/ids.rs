@@ -62,13 +62,13 @@ pub struct Promise {
 
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "r{}", self.0)
+        write!(f, "replica {}", self.0)
     }
 }
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "n{}.{}", self.node.0, self.incarnation.0)
+        write!(f, "node {} (life {})", self.node.0, self.incarnation.0)
     }
 }
 

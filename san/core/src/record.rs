@@ -386,6 +386,19 @@ impl Record {
         self.history.since(group.recovered)
     }
 
+    /// Whether no node has a member of every group. Then two nodes with members that do not reach each other cannot serve the volume,
+    /// while a node without any may reach both.
+    pub fn is_spread(&self) -> bool {
+        let homes = |group: &Group| -> BTreeSet<NodeId> {
+            group.in_sync.iter().filter_map(|replica| self.homes.get(replica)).copied().collect()
+        };
+        let mut groups = self.groups.iter();
+        let Some(first) = groups.next() else { return false };
+        let mut everywhere = homes(first);
+        groups.for_each(|group| everywhere = &everywhere & &homes(group));
+        everywhere.is_empty()
+    }
+
     /// All replicas in sync, with their nodes.
     pub fn members(&self) -> impl Iterator<Item = (ReplicaId, NodeId)> {
         self.groups.iter().flat_map(|group| &group.in_sync).map(|replica| (*replica, self.homes[replica]))

@@ -66,7 +66,7 @@ pub enum Misdirected {
         volume: u64,
     },
     /// For another replica.
-    #[error("a message for replica {said} came to {replica}")]
+    #[error("a message for {said} came to {replica}")]
     Replica {
         /// Whom it names.
         said: ReplicaId,

@@ -180,7 +180,7 @@ fn a_promise_of_another_history_blocks_the_volume_however_high_the_record_is() {
         assert_eq!(volume.status(), Status::Blocked);
         let why = volume.blocked().unwrap().to_string();
         assert!(
-            why.contains("r3, follows n4.1 at epoch 8, and by the record that the store holds n2.1"),
+            why.contains("replica 3, follows node 4 (life 1) at epoch 8, and by the record that the store holds node 2 (life 1)"),
             "{why}"
         );
         for epoch in [10, 11, 500] {
@@ -457,7 +457,7 @@ fn a_record_that_cannot_be_stops_the_volume() {
     assert_eq!(volume.status(), Status::Blocked);
     assert_eq!(
         volume.blocked().unwrap().to_string(),
-        "the store holds a record that cannot be: r3 of group 0 is at no node"
+        "the store holds a record that cannot be: replica 3 of group 0 is at no node"
     );
 }
 

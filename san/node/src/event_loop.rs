@@ -467,10 +467,6 @@ impl EventLoop {
             let guests = Guests { volumes: &self.volumes, clients: &self.clients, me: self.options.me };
             let more = kept.run(&mut self.uring, &guests, &mut told);
             self.now = crate::clock::now();
-            if told.iter().any(|told| matches!(told, Completion::Failed)) {
-                let why = kept.store.why_failed().unwrap_or("it was found damaged").to_owned();
-                eprintln!("loadline: the device of replica {} has failed: {why}", id.0);
-            }
             for completion in told.drain(..) {
                 self.step_replica(id, replica::Event::Store(completion));
             }

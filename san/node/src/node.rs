@@ -343,7 +343,7 @@ impl Node {
                     let before = state.unopened.insert(replica.0, (Instant::now(), why.clone(), failed));
                     drop(state);
                     if before.is_none_or(|(_, before, _)| before != why) {
-                        eprintln!("loadline: replica {} is not opened: {why}", replica.0);
+                        eprintln!("loadline: {} is not opened: {why}", self.name_replica(replica.0));
                     }
                     self.look_soon();
                 }
@@ -356,6 +356,10 @@ impl Node {
                     self.look_soon();
                 }
                 Report::Unusable(replica, unusable) => {
+                    if let Some(unusable) = &unusable {
+                        let (copy, state) = (self.name_replica(replica.0), unusable.state());
+                        eprintln!("loadline: {copy} is {state}, and is not used: {}", unusable.why());
+                    }
                     self.state().opened.insert(replica.0, unusable);
                     self.look_soon();
                 }

@@ -87,7 +87,9 @@ pub(super) fn print(status: &StatusView) {
             say!("node {}: {fault}", node.name);
         }
     }
-    for device in status.devices.iter().filter(|device| device.fault.is_some()) {
+    let reports = |name: &str| status.nodes.iter().any(|node| node.name == name && node.alive);
+    // Of nodes that do not report, the table says so.
+    for device in status.devices.iter().filter(|device| device.fault.is_some() && reports(&device.node)) {
         let fault = device.fault.as_deref().unwrap_or_default();
         say!("device {} of {}: {fault}", device.id, device.node);
     }

@@ -1,6 +1,6 @@
 //! The store on a thread of its own: nobody who must not wait waits for it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ impl Waiting {
 }
 
 fn serve(mut store: Box<dyn ConfigStore>, work: &Receiver<Work>) {
-    let (mut waiting, mut complaints) = (Waiting::default(), BTreeMap::new());
+    let (mut waiting, mut complaint) = (Waiting::default(), None);
     loop {
         work.try_iter().for_each(|work| waiting.add(work));
         if let Some(done) = waiting.close.take() {
@@ -145,7 +145,7 @@ fn serve(mut store: Box<dyn ConfigStore>, work: &Receiver<Work>) {
         }
         if let Some((volume, about, orders)) = waiting.records.pop_front() {
             let answered = answer(&mut *store, volume, about, &orders);
-            complain(&mut complaints, volume, answered.err());
+            complain(&mut complaint, answered.err());
         } else if let Some(job) = waiting.jobs.pop_front() {
             job(&mut *store);
         } else {
@@ -157,17 +157,17 @@ fn serve(mut store: Box<dyn ConfigStore>, work: &Receiver<Work>) {
     }
 }
 
-/// Logs why a loop gets no answer about a volume's record: once, and not again before there was one. That the file of the store
-/// was replaced is logged by whoever reads the configuration.
-fn complain(complaints: &mut BTreeMap<VolumeId, String>, volume: VolumeId, failed: Option<ConfigError>) {
+/// Logs why loops get no answers about the records of volumes: once, and not again before there was one. That the file of the
+/// store was replaced is logged by whoever reads the configuration.
+fn complain(complaint: &mut Option<String>, failed: Option<ConfigError>) {
     match failed {
-        None => _ = complaints.remove(&volume),
+        None => *complaint = None,
         Some(ConfigError::Replaced { .. }) => {}
         Some(why) => {
             let why = why.to_string();
-            if complaints.get(&volume) != Some(&why) {
-                eprintln!("loadline: the record of volume {}: {why}", volume.0);
-                complaints.insert(volume, why);
+            if complaint.as_ref() != Some(&why) {
+                eprintln!("loadline: a volume's record is not read or changed: {why}");
+                *complaint = Some(why);
             }
         }
     }

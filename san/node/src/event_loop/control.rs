@@ -176,9 +176,6 @@ impl EventLoop {
             1 => first.to_string(),
             all => format!("{first}; and {} more", all - 1),
         });
-        if let Some(damage) = &damage {
-            eprintln!("loadline: replica {} is damaged, and is not used: {damage}", id.replica.0);
-        }
         let io = match devices.are_in_memory() {
             true => Io::Direct(Box::new(Direct::new(devices, self.pool.clone()))),
             false => {

@@ -203,7 +203,7 @@ impl Node {
         };
         tokio::spawn(async move {
             let mut handshake = Handshake::default();
-            let greeted = self.greet(&mut handshake, &mut stream);
+            let greeted = self.greet(&mut handshake, &mut stream, &from);
             let (choice, chosen) = match tokio::time::timeout(CHOOSES + SERVED, greeted).await {
                 Ok(Ok(Some(chosen))) => chosen,
                 Ok(Ok(None)) => return,
@@ -255,6 +255,7 @@ impl Node {
         &self,
         handshake: &mut Handshake,
         stream: &mut C,
+        from: &str,
     ) -> Result<Option<(Choice, Chosen)>, HandshakeError> {
         let mut buffer = [0; 4096];
         let mut found = None;
@@ -277,7 +278,13 @@ impl Node {
                         handshake.export(Ok(&chosen.export))?;
                         found = Some(chosen);
                     }
-                    Err(refusal) => handshake.export(Err(refusal))?,
+                    Err(refusal) => {
+                        // Some clients show their users a number instead of this.
+                        if let Refusal::NotNow(why) = &refusal {
+                            eprintln!("loadline: client {from} is not let in: {why}");
+                        }
+                        handshake.export(Err(refusal))?;
+                    }
                 },
                 Next::Gone => return Ok(None),
                 Next::Chosen(choice) => return Ok(found.map(|chosen| (choice, chosen))),

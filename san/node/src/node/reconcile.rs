@@ -103,7 +103,7 @@ impl Node {
     pub(super) fn look_again(&self, id: u64) {
         let volume = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.clone());
         if let Some(volume) = volume {
-            self.open_volume(id, &volume);
+            self.open_volume(id, &volume, true);
         }
     }
 
@@ -147,8 +147,11 @@ impl Node {
             if volume.attached != Some(me) && self.state().fenced.remove(id) {
                 self.loop_of(*id).give(Order::GiveWay(VolumeId(*id)));
             }
-            if volume.state == VolumeState::Ready && (mine(*id) || volume.attached == Some(me)) {
-                self.open_volume(*id, volume);
+            // It is opened where it may have to be served, and stays open.
+            let known = self.state().volumes.contains_key(id);
+            let here = mine(*id) || volume.attached == Some(me) || is_spread(&catalog, *id);
+            if volume.state == VolumeState::Ready && (here || known) {
+                self.open_volume(*id, volume, here);
             }
         }
         self.doors_for_guests();
@@ -212,7 +215,7 @@ impl Node {
         if self.state().devices.contains_key(&id) {
             return true;
         }
-        let (path, cluster) = (device.path.clone(), self.0.cluster);
+        let (path, cluster, shown) = (device.path.clone(), self.0.cluster, device.path.display());
         let opened = tokio::task::spawn_blocking(move || -> Result<OpenDevice, String> {
             let file = DeviceFile::open(&path, PATIENCE).map_err(|why| why.to_string())?;
             let mut devices = Devices { log: file, capacity: None };
@@ -233,7 +236,7 @@ impl Node {
             }
             Err(why) => {
                 if state.broken.insert(id, why.clone()).as_ref() != Some(&why) {
-                    eprintln!("loadline: device {id} is not used: {why}");
+                    eprintln!("loadline: device {id} ({shown}) is not used: {why}");
                 }
                 false
             }
@@ -345,7 +348,7 @@ impl Node {
     fn complain(&self, id: u64, why: &str) {
         let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned(), false));
         if before.is_none_or(|(_, before, _)| before != why) {
-            eprintln!("loadline: replica {id}: {why}");
+            eprintln!("loadline: {}: {why}", self.name_replica(id));
         }
     }
 
@@ -384,8 +387,9 @@ impl Node {
         }
     }
 
-    fn open_volume(&self, id: u64, volume: &Volume) {
-        let watch = volume.attached.is_some() || self.state().claimed.contains(&id);
+    /// A volume is watched here, if anybody has attached it, and it may have to be served `here`.
+    fn open_volume(&self, id: u64, volume: &Volume, here: bool) {
+        let watch = here && volume.attached.is_some() || self.state().claimed.contains(&id);
         let known = self.state().volumes.insert(id, watch);
         let Ok(layout) = Layout::new(volume.stripes, volume.unit_blocks, volume.group_blocks) else { return };
         let orders = self.loop_of(id);
@@ -400,6 +404,12 @@ impl Node {
             }
         }
     }
+}
+
+/// Whether a node without a copy of a volume may be the only one that can serve it: see [`Record::is_spread`].
+fn is_spread(catalog: &Catalog, volume: u64) -> bool {
+    let record = catalog.records.get(&volume).and_then(|stored| record::decode(&stored.value).ok());
+    record.is_some_and(|record| record.is_spread())
 }
 
 /// Whether a device has another replica with this id: one that was made with another key.

@@ -21,6 +21,16 @@ impl State {
 }
 
 impl Node {
+    /// A replica, for messages: what it has of which volume, as far as that is known.
+    pub(super) fn name_replica(&self, id: u64) -> String {
+        let state = self.state();
+        let known = state.catalog.replicas.get(&id).and_then(|(replica, _)| {
+            let (volume, _) = state.catalog.volumes.get(&replica.volume)?;
+            Some(format!("the copy of volume {}, group {} (replica {id})", volume.name, replica.group))
+        });
+        known.unwrap_or_else(|| format!("replica {id}"))
+    }
+
     /// Writes down which replicas of this node cannot be used, where that has changed.
     pub(super) async fn tell_unusable(&self) {
         let changes: Vec<_> = {

@@ -10,11 +10,15 @@ use loadline_san_store::space::Space;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ManageError;
 use super::room::{EXTENT_BLOCKS, chunk_bytes};
+use super::volumes::LEAST_LOG;
+use super::{ManageError, no_room};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Device, change};
 use crate::node::Node;
+
+/// Bytes of the smallest device: a small copy with the least log fits.
+const LEAST_DEVICE: u64 = 2 * LEAST_LOG;
 
 /// A device that is to be given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +41,23 @@ impl Node {
             return Err(ManageError::Wrong(format!(
                 "{}: a node needs the whole path of a device, from / on",
                 add.path.display()
+            )));
+        }
+        let known = self.state().catalog.devices.iter().find_map(|(id, (device, _))| {
+            (device.node == self.id() && device.path == add.path).then_some(*id)
+        });
+        if let Some(known) = known {
+            return Err(ManageError::Wrong(format!(
+                "{} is device {known} of the cluster already",
+                add.path.display()
+            )));
+        }
+        if let Some(bytes) = add.create.filter(|bytes| *bytes < LEAST_DEVICE) {
+            return Err(ManageError::Wrong(format!(
+                "a device of {} is too small: the log of a copy alone takes {} of it. Give it {} at the least",
+                no_room::size(bytes),
+                no_room::size(LEAST_LOG),
+                no_room::size(LEAST_DEVICE)
             )));
         }
         let id = self.config().call(|store| {
@@ -64,6 +85,13 @@ impl Node {
                 ));
             }
             let bytes = file.bytes();
+            if bytes < LEAST_DEVICE {
+                return Err(format!(
+                    "{shown} has {}: a device needs {} at the least",
+                    no_room::size(bytes),
+                    no_room::size(LEAST_DEVICE)
+                ));
+            }
             let chunk = chunk_bytes(bytes);
             let mut devices = Devices { log: file, capacity: None };
             let fits = Superblock::fit(cluster, DeviceId(u64::from(id)), bytes, chunk, EXTENT_BLOCKS);

@@ -4,8 +4,9 @@
 //! as it is to have copies, each of which answers, and the node of each member reports that the member is open, undamaged, and
 //! follows that owner. Otherwise the worst that is found counts; what is not known is not healthy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use loadline_base::figures::listed;
 use loadline_san_core::ids::{Epoch, Owner, ReplicaId};
 use loadline_san_core::message::Promise;
 use loadline_san_core::record::{Group, Record};
@@ -15,6 +16,9 @@ use super::local::{
     Doing, LocalReplica, LocalView, LocalVolume, OLDER, OwnerView, Reports, SessionView, Silent, Usable,
 };
 use crate::config::catalog::{Catalog, Volume};
+
+/// Nodes that a note lists.
+const MOST_LISTED: usize = 8;
 
 /// What is known when a volume is judged.
 pub(super) struct Judge<'a> {
@@ -101,6 +105,13 @@ impl<'a> Judge<'a> {
         self.fault(id).or_else(older)
     }
 
+    /// Whether a replica that is not used will not be soon, for all that is known. A node that takes connections and does not
+    /// report may be stopped.
+    fn is_lost(&self, id: u64, fault: &Fault) -> bool {
+        let home = self.home(id).and_then(|home| self.reports.get(&home));
+        !fault.unknown || matches!(home, Some(Err(_)))
+    }
+
     /// A replica with its node, and why it is not used, if so.
     fn describe(&self, id: u64) -> String {
         self.describe_with(id, self.fault(id))
@@ -137,7 +148,7 @@ impl<'a> Judge<'a> {
     }
 
     /// A replica that has promised to follow another owner than the record has at the epoch of the promise, and that owner (rule R11).
-    fn forked(&self, record: &Record) -> Option<(ReplicaId, Promise, Owner)> {
+    pub(super) fn forked(&self, record: &Record) -> Option<(ReplicaId, Promise, Owner)> {
         record.homes.keys().find_map(|replica| {
             let copy = self.replica(replica.0)?;
             let (epoch, owner) = (Epoch(copy.epoch?), copy.owner?.into());
@@ -147,8 +158,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Why a volume is blocked, if it is: a replica has promised an epoch above that of the record, or follows an owner that by the
-    /// record did not own the volume then, or a node that does not
-    /// serve it reports so.
+    /// record did not own the volume then, or a node that does not serve it reports so.
     pub(super) fn blocked(&self, id: u64, record: &Record) -> Option<String> {
         let serving = self.serving(id, record);
         let highest = self.promises(record).first().and_then(|(_, epoch)| *epoch);
@@ -225,6 +235,11 @@ impl<'a> Judge<'a> {
             }
             None => self.at_rest(volume, record, &mut found),
         }
+        if self.store_fault.is_some() && found.worst.is_none() {
+            // Another node may have changed the record since; and a copy that fails now is not left out.
+            let why = "the configuration store is not used: this is what was known before, and nothing of it can change";
+            found.add(Health::Unknown, why.into());
+        }
         found.end()
     }
 
@@ -263,6 +278,12 @@ impl<'a> Judge<'a> {
             if self.replica(id).is_some_and(|copy| copy.owner != served.owner) {
                 found.add(Health::Unknown, format!("the copy at {copy} does not follow {name}"));
             }
+        }
+        let away = record.groups.iter().flat_map(|group| group.departed.keys());
+        let away: BTreeSet<String> = away.map(|replica| self.describe(replica.0)).collect();
+        if !away.is_empty() {
+            let away: Vec<String> = away.into_iter().collect();
+            found.notes.push(format!("not in sync: the copies at {}", listed(&away, MOST_LISTED)));
         }
         for (index, group) in served.groups.iter().enumerate() {
             if group.in_sync < volume.copies as usize {
@@ -303,11 +324,12 @@ impl<'a> Judge<'a> {
     /// A volume that nobody is to serve: its copies are to be open.
     fn at_rest(&self, volume: &Volume, record: &Record, found: &mut Found) {
         for (index, group) in record.groups.iter().enumerate() {
-            let mut usable = 0;
+            let (mut usable, mut lost) = (0, 0);
             for replica in &group.in_sync {
                 match self.fault_by(replica.0, record) {
                     None => usable += 1,
                     Some(fault) => {
+                        lost += usize::from(self.is_lost(replica.0, &fault));
                         let health = if fault.unknown { Health::Unknown } else { Health::Degraded };
                         let copy = self.describe_with(replica.0, Some(fault));
                         found.add(health, format!("it is not seen that the copy at {copy} is in use"));
@@ -317,7 +339,7 @@ impl<'a> Judge<'a> {
             if usable < volume.copies {
                 found.worst = found.worst.max(Some(Health::Degraded));
             }
-            if usable == 0 {
+            if lost == group.in_sync.len() {
                 found.add(Health::Waiting, self.only_on(index, record));
             }
         }
@@ -340,12 +362,7 @@ impl<'a> Judge<'a> {
     /// What a volume that is not served waits for.
     fn waits_for(&self, id: u64, volume: &Volume, record: &Record) -> String {
         for (index, group) in record.groups.iter().enumerate() {
-            // A node that takes connections and does not report may be stopped.
-            let mute = |id: u64| {
-                let home = self.home(id).and_then(|home| self.reports.get(&home));
-                matches!(home, Some(Err(_)))
-            };
-            let lost = |id: u64| self.fault_by(id, record).is_some_and(|fault| !fault.unknown || mute(id));
+            let lost = |id: u64| self.fault_by(id, record).is_some_and(|fault| self.is_lost(id, &fault));
             if group.in_sync.iter().all(|replica| lost(replica.0)) {
                 return self.only_on(index, record);
             }

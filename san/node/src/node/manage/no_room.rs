@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use loadline_base::units::ByteSize;
+use loadline_san_core::ids::NodeId;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::placement::{Device, MOST_COPIES, NoPlace};
 
@@ -55,6 +56,25 @@ pub(super) fn of_volume(
         size(logs),
         size(all.saturating_sub(data + logs)),
         free(catalog, devices),
+    ))
+}
+
+/// The error for a copy that needs so many blocks, and for which a node has no room although the volume is to be used there.
+pub(super) fn at_node(catalog: &Catalog, devices: &[Device], node: NodeId, needed: u64) -> ManageError {
+    let name = catalog.nodes.get(&node.0).map_or("?", |(node, _)| &node.name);
+    let here: Vec<&Device> = devices.iter().filter(|device| device.node == node && device.accepts).collect();
+    let why = match here.iter().map(|device| device.capacity.saturating_sub(device.promised)).max() {
+        None => "it has no device in service".to_owned(),
+        Some(free) => {
+            format!(
+                "a copy needs {}, and its emptiest device has {} free",
+                size(needed * BLOCK),
+                size(free * BLOCK)
+            )
+        }
+    };
+    ManageError::NoRoom(format!(
+        "node {name} has no room for the volume's first copy: {why}. Add a device there, name another node with --at, or leave it out"
     ))
 }
 

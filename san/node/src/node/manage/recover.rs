@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_base::figures::listed;
 use loadline_san_core::ids::{Epoch, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::{Departed, Group, Record};
@@ -75,35 +76,74 @@ impl Node {
                  wait or attach it"
             )));
         }
-        let groups = format!("{} of {} groups", survivors.len(), record.groups.len());
         if !recover.force {
-            let lost = match &blocked {
-                None => format!("what was written to volume {name} since node {} left", recover.from),
-                Some(why) => format!(
-                    "volume {name}: {why} What was written to it and the copy at node {} has not",
-                    recover.from
-                ),
-            };
+            let why = blocked.map_or(String::new(), |why| format!("{why} "));
             return Err(ManageError::Wrong(format!(
-                "{lost} is lost by this, in {groups}, and the other copies are overwritten; if that is what you want, say --force"
+                "volume {name}: {why}By this, {} of {} groups would go on with one copy each, and the other copies are overwritten. \
+                 What was written to the volume and that copy does not have is lost: {}. If that is what you want, say --force",
+                survivors.len(),
+                record.groups.len(),
+                what_is_taken(&judge, &record, &survivors)
             )));
         }
         let promises = judge.promises(&record);
         let known = promises.iter().filter_map(|(_, epoch)| *epoch).max().unwrap_or(0);
         let all_known = promises.iter().all(|(_, epoch)| epoch.is_some());
         let promised = Epoch(if all_known { known } else { known.saturating_add(ABOVE_UNKNOWN) });
-        let list: Vec<u32> = survivors.keys().map(|group| group.0).collect();
-        eprintln!("loadline: volume {name} is recovered by force from {}: groups {list:?}", recover.from);
+        let taken = what_is_taken(&judge, &record, &survivors);
+        eprintln!("loadline: volume {name} is recovered by force from {}: {taken}", recover.from);
         self.ordered(id, Order::Recover { record: Box::new(record), survivors, promised }).await
     }
 }
 
 /// The replica that is taken for a group: the one of that node. If a volume is blocked, each group needs one, also those of which
-/// that node has none: of these it is the member that follows the highest epoch.
+/// that node has none: of these it is the member that follows the highest epoch. If copies are of different histories (rule R11), the
+/// record knows the members of one only; then it is one that follows the same owner as that node's copies of other groups, if
+/// there is one.
 fn survivor(judge: &Judge, record: &Record, group: &Group, from: u32, blocked: bool) -> Option<ReplicaId> {
-    let departed = group.departed.iter().filter(|(_, departed)| **departed != Departed::EMPTY);
-    let mut all = group.in_sync.iter().chain(departed.map(|(replica, _)| replica));
-    let here = all.find(|replica| record.homes[replica].0 == from).copied();
-    let epoch = |replica: &&ReplicaId| judge.replica(replica.0).and_then(|copy| copy.epoch);
-    here.or_else(|| group.in_sync.iter().filter(|_| blocked).max_by_key(epoch).copied())
+    let whole = |group: &'_ Group| -> Vec<ReplicaId> {
+        let departed = group.departed.iter().filter(|(_, departed)| **departed != Departed::EMPTY);
+        group.in_sync.iter().chain(departed.map(|(replica, _)| replica)).copied().collect()
+    };
+    let is_here = |replica: &ReplicaId| record.homes[replica].0 == from;
+    if let Some(here) = whole(group).into_iter().find(is_here) {
+        return Some(here);
+    }
+    let follows = |replica: ReplicaId| judge.replica(replica.0).and_then(|copy| copy.owner);
+    let epoch = |replica: ReplicaId| judge.replica(replica.0).and_then(|copy| copy.epoch);
+    if judge.forked(record).is_some() {
+        let here: Vec<_> = record.groups.iter().flat_map(whole).filter(is_here).map(follows).collect();
+        return whole(group)
+            .into_iter()
+            .max_by_key(|replica| (here.contains(&follows(*replica)), epoch(*replica)));
+    }
+    group.in_sync.iter().copied().filter(|_| blocked).max_by_key(|replica| epoch(*replica))
+}
+
+/// Groups that a message lists.
+const MOST_LISTED: usize = 4;
+
+/// Which copy would be taken for each group, and what is known of what it has missed.
+fn what_is_taken(judge: &Judge, record: &Record, survivors: &BTreeMap<GroupIndex, ReplicaId>) -> String {
+    let taken: Vec<String> = survivors
+        .iter()
+        .map(|(index, replica)| {
+            let group = &record.groups[index.0 as usize];
+            let node = judge.name(record.homes[replica].0);
+            let follows = judge.replica(replica.0).and_then(|copy| Some((copy.epoch?, copy.owner?.node)));
+            let missed = match (group.departed.get(replica), judge.replica(replica.0), follows) {
+                (Some(departed), ..) => format!(
+                    "has nothing that was written since epoch {}, when it left the copies in sync; the volume is at epoch {}",
+                    departed.epoch.0, record.epoch.0
+                ),
+                (None, Some(copy), _) if copy.state != Usable::Open => {
+                    format!("was found damaged or failed: {}", copy.why.as_deref().unwrap_or("what it has lost is not known"))
+                }
+                (None, _, Some((epoch, owner))) => format!("follows {} at epoch {epoch}", judge.name(owner)),
+                (None, ..) => "may have missed anything: its node does not report of it".into(),
+            };
+            format!("the copy of group {} at {node} {missed}", index.0)
+        })
+        .collect();
+    listed(&taken, MOST_LISTED)
 }

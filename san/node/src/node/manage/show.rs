@@ -52,7 +52,7 @@ pub struct VolumeView {
     pub stripes: u32,
     /// How well it is; nothing while it is being made.
     pub health: Option<Health>,
-    /// Copies in sync, of the group that has the fewest.
+    /// Copies in sync, of the group that has the fewest; 0 while the volume is blocked, since that is undecided then.
     pub in_sync: u32,
     /// Where it is attached.
     pub attached: Option<String>,
@@ -77,8 +77,9 @@ pub struct ReplicaView {
     pub node: String,
     /// Its device.
     pub device: u32,
-    /// `in sync`; `returning`: it is being copied to; `away`; `damaged`: its start has found that it has lost something; `failed`: its
-    /// device has; `not used`; `being made`; `being removed`.
+    /// `in sync`; `returning`: it is being copied to; `away`: it is not in sync, and is not being copied to; `undecided`: the volume is
+    /// blocked; `damaged`: its start has found that it has lost something; `failed`: its device has; `not used`; `being made`; `being
+    /// removed`.
     pub state: String,
     /// The highest epoch that it follows or has promised, as its node reports.
     pub epoch: Option<u64>,
@@ -214,7 +215,10 @@ impl Node {
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.device == *id).count(),
             draining: device.draining,
             replaced_by: device.replaced_by,
-            fault: broken.get(id).map(ToString::to_string),
+            fault: match reports.get(&device.node) {
+                Some(Ok(_)) => broken.get(id).map(ToString::to_string),
+                _ => Some("its node does not report".into()),
+            },
         });
         let judge = Judge { catalog: &catalog, reports: &reports, store_fault: store_fault.as_deref() };
         let leaving = leaving(&catalog);
@@ -278,6 +282,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
     let served = record.as_ref().and_then(|record| judge.serving(id, record));
     let returning: BTreeMap<u64, u64> =
         served.map(|(_, served)| served.returning.iter().copied().collect()).unwrap_or_default();
+    let is_blocked = record.as_ref().is_some_and(|record| judge.blocked(id, record).is_some());
     let in_sync = |id: u64| {
         record.as_ref().is_some_and(|r| r.groups.iter().any(|g| g.in_sync.contains(&ReplicaId(id))))
     };
@@ -295,6 +300,8 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
             // Of one that leaves, a note says why it stays.
             let of = (record.as_ref(), *replica_id, replica, volume.attached.is_some());
             let unusable_note = unusable.filter(|_| !leaves).and_then(|_| note(catalog, of));
+            // Of one that is away nothing is being copied.
+            let left = reported.and(returning.get(replica_id)).filter(|_| !in_sync(*replica_id));
             ReplicaView {
                 id: *replica_id,
                 group: replica.group,
@@ -314,16 +321,13 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
                         let why = of.why.clone().unwrap_or_else(|| "it is not known why".into());
                         format!("not used: {why}")
                     }
+                    (ReplicaState::Ready, None) if is_blocked => "undecided".into(),
                     (ReplicaState::Ready, None) if in_sync(*replica_id) => "in sync".into(),
-                    (ReplicaState::Ready, None)
-                        if reported.is_some() && returning.contains_key(replica_id) =>
-                    {
-                        "returning".into()
-                    }
+                    (ReplicaState::Ready, None) if left.is_some() => "returning".into(),
                     (ReplicaState::Ready, None) => "away".into(),
                 },
                 epoch: reported.and_then(|of| of.epoch),
-                left_bytes: returning.get(replica_id).map(|blocks| blocks * BLOCK),
+                left_bytes: left.map(|blocks| blocks * BLOCK),
                 leaving: leaves,
                 note: replica
                     .refused
@@ -343,6 +347,8 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
             (Some(health), note)
         }
     };
+    // Of a volume that is blocked, the record names who owned it once.
+    let owner = record.as_ref().filter(|_| volume.attached.is_some() && (!is_blocked || served.is_some()));
     VolumeView {
         name: volume.name.clone(),
         bytes: record.as_ref().map_or(volume.blocks, |record| record.blocks) * BLOCK,
@@ -350,9 +356,9 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         least: record.as_ref().map_or(volume.least, |record| record.least),
         stripes: volume.stripes,
         health,
-        in_sync: fewest.unwrap_or(0) as u32,
+        in_sync: fewest.filter(|_| !is_blocked).unwrap_or(0) as u32,
         attached: volume.attached.and_then(name),
-        owner: record.as_ref().filter(|_| volume.attached.is_some()).and_then(|r| name(r.owner.node.0)),
+        owner: owner.and_then(|record| name(record.owner.node.0)),
         epoch: record.as_ref().map_or(0, |record| record.epoch.0),
         replicas,
         note,

@@ -30,6 +30,8 @@ pub(super) const LOG: u64 = 256 << 20;
 pub(super) const LEAST_LOG: u64 = 32 << 20;
 /// How long replicas may take to be made.
 const MADE: Duration = Duration::from_secs(60);
+/// How long nodes have to report of the copies of a new volume.
+const SEEN: Duration = Duration::from_secs(3);
 /// How long a volume may take to be served.
 const SERVED: Duration = Duration::from_secs(20);
 
@@ -124,8 +126,24 @@ impl Node {
         }
         let made = self.config().call(move |store| make_record(store, id, version, layout, blocks)).await?;
         match made {
-            true => Ok(()),
+            true => {
+                self.wait_until_seen(&wanted.name).await;
+                Ok(())
+            }
             false => Err(ManageError::Wrong(format!("volume {} was deleted meanwhile", wanted.name))),
+        }
+    }
+
+    /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to who asks for it.
+    async fn wait_until_seen(&self, name: &str) {
+        let begun = Instant::now();
+        self.look_soon();
+        while begun.elapsed() < SEEN {
+            let seen = self.show_volume(name).await;
+            if seen.is_ok_and(|volume| volume.health != Some(super::Health::Unknown)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -186,12 +204,9 @@ impl Node {
                 if catalog.volume(&wanted.name).is_some() {
                     return Ok(Err(ManageError::Taken(wanted.name)));
                 }
-                let at = match &wanted.at {
-                    None => None,
-                    Some(name) => match catalog.node(name) {
-                        Some((id, _)) => Some(NodeId(id)),
-                        None => return Ok(Err(unknown_node(&catalog, name))),
-                    },
+                let at = match wanted.at.as_ref().map(|name| used_at(&catalog, name, &alive)).transpose() {
+                    Ok(at) => at,
+                    Err(why) => return Ok(Err(why)),
                 };
                 let devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
                 let needed: Vec<u64> =
@@ -204,6 +219,11 @@ impl Node {
                         return Ok(Err(no_room::of_volume(why, &catalog, &devices, wanted)));
                     }
                 };
+                if let Some(node) = at
+                    && let Some(group) = placed.iter().position(|devices| !is_at(&catalog, devices, node))
+                {
+                    return Ok(Err(no_room::at_node(&catalog, &devices, node, needed[group])));
+                }
                 let count = placed.iter().map(Vec::len).sum::<usize>() as u64;
                 let (ids, take_ids) = catalog.take_ids(count + 1);
                 let volume = Volume {
@@ -275,9 +295,16 @@ impl Node {
             None => self.where_to_attach(&catalog, id, &volume).await,
         };
         if target != self.id() {
-            let (node, _) =
+            let (there, _) =
                 &catalog.nodes.get(&target).ok_or_else(|| unknown_node(&catalog, "that has it"))?;
-            return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
+            if node.is_some() && !self.answers(there.peer).await {
+                return Err(ManageError::TimedOut(format!(
+                    "node {} does not answer, so volume {name} is not attached there: start it, or attach the volume at another \
+                     node. Nothing has changed",
+                    there.name
+                )));
+            }
+            return Err(ManageError::Elsewhere { name: there.name.clone(), api: there.api });
         }
         self.set_attached(id, Some(target)).await?;
         self.reconciled().await;
@@ -423,6 +450,27 @@ impl Node {
             are: listed(state.catalog.volumes.values().map(|(volume, _)| volume.name.clone())),
         })
     }
+}
+
+/// The node at which a volume is to be used. It answers, and takes copies.
+fn used_at(catalog: &Catalog, name: &str, alive: &BTreeMap<u32, bool>) -> Result<NodeId, ManageError> {
+    let (id, node) = catalog.node(name).ok_or_else(|| unknown_node(catalog, name))?;
+    if alive.get(&id) != Some(&true) {
+        return Err(ManageError::Wrong(format!(
+            "node {name} does not answer, so the volume's first copy cannot be there: start it, or leave out --at"
+        )));
+    }
+    if node.draining {
+        return Err(ManageError::Wrong(format!(
+            "node {name} is draining, so the volume's first copy cannot be there: name another with --at, or leave it out"
+        )));
+    }
+    Ok(NodeId(id))
+}
+
+/// Whether one of these devices is at a node.
+fn is_at(catalog: &Catalog, devices: &[DeviceId], node: NodeId) -> bool {
+    devices.iter().any(|device| catalog.devices[&device.0].0.node == node.0)
 }
 
 pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {
