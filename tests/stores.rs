@@ -157,7 +157,8 @@ fn a_configuration_file_that_is_deleted_or_replaced_is_noticed() {
         let shown = wait_for(&cluster, &["san", "status"], 1, other, Duration::from_secs(3));
         assert!(shown.contains("node node-1: the file of") && shown.contains(what), "{shown}");
         let (_, shown) = cluster.try_loadline(&["volume", "show", "disk"]);
-        assert!(shown.contains("state     healthy"), "it is served: {shown}");
+        assert!(shown.contains("state     unknown"), "a failure would not be handled: {shown}");
+        assert!(shown.contains("the configuration store is not used"), "{shown}");
         for node in [1, 2] {
             while count(&cluster.log(node), what) == 0 {
                 assert!(begun.elapsed() < Duration::from_secs(5), "node {node} logs it");
