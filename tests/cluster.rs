@@ -41,6 +41,7 @@ fn acknowledged_writes_survive_the_death_of_any_node() {
 /// nobody waits until leases are over.
 #[test]
 fn a_volume_moves_and_a_killed_node_is_done_without_before_leases_are_over() {
+    const LEASE: Duration = Duration::from_secs(8);
     let mut cluster = Cluster::start_with(3, &["--lease", "8s"], "");
     cluster.loadline(&["volume", "create", "disk", "--size", "64MiB", "--copies", "3"]);
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
@@ -51,12 +52,12 @@ fn a_volume_moves_and_a_killed_node_is_done_without_before_leases_are_over() {
     let begun = Instant::now();
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-2"]);
     writers.wait_for(500);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
     for victim in [1, 3] {
         cluster.kill(victim);
         let begun = Instant::now();
         writers.wait_for(500);
-        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
         cluster.start_node(victim);
         cluster.wait_until("disk", "healthy", Duration::from_secs(60));
     }
@@ -176,6 +177,31 @@ fn writes_wait_while_fewer_copies_are_in_sync_than_the_policy_asks_for() {
         let took = write.join().expect("it ends").expect("it is written");
         assert!(took > Duration::from_secs(1), "{took:?}");
     });
+}
+
+/// Two of three nodes are killed at once, the owner among them or not. They are asked through the configuration store before they are
+/// excluded (rule S1Ended), and the third then reads: within 5 s where no other tests run.
+#[test]
+fn the_last_of_three_nodes_reads_soon_after_the_others_are_killed_at_once() {
+    for owner in ["node-3", "node-1"] {
+        let cluster = Cluster::start(3);
+        cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "3"]);
+        cluster.loadline(&["volume", "attach", "disk", "--node", owner]);
+        let last = &cluster.addresses()[2..];
+        let mut filler = client::Filler::new(last, "disk");
+        filler.write(0).expect("all copies are in sync");
+        cluster.signal(1, "KILL");
+        cluster.signal(2, "KILL");
+        let begun = Instant::now();
+        // The leases that the dead have granted end.
+        std::thread::sleep(Duration::from_millis(700));
+        // A connection that node 1 served through node 3 has ended.
+        let filler = if owner == "node-3" { filler } else { client::Filler::new(last, "disk") };
+        filler.check_from(0, 1);
+        let took = begun.elapsed();
+        println!("the volume was attached at {owner}: node-3 reads after {took:?}");
+        assert!(took < Duration::from_secs(10), "{owner}: {took:?}");
+    }
 }
 
 /// An owner that is stopped for longer than its lease finds another in its place when it goes on.

@@ -122,6 +122,27 @@ fn copies_are_equal_that_were_written_by_memory_while_a_node_died() {
     cluster.wait_until("d", "healthy", Duration::from_secs(60));
 }
 
+/// The node at which a volume is attached dies, and another takes the volume over. When the first is there again, a front-end that
+/// connects there does not take it back.
+#[test]
+fn a_front_end_does_not_claim_a_volume_that_another_node_has_taken_over() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "d", "--size", "64MiB", "--copies", "3"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    cluster.kill(1);
+    let begun = Instant::now();
+    while cluster.owner("d") == 1 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "another takes it over");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    cluster.start_node(1);
+    cluster.wait_until("d", "healthy", Duration::from_secs(60));
+    let owner = cluster.owner("d");
+    let _guest = UnixStream::connect(cluster.vhost_socket(1, "d")).expect("it listens");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(cluster.owner("d"), owner, "it stays where it is");
+}
+
 /// Makes a file system, and writes to it until the power fails; then looks whether all is there that was to be.
 const SCRIPT: &str = r#"
 echo BOOTED

@@ -145,25 +145,33 @@ fn a_client_is_disconnected_when_its_request_has_waited_for_as_long_as_is_set() 
     cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--copies", "2"]);
     cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
     let address = cluster.addresses()[0];
-    let mut client = Nbd::connect(address, "d").expect("it is served");
-    let mut idle = Nbd::connect(address, "d").expect("it is served");
-    client.wait_for(Duration::from_secs(60));
-    let store = cluster.lock_store();
-    cluster.kill(2);
-    let begun = Instant::now();
-    let why = client.write(1, 2).expect_err("it cannot be done");
-    assert_eq!(why.kind(), ErrorKind::UnexpectedEof, "it is disconnected, not answered: {why}");
-    let waited = begun.elapsed();
-    assert!((Duration::from_secs(3)..Duration::from_secs(8)).contains(&waited), "{waited:?}");
-    let logged = cluster.log(1);
-    assert!(
-        logged.contains(
-            "of volume d is disconnected: a request has waited for 3 s, and the volume is not served"
-        ),
-        "{logged}"
-    );
-    drop(store);
-    // One that asked for nothing has waited for nothing.
-    idle.wait_for(Duration::from_secs(20));
-    idle.write(2, 3).expect("it is served again");
+    // A node that is stopped says nothing; one that has ended refuses connections.
+    for stopped in [true, false] {
+        let mut client = Nbd::connect(address, "d").expect("it is served");
+        let mut idle = Nbd::connect(address, "d").expect("it is served");
+        client.wait_for(Duration::from_secs(60));
+        // It is let in.
+        idle.read(1).expect("it is served");
+        let store = cluster.lock_store();
+        match stopped {
+            true => cluster.signal(2, "STOP"),
+            false => cluster.kill(2),
+        }
+        let begun = Instant::now();
+        let why = client.write(1, 2).expect_err("it cannot be done");
+        assert_eq!(why.kind(), ErrorKind::UnexpectedEof, "it is disconnected, not answered: {why}");
+        let waited = begun.elapsed();
+        assert!((Duration::from_secs(3)..Duration::from_secs(8)).contains(&waited), "{waited:?}");
+        let logged = cluster.log(1);
+        let line = "of volume d is disconnected: a request has waited for 3 s, and the volume is not served";
+        assert_eq!(logged.matches(line).count(), if stopped { 1 } else { 2 }, "{logged}");
+        drop(store);
+        // One that asked for nothing has waited for nothing.
+        idle.wait_for(Duration::from_secs(20));
+        idle.write(2, 3).expect("it is served again");
+        if stopped {
+            cluster.signal(2, "CONT");
+            cluster.wait_until("d", "healthy", Duration::from_secs(30));
+        }
+    }
 }

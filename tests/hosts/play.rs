@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::clients::{Action, BLOCKS, Clients, Clock, Connection, Micros, Op, Outcome};
-use super::cluster::{Cluster, name};
+use super::cluster::{Cluster, Sample, name};
 use super::judge::{self, Fence, GRACE};
 use super::netns::Passage;
 use super::script::{Act, Fault, QUIET_MS, Script, Step, Volume, Who};
@@ -318,11 +318,12 @@ impl Play {
             return;
         }
         let moment = self.moments.last().expect("it is the attachment");
-        let can = moment
-            .before
-            .as_ref()
-            .is_some_and(|before| service::can_attach(&self.world, &before[0], volume.copies, host));
-        if can {
+        let can = |sample: &Sample| service::can_attach(&self.world, sample, volume.copies, host);
+        let Some(before) = moment.before.as_ref().filter(|before| can(&before[0])) else { return };
+        // The owner may just have excluded the copy there: the first change counts.
+        let lost_a_tie = service::store_decides(&self.world, &before[0], host)
+            && self.cluster.sample(&self.script.volumes).is_some_and(|now| !can(&now[0]));
+        if !lost_a_tie {
             self.find("attach", format!("{} at host {host}: exit code {}, {}", volume.name, said.0, said.1));
         }
     }

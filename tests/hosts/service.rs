@@ -116,6 +116,14 @@ pub(crate) fn can_attach(world: &World, sample: &Sample, copies: usize, host: us
     serves && world.runs[host] && members(world, sample, host) > 0
 }
 
+/// Whether the owner does not reach this host, and reaches as many copies: then the store decides which of them goes on.
+pub(crate) fn store_decides(world: &World, sample: &Sample, host: usize) -> bool {
+    let owner = sample.owner;
+    world.runs[owner]
+        && !world.linked(owner, host)
+        && members(world, sample, owner) >= members(world, sample, host)
+}
+
 /// What must be served of a volume, if anything.
 pub(crate) fn expected(world: &World, sample: &Sample, copies: usize) -> Option<Expected> {
     if world.restored || (!world.store && !world.only_the_store()) {

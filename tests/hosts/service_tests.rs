@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::clients::{Action, Micros, Op, Outcome};
 use super::cluster::Sample;
 use super::script::Volume;
-use super::service::{Expected, Moment, World, expected, judge};
+use super::service::{Expected, Moment, World, expected, judge, store_decides};
 
 const S: Micros = 1_000_000;
 
@@ -31,6 +31,18 @@ fn isolated(host: usize) -> World {
 
 fn at(hosts: &[usize], writes: bool) -> Option<Expected> {
     Some(Expected { at: hosts.iter().copied().collect(), writes })
+}
+
+#[test]
+fn the_store_decides_between_an_owner_and_a_host_that_reach_as_many_copies() {
+    assert!(store_decides(&isolated(0), &sample(&[0, 1]), 1));
+    assert!(!store_decides(&isolated(0), &sample(&[0, 1, 2]), 1), "there are two copies on its side");
+    let mut world = World::whole(3);
+    assert!(!store_decides(&world, &sample(&[0, 1]), 1), "they reach each other");
+    cut(&mut world, 0, 1);
+    assert!(store_decides(&world, &sample(&[0, 1]), 1));
+    world.runs[0] = false;
+    assert!(!store_decides(&world, &sample(&[0, 1]), 1), "the owner does not run");
 }
 
 #[test]

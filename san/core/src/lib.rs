@@ -13,6 +13,7 @@
 //! | [`lease`] | how long an owner may read without asking |
 //! | [`placement`] | which replica is on which device |
 //! | [`message`] | what an owner and a replica say to each other |
+//! | [`map`] | what blocks hold, as far as a store knows without reading them |
 //! | [`store`] | what a replica asks of its device |
 //! | [`replica`] | a replica: whom it follows, what it appends, what it tells |
 //! | [`volume`] | a volume at a node that owns it, takes it over, or watches it |
@@ -22,6 +23,7 @@
 pub mod ids;
 pub mod layout;
 pub mod lease;
+pub mod map;
 pub mod message;
 pub mod pipeline;
 pub mod placement;

@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use crate::ids::{Epoch, Incarnation, Owner, Position, ReplicaId, Sequence, VolumeId};
 use crate::lease::Moment;
+use crate::map::Map;
 
 /// Data of consecutive blocks: a part of a buffer that core never looks into.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -259,6 +260,15 @@ pub enum ToReplica<D> {
         /// How many.
         blocks: u32,
     },
+    /// What do these blocks hold, as far as is known without reading them?
+    Map {
+        /// For what.
+        job: Job,
+        /// The first.
+        block: u64,
+        /// How many: at least one.
+        blocks: u32,
+    },
     /// What is in this entry of its log?
     Fetch {
         /// For what.
@@ -333,6 +343,13 @@ pub enum ToOwner<D> {
         job: Job,
         /// What is there.
         content: Result<Content<D>, Rotten>,
+    },
+    /// Answer to `Map`.
+    Mapped {
+        /// For what.
+        job: Job,
+        /// What the blocks hold: at least the first of them, and as many as the replica describes at once.
+        map: Map,
     },
     /// Answer to `Return`.
     Listed {

@@ -49,6 +49,14 @@ impl RangeSet {
         self.ranges.first_key_value().map(|(start, end)| *start..*end)
     }
 
+    /// What of these blocks is in it: ranges, rising.
+    pub fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let first = self.ranges.range(..=blocks.start).next_back().map_or(blocks.start, |(start, _)| *start);
+        let end = blocks.end.max(first);
+        let cut = move |(start, end): (&u64, &u64)| (*start).max(blocks.start)..(*end).min(blocks.end);
+        self.ranges.range(first..end).map(cut).filter(|range| !range.is_empty())
+    }
+
     /// Whether there is no block in it.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -122,7 +130,7 @@ mod tests {
 
         #[test]
         fn it_holds_what_was_added_and_not_taken_out(
-            steps in prop::collection::vec((any::<bool>(), 0..60u64, 0..20u64), 0..60),
+            steps in prop::collection::vec((any::<bool>(), 0..60u64, 0..20u64), 0..60), some in 0..70u64, more in 0..20u64,
         ) {
             let mut set = RangeSet::default();
             let mut model = BTreeSet::new();
@@ -139,6 +147,8 @@ mod tests {
                 prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", ranges);
                 prop_assert!(ranges.iter().flat_map(Clone::clone).eq(model.iter().copied()));
                 prop_assert_eq!(set.count(), model.len() as u64);
+                let within = set.within(some..some + more).flatten();
+                prop_assert!(within.eq(model.range(some..some + more).copied()));
                 prop_assert_eq!(set.first().map(|r| r.start), model.first().copied());
             }
         }

@@ -407,6 +407,10 @@ impl Replica {
                 let tag = Tag { session: self.sessions, job };
                 out.push(Action::Store(Command::Read { tag, block, blocks }));
             }
+            ToReplica::Map { job, block, blocks } => {
+                let tag = Tag { session: self.sessions, job };
+                out.push(Action::Store(Command::Map { tag, block, blocks }));
+            }
             ToReplica::Fetch { job, number } => {
                 out.push(Action::Store(Command::Fetch { tag: Tag { session: self.sessions, job }, number }));
             }
@@ -608,6 +612,9 @@ impl Replica {
             }
             Completion::Data { tag, content } => {
                 self.answer_session(tag.session, ToOwner::Data { job: tag.job, content }, out);
+            }
+            Completion::Mapped { tag, map } => {
+                self.answer_session(tag.session, ToOwner::Mapped { job: tag.job, map }, out);
             }
             Completion::Changed { tag, ranges, next } => {
                 self.answer_session(tag.session, ToOwner::Changed { job: tag.job, ranges, next }, out);

@@ -70,6 +70,11 @@ pub enum Rule {
     /// A member from which nothing has come for half of the time counts with those that are silent, when it is decided how many they are:
     /// a node that is cut off does not stop to hear all others at the same moment.
     S1Soon,
+    /// What a silent node had answered before it fell silent does not count: it is asked anew.
+    S1Anew,
+    /// More than half of a group's members of which some are silent and the processes of some have ended, for all that is known, are
+    /// asked as well: a node whose connections are all refused would otherwise exclude the others, each as one that has ended.
+    S1Ended,
     /// Destage does not go above the mark.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
@@ -92,6 +97,8 @@ pub enum Rule {
     R8,
     /// A member that shows an older promise than its record knows is damaged.
     R9,
+    /// A map counts in what the log has.
+    R10,
     /// What is appended is durable before that is told.
     DSync,
     /// A record that does not verify, and that a later one covers, is damage and no end.
@@ -198,6 +205,8 @@ impl Rule {
         Rule::T13,
         Rule::S1,
         Rule::S1Soon,
+        Rule::S1Anew,
+        Rule::S1Ended,
         Rule::R1,
         Rule::R1Free,
         Rule::R2,
@@ -207,6 +216,7 @@ impl Rule {
         Rule::R7,
         Rule::R8,
         Rule::R9,
+        Rule::R10,
         Rule::C1,
         Rule::C2,
         Rule::C3Log,

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use crate::ids::{Epoch, Position};
+use crate::map::Map;
 use crate::message::{Content, Entry, Job, Mention, Promise, Rotten};
 
 /// For which question of which session an answer is.
@@ -57,6 +58,16 @@ pub enum Command<D> {
         /// The first.
         block: u64,
         /// How many.
+        blocks: u32,
+    },
+    /// What do these blocks hold, the log counted in? Nothing is read for that. What the store is not sure of counts as data.
+    /// → [`Completion::Mapped`]
+    Map {
+        /// For what.
+        tag: Tag,
+        /// The first.
+        block: u64,
+        /// How many: at least one.
         blocks: u32,
     },
     /// What is in this entry of the log? → [`Completion::Data`]
@@ -118,6 +129,13 @@ pub enum Completion<D> {
         tag: Tag,
         /// What is there.
         content: Result<Content<D>, Rotten>,
+    },
+    /// Answer to `Map`.
+    Mapped {
+        /// For what.
+        tag: Tag,
+        /// What the blocks hold: at least the first of them, and as many as the store describes at once.
+        map: Map,
     },
     /// Answer to `Changed`.
     Changed {

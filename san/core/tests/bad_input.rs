@@ -1,31 +1,23 @@
 //! What cannot be meant, or cannot be: it is said, and nothing changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod serving;
+
+use std::collections::BTreeMap;
 
 use loadline_san_core::ids::{
     Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
 };
-use loadline_san_core::layout::{GroupIndex, Layout};
+use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{
-    Entry, FromOwner, FromReplica, Progress, Promise, Report, ToOwner, ToReplica, What,
-};
-use loadline_san_core::record::{Group, Record, RecordError, State};
+use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, ToOwner, ToReplica, What};
+use loadline_san_core::record::{Record, RecordError};
 use loadline_san_core::replica::{self, Misdirected, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
     Action, Ask, Event, Failure, Order, OrderError, Request, RequestId, Status, Times, Volume,
 };
-
-const VOLUME: VolumeId = VolumeId(7);
-const REPLICA: ReplicaId = ReplicaId(3);
-const LEASE_NS: u64 = 1_000_000;
-const NOW: Moment = Moment(10 * LEASE_NS);
-
-fn owner(node: u32) -> Owner {
-    Owner { node: NodeId(node), incarnation: Incarnation(1) }
-}
+use serving::*;
 
 fn from(owner: Owner, epoch: u64, session: u64) -> FromOwner {
     FromOwner {
@@ -278,65 +270,6 @@ fn an_order_to_return_promises_before_it_drops() {
     assert!(matches!(bench.out[..], [replica::Action::Store(Command::Return { empty: false, .. })]));
 }
 
-fn record() -> Record {
-    Record {
-        epoch: Epoch(9),
-        made_by: ProposalId { by: owner(2), number: 1 },
-        owner: owner(2),
-        state: State::Active,
-        attachment: 1,
-        fence: 0,
-        lease_ns: LEASE_NS,
-        blocks: 64,
-        layout: Layout::new(1, 64, 64).unwrap(),
-        least: 1,
-        homes: BTreeMap::from([(REPLICA, NodeId(1))]),
-        groups: vec![Group { in_sync: BTreeSet::from([REPLICA]), ..Group::default() }],
-    }
-}
-
-/// A volume at node 1, which has asked for the record.
-fn volume() -> (Volume<u8>, Vec<Action<u8>>) {
-    let mut volume = Volume::new(owner(1), VOLUME, Times::of_lease(LEASE_NS), 1, NOW);
-    let mut out = Vec::new();
-    volume.step(NOW, Event::Attach, &mut out);
-    assert_eq!(out, [Action::Look { asked_at: Epoch(0) }]);
-    out.clear();
-    (volume, out)
-}
-
-/// What a replica says to node 1, in a session of this number.
-fn said(session: u64) -> FromReplica {
-    FromReplica { volume: VOLUME, replica: REPLICA, process: Incarnation(5), owner: owner(1), session }
-}
-
-/// A volume at node 1, which has asked whom the members follow.
-fn asking() -> (Volume<u8>, Vec<Action<u8>>) {
-    asking_of(record())
-}
-
-fn asking_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
-    let (mut volume, mut out) = volume();
-    volume.step(NOW, Event::Seen(record, Epoch(0)), &mut out);
-    assert!(matches!(out[..], [Action::Attached, Action::Send { message: ToReplica::Probe, .. }, ..]));
-    out.clear();
-    (volume, out)
-}
-
-/// A volume at node 1, whose first swap is on its way.
-fn claiming() -> (Volume<u8>, Vec<Action<u8>>) {
-    claiming_of(record())
-}
-
-fn claiming_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
-    let (mut volume, mut out) = asking_of(record);
-    let promise = Promise { epoch: Epoch(9), owner: owner(2) };
-    volume.step(NOW, Event::Message(said(0), ToOwner::Probed { promise, quiet_ns: 0 }), &mut out);
-    assert_eq!(volume.status(), Status::Claiming);
-    out.clear();
-    (volume, out)
-}
-
 #[test]
 fn nothing_is_proposed_while_a_member_follows_somebody_above_the_record() {
     let (mut volume, mut out) = asking();
@@ -468,26 +401,6 @@ fn a_request_beyond_the_end_or_where_it_is_not_attached_fails() {
     assert_eq!(out, refused);
 }
 
-/// A volume at node 1 that serves: its one member has said what it has, and has the opening entry.
-fn serving() -> (Volume<u8>, Vec<Action<u8>>) {
-    serving_of(record())
-}
-
-fn serving_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
-    let (mut volume, mut out) = claiming_of(record);
-    let swapped = |volume: &mut Volume<u8>, number, out: &mut Vec<Action<u8>>| {
-        let id = ProposalId { by: owner(1), number };
-        volume.step(NOW, Event::Swapped(id, Answer::Committed, Epoch(9)), out);
-    };
-    swapped(&mut volume, 1, &mut out);
-    let report = Report { mark: Position::START, end: Position::START, full: false, above: Vec::new() };
-    volume.step(NOW, Event::Message(said(1), ToOwner::Sealed(report)), &mut out);
-    swapped(&mut volume, 2, &mut out);
-    assert_eq!(volume.status(), Status::Active);
-    out.clear();
-    (volume, out)
-}
-
 #[test]
 fn a_replica_that_the_volume_has_is_not_taken_for_a_new_one() {
     let (mut volume, mut out) = serving();
@@ -516,27 +429,6 @@ fn the_last_sector_can_be_asked_for_and_the_next_cannot() {
     out.clear();
     volume.step(NOW, Event::Request(read(last + 1)), &mut out);
     assert_eq!(out, [Action::Complete(RequestId(last + 1), Err(Failure::OutOfRange))]);
-}
-
-/// A volume of a TiB that serves, and its opening entry is acknowledged.
-fn large() -> (Volume<u8>, Vec<Action<u8>>) {
-    let blocks = 1 << 28;
-    serving_of(Record { blocks, layout: Layout::new(1, blocks, blocks).unwrap(), ..record() })
-}
-
-/// The replica has all entries up to this one.
-fn has(volume: &mut Volume<u8>, through: u64, full: bool, out: &mut Vec<Action<u8>>) {
-    let progress = Progress {
-        ownership: volume.record().unwrap().epoch,
-        received: Sequence(through),
-        durable: Sequence(through),
-        beside_received: 0,
-        beside_durable: 0,
-        returned: false,
-        gap: false,
-        full,
-    };
-    volume.step(NOW, Event::Message(said(1), ToOwner::Durable(progress)), out);
 }
 
 /// The blocks of the entries that are sent, each from the first to before the last.

@@ -7,6 +7,8 @@ use loadline_san_device::pool::BlocksMut;
 pub enum What {
     /// Data.
     Read,
+    /// What the blocks hold, without their data.
+    Map,
     /// To write this, from the first sector on.
     Write(BlocksMut),
     /// To write zeroes.

@@ -13,6 +13,7 @@ use loadline_base::nbd::{
     CHUNK_MAGIC, MOST_DATA, OPTION_MAGIC, Request, SIMPLE_REPLY_MAGIC, chunk, command, get_u16, get_u32,
     get_u64, option,
 };
+use loadline_san_core::map::{Held, Map};
 use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{BLOCK_BYTES, Class, Pool};
@@ -255,6 +256,14 @@ fn carry_out(random: &mut Random, pool: &Pool, session: &mut Session, asked: Ask
             }
         };
         session.fill(slot, 0, blocks, content);
+    }
+    if let What::Map = what {
+        let blocks = (sector * 512 % 4096 + u64::from(sectors) * 512).div_ceil(4096);
+        let mut map = Map::from(0);
+        for until in 1..=1 + random.next() % blocks {
+            map.describe(until, random.one_of(&[Held::Nothing, Held::Zeroes, Held::Data]), 40);
+        }
+        session.map(slot, map);
     }
     session.complete(slot, Ok(()));
 }

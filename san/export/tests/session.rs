@@ -7,8 +7,9 @@ use loadline_base::nbd::{
     CHUNK_MAGIC, Request, SIMPLE_REPLY_MAGIC, chunk, command, command_flag, error, get_u16, get_u32, get_u64,
     state,
 };
+use loadline_san_core::map::{Held, Map};
 use loadline_san_core::message::{Content, Payload};
-use loadline_san_core::volume::Failure;
+use loadline_san_core::volume::{Failure, MOST_MAPPED};
 use loadline_san_device::pool::{BLOCK_BYTES, Class, Pool};
 use loadline_san_export::asked::{Asked, What};
 use loadline_san_export::nbd::handshake::Choice;
@@ -28,16 +29,16 @@ fn session(structured: bool, rest: &[u8]) -> Session {
     Session::new(choice, BYTES as u64, rest)
 }
 
-/// What is in a volume: nothing, in blocks that were never written.
+/// What is in a volume, and what its blocks hold.
 struct Volume {
     bytes: Vec<u8>,
-    written: Vec<bool>,
+    held: Vec<Held>,
     pool: Pool,
 }
 
 impl Volume {
     fn new() -> Volume {
-        Volume { bytes: vec![0; BYTES], written: vec![false; BLOCKS], pool: pool() }
+        Volume { bytes: vec![0; BYTES], held: vec![Held::Nothing; BLOCKS], pool: pool() }
     }
 
     /// Carries out a request; what is read is told in parts of this many blocks.
@@ -55,17 +56,25 @@ impl Volume {
                     session.fill(asked.slot, (start - first) as u64, blocks.len() as u32, content);
                 }
             }
+            What::Map => {
+                // Something else may be told before.
+                session.map(asked.slot, Map { ranges: Vec::new(), until: 1 });
+                session.map(asked.slot, self.map(from / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES), part));
+            }
             What::Write(data) => {
                 self.bytes[range.clone()].copy_from_slice(&data.bytes()[..range.len()]);
-                self.written[range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)].fill(true);
+                hold(&mut self.held, &range, Held::Data);
             }
-            What::WriteZeroes => self.bytes[range].fill(0),
+            What::WriteZeroes => {
+                hold(&mut self.held, &range, Held::Zeroes);
+                self.bytes[range].fill(0);
+            }
             What::Trim => {
-                let blocks = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
+                let blocks = filled(&range);
                 if !blocks.is_empty() {
                     self.bytes[blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES].fill(0);
-                    self.written[blocks].fill(false);
                 }
+                hold(&mut self.held, &range, Held::Nothing);
             }
             What::Flush => {}
         }
@@ -73,7 +82,7 @@ impl Volume {
     }
 
     fn content(&self, blocks: std::ops::Range<usize>) -> Content<loadline_san_device::pool::Blocks> {
-        if !self.written[blocks.clone()].contains(&true) {
+        if self.held[blocks.clone()].iter().all(|held| *held == Held::Nothing) {
             return Content::Nothing;
         }
         // It lies behind a block of something else.
@@ -82,10 +91,50 @@ impl Volume {
             .some_mut(1, blocks.len() as u32)
             .copy_from_slice(&self.bytes[blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES]);
         let payload = Payload { data: buffer.freeze_without(), first: 1 };
-        let holes: Vec<_> =
-            (0..).zip(blocks).filter(|(_, block)| !self.written[*block]).map(|(i, _)| i..i + 1).collect();
+        let holes = (0..).zip(blocks).filter(|(_, block)| self.held[*block] == Held::Nothing);
+        let holes: Vec<_> = holes.map(|(i, _)| i..i + 1).collect();
         if holes.is_empty() { Content::Data(payload) } else { Content::Sparse(payload, holes) }
     }
+
+    /// What these blocks hold, as far as is told at once.
+    fn map(&self, blocks: std::ops::Range<usize>, most: usize) -> Map {
+        let mut map = Map::from(0);
+        for held in self.held[blocks].iter().take(most) {
+            assert!(map.describe(map.until + 1, *held, BLOCKS));
+        }
+        map
+    }
+}
+
+/// The blocks that these bytes fill.
+fn filled(bytes: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+    let start = bytes.start.div_ceil(BLOCK_BYTES);
+    start..(bytes.end / BLOCK_BYTES).max(start)
+}
+
+/// The blocks that these bytes fill hold this from now on. Others that are touched hold data, unless they are trimmed.
+fn hold(all: &mut [Held], bytes: &std::ops::Range<usize>, held: Held) {
+    if held != Held::Nothing {
+        all[bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES)].fill(Held::Data);
+    }
+    all[filled(bytes)].fill(held);
+}
+
+/// What is told of bytes: how many in a row hold the same.
+fn extents(all: &[Held], bytes: std::ops::Range<usize>) -> Vec<(u32, u32)> {
+    let mut extents: Vec<(u32, u32)> = Vec::new();
+    for sector in bytes.step_by(512) {
+        let flags = match all[sector / BLOCK_BYTES] {
+            Held::Nothing => state::HOLE | state::ZERO,
+            Held::Zeroes => state::ZERO,
+            Held::Data => 0,
+        };
+        match extents.last_mut().filter(|last| last.1 == flags) {
+            Some(last) => last.0 += 512,
+            None => extents.push((512, flags)),
+        }
+    }
+    extents
 }
 
 /// What an answer says.
@@ -233,7 +282,7 @@ proptest! {
         let mut volume = Volume::new();
         let mut session = session(structured, b"");
         let (mut stream, mut expected, mut reads) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let mut model = vec![0u8; BYTES];
+        let (mut model, mut held) = (vec![0u8; BYTES], [Held::Nothing; BLOCKS]);
         for (cookie, op) in (1000u64..).zip(&ops) {
             let (offset, length) = (op.sector * 512, op.sectors * 512);
             stream.extend(request(op.command, op.flags, cookie, offset, length).encode());
@@ -243,18 +292,30 @@ proptest! {
             let range = offset..offset + length;
             let beyond = range.end > BYTES && op.command != command::FLUSH;
             let refused = op.command == command::BLOCK_STATUS && !structured;
-            let mut read = Vec::new();
+            let (mut read, mut told) = (Vec::new(), Vec::new());
             if !beyond {
                 match op.command {
                     command::READ => {
                         reads.insert(cookie, (offset as u64, length));
                         read = model[range].to_vec();
                     }
-                    command::WRITE => model[range].fill(op.byte),
-                    command::WRITE_ZEROES => model[range].fill(0),
+                    command::WRITE => {
+                        hold(&mut held, &range, Held::Data);
+                        model[range].fill(op.byte);
+                    }
+                    command::WRITE_ZEROES => {
+                        hold(&mut held, &range, Held::Zeroes);
+                        model[range].fill(0);
+                    }
                     command::TRIM => {
-                        let (start, end) = (offset.next_multiple_of(BLOCK_BYTES), range.end / BLOCK_BYTES * BLOCK_BYTES);
-                        if start < end { model[start..end].fill(0); }
+                        let blocks = filled(&range);
+                        model[blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES].fill(0);
+                        hold(&mut held, &range, Held::Nothing);
+                    }
+                    command::BLOCK_STATUS if structured => {
+                        let end = range.end.min((offset / BLOCK_BYTES + part) * BLOCK_BYTES);
+                        told = extents(&held, offset..end);
+                        if op.flags != 0 { told.truncate(1); }
                     }
                     _ => {}
                 }
@@ -265,7 +326,7 @@ proptest! {
                 _ if beyond => error::INVAL,
                 _ => 0,
             };
-            expected.push((cookie, error, read, op.clone()));
+            expected.push((cookie, error, read, told, op.clone()));
         }
         let mut left = &stream[..];
         let mut out = Vec::new();
@@ -280,17 +341,12 @@ proptest! {
         out.extend(sent(&mut session, most));
         let answers = answers(&out, &reads);
         prop_assert_eq!(answers.len(), expected.len());
-        for ((cookie, answer), (of, error, read, op)) in answers.into_iter().zip(expected) {
+        for ((cookie, answer), (of, error, read, told, op)) in answers.into_iter().zip(expected) {
             prop_assert_eq!((cookie, answer.error), (of, error));
             let data: Vec<u8> = answer.data.values().flatten().copied().collect();
             prop_assert!(data == read, "what is read differs");
             prop_assert!(op.flags & command_flag::DF == 0 || answer.data_chunks <= 1);
-            if op.command == command::BLOCK_STATUS && error == 0 {
-                let told: usize = answer.extents.iter().map(|extent| extent.0 as usize).sum();
-                let one = op.flags != 0;
-                prop_assert!(told > 0 && told <= op.sectors * 512 && (one || told == op.sectors * 512));
-                prop_assert!(!one || answer.extents.len() == 1);
-            }
+            prop_assert_eq!(answer.extents, told);
         }
         prop_assert_eq!(session.in_flight(), 0);
     }
@@ -405,11 +461,12 @@ fn what_was_received_behind_as_many_as_may_be_asked_for_comes_once_they_are_done
 }
 
 #[test]
-fn holes_are_told_apart_from_data() {
+fn holes_are_told_apart_from_data_and_zeroes() {
     let (mut volume, mut session, pool) = (Volume::new(), session(true, b""), pool());
     let mut stream = request(command::WRITE, 0, 1, 8192, 4096).encode().to_vec();
     stream.extend([9; 4096]);
-    stream.extend(request(command::BLOCK_STATUS, 0, 2, 512, 16 * 1024).encode());
+    stream.extend(request(command::WRITE_ZEROES, 0, 3, 12288, 4096).encode());
+    stream.extend(request(command::BLOCK_STATUS, 0, 2, 512, 20 * 1024).encode());
     feed(&mut session, &pool, &stream);
     while let Some(asked) = session.next(&pool).expect("it follows the protocol") {
         volume.carry_out(&mut session, asked, 16);
@@ -417,7 +474,52 @@ fn holes_are_told_apart_from_data() {
     let out = sent(&mut session, 1 << 20);
     let answers = answers(&out, &BTreeMap::new());
     let hole = state::HOLE | state::ZERO;
-    assert_eq!(answers[1].1.extents, [(8192 - 512, hole), (4096, 0), (4096 + 512, hole)]);
+    let zeroes = (4096, state::ZERO);
+    assert_eq!(answers[2].1.extents, [(8192 - 512, hole), (4096, 0), zeroes, (4096 + 512, hole)]);
+}
+
+#[test]
+fn one_answer_tells_of_as_much_as_was_asked_about() {
+    let choice = Choice { name: "vol".into(), structured: true, allocation: true };
+    let (mut session, pool) = (Session::new(choice, 8 << 30, b""), pool());
+    // The longest that can be asked about: 4 GiB less a sector, from the middle of a block on.
+    let length = (1_usize << 32) - 512;
+    feed(&mut session, &pool, &request(command::BLOCK_STATUS, 0, 1, 1024, length).encode());
+    let asked = session.next(&pool).unwrap().expect("it is there");
+    assert!(matches!(asked.what, What::Map), "{asked:?}");
+    assert_eq!((asked.sector, asked.sectors), (2, 8_388_607));
+    assert!(session.taken() < 64 << 10, "the answer is short: {}", session.taken());
+    let mut map = Map::from(0);
+    for (until, held) in [(10, Held::Nothing), (1 << 19, Held::Data), ((1 << 20) + 1, Held::Nothing)] {
+        map.describe(until, held, 9);
+    }
+    session.map(asked.slot, map);
+    session.complete(asked.slot, Ok(()));
+    let answers = answers(&sent(&mut session, 1 << 20), &BTreeMap::new());
+    let hole = state::HOLE | state::ZERO;
+    let extents = [(40960 - 1024, hole), ((1 << 31) - 40960, 0), ((1 << 31) + 512, hole)];
+    assert_eq!(answers[0].1.extents, extents);
+    assert_eq!(extents.iter().map(|extent| u64::from(extent.0)).sum::<u64>(), length as u64);
+}
+
+#[test]
+fn the_longest_answer_has_a_bound() {
+    let choice = Choice { name: "vol".into(), structured: true, allocation: true };
+    let (mut session, pool) = (Session::new(choice, 8 << 30, b""), pool());
+    feed(&mut session, &pool, &request(command::BLOCK_STATUS, 0, 1, 0, 1 << 31).encode());
+    let asked = session.next(&pool).unwrap().expect("it is there");
+    let mut map = Map::from(0);
+    for block in 0..MOST_MAPPED as u64 {
+        map.describe(2 * block + 1, Held::Nothing, MOST_MAPPED);
+        map.describe(2 * block + 2, Held::Data, MOST_MAPPED);
+    }
+    map.describe(1 << 19, Held::Nothing, MOST_MAPPED);
+    session.map(asked.slot, map);
+    let taken = session.taken();
+    session.complete(asked.slot, Ok(()));
+    assert!(session.taken() <= taken + 20, "no more is taken than was counted");
+    let answers = answers(&sent(&mut session, 1 << 20), &BTreeMap::new());
+    assert_eq!(answers[0].1.extents.len(), 2 * MOST_MAPPED + 1);
 }
 
 #[test]

@@ -87,6 +87,8 @@ const WAKE: u32 = 0;
 const STORE_TICK_NS: u64 = 100_000_000;
 /// What nobody uses of the pool's spare memory goes back to the system after so many of these ticks, or twice as many.
 const LET_GO_TICKS: u64 = 50;
+/// A loop that has not looked at the clock for so long was stopped.
+const STOPPED_NS: u64 = 1_000_000_000;
 /// Clients that wait for too long are looked for in each of so many ticks.
 const WAITS_TICKS: u64 = 5;
 /// What nobody uses gets one tick of so many: as many as there are in the time between two heartbeats.
@@ -350,6 +352,10 @@ impl EventLoop {
                     self.list(id);
                 }
             }
+            if crate::clock::now().since(self.now) >= STOPPED_NS {
+                // This process was stopped: clients may have gone long before others have sent what is read first.
+                self.disconnect_closed(|_| true);
+            }
             for _ in 0..self.readable.len() {
                 let key = self.readable.pop_front().expect("there are so many");
                 self.read(key);
@@ -541,6 +547,13 @@ impl EventLoop {
                         && let Some(client) = self.clients.get_mut(&at_work.client)
                     {
                         client.fill(at_work.slot, at, blocks, content);
+                    }
+                }
+                volume::Action::Map { request, map } => {
+                    if let Some(at_work) = served.at_work.get(&request)
+                        && let Some(client) = self.clients.get_mut(&at_work.client)
+                    {
+                        client.map(at_work.slot, map);
                     }
                 }
                 volume::Action::Merge { ownership, job, request, head, tail } => {

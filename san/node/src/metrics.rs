@@ -92,6 +92,7 @@ impl Node {
             let front = &of.front_end;
             for (op, count) in [
                 ("read", front.read),
+                ("block_status", front.map),
                 ("write", front.write),
                 ("write_zeroes", front.zero),
                 ("trim", front.trim),

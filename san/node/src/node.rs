@@ -23,10 +23,11 @@ mod guests;
 mod limits;
 pub mod manage;
 mod moving;
+mod news;
 pub(crate) mod reach;
 mod reconcile;
 mod sessions;
-mod sockets;
+pub(crate) mod sockets;
 mod unusable;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,6 +103,8 @@ pub(crate) struct OpenDevice {
 /// What is known at this node.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// This life of this node.
+    me: Option<Owner>,
     pub(crate) catalog: Catalog,
     devices: BTreeMap<u32, OpenDevice>,
     /// What is wrong with devices that are not open.
@@ -176,6 +179,8 @@ impl State {
     /// what was closed or made anew by an older one would be lost.
     pub(crate) fn learn(&mut self, catalog: Catalog) {
         if catalog.revision >= self.catalog.revision {
+            let lines = self.me.map(|me| news::news(me, &self.catalog, &catalog)).unwrap_or_default();
+            lines.iter().for_each(|line| eprintln!("loadline: {line}"));
             self.catalog = catalog;
         }
     }
@@ -229,7 +234,11 @@ impl Node {
             };
             loops.push(start_loop(options, report.clone())?);
         }
-        let state = Mutex::new(State { loops: vec![LoopState::default(); loops.len()], ..State::default() });
+        let state = Mutex::new(State {
+            me: Some(me),
+            loops: vec![LoopState::default(); loops.len()],
+            ..State::default()
+        });
         let (changed, happened) = (Notify::new(), Notify::new());
         let inner = Inner {
             settings,

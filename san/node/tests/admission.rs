@@ -1,39 +1,21 @@
 //! Which clients a loop lets in, and which it disconnects.
 
+#[path = "common/client.rs"]
+mod client;
 mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use client::client;
+use common::Serves;
 use loadline_base::nbd::{Request, command, get_u32};
 use loadline_san_core::ids::{Incarnation, NodeId, VolumeId};
-use loadline_san_export::nbd::handshake::Choice;
-use loadline_san_node::event_loop::Orders;
-use loadline_san_node::event_loop::order::{NewClient, NewWay, Order, SessionId};
+use loadline_san_node::event_loop::order::{Order, SessionId};
 
 const BLOCKS: u64 = 1024;
 const VOLUME: VolumeId = VolumeId(1);
-
-/// A client that chose the volume when its record had this fence.
-fn client(orders: &Orders, fence: u64, session: Option<SessionId>) -> UnixStream {
-    let (ours, theirs) = UnixStream::pair().expect("it can be");
-    theirs.set_nonblocking(true).expect("it can be");
-    let choice = Choice { name: "vol".into(), structured: false, allocation: false };
-    let new = NewClient {
-        socket: theirs.into(),
-        volume: VOLUME,
-        name: "vol".into(),
-        from: "of a test".into(),
-        bytes: BLOCKS * 4096,
-        fence,
-        session,
-        way: NewWay::Nbd(choice, Vec::new()),
-    };
-    orders.give(Order::Client(Box::new(new)));
-    ours.set_read_timeout(Some(Duration::from_secs(20))).expect("it may be so long");
-    ours
-}
 
 /// Whether a client is served: it flushes, and is answered, or its connection ends.
 fn is_served(client: &mut UnixStream) -> bool {
@@ -59,7 +41,7 @@ fn is_served(client: &mut UnixStream) -> bool {
 #[test]
 fn a_client_that_chose_before_an_attach_is_disconnected_and_one_that_comes_after_is_served() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
-    let orders = common::serve(folder.path(), BLOCKS, Duration::ZERO);
+    let orders = common::serve(folder.path(), BLOCKS, Duration::ZERO, &Serves::default());
     // The first owner's claim was the first attachment.
     assert!(!is_served(&mut client(&orders, 0, None)), "it chose when another owned the volume");
     let mut first = client(&orders, 1, None);
@@ -88,7 +70,7 @@ fn a_client_that_chose_before_an_attach_is_disconnected_and_one_that_comes_after
 #[test]
 fn the_end_of_a_session_disconnects_its_clients_and_nobody_else() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
-    let orders = common::serve(folder.path(), BLOCKS, Duration::ZERO);
+    let orders = common::serve(folder.path(), BLOCKS, Duration::ZERO, &Serves::default());
     let session = |number| SessionId { node: NodeId(2), incarnation: Incarnation(1), number };
     let mut clients: Vec<UnixStream> = [None, Some(session(1)), Some(session(2)), Some(session(1))]
         .into_iter()

@@ -16,7 +16,7 @@ fn run(command: &mut Command) -> String {
 #[test]
 fn fio_reads_what_it_wrote() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
-    common::serve(folder.path(), 16 << 10, Duration::ZERO);
+    common::serve(folder.path(), 16 << 10, Duration::ZERO, &common::Serves::default());
     let uri = format!("nbd+unix:///vol?socket={}", folder.path().join("nbd.sock").display());
     if std::env::var_os("SERVE").is_some() {
         println!("{uri}");

@@ -18,6 +18,7 @@ pub enum Kind {
     Joined = 10,
     Release = 11,
     Probe = 12,
+    Map = 13,
     // To an owner.
     Welcome = 257,
     Sealed = 258,
@@ -32,11 +33,12 @@ pub enum Kind {
     Probed = 267,
     Spoilt = 268,
     Damaged = 269,
+    Mapped = 270,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 25] = [
+    pub const ALL: [Kind; 27] = [
         Kind::Hello,
         Kind::Seal,
         Kind::Entry,
@@ -49,6 +51,7 @@ impl Kind {
         Kind::Joined,
         Kind::Release,
         Kind::Probe,
+        Kind::Map,
         Kind::Welcome,
         Kind::Sealed,
         Kind::Durable,
@@ -62,6 +65,7 @@ impl Kind {
         Kind::Probed,
         Kind::Spoilt,
         Kind::Damaged,
+        Kind::Mapped,
     ];
 
     /// Its number.

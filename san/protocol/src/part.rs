@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
 use loadline_san_core::layout::MOST_BLOCKS;
+use loadline_san_core::map::Allocated;
 use loadline_san_core::message::{Entry, Job, Mention, Payload, Progress, Promise, What};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -154,6 +155,41 @@ impl RangeBytes {
 impl Wire for RangeBytes {
     fn check(&self) -> Result<(), FieldError> {
         span(self.start.get(), Some(self.end.get()))
+    }
+}
+
+const HOLDS_DATA: u32 = 1;
+const HOLDS_ZEROES: u32 = 2;
+
+/// An [`Allocated`]: 20 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct AllocatedBytes {
+    /// The blocks.
+    pub blocks: RangeBytes,
+    /// 1 is data, 2 is zeroes.
+    pub holds: U32,
+}
+
+impl From<&Allocated> for AllocatedBytes {
+    fn from(allocated: &Allocated) -> Self {
+        let holds = if allocated.zeroes { HOLDS_ZEROES } else { HOLDS_DATA };
+        Self { blocks: (&allocated.blocks).into(), holds: holds.into() }
+    }
+}
+
+impl AllocatedBytes {
+    /// As core has it.
+    pub fn get(&self) -> Allocated {
+        Allocated { blocks: self.blocks.get(), zeroes: self.holds == HOLDS_ZEROES }
+    }
+}
+
+impl Wire for AllocatedBytes {
+    fn check(&self) -> Result<(), FieldError> {
+        let holds = (HOLDS_DATA..=HOLDS_ZEROES).contains(&self.holds.get());
+        require(holds, "what allocated blocks hold", self.holds, "must be 1 or 2")?;
+        self.blocks.check()
     }
 }
 

@@ -3,6 +3,8 @@
 //! A slot says nothing of its place: the extent is where its slot is. One that is of another replica, or of a time
 //! before its replica forgot everything, does not count; so chunks are given away without being erased.
 
+use std::ops::Range;
+
 use loadline_san_core::ids::{Epoch, ReplicaId};
 use loadline_san_core::layout::MOST_BLOCKS;
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -83,6 +85,20 @@ impl Slot {
             // There is no other: neither `decode` nor `set` makes one.
             _ => BlockState::Zeroes,
         }
+    }
+
+    /// What all of these blocks have, if they have the same.
+    ///
+    /// # Panics
+    /// If there is no block, or one is not below 64.
+    pub fn state_of_all(&self, blocks: Range<u32>) -> Option<BlockState> {
+        assert!(
+            blocks.start < blocks.end && blocks.end <= MOST_EXTENT_BLOCKS,
+            "{blocks:?}: blocks of an extent"
+        );
+        let all = u128::MAX >> (128 - 2 * (blocks.end - blocks.start)) << (2 * blocks.start);
+        let first = self.states >> (2 * blocks.start) & 3;
+        (self.states & all == (LOWER * first) & all).then(|| self.state(blocks.start))
     }
 
     /// A block has this from now on. The checksum is that of data, and matters for nothing else.

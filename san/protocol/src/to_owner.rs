@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use loadline_san_core::lease::Moment;
+use loadline_san_core::map::Map;
 use loadline_san_core::message::{Content, FromReplica, Payload, Report, Rotten, ToOwner};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,7 +15,8 @@ use crate::frame::{
 };
 use crate::kind::Kind;
 use crate::part::{
-    JobBytes, MentionBytes, NOWHERE, PositionBytes, ProgressBytes, PromiseBytes, RangeBytes, place,
+    AllocatedBytes, JobBytes, MentionBytes, NOWHERE, PositionBytes, ProgressBytes, PromiseBytes, RangeBytes,
+    place,
 };
 
 /// What a sealed replica has: 36 bytes. What its log has above its mark follows.
@@ -109,6 +111,22 @@ impl Wire for ChangedIsBody {
     }
 }
 
+/// What blocks hold: 20 bytes. The allocated ranges follow.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct MappedBody {
+    /// For what.
+    pub job: JobBytes,
+    /// The first block that is not described.
+    pub until: U64,
+}
+
+impl Wire for MappedBody {
+    fn check(&self) -> Result<(), FieldError> {
+        place("the end of a map", self.until.get())
+    }
+}
+
 /// Answer to a probe: 28 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -148,6 +166,7 @@ pub enum ToOwnerBody<'a> {
     Durable(&'a ProgressBytes),
     Alive(&'a AliveBody),
     Data(&'a DataBody, &'a [U32]),
+    Mapped(&'a MappedBody, &'a [AllocatedBytes]),
     Listed(&'a ListedBody, &'a [RangeBytes]),
     Changed(&'a ChangedIsBody, &'a [RangeBytes]),
     Refused(&'a PromiseBytes),
@@ -225,6 +244,11 @@ impl<'a> ToOwnerBody<'a> {
                 }
                 Ok(Self::Data(body, checksums))
             }
+            Kind::Mapped => {
+                let (body, list) = with_table::<MappedBody, AllocatedBytes>(kind, bytes)?;
+                ranges(list.len())?;
+                Ok(Self::Mapped(body, list))
+            }
             Kind::Listed => {
                 let (body, list) = with_table::<ListedBody, RangeBytes>(kind, bytes)?;
                 ranges(list.len())?;
@@ -283,6 +307,10 @@ impl<'a> ToOwnerBody<'a> {
                 };
                 ToOwner::Data { job: body.job.get(), content }
             }
+            Self::Mapped(body, list) => ToOwner::Mapped {
+                job: body.job.get(),
+                map: Map { ranges: list.iter().map(AllocatedBytes::get).collect(), until: body.until.get() },
+            },
             Self::Listed(body, list) => ToOwner::Listed {
                 after: body.after.get(),
                 ranges: list.iter().map(RangeBytes::get).collect(),
@@ -351,6 +379,13 @@ pub fn encode_to_owner<'m, D>(
                 }
             }
             Ok(Kind::Data)
+        }
+        ToOwner::Mapped { job, map: Map { ranges: list, until } } => {
+            ranges(list.len())?;
+            place("the end of a map", *until)?;
+            frame.part(&MappedBody { job: (*job).into(), until: (*until).into() })?;
+            list.iter().try_for_each(|range| frame.part(&AllocatedBytes::from(range)))?;
+            Ok(Kind::Mapped)
         }
         ToOwner::Listed { after, ranges: list } => {
             ranges(list.len())?;

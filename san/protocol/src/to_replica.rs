@@ -94,6 +94,25 @@ impl Wire for ReadBody {
     }
 }
 
+/// What do these blocks hold? 24 bytes.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct MapBody {
+    /// For what.
+    pub job: JobBytes,
+    /// How many: at least one.
+    pub blocks: U32,
+    /// The first.
+    pub block: U64,
+}
+
+impl Wire for MapBody {
+    fn check(&self) -> Result<(), FieldError> {
+        let (block, blocks) = (self.block.get(), self.blocks.get());
+        span(block, block.checked_add(u64::from(blocks)))
+    }
+}
+
 /// What is in this entry of the log? 20 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -190,6 +209,7 @@ pub enum ToReplicaBody<'a> {
     Beside(&'a BesideBody, &'a [U32]),
     Heartbeat(&'a HeartbeatBody),
     Read(&'a ReadBody),
+    Map(&'a MapBody),
     Fetch(&'a FetchBody),
     Return(&'a ReturnBody),
     Changed(&'a ChangedBody),
@@ -216,6 +236,7 @@ impl<'a> ToReplicaBody<'a> {
             }
             Kind::Heartbeat => whole(kind, bytes).map(Self::Heartbeat),
             Kind::Read => whole(kind, bytes).map(Self::Read),
+            Kind::Map => whole(kind, bytes).map(Self::Map),
             Kind::Fetch => whole(kind, bytes).map(Self::Fetch),
             Kind::Return => whole(kind, bytes).map(Self::Return),
             Kind::Changed => whole(kind, bytes).map(Self::Changed),
@@ -264,6 +285,9 @@ impl<'a> ToReplicaBody<'a> {
             },
             Self::Read(body) => {
                 ToReplica::Read { job: body.job.get(), block: body.block.get(), blocks: body.blocks.get() }
+            }
+            Self::Map(body) => {
+                ToReplica::Map { job: body.job.get(), block: body.block.get(), blocks: body.blocks.get() }
             }
             Self::Fetch(body) => ToReplica::Fetch { job: body.job.get(), number: body.number.get() },
             Self::Return(body) => ToReplica::Return {
@@ -328,6 +352,11 @@ pub fn encode_to_replica<'m, D>(
             let (block, blocks) = ((*block).into(), (*blocks).into());
             frame.part(&ReadBody { job: (*job).into(), block, blocks })?;
             Ok(Kind::Read)
+        }
+        ToReplica::Map { job, block, blocks } => {
+            let (block, blocks) = ((*block).into(), (*blocks).into());
+            frame.part(&MapBody { job: (*job).into(), block, blocks })?;
+            Ok(Kind::Map)
         }
         ToReplica::Fetch { job, number } => {
             frame.part(&FetchBody { job: (*job).into(), number: (*number).into() })?;

@@ -9,6 +9,7 @@ use loadline_san_core::ids::{
     Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, Sequence, VolumeId,
 };
 use loadline_san_core::layout::{GroupIndex, Layout, MOST_BLOCKS};
+use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::{
     Content, Entry, FromOwner, FromReplica, Job, Mention, Payload, Report, ToOwner, ToReplica, What,
 };
@@ -219,6 +220,8 @@ fn what_could_not_be_read_is_not_written() {
     let job = Job { slot: 0, turn: 0, part: 0 };
     refused(ToReplica::Read { job, block: 0, blocks: 0 });
     refused(ToReplica::Read { job, block: 0, blocks: MOST_DATA_BLOCKS + 1 });
+    refused(ToReplica::Map { job, block: 0, blocks: 0 });
+    refused(ToReplica::Map { job, block: MOST_BLOCKS, blocks: 1 });
     refused(ToReplica::Fetch { job, number: MOST_COUNT + 1 });
     let sequence = Sequence(0);
     let open = Entry { block: 0, blocks: 0, what: What::Open };
@@ -250,8 +253,16 @@ fn the_longest_messages_fit_and_longer_ones_are_refused() {
         job: Job { slot: 1, turn: 1, part: 1 },
         content: Ok(Content::Data(Payload { data: vec![5; count], first: 0 })),
     };
-    let makes: [(Make<'_>, usize); 3] =
-        [(&report, MOST_MENTIONS), (&list, MOST_RANGES), (&answer, MOST_DATA_BLOCKS as usize)];
+    let map = |count| ToOwner::Mapped {
+        job: Job { slot: 1, turn: 1, part: 1 },
+        map: Map { ranges: vec![Allocated { blocks: 1..2, zeroes: true }; count], until: 2 },
+    };
+    let makes: [(Make<'_>, usize); 4] = [
+        (&report, MOST_MENTIONS),
+        (&list, MOST_RANGES),
+        (&map, MOST_RANGES),
+        (&answer, MOST_DATA_BLOCKS as usize),
+    ];
     for (make, most) in makes {
         let message = Message::ToOwner(from, make(most));
         let bytes = message.bytes();
@@ -278,6 +289,15 @@ fn the_formats_do_not_change_unseen() {
     };
     let frame = Message::ToReplica(from_owner(9), entry).bytes();
     assert_eq!(hex(&frame), FRAME);
+
+    let FromOwner { volume, replica, owner, session, process, .. } = from_owner(0);
+    let from = FromReplica { volume, replica, process, owner, session };
+    let job = Job { slot: 3, turn: 2, part: 1 };
+    let map = ToReplica::Map { job, block: 6, blocks: 9 };
+    assert_eq!(hex(&Message::ToReplica(from_owner(9), map).bytes()), MAP);
+    let ranges = vec![Allocated { blocks: 7..8, zeroes: false }, Allocated { blocks: 8..9, zeroes: true }];
+    let mapped = ToOwner::Mapped { job, map: Map { ranges, until: 12 } };
+    assert_eq!(hex(&Message::ToOwner(from, mapped).bytes()), MAPPED);
 
     let position = Position { ownership: Epoch(8), sequence: Sequence(5) };
     let entry = Entry { block: 6, blocks: 1, what: What::Data(Payload { data: (), first: 0 }) };
@@ -320,6 +340,13 @@ fn the_formats_do_not_change_unseen() {
 const FRAME: &str = "4c4c736e010003002c000000001000007766554433221100efcdab896745230107000000000000004d00000000000000\
     0200000000000000090000000000000004000000000000000300000000000000010000000ec9d4000800000000000000\
     0500000000000000040000000000000006000000000000000100000002000000cdab";
+const MAP: &str = "4c4c736e01000d0018000000000000007766554433221100efcdab896745230107000000000000004d00000000000000\
+    02000000000000000900000000000000040000000000000003000000000000000100000010526b910300000002000000\
+    010000000900000006";
+const MAPPED: &str = "4c4c736e01000e013c000000000000007766554433221100efcdab896745230107000000000000004d00000000000000\
+    020000000000000000000000000000000400000000000000030000000000000001000000c92b1c7a0300000002000000\
+    010000000c00000000000000070000000000000008000000000000000100000008000000000000000900000000000000\
+    02";
 const LOGGED: &str = "4c4c6c6f67726563eed8746c0100010000120000000000004d0000000000000005000000000000000c00000000000000\
     0b0000000000000008000000000000000400000000000000090000000000000008000000000000000500000000000000\
     0600000000000000010000000200000003000000cdab";

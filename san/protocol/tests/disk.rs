@@ -54,6 +54,20 @@ proptest! {
     }
 
     #[test]
+    fn what_all_blocks_of_a_slot_have_is_what_each_has(
+        runs in prop::collection::vec((0..3usize, 1..64u32), 1..6), start in 0..64u32, count in 1..=64u32,
+    ) {
+        let states = [BlockState::Nothing, BlockState::Data, BlockState::Zeroes];
+        let each = runs.iter().flat_map(|(state, blocks)| std::iter::repeat_n(states[*state], *blocks as usize));
+        let mut slot = Slot::new(0);
+        (0..64).zip(each).for_each(|(block, state)| slot.set(block, state, 7));
+        let range = start..(start + count).min(64);
+        let first = slot.state(start);
+        let same = range.clone().all(|block| slot.state(block) == first);
+        prop_assert_eq!(slot.state_of_all(range), same.then_some(first));
+    }
+
+    #[test]
     fn a_page_comes_back_as_it_was(state in states()) {
         let bytes = state.encode().unwrap();
         prop_assert_eq!(State::decode(&bytes), Ok(state));

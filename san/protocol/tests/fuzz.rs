@@ -231,6 +231,8 @@ fn everything() -> Vec<String> {
         "frame: the block to ask from",
         "frame: the block to ask on from",
         "frame: what is in blocks",
+        "frame: what allocated blocks hold",
+        "frame: the end of a map",
         "frame: the grant of a lease",
         "frame: the flags of a progress",
         "frame: an epoch",

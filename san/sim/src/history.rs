@@ -138,15 +138,30 @@ impl History {
 
     /// It returns these values.
     pub fn read_ends(&mut self, began: Instant, sector: u64, values: &[u64]) -> Result<(), Impossible> {
+        self.returns(began, sector, values.iter().copied().map(Some))
+    }
+
+    /// It returns no values: it says which of these sectors read as zeroes, as if it had read them. Of the others it says nothing.
+    pub fn map_ends(&mut self, began: Instant, sector: u64, zeroes: &[bool]) -> Result<(), Impossible> {
+        self.returns(began, sector, zeroes.iter().map(|zeroes| zeroes.then_some(0)))
+    }
+
+    fn returns(
+        &mut self,
+        began: Instant,
+        sector: u64,
+        values: impl Iterator<Item = Option<u64>>,
+    ) -> Result<(), Impossible> {
         let now = self.tick();
         self.reads.remove(&began);
         for ((sector, candidates), value) in (sector..).zip(&mut self.sectors[sector as usize..]).zip(values)
         {
+            let Some(value) = value else { continue };
             let possible = |c: &&Candidate| c.gone.is_none_or(|gone| gone >= began);
-            let mut matching = candidates.iter().filter(possible).filter(|c| c.value == *value);
+            let mut matching = candidates.iter().filter(possible).filter(|c| c.value == value);
             let Some(this) = matching.next() else {
                 let possible = candidates.iter().filter(possible).map(|c| c.value).collect();
-                return Err(Impossible { sector, value: *value, possible });
+                return Err(Impossible { sector, value, possible });
             };
             if matching.next().is_some() {
                 // Zeroes of two writes: it could be either.
@@ -268,6 +283,19 @@ mod tests {
         history.write_begins(3, 0, [30]);
         history.write_ends(3, 0, 1, true);
         assert!(history.is_settled(0), "it was written over");
+    }
+
+    #[test]
+    fn a_map_says_nothing_of_data_and_of_zeroes_what_a_read_says() {
+        let mut history = History::new(2);
+        history.write_begins(1, 0, [10, 11]);
+        let early = history.read_begins();
+        history.write_ends(1, 0, 2, true);
+        assert!(history.map_ends(early, 0, &[true, false]).is_ok(), "it began before the write had ended");
+        let late = history.read_begins();
+        assert!(history.map_ends(late, 0, &[false, false]).is_ok());
+        let late = history.read_begins();
+        assert!(history.map_ends(late, 0, &[false, true]).is_err());
     }
 
     #[test]

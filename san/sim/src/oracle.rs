@@ -17,6 +17,8 @@ use crate::world::World;
 pub enum Violation {
     /// A read returned what cannot be.
     Read(Impossible),
+    /// A map said of what cannot be zeroes that it reads as zeroes.
+    Map(Impossible),
     /// A member does not have what was acknowledged.
     Missing(ReplicaId, Impossible),
     /// Two members differ in a sector that nobody is writing.
@@ -55,6 +57,7 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Violation::Read(impossible) => write!(f, "a read: {impossible}"),
+            Violation::Map(impossible) => write!(f, "a map: {impossible}"),
             Violation::Missing(replica, impossible) => write!(f, "member {replica}: {impossible}"),
             Violation::Apart(one, other, sector) => {
                 write!(f, "members {one} and {other} differ in sector {sector}, and nobody is writing it")

@@ -170,6 +170,7 @@ impl World {
             volume::Action::Fill { request, at, blocks, content } => {
                 self.fill(request, at, blocks, &content);
             }
+            volume::Action::Map { request, map } => self.map(request, &map),
             volume::Action::Merge { ownership, job, request, head, tail } => {
                 let merged = merge(&request, head.as_ref(), tail.as_ref());
                 self.after(self.merge_delay, Happening::Merged(node, life, ownership, job, merged));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_san_core::map::{Held, Map};
 use loadline_san_core::message::Content;
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId, Status};
@@ -45,6 +46,7 @@ pub(crate) struct Asked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Read,
+    Map,
     Write,
     WriteZeroes,
     Trim,
@@ -57,6 +59,11 @@ enum Kind {
         began: Instant,
         values: Vec<u64>,
     },
+    /// What it is told of sectors without reading them: those that it can take for zeroes.
+    Map {
+        began: Instant,
+        zeroes: Vec<bool>,
+    },
     /// What it writes; nothing is zeroes.
     Write(WriteId),
     /// It changes nothing: a flush, or a trim that fills no block.
@@ -65,13 +72,14 @@ enum Kind {
 
 impl Asked {
     fn is_read(&self) -> bool {
-        matches!(self.kind, Kind::Read { .. })
+        matches!(self.kind, Kind::Read { .. } | Kind::Map { .. })
     }
 
     /// What it is, for people.
     pub(crate) fn describe(&self) -> String {
         let what = match self.kind {
             Kind::Read { .. } => "a read",
+            Kind::Map { .. } => "a map",
             Kind::Write(_) => "a write",
             Kind::Nothing => "what changes nothing",
         };
@@ -269,10 +277,11 @@ impl World {
             40..=59 if self.settings.tight => What::Trim,
             40..=84 => What::Write,
             85..=90 => What::WriteZeroes,
-            91..=96 => What::Trim,
+            91..=95 => What::Trim,
+            96..=98 => What::Map,
             _ => What::Flush,
         };
-        if self.settings.tight && what == What::Trim {
+        if what == What::Map || self.settings.tight && what == What::Trim {
             count = (4 * count).min(sectors - sector);
         }
         match self.rng.chance(400) {
@@ -291,6 +300,10 @@ impl World {
             What::Read => {
                 let began = self.history.read_begins();
                 (Ask::Read, Kind::Read { began, values: vec![u64::MAX; count as usize] })
+            }
+            What::Map => {
+                let began = self.history.read_begins();
+                (Ask::Map, Kind::Map { began, zeroes: vec![false; count as usize] })
             }
             What::Write => {
                 self.writes += 1;
@@ -321,6 +334,7 @@ impl World {
         };
         let name = match &ask {
             Ask::Read => "read",
+            Ask::Map => "map",
             Ask::Write(_) => "write",
             Ask::WriteZeroes => "write zeroes",
             Ask::Trim => "trim",
@@ -360,6 +374,24 @@ impl World {
                 Content::Nothing => 0,
             };
         }
+    }
+
+    /// A client is told what blocks hold.
+    pub(crate) fn map(&mut self, id: RequestId, map: &Map) {
+        let Some(tenant) = self.tenants.get_mut((id.0 / APART) as usize) else { return };
+        let Some(Asked { kind: Kind::Map { zeroes, .. }, sector, .. }) = tenant.asked.get_mut(&id) else {
+            return;
+        };
+        zeroes.fill(false);
+        let first = *sector / 8 * 8;
+        let mut from = *sector;
+        for (until, held) in map.runs(0..map.until, &mut 0) {
+            let until = (first + until * 8).min(*sector + zeroes.len() as u64);
+            let places = (from - *sector) as usize..(until - *sector) as usize;
+            zeroes[places].fill(held != Held::Data);
+            from = until;
+        }
+        self.coverage.count("situation", if map.ranges.is_empty() { "a map of holes" } else { "a map" });
     }
 
     /// A request has ended.
@@ -438,7 +470,14 @@ impl World {
                     self.fail(Violation::Read(impossible));
                 }
             }
-            Kind::Read { began, .. } => self.history.read_fails(*began),
+            Kind::Map { began, zeroes } if well => {
+                let count = zeroes.iter().filter(|zeroes| **zeroes).count();
+                self.say(|| format!("  {count} of {} sectors are zeroes", zeroes.len()));
+                if let Err(impossible) = self.history.map_ends(*began, asked.sector, zeroes) {
+                    self.fail(Violation::Map(impossible));
+                }
+            }
+            Kind::Read { began, .. } | Kind::Map { began, .. } => self.history.read_fails(*began),
             Kind::Write(write) => {
                 self.history.write_ends(*write, asked.sector, asked.sectors, well);
                 if well {

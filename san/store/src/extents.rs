@@ -150,6 +150,17 @@ impl Extents {
         (place != NONE).then_some(place)
     }
 
+    /// Extents from this one on, up to the one that is returned, have no place. It is this one itself unless none of those beside
+    /// it has a place: it is only looked at what is said of many at once.
+    pub(crate) fn absent_from(&self, extent: u64) -> u64 {
+        let page = usize::try_from(extent).ok().map(|extent| extent / PAGE);
+        match page.and_then(|page| Some((page, self.map.get(page)?))) {
+            None => u64::MAX,
+            Some((page, None)) => (page as u64 + 1) * PAGE as u64,
+            Some((_, Some(_))) => extent,
+        }
+    }
+
     fn set(&mut self, extent: u64, place: Place) {
         let (page, at) = (extent as usize / PAGE, extent as usize % PAGE);
         if self.map.len() <= page {

@@ -48,6 +48,19 @@ impl Index {
         data.max(self.others.get(&block).copied())
     }
 
+    /// The newest record of a block among those that have data.
+    pub(crate) fn newest_data(&self, block: u64) -> Option<u64> {
+        self.data.get(&block).copied()
+    }
+
+    /// Which of these blocks have records that have no data, and the newest of these records: ranges, rising.
+    pub(crate) fn others(&self, blocks: &Range<u64>) -> impl Iterator<Item = (Range<u64>, u64)> {
+        let within = |(range, number): (&Range<u64>, &u64)| {
+            (range.start.max(blocks.start)..range.end.min(blocks.end), *number)
+        };
+        self.others.overlapping(blocks).map(within)
+    }
+
     /// A record is not in the log any more.
     pub(crate) fn remove(&mut self, blocks: Range<u64>, number: u64, has_data: bool) {
         if has_data {

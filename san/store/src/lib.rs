@@ -10,6 +10,7 @@
 //! | [`io`] | what a store asks of its devices, and what they answer |
 //! | `log`, `index` | the log in memory, and which blocks it holds |
 //! | `append`, [`read`], `destage`, `growth` | what a store does |
+//! | `map` | what blocks hold, without reading them |
 //! | [`scrub`] | looking for what has rotted |
 //! | `held` | data of records, in memory until it is destaged |
 //! | `extents` | consecutive blocks, and what is kept of each |
@@ -30,6 +31,7 @@ pub mod inspect;
 pub mod io;
 mod keep;
 mod log;
+mod map;
 pub mod open;
 pub mod read;
 mod replay;

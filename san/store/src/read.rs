@@ -31,6 +31,7 @@ pub(crate) struct Reads {
 #[derive(Debug, Clone, Copy)]
 enum Question {
     Read { tag: Tag, block: u64, blocks: u32 },
+    Map { tag: Tag, block: u64, blocks: u32 },
     Fetch { tag: Tag, number: u64 },
     Changed { tag: Tag, since: Epoch, from: u64 },
     Above(u64),
@@ -78,6 +79,10 @@ impl Reads {
         self.waiting.push_back(Question::Read { tag, block, blocks });
     }
 
+    pub(crate) fn map(&mut self, tag: Tag, block: u64, blocks: u32) {
+        self.waiting.push_back(Question::Map { tag, block, blocks });
+    }
+
     pub(crate) fn fetch(&mut self, tag: Tag, number: u64) {
         self.waiting.push_back(Question::Fetch { tag, number });
     }
@@ -120,6 +125,10 @@ impl<D: Data> Store<D> {
             match question {
                 Question::Read { tag, block, blocks } => {
                     self.begin(Whose::Asked(tag), block, blocks, None, out);
+                }
+                Question::Map { tag, block, blocks } => {
+                    let map = self.map(block..block.saturating_add(u64::from(blocks)));
+                    out.push(Action::Tell(Completion::Mapped { tag, map }));
                 }
                 Question::Fetch { tag, number } => match self.log.get(number) {
                     Some(record) if record.counts() && number <= self.log.durable => {

@@ -324,6 +324,7 @@ impl<D: Data> Store<D> {
             }
             Command::Read { tag, block, blocks } => self.reads.read(tag, block, blocks),
             Command::Fetch { tag, number } => self.reads.fetch(tag, number),
+            Command::Map { tag, block, blocks } => self.reads.map(tag, block, blocks),
             Command::Changed { tag, since, from } => self.reads.changed(tag, since, from),
             Command::Above(question) => self.reads.above(question),
             _ => self.queue.push_back(command),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
+use loadline_san_core::map::Map;
 use loadline_san_core::message::{Content, FromOwner, FromReplica, Payload, Promise, ToOwner, ToReplica};
 use loadline_san_core::record::{Group, Record, State};
 use loadline_san_core::replica::{self, Replica};
@@ -151,7 +152,7 @@ impl Instant {
                     assert_eq!(result, Ok(()));
                     self.done += 1;
                 }
-                Action::Fill { .. } => {}
+                Action::Fill { .. } | Action::Map { .. } => {}
                 Action::Attached => continue,
                 Action::Merge { .. } | Action::Detached | Action::Done(_) => {
                     unreachable!("nobody asks for that")
@@ -174,6 +175,10 @@ impl Instant {
                     Command::Append { number, .. } => Completion::Appended(number),
                     Command::Read { tag, .. } => {
                         Completion::Data { tag, content: Ok(Content::Data(Payload { data: 0, first: 0 })) }
+                    }
+                    Command::Map { tag, block, blocks } => {
+                        let until = block + u64::from(blocks);
+                        Completion::Mapped { tag, map: Map { ranges: Vec::new(), until } }
                     }
                     Command::Promise(promise) => Completion::Promised(promise),
                     Command::Above(question) => Completion::Above(question, Vec::new()),

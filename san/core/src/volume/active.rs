@@ -65,6 +65,8 @@ pub(super) struct Active<D> {
     pub(super) tried: BTreeMap<ReplicaId, Tried>,
     /// Nodes that this one does not reach have more of the volume: they are to serve it (rule S1).
     pub(super) yields: bool,
+    /// Groups of a node whose process has ended, and of which another member has not answered since (rule S1Ended).
+    pub(super) unconfirmed: BTreeSet<GroupIndex>,
 }
 
 /// Blocks of data in an entry.
@@ -102,6 +104,7 @@ impl<D: Clone> Active<D> {
             lost: BTreeSet::new(),
             tried: BTreeMap::new(),
             yields: false,
+            unconfirmed: BTreeSet::new(),
         };
         active.follow_record(c, now, out);
         for (group, mark) in active.groups.iter_mut().zip(marks) {
@@ -371,6 +374,8 @@ impl<D: Clone> Active<D> {
             }
             ToOwner::Durable(progress) => self.progress(c, now, at, &progress, None, out),
             ToOwner::Alive { asked, granted, progress } => {
+                let group = link.group;
+                link.alive = link.alive.max(asked);
                 if granted {
                     let replica = link.replica;
                     let began = if left_out(Rule::L1) { now } else { asked };
@@ -378,10 +383,17 @@ impl<D: Clone> Active<D> {
                 }
                 self.progress(c, now, at, &progress, Some(asked), out);
                 self.finish_reads(c, now, out);
+                if self.unconfirmed.remove(&group) && self.unconfirmed.is_empty() {
+                    self.change_members(c, now, out);
+                }
             }
             ToOwner::Data { job, content } => {
                 link.answers();
                 self.data(c, now, from.replica, job, content, out);
+            }
+            ToOwner::Mapped { job, map } => {
+                link.answers();
+                self.mapped(c, now, job, map, out);
             }
             ToOwner::Listed { after, ranges } => self.listed(c, now, at, after, ranges, out),
             ToOwner::Changed { job, ranges, next } => {
@@ -520,8 +532,9 @@ impl<D: Clone> Active<D> {
         self.yields
     }
 
-    /// A node's process has ended: its replicas are as good as silent.
+    /// A node's process has ended: its replicas are as good as silent. Others are asked at once whether they answer.
     pub(super) fn ended(&mut self, c: &Context, now: Moment, node: NodeId) {
+        self.links.iter_mut().for_each(Link::beat_at_once);
         self.links.iter_mut().filter(|link| link.node == node).for_each(|link| link.is_silent(c, now));
     }
 

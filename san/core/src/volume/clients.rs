@@ -43,6 +43,11 @@ impl Clients {
         self.are_here() || self.fence.is_some()
     }
 
+    /// Whether an attach was ordered that no claim has carried out.
+    pub(super) fn fence_waits(&self) -> bool {
+        self.fence.is_some()
+    }
+
     /// The volume is claimed by this proposal. Whether that carries out an attach that was ordered.
     pub(super) fn fences_by(&mut self, claim: ProposalId) -> bool {
         let fences = self.fence.is_some() && !left_out(Rule::T13);
@@ -79,12 +84,15 @@ impl<D: Clone> Volume<D> {
     }
 
     /// An attach was ordered: what was asked for before it is never carried out after it (rule T13). A decision of a person
-    /// on what is left of the volume is carried out first; it drops the same.
+    /// on what is left of the volume is carried out first; then the volume is claimed anew, because the node that ordered the attach
+    /// waits until the record's fence has risen.
     pub(super) fn fence(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let forced = matches!(&self.role, Role::Takeover(takeover) if takeover.is_forced());
-        if !forced && !left_out(Rule::T13) {
+        if !left_out(Rule::T13) {
             self.clients = Clients { fence: Some(Fence { claim: None }), ..Clients::default() };
-            self.retire(now, Failure::Deposed, out);
+            if !forced {
+                self.retire(now, Failure::Deposed, out);
+            }
         }
         self.attach(now, out);
     }

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::ids::{Epoch, NodeId, ProposalId, ReplicaId};
 use crate::layout::GroupIndex;
+use crate::map::Map;
 use crate::message::{Content, FromOwner, FromReplica, Job, ToOwner, ToReplica};
 use crate::record::{Record, RecordError};
 use crate::swap::{Answer, WentBack};
@@ -17,6 +18,9 @@ pub struct RequestId(pub u64);
 /// The most requests that a volume has at once, at work or waiting. Exports have far lower bounds of their own.
 pub const MOST_REQUESTS: usize = 65_536;
 
+/// The most allocated ranges that one [`Action::Map`] describes.
+pub const MOST_MAPPED: usize = 2048;
+
 /// Sectors in a block. A sector has 512 bytes.
 pub const SECTORS: u64 = 8;
 
@@ -25,6 +29,8 @@ pub const SECTORS: u64 = 8;
 pub enum Ask<D> {
     /// Read.
     Read,
+    /// Tell what the blocks of its sectors hold, as far as the copies know without reading them. → [`Action::Map`]
+    Map,
     /// Write this: sector by sector, from the first of the request on.
     Write(D),
     /// Make it read as zeroes; the space that it has stays its own.
@@ -209,6 +215,15 @@ pub enum Action<D> {
         blocks: u32,
         /// What is there.
         content: Content<D>,
+    },
+    /// What the blocks hold that a client asks about. Its blocks are counted from the one with the request's first sector. It
+    /// describes at least that one, and has at most [`MOST_MAPPED`] ranges. It may come again with another content before the
+    /// completion.
+    Map {
+        /// The request.
+        request: RequestId,
+        /// What the blocks hold.
+        map: Map,
     },
     /// Make whole blocks of what a client writes and what is around it. → [`Event::Merged`]
     ///

@@ -37,6 +37,8 @@ pub(super) struct Link<D> {
     asked: Moment,
     /// When it last answered.
     pub(super) heard: Moment,
+    /// When the last heartbeat was sent that it has answered.
+    pub(super) alive: Moment,
     /// When it last did something that it was told, or there was nothing to do.
     moved: Moment,
     /// When it was first and last found not to have answered a question, with no answer between the two.
@@ -76,6 +78,7 @@ impl<D: Clone> Link<D> {
             process: Incarnation(0),
             asked: now,
             heard: now,
+            alive: Moment(0),
             moved: now,
             unanswered: None,
             forced: false,

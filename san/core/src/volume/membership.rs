@@ -1,16 +1,15 @@
 //! Who leaves the in-sync set of a volume that is served, and who joins it (rules P1, W3, C5 and S1).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Context;
 use super::active::Active;
 use super::link::{Link, State};
 use super::returning::Returning;
 use super::silence::{Members, Verdict};
-use crate::ids::{Position, ReplicaId};
+use crate::ids::{NodeId, Position, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::record;
 use crate::rule::{Rule, left_out};
 use crate::volume::Action;
 
@@ -20,32 +19,35 @@ impl<D: Clone> Active<D> {
         if c.is_undecided() {
             return;
         }
-        let silent = c.times.silent_ns;
-        let is_gone = |c: &Context, link: &Link<D>| {
-            link.state == State::Failed || now.since(link.heard) >= silent || link.is_stalled(c, now)
-        };
-        self.expect_silence(c, now, out);
+        let doubted = self.doubted(c, now);
+        self.unconfirmed =
+            doubted.iter().filter(|group| group.unconfirmed).map(|group| group.index).collect();
+        for group in &doubted {
+            c.silence.expect(now, &c.times, &group.members, out);
+        }
         let joins = self.returning.values().any(Returning::is_joining);
-        if !joins && self.lost.is_empty() && !self.links.iter().any(|link| is_gone(c, link)) {
+        if !joins && self.lost.is_empty() && doubted.iter().all(|group| group.gone.is_empty()) {
             // So it is nearly always, and this is asked often.
             return;
         }
-        let record = c.record().expect("it owns the volume").clone();
         let mut leave: Vec<(GroupIndex, ReplicaId, Position)> = Vec::new();
-        for (index, group) in (0..).zip(&record.groups) {
-            let members = || self.links.iter().filter(|link| group.in_sync.contains(&link.replica));
-            let gone = |link: &&Link<D>| is_gone(c, link);
-            let silent: BTreeSet<ReplicaId> = members().filter(gone).map(|link| link.replica).collect();
-            // With nobody left who answers, whoever comes first is as good as the others.
-            let somebody = members().any(|link| !silent.contains(&link.replica) && link.is_open());
-            if somebody && silent.len() < group.in_sync.len() && self.may_exclude(c, now, group, &silent, out)
-            {
-                let had = self.had(GroupIndex(index));
-                leave.extend(silent.into_iter().map(|replica| (GroupIndex(index), replica, had)));
+        for group in doubted {
+            if group.gone.is_empty() {
+                continue;
+            }
+            if !group.answers {
+                // With nobody left who answers, whoever comes first is as good as the others. But another node may reach them.
+                self.yields |= c.silence.judge(now, &c.times, &group.members, out) == Verdict::Yield;
+                continue;
+            }
+            if self.may_exclude(c, now, &group, out) {
+                let had = self.had(group.index);
+                leave.extend(group.gone.into_iter().map(|replica| (group.index, replica, had)));
             }
         }
-        let id = c.proposal();
         if !leave.is_empty() {
+            let id = c.proposal();
+            let record = c.record().expect("it owns the volume");
             let mut next = record.without(id, &leave).expect("members, and not the last ones");
             let failed = self.links.iter().filter(|link| link.state == State::Failed);
             if !left_out(Rule::C9) {
@@ -65,11 +67,14 @@ impl<D: Clone> Active<D> {
             return;
         }
         if !self.lost.is_empty() {
+            let id = c.proposal();
+            let record = c.record().expect("it owns the volume");
             let next = record.emptied(id, &std::mem::take(&mut self.lost));
             c.propose(now, next, out);
             self.follow_record(c, now, out);
             return;
         }
+        let record = c.record().expect("it owns the volume");
         let ready = self.returning.iter().find(|(replica, returning)| {
             let index = returning.group();
             let durable = self.groups[index.0 as usize].pipeline.durable_on(**replica);
@@ -78,11 +83,13 @@ impl<D: Clone> Active<D> {
             let departed = record.groups[index.0 as usize].departed.contains_key(replica);
             departed && returning.is_joining() && (caught_up || left_out(Rule::C5))
         });
-        if let Some((replica, returning)) = ready
-            && let Ok(next) = record.with(id, returning.group(), *replica, returning.promised())
-        {
-            c.propose(now, next, out);
-            self.follow_record(c, now, out);
+        if let Some((replica, returning)) = ready {
+            let id = c.proposal();
+            let record = c.record().expect("it owns the volume");
+            if let Ok(next) = record.with(id, returning.group(), *replica, returning.promised()) {
+                c.propose(now, next, out);
+                self.follow_record(c, now, out);
+            }
         }
     }
 
@@ -91,18 +98,11 @@ impl<D: Clone> Active<D> {
         &mut self,
         c: &mut Context,
         now: Moment,
-        group: &record::Group,
-        gone: &BTreeSet<ReplicaId>,
+        group: &Doubted,
         out: &mut Vec<Action<D>>,
     ) -> bool {
-        // Of two members that are cut off at once, one was heard later than the other.
-        let limit = if left_out(Rule::S1Soon) { c.times.silent_ns } else { c.times.silent_ns / 2 };
-        let members = self.members(c, now, group, limit);
-        if gone.is_empty() {
-            return true;
-        }
-        match c.silence.judge(now, &c.times, &members, out) {
-            Verdict::Without => true,
+        match c.silence.judge(now, &c.times, &group.members, out) {
+            Verdict::Without => !group.unconfirmed,
             Verdict::Wait => false,
             // They live, and may still be asked to serve it; this one is, once a client wants something.
             Verdict::Tie => self.unanswered() > 0,
@@ -113,27 +113,80 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Asks, before it must be decided, whether nodes run from which nothing comes.
-    fn expect_silence(&self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        let limit = c.times.silent_ns / 2;
-        if !self.links.iter().any(|link| now.since(link.heard) >= limit) {
-            return;
-        }
-        let groups = c.record().map_or(Vec::new(), |record| record.groups.clone());
-        for group in &groups {
-            let members = self.members(c, now, group, limit);
-            c.silence.expect(now, &c.times, &members, out);
-        }
-    }
-
-    /// The nodes of a group's members, and of those from which nothing has come for so long although they are not known to
-    /// have failed.
-    fn members(&self, c: &Context, now: Moment, group: &record::Group, limit: u64) -> Members {
-        let links = || self.links.iter().filter(|link| group.in_sync.contains(&link.replica));
-        let is_silent = |link: &&Link<D>| {
-            link.state != State::Failed && now.since(link.heard) >= limit && !c.ended.contains(&link.node)
+    /// The groups of which a member is silent or has failed, or may soon have been silent for too long: it must be asked about before
+    /// that is decided. A volume can have a thousand groups, and this is called often: so it takes one pass over the links if all is
+    /// well, also while copies are away that have left the set, and two if not.
+    fn doubted(&self, c: &Context, now: Moment) -> Vec<Doubted> {
+        let silent_ns = c.times.silent_ns;
+        let is_gone = |link: &Link<D>| {
+            link.state == State::Failed || now.since(link.heard) >= silent_ns || link.is_stalled(c, now)
         };
-        let silent = links().filter(is_silent).map(|link| link.node).collect();
-        Members { all: links().map(|link| link.node).collect(), silent }
+        // Of two members that are cut off at once, one was heard later than the other.
+        let limit = if left_out(Rule::S1Soon) { silent_ns } else { silent_ns / 2 };
+        let Some(record) = c.record() else { return Vec::new() };
+        let is_member = |link: &Link<D>| {
+            !self.returning.contains_key(&link.replica)
+                && record.groups.get(link.group.0 as usize).is_some_and(|g| g.in_sync.contains(&link.replica))
+        };
+        let is_doubted =
+            |link: &&Link<D>| (now.since(link.heard) >= silent_ns / 2 || is_gone(link)) && is_member(link);
+        let doubted = self.links.iter().filter(is_doubted);
+        let mut doubted: BTreeMap<GroupIndex, Vec<&Link<D>>> =
+            doubted.map(|link| (link.group, Vec::new())).collect();
+        if doubted.is_empty() {
+            return Vec::new();
+        }
+        for link in self.links.iter().filter(|link| is_member(link)) {
+            if let Some(links) = doubted.get_mut(&link.group) {
+                links.push(link);
+            }
+        }
+        let doubted = doubted.into_iter().map(|(index, links)| {
+            let silent = |link: &&&Link<D>| link.state != State::Failed && now.since(link.heard) >= limit;
+            let mut members =
+                Members { all: links.iter().map(|link| link.node).collect(), ..Members::default() };
+            links.iter().filter(silent).for_each(|link| members.without(link.node, link.heard, &c.ended));
+            let unconfirmed = unconfirmed(c, now, &links, &mut members);
+            let gone = links.iter().filter(|link| is_gone(link)).map(|link| link.replica).collect();
+            let answers = links.iter().any(|link| !is_gone(link) && link.is_open());
+            Doubted { index, members, gone, answers, unconfirmed }
+        });
+        doubted.collect()
     }
+}
+
+/// A connection that is refused looks like a process that has ended; if it is this node that is refused by all, one member is found to
+/// have ended a moment before the others. So members of its group that have not answered since are asked, and nothing is concluded
+/// before they have, or for the time between two heartbeats. From then on they count as silent (rule S1Ended). Returns whether
+/// that time goes on.
+fn unconfirmed<D>(c: &Context, now: Moment, links: &[&Link<D>], members: &mut Members) -> bool {
+    let Some(since) = members.ended.iter().map(|(_, since)| *since).max() else { return false };
+    let counted: BTreeSet<NodeId> =
+        members.silent.iter().chain(&members.ended).map(|(node, _)| *node).collect();
+    let is_unheard = |link: &&&Link<D>| {
+        let counts = link.node == c.me.node || link.state == State::Failed || counted.contains(&link.node);
+        !counts && link.heard <= since && link.alive < since
+    };
+    let unheard: Vec<_> = links.iter().filter(is_unheard).map(|link| (link.node, link.heard)).collect();
+    let count = unheard.len() + members.silent.len() + members.ended.len();
+    if unheard.is_empty() || 2 * count <= members.all.len() || left_out(Rule::S1) || left_out(Rule::S1Ended) {
+        return false;
+    }
+    if now.since(since) < c.times.heartbeat_ns {
+        return true;
+    }
+    members.silent.extend(unheard);
+    false
+}
+
+/// A group of which a member does not answer.
+struct Doubted {
+    index: GroupIndex,
+    members: Members,
+    /// Those that leave, if that is decided: nothing has come from them for too long, or they have failed.
+    gone: BTreeSet<ReplicaId>,
+    /// Whether another member answers. If none does, the first that comes is as good as those that are gone.
+    answers: bool,
+    /// The process of one has ended, and others may be found to have ended in a moment: nothing is decided before that.
+    unconfirmed: bool,
 }

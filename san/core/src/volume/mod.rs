@@ -39,7 +39,7 @@ mod takeover;
 pub mod view;
 mod watch;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
@@ -76,8 +76,9 @@ struct Context {
     /// The highest epoch that a replica said it had promised.
     promised: Epoch,
     blocked: Option<WentBack>,
-    /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there.
-    ended: BTreeSet<NodeId>,
+    /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there. And when that was found
+    /// out.
+    ended: BTreeMap<NodeId, Moment>,
     /// What nodes have answered that were asked through the configuration store.
     silence: Silence,
     /// What was known when a person decided: that the store holds less is no news.
@@ -191,7 +192,7 @@ impl<D: Clone> Volume<D> {
             looked: None,
             promised: Epoch(0),
             blocked: None,
-            ended: BTreeSet::new(),
+            ended: BTreeMap::new(),
             silence: Silence::new(me.node),
             passed: Epoch(0),
             sessions: 0,
@@ -216,6 +217,16 @@ impl<D: Clone> Volume<D> {
             Role::Takeover(takeover) => takeover.status(),
             Role::Active(_) if self.c.is_undecided() => Status::Changing,
             Role::Active(_) => Status::Active,
+        }
+    }
+
+    /// Whether reads of all groups may be answered now (rule L4).
+    pub fn may_read(&self, now: Moment) -> bool {
+        match &self.role {
+            Role::Active(active) => {
+                (0..active.groups.len()).all(|index| active.may_read(GroupIndex(index as u32), now))
+            }
+            Role::Watch(_) | Role::Takeover(_) => false,
         }
     }
 
@@ -321,7 +332,7 @@ impl<D: Clone> Volume<D> {
                 }
             }
             Event::Ended(node) => {
-                self.c.ended.insert(node);
+                self.c.ended.entry(node).or_insert(now);
                 match &mut self.role {
                     Role::Active(active) => active.ended(&self.c, now, node),
                     Role::Takeover(takeover) => takeover.ended(&mut self.c, now, node, out),
@@ -551,6 +562,10 @@ impl<D: Clone> Volume<D> {
         }
         self.role = Role::Active(Box::new(active));
         self.stepped_down = false;
+        if self.clients.fence_waits() {
+            // It came while a person's decision was carried out.
+            self.fence(now, out);
+        }
     }
 
     /// It does not serve the volume for now, and would again as soon as it can. What its clients have asked for waits here, and is

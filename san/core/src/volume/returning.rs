@@ -7,6 +7,7 @@
 //!              are kept for it  listed
 //! ```
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::active::Active;
@@ -147,38 +148,44 @@ impl<D: Clone> Active<D> {
     /// Greets those that have departed and are not on their way back.
     pub(super) fn look_for_departed(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         let record = c.record().expect("it owns the volume");
-        if self.returning.is_empty() && record.groups.iter().all(|group| group.departed.is_empty()) {
+        let waits = |replica| self.tried.get(replica).is_some_and(|tried| now < tried.not_before);
+        let mut found = Vec::new();
+        for (index, group) in (0..).zip(&record.groups) {
+            for (replica, departed) in &group.departed {
+                if !self.returning.contains_key(replica) && !waits(replica) {
+                    found.push((*replica, *departed, record.homes[replica], GroupIndex(index)));
+                }
+            }
+        }
+        if self.returning.is_empty() && found.is_empty() {
             // So it is nearly always, and this is asked often.
             return;
         }
-        let record = record.clone();
-        for (index, group) in (0..).zip(&record.groups) {
-            for (replica, departed) in &group.departed {
-                let waits = self.tried.get(replica).is_some_and(|tried| now < tried.not_before);
-                if waits || self.links.iter().any(|link| link.replica == *replica) {
-                    continue;
-                }
-                let group = GroupIndex(index);
-                let mut link = Link::new(*replica, record.homes[replica], group, now);
-                link.greet(c, now, State::Greeting, out);
-                self.links.push(link);
-                let returning = Returning {
-                    group,
-                    departed: *departed,
-                    stage: Stage::Greeting,
-                    to_copy: RangeSet::default(),
-                    unreadable: None,
-                    put_off: RangeSet::default(),
-                    waits: None,
-                    squeezes: false,
-                    scan: Some(0),
-                    scanning: None,
-                    copying: 0,
-                    spared: Sequence(0),
-                    promised: Epoch(0),
-                };
-                self.returning.insert(*replica, returning);
-            }
+        if !found.is_empty() {
+            // A swap that is undecided may have added one that departed.
+            let linked: BTreeSet<ReplicaId> = self.links.iter().map(|link| link.replica).collect();
+            found.retain(|(replica, ..)| !linked.contains(replica));
+        }
+        for (replica, departed, node, group) in found {
+            let mut link = Link::new(replica, node, group, now);
+            link.greet(c, now, State::Greeting, out);
+            self.links.push(link);
+            let returning = Returning {
+                group,
+                departed,
+                stage: Stage::Greeting,
+                to_copy: RangeSet::default(),
+                unreadable: None,
+                put_off: RangeSet::default(),
+                waits: None,
+                squeezes: false,
+                scan: Some(0),
+                scanning: None,
+                copying: 0,
+                spared: Sequence(0),
+                promised: Epoch(0),
+            };
+            self.returning.insert(replica, returning);
         }
         let silent: Vec<ReplicaId> = self
             .links
@@ -196,7 +203,10 @@ impl<D: Clone> Active<D> {
         for replica in silent {
             self.abandon(c, now, replica, out);
         }
-        for replica in self.returning.keys().copied().collect::<Vec<_>>() {
+        // Only those that answer: a search among the links for each of a thousand that are away would take long.
+        let open = self.links.iter().filter(|link| link.is_open());
+        let open = open.map(|link| link.replica).filter(|replica| self.returning.contains_key(replica));
+        for replica in open.collect::<Vec<_>>() {
             self.return_on(c, now, replica, out);
         }
     }

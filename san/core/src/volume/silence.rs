@@ -12,6 +12,9 @@
 //!                                 └─ they have fewer, or did not answer in time ─▶ without them
 //! ```
 //!
+//! Members whose processes have ended, for all that is known, are asked about only together with others, if more than half of the
+//! members have ended or are silent (rule S1Ended).
+//!
 //! No promise depends on it: whatever is concluded, a set changes by a swap only. It decides which side serves.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,27 +44,46 @@ pub(super) struct Silence {
     me: NodeId,
     /// When each node was last asked, and how long it has to answer.
     asked: BTreeMap<NodeId, (Moment, u64)>,
-    /// Which nodes those reach that have answered since. Nothing: it did not answer, although it had time to and the store was
-    /// read after that.
-    answers: BTreeMap<NodeId, Option<BTreeSet<NodeId>>>,
+    /// When each node was asked what it has answered last, and which nodes it reaches. Nothing: it did not answer, although it had
+    /// time to and the store was read after that.
+    answers: BTreeMap<NodeId, (Moment, Option<BTreeSet<NodeId>>)>,
 }
 
 /// A group's members by the nodes that have them, as this node finds them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Members {
     /// The node of each member.
     pub(super) all: Vec<NodeId>,
-    /// The node of each member that is silent, and has not ended or failed for all that is known.
-    pub(super) silent: Vec<NodeId>,
+    /// The node of each member that is silent, and has not ended or failed for all that is known; and when it was last heard. What was
+    /// asked before that tells nothing of this silence.
+    pub(super) silent: Vec<(NodeId, Moment)>,
+    /// The node of each member whose process has ended, and when that was found out.
+    pub(super) ended: Vec<(NodeId, Moment)>,
 }
 
 impl Members {
-    /// Whether so many are silent that it may be this node that is cut off.
-    fn are_doubtful(&self) -> bool {
-        !self.silent.is_empty() && 2 * self.silent.len() >= self.all.len() && !left_out(Rule::S1)
+    /// The members whose nodes are to be asked before they are excluded, if so many are silent that it may be this node that is cut
+    /// off; and since when they are silent.
+    fn doubtful(&self) -> Vec<(NodeId, Moment)> {
+        let together = self.silent.len() + self.ended.len();
+        if 2 * together > self.all.len() && !left_out(Rule::S1) && !left_out(Rule::S1Ended) {
+            return self.silent.iter().chain(&self.ended).copied().collect();
+        }
+        if !self.silent.is_empty() && 2 * self.silent.len() >= self.all.len() && !left_out(Rule::S1) {
+            return self.silent.clone();
+        }
+        Vec::new()
     }
 
-    /// How long the silent ones have to answer.
+    /// A member does not answer, and its device has not failed.
+    pub(super) fn without(&mut self, node: NodeId, heard: Moment, ended: &BTreeMap<NodeId, Moment>) {
+        match ended.get(&node) {
+            Some(since) => self.ended.push((node, *since)),
+            None => self.silent.push((node, heard)),
+        }
+    }
+
+    /// How long they have to answer.
     fn answer_ns(&self, times: &Times) -> u64 {
         if 2 * self.silent.len() > self.all.len() { times.most_answer_ns } else { times.answer_ns }
     }
@@ -74,21 +96,36 @@ impl Silence {
 
     /// A node answers: it runs, and reaches these.
     pub(super) fn answered(&mut self, by: NodeId, reaches: BTreeSet<NodeId>) {
-        if self.asked.contains_key(&by) {
-            self.answers.insert(by, Some(reaches));
+        if let Some((asked, _)) = self.asked.get(&by) {
+            self.answers.insert(by, (*asked, Some(reaches)));
         }
     }
 
     /// A node had time to answer, and did not.
     pub(super) fn not_answered(&mut self, by: NodeId) {
-        if self.asked.contains_key(&by) {
-            self.answers.entry(by).or_insert(None);
+        if let Some((asked, _)) = self.asked.get(&by)
+            && self.answers.get(&by).is_none_or(|(when, _)| when < asked)
+        {
+            self.answers.insert(by, (*asked, None));
         }
     }
 
-    /// Whether a node has answered the last question.
-    pub(super) fn runs(&self, node: NodeId) -> bool {
-        matches!(self.answers.get(&node), Some(Some(_)))
+    /// Whether a node runs, for all that it has answered. It is asked if it was not lately, or before this moment; `None` until it
+    /// has answered, or had time to.
+    pub(super) fn runs<D>(
+        &mut self,
+        now: Moment,
+        times: &Times,
+        node: (NodeId, Moment),
+        out: &mut Vec<Action<D>>,
+    ) -> Option<bool> {
+        self.ask(now, times, &[node], times.answer_ns, out);
+        self.answers.get(&node.0).map(|(_, reaches)| reaches.is_some())
+    }
+
+    /// Which nodes a node reaches, if it runs.
+    fn reach(&self, node: NodeId) -> Option<&BTreeSet<NodeId>> {
+        self.answers.get(&node).and_then(|(_, reaches)| reaches.as_ref())
     }
 
     /// Asks about members that may soon have been silent for too long, so that the answers are there then.
@@ -99,9 +136,7 @@ impl Silence {
         members: &Members,
         out: &mut Vec<Action<D>>,
     ) {
-        if members.are_doubtful() {
-            self.ask(now, times, members, out);
-        }
+        self.ask(now, times, &members.doubtful(), members.answer_ns(times), out);
     }
 
     /// What follows from the silence of these.
@@ -112,48 +147,67 @@ impl Silence {
         members: &Members,
         out: &mut Vec<Action<D>>,
     ) -> Verdict {
-        if !members.are_doubtful() {
+        let doubtful = members.doubtful();
+        if doubtful.is_empty() {
             return Verdict::Without;
         }
-        self.ask(now, times, members, out);
+        self.ask(now, times, &doubtful, members.answer_ns(times), out);
+        let silent: Vec<NodeId> = doubtful.iter().map(|(node, _)| *node).collect();
         // While the store is away nothing is known, and nothing could be changed.
-        if members.silent.iter().any(|node| !self.answers.contains_key(node)) {
+        if silent.iter().any(|node| !self.answers.contains_key(node)) {
             return Verdict::Wait;
         }
-        let reached = members.all.len() - members.silent.len();
-        match self.largest_side(&members.silent) {
+        let reached = members.all.len() - silent.len();
+        match self.largest_side(&silent) {
             theirs if theirs > reached => Verdict::Yield,
             theirs if theirs == reached => Verdict::Tie,
             _ => Verdict::Without,
         }
     }
 
-    /// Asks the nodes of silent members that were not asked lately, or had less time to answer than they have now.
-    fn ask<D>(&mut self, now: Moment, times: &Times, members: &Members, out: &mut Vec<Action<D>>) {
-        let within_ns = members.answer_ns(times);
-        let fresh = |within: u64| 2 * within.max(times.resend_ns / 4);
-        let lately =
-            |(asked, within): &(Moment, u64)| *within >= within_ns && now.since(*asked) < fresh(*within);
-        let due = |node: &&NodeId| !self.asked.get(*node).is_some_and(lately);
-        let due: BTreeSet<NodeId> = members.silent.iter().filter(due).copied().collect();
+    /// Asks these nodes, if one was not asked lately, or before it fell silent, or had less time to answer than it has now. Then all
+    /// are asked: asked one after the other, each could be without an answer while the other has one. An answer of a node that
+    /// need not be asked yet counts until its next one.
+    fn ask<D>(
+        &mut self,
+        now: Moment,
+        times: &Times,
+        nodes: &[(NodeId, Moment)],
+        within_ns: u64,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let is_due = |(node, heard): &&(NodeId, Moment)| match self.asked.get(node) {
+            None => true,
+            Some((asked, _)) if asked < heard && !left_out(Rule::S1Anew) => true,
+            Some((_, within)) if *within < within_ns => true,
+            Some((asked, within)) => {
+                // Who has answered may say something else by now; who has not may still do.
+                let lasts = if self.reach(*node).is_some() { times.answer_ns } else { *within };
+                now.since(*asked) >= 2 * lasts.max(times.resend_ns / 4)
+            }
+        };
+        let due: BTreeSet<NodeId> = nodes.iter().filter(is_due).map(|(node, _)| *node).collect();
         if due.is_empty() {
             return;
         }
-        for node in &due {
-            self.asked.insert(*node, (now, within_ns));
-            self.answers.remove(node);
+        let all: BTreeSet<NodeId> = nodes.iter().map(|(node, _)| *node).collect();
+        for node in &all {
+            let within =
+                self.asked.get(node).filter(|_| !due.contains(node)).map_or(0, |(_, within)| *within);
+            self.asked.insert(*node, (now, within_ns.max(within)));
         }
-        out.push(Action::Ask { nodes: due.into_iter().collect(), within_ns });
+        self.answers.retain(|node, _| !due.contains(node));
+        out.push(Action::Ask { nodes: all.into_iter().collect(), within_ns });
     }
 
     /// The most members that nodes have which answered and all reach each other, and not this node. One that reaches this node is
     /// not cut off from it: it is silent for another reason, such as a device that it does not find.
     fn largest_side(&self, silent: &[NodeId]) -> usize {
-        let cut_off = |node: &NodeId| matches!(self.answers.get(node), Some(Some(reaches)) if !reaches.contains(&self.me));
+        let cut_off = |node: &NodeId| self.reach(*node).is_some_and(|reaches| !reaches.contains(&self.me));
         let nodes: BTreeSet<NodeId> = silent.iter().copied().filter(cut_off).collect();
         let nodes: Vec<NodeId> = nodes.into_iter().collect();
         let reach = |one: NodeId, other: NodeId| {
-            one == other || matches!(self.answers.get(&one), Some(Some(reaches)) if reaches.contains(&other))
+            one == other || self.reach(one).is_some_and(|reaches| reaches.contains(&other))
         };
         // A group has three members, and a few more while some move.
         let few = nodes.len().min(8);
@@ -177,10 +231,14 @@ mod tests {
         ids.iter().map(|id| NodeId(*id)).collect()
     }
 
+    fn members(all: &[u32], silent: &[u32], heard: u64) -> Members {
+        let silent = nodes(silent).into_iter().map(|node| (node, Moment(heard))).collect();
+        Members { all: nodes(all), silent, ended: Vec::new() }
+    }
+
     fn judge(silence: &mut Silence, now: u64, all: &[u32], silent: &[u32]) -> (Verdict, usize) {
-        let (all, silent) = (nodes(all), nodes(silent));
         let mut out: Vec<Action<()>> = Vec::new();
-        let members = Members { all, silent };
+        let members = members(all, silent, 0);
         (silence.judge(Moment(now), &TIMES, &members, &mut out), out.len())
     }
 
@@ -240,7 +298,7 @@ mod tests {
     fn who_holds_most_members_has_longer_to_answer() {
         let mut silence = Silence::new(NodeId(1));
         let mut asked = |now, all: &[u32], silent: &[u32]| {
-            let members = Members { all: nodes(all), silent: nodes(silent) };
+            let members = members(all, silent, 0);
             let mut out: Vec<Action<()>> = Vec::new();
             silence.judge(Moment(now), &TIMES, &members, &mut out);
             let within = |action: &Action<()>| match action {
@@ -253,6 +311,74 @@ mod tests {
         // Of another group it has one of two members that are silent, of three.
         assert_eq!(asked(10, &[1, 2, 3], &[2, 3]), [(nodes(&[2, 3]), TIMES.most_answer_ns)]);
         assert_eq!(asked(300, &[1, 2], &[2]), [], "the longer question is not over");
+    }
+
+    #[test]
+    fn two_that_fall_silent_one_after_the_other_are_asked_together_from_then_on() {
+        // Neither runs. Asked for itself, each would have an answer while the other is asked again.
+        let mut silence = Silence::new(NodeId(1));
+        let mut out: Vec<Action<()>> = Vec::new();
+        let two = members(&[1, 2], &[2], 0);
+        silence.judge(Moment(0), &TIMES, &two, &mut out);
+        silence.not_answered(NodeId(2));
+        let mut waits = 0;
+        let (mut late, step) = (Vec::new(), TIMES.answer_ns / 4);
+        for now in (0..80).map(|turn| TIMES.answer_ns + turn * step) {
+            late.retain(|(until, node)| {
+                if *until <= now {
+                    silence.not_answered(*node);
+                }
+                *until > now
+            });
+            let four = members(&[1, 4, 2, 3], &[2, 3], 0);
+            let verdict = silence.judge(Moment(now), &TIMES, &four, &mut out);
+            waits = if verdict == Verdict::Wait { waits + 1 } else { 0 };
+            assert!(waits <= 2 * TIMES.answer_ns / step, "it waits for long at {now}");
+            for action in out.drain(..) {
+                let Action::Ask { nodes, within_ns } = action else { panic!("{action:?}") };
+                late.extend(nodes.into_iter().map(|node| (now + within_ns, node)));
+            }
+        }
+    }
+
+    #[test]
+    fn two_of_three_that_have_ended_are_asked_and_one_is_not() {
+        let judge = |silence: &mut Silence, all: &[u32], silent: &[u32], ended: &[u32]| {
+            let mut out: Vec<Action<()>> = Vec::new();
+            let ended = nodes(ended).into_iter().map(|node| (node, Moment(0))).collect();
+            let members = Members { ended, ..members(all, silent, 0) };
+            let verdict = silence.judge(Moment(0), &TIMES, &members, &mut out);
+            let within = |action: Action<()>| match action {
+                Action::Ask { nodes, within_ns } => (nodes, within_ns),
+                action => panic!("{action:?}"),
+            };
+            (verdict, out.into_iter().map(within).collect::<Vec<_>>())
+        };
+        for (all, ended) in [(&[1, 2][..], [2]), (&[1, 2, 3], [2])] {
+            assert_eq!(judge(&mut Silence::new(NodeId(1)), all, &[], &ended), (Verdict::Without, vec![]));
+        }
+        for (silent, ended) in [(&[][..], &[2, 3][..]), (&[3], &[2])] {
+            let mut silence = Silence::new(NodeId(1));
+            let asked = vec![(nodes(&[2, 3]), TIMES.answer_ns)];
+            assert_eq!(judge(&mut silence, &[1, 2, 3], silent, ended), (Verdict::Wait, asked));
+            answers(&mut silence, 2, &[3]);
+            answers(&mut silence, 3, &[2]);
+            assert_eq!(judge(&mut silence, &[1, 2, 3], silent, ended).0, Verdict::Yield);
+        }
+    }
+
+    #[test]
+    fn what_was_answered_before_they_fell_silent_does_not_count() {
+        let mut silence = Silence::new(NodeId(1));
+        assert_eq!(judge(&mut silence, 0, &[1, 2, 3], &[2, 3]).0, Verdict::Wait);
+        answers(&mut silence, 2, &[1, 3]);
+        answers(&mut silence, 3, &[1, 2]);
+        assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]).0, Verdict::Without, "they reach this node");
+        // They are heard again, and fall silent.
+        let mut out: Vec<Action<()>> = Vec::new();
+        let later = members(&[1, 2, 3], &[2, 3], 20);
+        assert_eq!(silence.judge(Moment(80), &TIMES, &later, &mut out), Verdict::Wait);
+        assert_eq!(out.len(), 1, "they are asked anew");
     }
 
     #[test]

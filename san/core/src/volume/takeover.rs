@@ -267,26 +267,27 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// Whether it may go on without the members that have not reported (rule S1). `waited`: they have had time to.
-    fn may_exclude(&mut self, c: &mut Context, now: Moment, waited: bool, out: &mut Vec<Action<D>>) -> bool {
-        if !self.forced.is_empty() || !waited && now.since(self.since) < c.times.seal_ns / 2 {
+    /// Whether it may go on without the members that have not reported (rules S1 and S1Ended). `decides`: they have had time to, or have
+    /// ended.
+    fn may_exclude(&mut self, c: &mut Context, now: Moment, decides: bool, out: &mut Vec<Action<D>>) -> bool {
+        if !self.forced.is_empty() || !decides && now.since(self.since) < c.times.seal_ns / 2 {
             return true;
         }
-        let is_silent = |link: &&Link<D>| {
-            !self.reports.contains_key(&link.replica)
-                && !self.left_out.contains(&link.replica)
-                && link.state != State::Failed
-                && !c.ended.contains(&link.node)
+        let has_said = |link: &Link<D>| {
+            self.reports.contains_key(&link.replica)
+                || self.left_out.contains(&link.replica)
+                || link.state == State::Failed
         };
-        let groups: BTreeSet<GroupIndex> = self.links.iter().map(|link| link.group).collect();
-        let members_of = |group: GroupIndex| {
-            let links = || self.links.iter().filter(move |link| link.group == group);
-            let silent = links().filter(is_silent).map(|link| link.node).collect();
-            Members { all: links().map(|link| link.node).collect(), silent }
-        };
-        let members: Vec<Members> = groups.into_iter().map(members_of).collect();
-        for members in members {
-            if !waited {
+        let mut groups: BTreeMap<GroupIndex, Members> = BTreeMap::new();
+        for link in &self.links {
+            let members = groups.entry(link.group).or_default();
+            members.all.push(link.node);
+            if !has_said(link) {
+                members.without(link.node, link.heard, &c.ended);
+            }
+        }
+        for members in groups.into_values() {
+            if !decides {
                 c.silence.expect(now, &c.times, &members, out);
                 continue;
             }
@@ -311,23 +312,20 @@ impl<D: Clone> Takeover<D> {
             c.look(now, out);
             return;
         }
-        if !self.may_exclude(c, now, waited, out) {
-            return;
-        }
         let Some(record) = c.record() else { return };
         let reported = |replica: &ReplicaId| self.reports.contains_key(replica);
         let failed = |replica: &ReplicaId| {
             self.left_out.contains(replica)
                 || self.links.iter().any(|link| link.replica == *replica && link.state == State::Failed)
         };
-        let ended = |replica: &ReplicaId| c.ended.contains(&record.homes[replica]);
-        let enough = record.groups.iter().all(|group| {
-            let all = group.in_sync.iter().all(|r| reported(r) || failed(r) || ended(r));
-            (all || waited) && group.in_sync.iter().any(reported)
-        });
-        if !enough {
+        let ended = |replica: &ReplicaId| c.ended.contains_key(&record.homes[replica]);
+        let all = |group: &Group| group.in_sync.iter().all(|r| reported(r) || failed(r) || ended(r));
+        let decides = waited || record.groups.iter().all(all);
+        let enough = decides && record.groups.iter().all(|group| group.in_sync.iter().any(reported));
+        if !self.may_exclude(c, now, decides, out) || !enough {
             return;
         }
+        let Some(record) = c.record() else { return };
         let of_group = |(index, group): (u32, &Group)| {
             if self.forced.contains(&GroupIndex(index)) {
                 // There is nobody to compare it with: what it has lost is lost.

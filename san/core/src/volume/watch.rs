@@ -161,28 +161,37 @@ impl Watch {
     }
 
     /// What follows from the silence of members, over all groups (rule S1). If others hold as many members as this node reaches,
-    /// it claims the volume only if that is asked for, or if its last owner does not run elsewhere.
+    /// it claims the volume only if that is asked for, or if its last owner does not run elsewhere: that is asked too, since an owner
+    /// need not have a copy.
     fn judge<D>(&self, c: &mut Context, now: Moment, asked_for: bool, out: &mut Vec<Action<D>>) -> Verdict {
         let Context { swap: Some(swap), silence, times, ended, me, .. } = c else { return Verdict::Wait };
         let record = swap.settled();
+        let owner = record.owner.node;
+        // Since when members are silent is not known here.
+        let heard = Moment(now.0.saturating_sub(2 * times.answer_ns));
         let mut worst = Verdict::Without;
         for group in &record.groups {
             let all: Vec<NodeId> = group.in_sync.iter().map(|replica| record.homes[replica]).collect();
-            let silent = |replica: &&ReplicaId| {
-                !self.answers.contains_key(*replica)
-                    && !self.failed.contains(*replica)
-                    && !ended.contains(&record.homes[*replica])
-            };
-            let silent: Vec<NodeId> =
-                group.in_sync.iter().filter(silent).map(|replica| record.homes[replica]).collect();
-            let verdict = silence.judge(now, times, &Members { all, silent }, out);
-            let owner = record.owner.node;
-            let decided = asked_for || owner == me.node || !silence.runs(owner);
+            let mut members = Members { all, ..Members::default() };
+            let answers =
+                |replica: &&ReplicaId| self.answers.contains_key(*replica) || self.failed.contains(*replica);
+            for replica in group.in_sync.iter().filter(|replica| !answers(replica)) {
+                members.without(record.homes[replica], heard, ended);
+            }
+            let mut verdict = silence.judge(now, times, &members, out);
+            if verdict == Verdict::Tie {
+                let elsewhere = !asked_for && owner != me.node;
+                verdict = match elsewhere.then(|| silence.runs(now, times, (owner, heard), out)) {
+                    None | Some(Some(false)) => Verdict::Without,
+                    Some(Some(true)) => Verdict::Tie,
+                    Some(None) => Verdict::Wait,
+                };
+            }
             worst = match (worst, verdict) {
                 (Verdict::Wait, _) | (_, Verdict::Wait) => Verdict::Wait,
                 (Verdict::Yield, _) | (_, Verdict::Yield) => Verdict::Yield,
-                (_, Verdict::Tie) if !decided => Verdict::Tie,
-                (worst, _) => worst,
+                (Verdict::Tie, _) | (_, Verdict::Tie) => Verdict::Tie,
+                (Verdict::Without, Verdict::Without) => Verdict::Without,
             };
         }
         worst
@@ -196,7 +205,7 @@ impl Watch {
         record.groups.iter().all(|group| {
             let count = group.in_sync.iter().filter(told).count();
             let silent = |replica: &&ReplicaId| {
-                self.failed.contains(*replica) || c.ended.contains(&record.homes[*replica])
+                self.failed.contains(*replica) || c.ended.contains_key(&record.homes[*replica])
             };
             let others = group.in_sync.iter().filter(|replica| !told(replica));
             count > 0 && (waited || count + others.filter(silent).count() >= group.in_sync.len())

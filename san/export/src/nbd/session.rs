@@ -8,8 +8,9 @@ use std::io::IoSliceMut;
 use loadline_base::nbd::{
     MOST_DATA, Request, chunk, chunk_head, command, command_flag, error, simple_reply, state,
 };
+use loadline_san_core::map::{Held, Map};
 use loadline_san_core::message::Content;
-use loadline_san_core::volume::Failure;
+use loadline_san_core::volume::{Failure, MOST_MAPPED};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use thiserror::Error;
 
@@ -22,8 +23,11 @@ use loadline_san_device::outbox::Outbox;
 pub const MOST_REQUESTS: usize = 256;
 /// The most bytes that are written, read and not sent of a connection; one request of any length is always taken.
 const MOST_BYTES: usize = 2 * MOST_DATA as usize;
-/// The most bytes whose allocation is told in one answer: they are looked at.
-const MOST_STATUS: u32 = 2 << 20;
+/// Bytes of an extent in the answer to a block status.
+const EXTENT: usize = 8;
+/// The most bytes of the answer to a block status: the context, and each allocated range with a hole before it, and one behind the
+/// last.
+const MOST_STATUS: usize = 4 + EXTENT * (2 * MOST_MAPPED + 1);
 
 /// Why a client is hung up on.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -51,6 +55,7 @@ struct Fill {
 struct Slot {
     request: Request,
     fills: Vec<Fill>,
+    map: Option<Map>,
 }
 
 #[derive(Debug)]
@@ -110,6 +115,11 @@ impl Session {
     /// Requests that are not complete.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Whether the client has taken its leave. What it asked for before is still done, and answered if it listens.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving
     }
 
     /// Whether it has said good-bye, and everything is answered and sent.
@@ -203,6 +213,7 @@ impl Session {
             command::FLUSH => What::Flush,
             command::TRIM => What::Trim,
             command::WRITE_ZEROES => What::WriteZeroes,
+            command::BLOCK_STATUS => What::Map,
             _ => What::Read,
         };
         Ok(Some(self.take(request, what)))
@@ -238,9 +249,6 @@ impl Session {
     }
 
     fn take(&mut self, mut request: Request, what: What) -> Asked {
-        if request.command == command::BLOCK_STATUS {
-            request.length = request.length.min(MOST_STATUS);
-        }
         if request.command == command::FLUSH {
             (request.offset, request.length) = (0, 0);
         }
@@ -252,7 +260,7 @@ impl Session {
                 slot
             }
             None => {
-                self.slots.push(Slot { request, fills: Vec::new() });
+                self.slots.push(Slot { request, fills: Vec::new(), map: None });
                 self.slots.len() as u32 - 1
             }
         };
@@ -267,13 +275,19 @@ impl Session {
         fills.push(Fill { at, blocks, content });
     }
 
+    /// What blocks hold, counted from the one with the request's first sector: at least that one, in at most [`MOST_MAPPED`] ranges.
+    /// It may come again.
+    pub fn map(&mut self, slot: u32, map: Map) {
+        self.slots[slot as usize].map = Some(map);
+    }
+
     /// A request is complete: it is answered.
     ///
     /// # Panics
-    /// If it succeeded, and not all that is read was filled.
+    /// If it succeeded, and not all that is read was filled, or nothing was told of what its blocks hold.
     pub fn complete(&mut self, slot: u32, result: Result<(), Failure>) {
-        let Slot { request, fills } = &mut self.slots[slot as usize];
-        let (request, mut fills) = (*request, std::mem::take(fills));
+        let Slot { request, fills, map } = &mut self.slots[slot as usize];
+        let (request, mut fills, map) = (*request, std::mem::take(fills), map.take());
         self.taken -= cost(&request);
         fills.sort_unstable_by_key(|fill| fill.at);
         match result {
@@ -292,7 +306,7 @@ impl Session {
                     self.out.head(&simple_reply(0, request.cookie));
                     self.data(&request, &fills);
                 }
-                command::BLOCK_STATUS => self.status(&request, &fills),
+                command::BLOCK_STATUS => self.status(&request, &map.expect("it was told what blocks hold")),
                 _ if self.choice.structured => {
                     self.out.head(&chunk_head(chunk::DONE, chunk::NONE, request.cookie, 0));
                 }
@@ -379,43 +393,31 @@ impl Session {
         self.out.head(&head);
     }
 
-    /// What is allocated: as far as what was read tells.
-    fn status(&mut self, request: &Request, fills: &[Fill]) {
-        const NOTHING: u32 = state::HOLE | state::ZERO;
-        let mut extents: Vec<(u32, u32)> = Vec::new();
-        let mut add = |length: usize, flags: u32| match extents.last_mut() {
-            _ if length == 0 => {}
-            Some(last) if last.1 == flags => last.0 += length as u32,
-            _ => extents.push((length as u32, flags)),
-        };
-        for (fill, part) in parts(request, fills) {
-            match &fill.content {
-                Content::Nothing => add(part.len(), NOTHING),
-                Content::Data(_) => add(part.len(), 0),
-                Content::Sparse(_, holes) => {
-                    let skip = request.offset as usize % BLOCK_BYTES;
-                    let place = |block: u32| {
-                        let byte = (fill.at as usize + block as usize) * BLOCK_BYTES;
-                        byte.saturating_sub(skip).clamp(part.start, part.end)
-                    };
-                    let mut at = part.start;
-                    for hole in holes {
-                        add(place(hole.start) - at, 0);
-                        add(place(hole.end) - place(hole.start), NOTHING);
-                        at = place(hole.end);
-                    }
-                    add(part.end - at, 0);
-                }
+    /// What blocks hold: extents from the request's first byte on, up to its end or what the map describes.
+    fn status(&mut self, request: &Request, map: &Map) {
+        let skip = request.offset % BLOCK_BYTES as u64;
+        let end = (skip + u64::from(request.length)).min(map.until * BLOCK_BYTES as u64);
+        let mut told = ALLOCATION_ID.to_be_bytes().to_vec();
+        let mut at = skip;
+        for (until, held) in map.runs(0..end.div_ceil(BLOCK_BYTES as u64), &mut 0) {
+            let flags = match held {
+                Held::Data => 0,
+                Held::Zeroes => state::ZERO,
+                Held::Nothing => state::HOLE | state::ZERO,
+            };
+            let until = (until * BLOCK_BYTES as u64).min(end);
+            told.extend(((until - at) as u32).to_be_bytes());
+            told.extend(flags.to_be_bytes());
+            at = until;
+            if request.flags & command_flag::REQ_ONE != 0 {
+                break;
             }
         }
-        if request.flags & command_flag::REQ_ONE != 0 {
-            extents.truncate(1);
-        }
-        let mut told = ALLOCATION_ID.to_be_bytes().to_vec();
-        for (length, flags) in extents {
-            told.extend(length.to_be_bytes());
-            told.extend(flags.to_be_bytes());
-        }
+        assert!(
+            at > skip && told.len() <= MOST_STATUS,
+            "{request:?} is told of {at} bytes in {}",
+            told.len()
+        );
         let head = chunk_head(chunk::DONE, chunk::BLOCK_STATUS, request.cookie, told.len() as u32);
         self.out.head(&head);
         self.out.text(told);
@@ -425,7 +427,8 @@ impl Session {
 /// Bytes of memory that a request may need.
 fn cost(request: &Request) -> usize {
     match request.command {
-        command::READ | command::WRITE | command::BLOCK_STATUS => request.length as usize,
+        command::READ | command::WRITE => request.length as usize,
+        command::BLOCK_STATUS => MOST_STATUS,
         _ => 0,
     }
 }

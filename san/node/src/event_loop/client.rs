@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use loadline_san_core::ids::VolumeId;
+use loadline_san_core::map::Map;
 use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
 use loadline_san_device::outbox::Outbox;
@@ -66,6 +67,8 @@ pub(super) struct Client {
     pub(super) listed: bool,
     /// It is to be listened to again a little later.
     pub(super) late: bool,
+    /// How often it was found to have taken its leave and closed its direction, with requests that are at work.
+    pub(super) leaves: u32,
     /// What it was told and has not read.
     pub(super) unread: Unread,
     /// The keys of its queues.
@@ -94,6 +97,7 @@ impl Client {
             looked_at: false,
             listed: false,
             late: false,
+            leaves: 0,
             kicks: Vec::new(),
         }
     }
@@ -110,6 +114,14 @@ impl Client {
         match &mut self.way {
             Way::Nbd(_, session) => session.fill(slot, at, blocks, content),
             Way::Vhost(session) => session.fill(slot, at, blocks, &content),
+        }
+    }
+
+    /// What blocks hold that it asks about.
+    pub(super) fn map(&mut self, slot: u32, map: Map) {
+        match &mut self.way {
+            Way::Nbd(_, session) => session.map(slot, map),
+            Way::Vhost(_) => unreachable!("a virtual machine cannot ask for that"),
         }
     }
 
@@ -221,6 +233,22 @@ pub(super) fn send_all(socket: &OwnedFd, out: &mut Outbox) -> io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Throws away what has come and was not read. A connection that is closed with something unread is reset, and its other side, which may
+/// have closed only its own direction (libnbd does after its farewell), takes that for a failure.
+pub(super) fn throw_away(socket: &OwnedFd) {
+    let mut scratch = [0u8; 16 << 10];
+    // As much as a socket holds at the most: who goes on sending is reset.
+    for _ in 0..1024 {
+        // SAFETY: the buffer is as long as is said, and borrowed for the call.
+        let got = unsafe {
+            libc::recv(socket.as_raw_fd(), scratch.as_mut_ptr().cast(), scratch.len(), libc::MSG_DONTWAIT)
+        };
+        if got <= 0 {
+            return;
+        }
+    }
 }
 
 /// Whoever waits for it is told that it is over: the kernel keeps a watched socket open, and its other end with it.

@@ -56,6 +56,8 @@ impl Count {
 pub struct FrontEnd {
     /// Reads.
     pub read: Count,
+    /// Block statuses. Their bytes are those that were asked about.
+    pub map: Count,
     /// Writes.
     pub write: Count,
     /// Zeroes.

@@ -10,6 +10,10 @@ use thiserror::Error;
 use super::client::{self, Who};
 use super::order::{NewClient, Report, SessionId};
 use super::{EventLoop, Local, sockets};
+use crate::node::sockets::is_closed;
+
+/// Looks at clients that wait after which one that has taken its leave is gone: 5 s.
+const MOST_LEAVES: u32 = 10;
 
 /// Why a client's connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -55,6 +59,9 @@ pub(super) enum Why {
     /// Its request has waited for too long.
     #[error("a request has waited for {0} s, and the volume is not served")]
     Waited(u64),
+    /// It was not let in for too long.
+    #[error("it has waited for {0} s to be let in: the configuration has not answered")]
+    NotLetIn(u64),
     /// Its host does not confirm what it is sent.
     #[error("its host has not confirmed for {} s what it was sent", super::confirmed::LIMIT.as_secs())]
     Unconfirmed,
@@ -89,6 +96,9 @@ impl Who {
 /// Ends the connection of a client that was not let in.
 pub(super) fn refuse(new: NewClient, why: &Why) {
     Who::of(&new).leaves(why);
+    if *why == Why::Closed {
+        client::throw_away(&new.socket);
+    }
 }
 
 impl EventLoop {
@@ -96,6 +106,9 @@ impl EventLoop {
     pub(super) fn disconnect(&mut self, key: u32, why: &Why) {
         let Some(client) = self.clients.remove(&key) else { return };
         client.who.leaves(why);
+        if *why == Why::Closed && matches!(client.way, client::Way::Nbd(..)) {
+            client::throw_away(client.socket());
+        }
         client::shut_down(client.socket());
         self.forget_bells(key, &client);
         self.taken -= client.taken;
@@ -111,9 +124,15 @@ impl EventLoop {
         let Some(served) = self.volumes.get_mut(&id) else { return };
         served.attached = false;
         let coming = served.arriving.drain(..).chain(served.announced.drain(..));
-        coming.for_each(|new| refuse(new, why));
+        coming.for_each(|(new, _)| refuse(new, why));
         self.disconnect_all(|client| client.volume == id, why);
         (self.tell)(Report::Detached(id));
+    }
+
+    /// Disconnects those of these clients whose other side has closed the connection. What they have sent and is not read yet is
+    /// dropped.
+    pub(super) fn disconnect_closed(&mut self, which: impl Fn(&client::Client) -> bool) {
+        self.disconnect_all(|client| which(client) && is_closed(client.socket()), &Why::Closed);
     }
 
     fn disconnect_all(&mut self, which: impl Fn(&client::Client) -> bool, why: &Why) {
@@ -154,21 +173,40 @@ impl EventLoop {
     pub(super) fn end_session(&mut self, session: SessionId) {
         for served in self.volumes.values_mut() {
             for coming in [&mut served.arriving, &mut served.announced] {
-                let gone = coming.extract_if(.., |new| new.session == Some(session));
-                gone.for_each(|new| refuse(new, &Why::Session));
+                let gone = coming.extract_if(.., |(new, _)| new.session == Some(session));
+                gone.for_each(|(new, _)| refuse(new, &Why::Session));
             }
         }
         self.disconnect_all(|client| client.who.session == Some(session), &Why::Session);
     }
 
-    /// Disconnects clients whose requests have waited for too long at volumes that are not served, and clients whose hosts do
-    /// not confirm what they are sent.
+    /// Disconnects clients whose requests have waited for too long at volumes that are not served, or that wait to be let in for so
+    /// long; clients whose hosts do not confirm what they are sent; and those that have gone while nobody listened to them.
     pub(super) fn end_waits(&mut self) {
         let (now, limit) = (self.now, self.options.client_wait);
+        let limit_ns = limit.as_nanos() as u64;
         let mut late = Vec::new();
         for served in self.volumes.values_mut() {
-            served.find_late(now, limit.as_nanos() as u64, &mut late);
+            served.find_late(now, limit_ns, &mut late);
+            for coming in [&mut served.arriving, &mut served.announced] {
+                let gone = coming.extract_if(.., |(new, _)| is_closed(&new.socket));
+                gone.for_each(|(new, _)| refuse(new, &Why::Closed));
+                let late = coming.extract_if(.., |(_, came)| now.since(*came) >= limit_ns);
+                late.for_each(|(new, _)| refuse(new, &Why::NotLetIn(limit.as_secs())));
+            }
         }
+        let mut gone = Vec::new();
+        for (key, client) in self.clients.iter_mut().filter(|(_, client)| client.paused) {
+            let client::Way::Nbd(socket, session) = &client.way else { continue };
+            if is_closed(socket) {
+                // One that has taken its leave is promised that what it asked for before is done, and closes its direction already.
+                client.leaves += 1;
+                if !session.is_leaving() || client.leaves > MOST_LEAVES {
+                    gone.push(*key);
+                }
+            }
+        }
+        gone.into_iter().for_each(|key| self.disconnect(key, &Why::Closed));
         late.into_iter().for_each(|key| self.disconnect(key, &Why::Waited(limit.as_secs())));
         let mut late = Vec::new();
         for (key, client) in &mut self.clients {

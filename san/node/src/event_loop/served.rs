@@ -39,8 +39,14 @@ pub(super) enum Begun {
     /// It is not begun: who is to be told, and which of its requests this is.
     TooLong(u32, u32),
 }
-/// Requests that are at work at once. More wait in their sessions.
+/// The part of what an owner may have in flight that is kept for requests which change nothing: a block that is read may have to be
+/// mended. So a volume has up to an eighth more than [`most_in_flight`] in flight, and [`LOG_TIMES`] has room for it.
+const FOR_LOOKS: u64 = 8;
+/// Requests of either kind that are at work at once. More wait in their sessions.
 const MOST_AT_WORK: usize = 2048;
+/// Block statuses that are at work at once. For each a store looks at up to 16,384 extents at a time, which takes it one or two
+/// milliseconds.
+const MOST_MAPS: usize = 2;
 /// Extents that requests at work may need a place for, on each device that has a copy: a device that reports that it is full has
 /// places for so many left.
 pub(crate) const MOST_EXTENTS: u64 = 1024;
@@ -58,10 +64,32 @@ pub(super) struct AtWork {
     since: Moment,
 }
 
+/// What a client asks for, which has not begun.
+#[derive(Debug)]
+struct Waits {
+    /// In which order they came.
+    number: u64,
+    client: u32,
+    asked: Asked,
+    since: Moment,
+}
+
+/// Requests of one kind, in order. Those that change something need room in the logs, and are held until enough copies are in sync:
+/// that does not keep others from reading. No protocol of clients promises an order between requests that are outstanding together.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Waits>,
+    /// Those at work: how many, and what they may have in flight.
+    at_work: usize,
+    blocks: u64,
+    extents: u64,
+}
+
 /// What a request is counted as.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Read,
+    Map,
     Write,
     Zero,
     Trim,
@@ -75,15 +103,17 @@ pub(super) struct Served {
     pub(super) open: OpenVolume,
     /// Clients may come: it was attached here, and not detached since.
     pub(super) attached: bool,
-    /// Clients that were announced, and may ask when core says that they have come.
-    pub(super) announced: Vec<NewClient>,
+    /// Clients that were announced, and may ask when core says that they have come; and since when they wait.
+    pub(super) announced: Vec<(NewClient, Moment)>,
     /// Clients that have come since.
-    pub(super) arriving: Vec<NewClient>,
+    pub(super) arriving: Vec<(NewClient, Moment)>,
     pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
-    blocks: u64,
-    extents: u64,
-    /// Which client asks, what, and since when.
-    waiting: VecDeque<(u32, Asked, Moment)>,
+    /// Requests that change something, those that do not, and block statuses.
+    changes: Queue,
+    looks: Queue,
+    maps: Queue,
+    /// Requests that clients have asked for so far.
+    asked: u64,
     /// Since when it is not served.
     unserved: Option<Moment>,
     /// An attach was ordered here, and this node does not own the volume yet.
@@ -108,9 +138,10 @@ impl Served {
             announced: Vec::new(),
             arriving: Vec::new(),
             at_work: HashMap::default(),
-            blocks: 0,
-            extents: 0,
-            waiting: VecDeque::new(),
+            changes: Queue::default(),
+            looks: Queue::default(),
+            maps: Queue::default(),
+            asked: 0,
             unserved: None,
             claims: false,
             next: 1,
@@ -142,7 +173,14 @@ impl Served {
 
     /// A client asks.
     pub(super) fn ask(&mut self, client: u32, asked: Asked, now: Moment) {
-        self.waiting.push_back((client, asked, now));
+        self.asked += 1;
+        let waits = Waits { number: self.asked, client, asked, since: now };
+        let queue = match waits.asked.what {
+            What::Write(_) | What::WriteZeroes | What::Trim => &mut self.changes,
+            What::Read | What::Flush => &mut self.looks,
+            What::Map => &mut self.maps,
+        };
+        queue.waiting.push_back(waits);
     }
 
     /// Whether a client chose the volume before an attach.
@@ -152,7 +190,8 @@ impl Served {
 
     /// Adds the clients whose requests have waited for longer than this limit while the volume is not served.
     pub(super) fn find_late(&mut self, now: Moment, limit_ns: u64, late: &mut Vec<u32>) {
-        if self.volume.status() == Status::Active {
+        // Writes may be held for as long as the policy asks for more copies. Who is the owner and may not read serves nobody.
+        if self.volume.status() == Status::Active && self.volume.may_read(now) {
             self.unserved = None;
             return;
         }
@@ -160,7 +199,9 @@ impl Served {
         let is_late = |since: Moment| now.since(since.max(unserved)) >= limit_ns;
         if is_late(unserved) {
             let at_work = self.at_work.values().map(|at_work| (at_work.client, at_work.since));
-            let waiting = self.waiting.iter().map(|(client, _, since)| (*client, *since));
+            let queues = [&self.changes, &self.looks, &self.maps];
+            let waiting = queues.into_iter().flat_map(|queue| &queue.waiting);
+            let waiting = waiting.map(|waits| (waits.client, waits.since));
             late.extend(
                 at_work.chain(waiting).filter(|(_, since)| is_late(*since)).map(|(client, _)| client),
             );
@@ -169,28 +210,45 @@ impl Served {
 
     /// The next request that may begin, or is not to.
     pub(super) fn begin(&mut self) -> Option<Begun> {
-        let (_, asked, _) = self.waiting.front()?;
-        let (blocks, most) = (blocks_of(asked), self.open.most_in_flight);
+        let most = self.open.most_in_flight;
         // One that begins in the middle of a block has one more.
-        if matches!(asked.what, What::Write(_)) && blocks > most + 1 {
-            let (client, asked, _) = self.waiting.pop_front()?;
+        let is_too_long =
+            |waits: &Waits| matches!(waits.asked.what, What::Write(_)) && blocks_of(&waits.asked) > most + 1;
+        if self.changes.waiting.front().is_some_and(is_too_long) {
+            let Waits { client, asked, .. } = self.changes.waiting.pop_front()?;
             self.front_end.write.errors += 1;
             return Some(Begun::TooLong(client, asked.slot));
         }
-        let extents = extents_of(asked);
-        let fits = self.blocks + blocks <= most && self.extents + extents <= MOST_EXTENTS;
-        let fits = fits && self.at_work.len() < MOST_AT_WORK;
-        if !fits && !self.at_work.is_empty() {
-            return None;
-        }
-        let (client, asked, _) = self.waiting.pop_front()?;
+        let for_looks = most / FOR_LOOKS;
+        let Served { looks, changes, maps, .. } = self;
+        // One alone begins whatever it needs.
+        let change = changes.waiting.front().filter(|waits| {
+            let fits = changes.blocks + blocks_of(&waits.asked) + looks.blocks.min(for_looks) <= most
+                && changes.extents + extents_of(&waits.asked) <= MOST_EXTENTS
+                && changes.at_work < MOST_AT_WORK;
+            fits || changes.at_work == 0
+        });
+        let look = looks.waiting.front().filter(|waits| {
+            let room = most.saturating_sub(changes.blocks).max(for_looks);
+            let fits = looks.blocks + blocks_of(&waits.asked) <= room && looks.at_work < MOST_AT_WORK;
+            fits || looks.at_work == 0
+        });
+        let map = maps.waiting.front().filter(|_| maps.at_work < MOST_MAPS);
+        // Which came first, of those that may begin.
+        let first = [change, look, map].into_iter().flatten().map(|waits| waits.number).min()?;
+        let of = |queue: &Queue| queue.waiting.front().is_some_and(|waits| waits.number == first);
+        let queue = [changes, looks, maps].into_iter().find(|queue| of(queue))?;
+        let Waits { client, asked, .. } = queue.waiting.pop_front()?;
+        let (blocks, extents) = (blocks_of(&asked), extents_of(&asked));
+        queue.at_work += 1;
+        queue.blocks += blocks;
+        queue.extents += extents;
         let Asked { slot, what, sector, sectors } = asked;
         let id = RequestId(self.next);
         self.next += 1;
-        self.blocks += blocks;
-        self.extents += extents;
         let kind = match &what {
             What::Read => Kind::Read,
+            What::Map => Kind::Map,
             What::Write(_) => Kind::Write,
             What::WriteZeroes => Kind::Zero,
             What::Trim => Kind::Trim,
@@ -200,6 +258,7 @@ impl Served {
         self.at_work.insert(id, AtWork { client, slot, blocks, extents, kind, bytes, since });
         let ask = match what {
             What::Read => Ask::Read,
+            What::Map => Ask::Map,
             What::WriteZeroes => Ask::WriteZeroes,
             What::Trim => Ask::Trim,
             What::Flush => Ask::Flush,
@@ -224,11 +283,18 @@ impl Served {
     /// A request has ended. Whose it was.
     pub(super) fn ended(&mut self, id: RequestId, succeeded: bool, now: Moment) -> Option<AtWork> {
         let at_work = self.at_work.remove(&id)?;
-        self.blocks -= at_work.blocks;
-        self.extents -= at_work.extents;
+        let queue = match at_work.kind {
+            Kind::Write | Kind::Zero | Kind::Trim => &mut self.changes,
+            Kind::Read | Kind::Flush => &mut self.looks,
+            Kind::Map => &mut self.maps,
+        };
+        queue.at_work -= 1;
+        queue.blocks -= at_work.blocks;
+        queue.extents -= at_work.extents;
         let counts = &mut self.front_end;
         let count = match at_work.kind {
             Kind::Read => &mut counts.read,
+            Kind::Map => &mut counts.map,
             Kind::Write => &mut counts.write,
             Kind::Zero => &mut counts.zero,
             Kind::Trim => &mut counts.trim,
@@ -240,7 +306,9 @@ impl Served {
 
     /// A client has gone: what it asked for and is not at work is dropped. What is at work is returned.
     pub(super) fn leave(&mut self, client: u32) -> impl Iterator<Item = RequestId> {
-        self.waiting.retain(|(of, ..)| *of != client);
+        for queue in [&mut self.changes, &mut self.looks, &mut self.maps] {
+            queue.waiting.retain(|waits| waits.client != client);
+        }
         self.clients -= 1;
         self.at_work.iter().filter(move |(_, at_work)| at_work.client == client).map(|(id, _)| *id)
     }
@@ -264,6 +332,7 @@ fn blocks_of(asked: &Asked) -> u64 {
     match asked.what {
         What::Write(_) => u64::from(asked.sectors).div_ceil(SECTORS) + 1,
         What::Read => 2,
+        What::Map => 0,
         // What has no data is in a log as a header for each piece, and of a very long one not all at once.
         What::WriteZeroes | What::Trim => {
             2 + (u64::from(asked.sectors) / SECTORS / PIECE / PIECES_OF_BLOCK).min(MOST_OF_PIECES)
@@ -283,6 +352,6 @@ fn extents_of(asked: &Asked) -> u64 {
         }
         // The first block and the last are written as data if the request has only a part of them.
         What::WriteZeroes | What::Trim => 2,
-        What::Read | What::Flush => 0,
+        What::Read | What::Map | What::Flush => 0,
     }
 }

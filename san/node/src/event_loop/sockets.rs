@@ -14,6 +14,7 @@ use super::leave::{Why, refuse};
 use super::order::{NewClient, NewWay};
 use super::served::{Begun, Served};
 use super::{EventLoop, Local};
+use crate::node::sockets::is_closed;
 
 /// Connections of clients at most.
 pub(super) const MOST_CLIENTS: usize = 4096;
@@ -37,7 +38,7 @@ impl EventLoop {
         if count + served.arriving.len() + served.announced.len() >= MOST_CLIENTS {
             return refuse(new, &Why::TooMany);
         }
-        served.arriving.push(new);
+        served.arriving.push((new, self.now));
         if served.announced.is_empty() {
             served.announced.append(&mut served.arriving);
             self.step_volume(id, Event::Attach);
@@ -50,10 +51,15 @@ impl EventLoop {
         let coming = std::mem::take(&mut served.arriving);
         let come = std::mem::replace(&mut served.announced, coming);
         let more = !served.announced.is_empty();
-        for new in come {
+        for (new, _) in come {
             let Some(served) = self.volumes.get_mut(&id) else { return false };
             if served.is_old(&new) {
                 refuse(new, &Why::Old);
+                continue;
+            }
+            // What it sent before it went is not carried out (rule T13).
+            if is_closed(&new.socket) {
+                refuse(new, &Why::Closed);
                 continue;
             }
             served.clients += 1;
@@ -206,6 +212,11 @@ impl EventLoop {
             client.taken = taken;
             // One that asks for more than it may, or does not read, is not listened to until it is answered.
             if client.paused && client.wants_more() {
+                if is_closed(client.socket()) {
+                    // It was not watched meanwhile.
+                    self.disconnect(key, &Why::Closed);
+                    continue;
+                }
                 if self.taken < MOST_TAKEN || taken == 0 {
                     (client.paused, client.next) = (false, true);
                     self.readable.push_back(key);

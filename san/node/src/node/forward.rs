@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::doors::Connection;
-use super::sessions::{self, ANSWERED, Session};
+use super::sessions::{self, Session};
 use super::{LOOK, Node, sockets};
 use crate::event_loop::confirmed::{self, Confirmed};
 use crate::event_loop::order::SessionId;
@@ -155,7 +155,7 @@ impl Node {
         };
         let taken = tokio::select! {
             taken = tokio::time::timeout(TAKES, take(*address, &forward)) => taken,
-            () = session.lost() => return Some(not_answered(name)),
+            () = session.lost() => return Some(session.why_lost(name)),
         };
         let mut owner = match taken {
             Ok(Ok((owner, Forward::TAKEN))) => owner,
@@ -182,10 +182,18 @@ impl Node {
         };
         // What the owner has not received is dropped.
         sockets::abort(owner);
+        if matches!(end, End::Owner | End::Client) {
+            // It may have taken its leave, closed its own direction, and wait for the end: it is not to be reset.
+            let gone = client.watched().is_ok_and(|client| sockets::is_closed(&client));
+            let _ = tokio::time::timeout(READS, end_gently(&mut client)).await;
+            if gone {
+                return None;
+            }
+        }
         let why = match end {
             End::Client => return None,
             End::Owner => format!("{name}, which owns the volume, has ended the connection"),
-            End::Lost => not_answered(name),
+            End::Lost => session.why_lost(name),
             End::Unconfirmed => {
                 format!("what was sent was not confirmed for {} s", confirmed::LIMIT.as_secs())
             }
@@ -194,15 +202,8 @@ impl Node {
                 "this node has no file descriptors left: raise its limit (LimitNOFILE)".into()
             }
         };
-        if end == End::Owner {
-            let _ = tokio::time::timeout(READS, end_gently(&mut client)).await;
-        }
         Some(why)
     }
-}
-
-fn not_answered(name: &str) -> String {
-    format!("{name}, which owns the volume, has not answered for {} s", ANSWERED.as_secs())
 }
 
 async fn take(address: SocketAddr, forward: &Forward) -> std::io::Result<(TcpStream, [u8; 8])> {

@@ -103,12 +103,15 @@ impl Node {
         loop {
             // It may have been detached, or have grown.
             let _ = self.refresh().await;
-            let (wanted, served) = {
+            let (wanted, served, owned) = {
                 let state = self.state();
                 let volume = state.catalog.volumes.get(&id);
                 let attached = volume.and_then(|(volume, _)| volume.attached);
                 let served = state.attached.contains(&id);
-                (attached.is_some_and(|node| node == self.id() || served), served)
+                let record = state.catalog.records.get(&id);
+                let record = record.and_then(|stored| record::decode(&stored.value).ok());
+                let owned = record.is_some_and(|record| record.owner.node == self.0.me.node);
+                (attached.is_some_and(|node| node == self.id() || served), served, owned)
             };
             if wanted && served {
                 break;
@@ -119,7 +122,10 @@ impl Node {
                 );
                 return;
             }
-            self.want_attached(id, &mut asked);
+            if owned {
+                // One of a former life of this process takes over anew. From another node that has taken over it is not claimed back.
+                self.want_attached(id, &mut asked);
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let record = {

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use loadline_base::figures::listed;
 use loadline_san_core::ids::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,10 @@ const REACHES: Duration = Duration::from_millis(250);
 const REACHES_ASKER: Duration = Duration::from_millis(100);
 /// What a node has answered is worth something for so long.
 const FRESH: Duration = Duration::from_millis(300);
-/// A question is given up after so long. Volumes wait for a part of that.
+/// Volumes that ask within this time for what is known already receive it together: with each question of one, all receive the
+/// answer.
+const TOGETHER: Duration = Duration::from_millis(20);
+/// A question that no volume asks again is given up after so long, or after as long as a volume waits before it asks again.
 const LIMIT: Duration = Duration::from_secs(6);
 
 /// A question.
@@ -69,6 +73,8 @@ pub(super) struct Asking {
     pending: BTreeMap<u32, Pending>,
     /// What was answered last, and when.
     answers: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
+    /// Nodes whose last answer volumes are to receive in a moment.
+    known: BTreeSet<u32>,
 }
 
 /// A node that was asked, and has not answered.
@@ -76,7 +82,7 @@ pub(super) struct Asking {
 struct Pending {
     /// The first question that it was asked.
     first: u64,
-    /// When volumes wanted it.
+    /// When volumes wanted it last.
     since: Instant,
     /// When the question was in the store.
     asked: Option<Instant>,
@@ -84,30 +90,62 @@ struct Pending {
     within: Duration,
 }
 
+impl Asking {
+    /// A volume wants a node to be asked, which has so long to answer. Whether what it has answered last is to be reported soon, and no
+    /// other report is under way.
+    fn want(&mut self, node: u32, within: Duration, now: Instant) -> bool {
+        let is_fresh = |(when, _): &(Instant, _)| now.duration_since(*when) < FRESH;
+        if self.answers.get(&node).is_some_and(is_fresh) {
+            self.known.insert(node);
+            return self.known.len() == 1;
+        }
+        match self.pending.get_mut(&node) {
+            Some(pending) => (pending.within, pending.since) = (pending.within.max(within), now),
+            None => {
+                let wanted = self.wanted.entry(node).or_default();
+                *wanted = (*wanted).max(within);
+            }
+        }
+        false
+    }
+
+    /// Gives up what no volume wants any more. One that still does asks again after twice the time that it gave the node, also if the
+    /// store was away.
+    fn give_up(&mut self, now: Instant) {
+        let lasts = |pending: &Pending| LIMIT.max(3 * pending.within);
+        self.pending.retain(|_, pending| now.duration_since(pending.since) < lasts(pending));
+    }
+}
+
 impl Node {
     /// A volume wants these nodes to be asked. The loops receive each answer.
     pub(super) fn ask_whether_they_run(&self, nodes: &[NodeId], within: Duration) {
         let mut state = self.state();
-        let mut known = Vec::new();
+        let (mut reports, now) = (false, Instant::now());
         for node in nodes.iter().map(|node| node.0).filter(|node| *node != self.id()) {
-            match state.asking.answers.get(&node).filter(|(when, _)| when.elapsed() < FRESH) {
-                Some((_, reaches)) => known.push((node, reaches.clone())),
-                None => match state.asking.pending.get_mut(&node) {
-                    Some(pending) => pending.within = pending.within.max(within),
-                    None => {
-                        let wanted = state.asking.wanted.entry(node).or_default();
-                        *wanted = (*wanted).max(within);
-                    }
-                },
-            }
+            reports |= state.asking.want(node, within, now);
         }
         let begins = !state.asking.wanted.is_empty() && !std::mem::replace(&mut state.asking.runs, true);
         drop(state);
-        known.into_iter().for_each(|(node, reaches)| self.tell_of(node, Some(&reaches)));
+        if reports {
+            let this = self.clone();
+            tokio::spawn(async move { this.report_what_is_known().await });
+        }
         if begins {
             let this = self.clone();
             tokio::spawn(async move { this.ask().await });
         }
+    }
+
+    /// The loops receive answers that came a moment ago, for volumes that have asked since.
+    async fn report_what_is_known(&self) {
+        tokio::time::sleep(TOGETHER).await;
+        let known: Vec<(u32, BTreeSet<u32>)> = {
+            let asking = &mut self.state().asking;
+            let known = std::mem::take(&mut asking.known).into_iter();
+            known.filter_map(|node| Some((node, asking.answers.get(&node)?.1.clone()))).collect()
+        };
+        known.into_iter().for_each(|(node, reaches)| self.tell_of(node, Some(&reaches)));
     }
 
     /// The loops receive an answer.
@@ -119,12 +157,34 @@ impl Node {
         }
     }
 
+    /// Logs what a node has answered, or that it has not. One that reaches this one is silent for a reason that is logged elsewhere.
+    fn log_answer(&self, node: u32, reaches: Option<&BTreeSet<u32>>) {
+        if reaches.is_some_and(|reaches| reaches.contains(&self.id())) {
+            return;
+        }
+        let name = |node: &u32| {
+            let known = self.state().catalog.nodes.get(node).map(|(node, _)| node.name.clone());
+            known.unwrap_or_else(|| format!("node {node}"))
+        };
+        let why = match reaches {
+            None => "and it does not answer in the configuration".into(),
+            Some(reaches) if reaches.is_empty() => {
+                "but it runs; it does not reach this node, nor others that were asked about".into()
+            }
+            Some(reaches) => {
+                let reached = listed(&reaches.iter().map(name).collect::<Vec<_>>(), 8);
+                format!("but it runs; it does not reach this node, and reaches {reached}")
+            }
+        };
+        eprintln!("loadline: nothing is received from {}, {why}", name(&node));
+    }
+
     /// Asks until all have answered, or had time to.
     async fn ask(&self) {
         loop {
             let (question, pending) = {
                 let asking = &mut self.state().asking;
-                asking.pending.retain(|_, pending| pending.since.elapsed() < LIMIT);
+                asking.give_up(Instant::now());
                 let wanted = std::mem::take(&mut asking.wanted);
                 if wanted.is_empty() && asking.pending.is_empty() {
                     asking.runs = false;
@@ -174,6 +234,7 @@ impl Node {
                     asking.pending.remove(&node);
                     asking.answers.insert(node, (Instant::now(), reaches.clone()));
                 }
+                self.log_answer(node, Some(&reaches));
                 self.tell_of(node, Some(&reaches));
             }
             let late: Vec<u32> = {
@@ -194,6 +255,7 @@ impl Node {
             };
             for node in late {
                 self.state().asking.pending.remove(&node);
+                self.log_answer(node, None);
                 self.tell_of(node, None);
             }
             tokio::time::sleep(LOOK_FOR_ANSWERS).await;
@@ -277,4 +339,39 @@ pub(super) fn forget(store: &mut dyn ConfigStore, node: u32) -> Result<Vec<Chang
     let about = |key: &str| key.split('/').skip(1).any(|part| part.parse() == Ok(node));
     let gone = listed.into_iter().filter(|(key, _)| about(key));
     Ok(gone.map(|(key, stored)| Change { key, expected: Some(stored.version), value: None }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn volumes_that_ask_for_what_is_known_are_one_report() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        asking.answers.insert(2, (now, BTreeSet::new()));
+        asking.answers.insert(3, (now, BTreeSet::new()));
+        let reports = (0..1000).flat_map(|_| [2, 3]).filter(|node| asking.want(*node, WITHIN, now)).count();
+        assert_eq!(reports, 1);
+        assert!(asking.wanted.is_empty(), "no node is asked for that");
+        assert_eq!(std::mem::take(&mut asking.known), [2, 3].into());
+        assert!(asking.want(2, WITHIN, now), "the next one is a new report");
+        assert!(!asking.want(2, WITHIN, now + FRESH), "what is old is asked anew");
+        assert!(asking.wanted.contains_key(&2));
+    }
+
+    #[test]
+    fn a_question_is_not_given_up_before_its_volume_asks_again() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        asking.pending.insert(2, Pending { first: 1, since: now, asked: None, within: WITHIN });
+        let again = now + 2 * WITHIN;
+        asking.give_up(again);
+        assert!(asking.pending.contains_key(&2), "the node has longer to answer than questions last mostly");
+        asking.want(2, WITHIN, again);
+        asking.give_up(again + 2 * WITHIN);
+        assert!(asking.pending.contains_key(&2), "a volume wanted it again, since the store was away");
+        asking.give_up(again + 3 * WITHIN);
+        assert!(asking.pending.is_empty(), "no volume wants it any more");
+    }
 }

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Incarnation, NodeId};
@@ -31,7 +31,7 @@ use crate::event_loop::peer::Preamble;
 /// Between two pings.
 const PING: Duration = Duration::from_millis(500);
 /// A session is lost if no ping that was sent within this time has been answered.
-pub(super) const ANSWERED: Duration = Duration::from_secs(4);
+const ANSWERED: Duration = Duration::from_secs(4);
 /// The owner gives a session up if it receives nothing for so long.
 pub(super) const HEARD: Duration = Duration::from_secs(3);
 /// How long a session may take to be opened.
@@ -99,6 +99,8 @@ pub(super) struct Session {
     pub(super) id: SessionId,
     address: SocketAddr,
     lost: watch::Sender<bool>,
+    /// Why, if it is lost because nothing was answered for too long.
+    unanswered: AtomicBool,
 }
 
 impl Session {
@@ -109,6 +111,16 @@ impl Session {
     /// Nothing more goes by this session.
     pub(super) fn lose(&self) {
         self.lost.send_replace(true);
+    }
+
+    /// Why it is lost, with the owner's name.
+    pub(super) fn why_lost(&self, owner: &str) -> String {
+        match self.unanswered.load(Ordering::Relaxed) {
+            true => {
+                format!("{owner}, which owns the volume, has not answered for {} s", ANSWERED.as_secs())
+            }
+            false => format!("{owner}, which owns the volume, has ended the session with this node"),
+        }
     }
 
     /// Waits until it is lost.
@@ -177,7 +189,12 @@ impl Node {
         };
         match stream {
             Ok(stream) => {
-                let session = Arc::new(Session { id, address, lost: watch::channel(false).0 });
+                let session = Arc::new(Session {
+                    id,
+                    address,
+                    lost: watch::channel(false).0,
+                    unanswered: AtomicBool::new(false),
+                });
                 slot.session = Some(session.clone());
                 slot.failed = None;
                 tokio::spawn(ping(stream, session.clone(), begun));
@@ -208,13 +225,16 @@ impl Node {
             return;
         }
         let mut answered = stream.set_nodelay(true).is_ok() && stream.try_write(&OPENED).is_ok();
-        let mut pings = [0; 64];
+        let (mut pings, mut heard) = ([0; 64], Instant::now());
         while answered {
             answered = match tokio::time::timeout(HEARD, stream.read(&mut pings)).await {
+                // What comes so late was there while this process was stopped: the other node has lost the session since.
+                Ok(Ok(_)) if heard.elapsed() > HEARD + PING => false,
                 // If there is no room for the answer, the node does not read, and will find the session lost.
                 Ok(Ok(count)) => count > 0 && stream.try_write(&pings[..count]).is_ok(),
                 Ok(Err(_)) | Err(_) => false,
             };
+            heard = Instant::now();
         }
         if self.state().sessions.give_up(id) {
             self.end_session(id);
@@ -251,7 +271,10 @@ async fn ping(mut stream: TcpStream, session: Arc<Session>, opened: Instant) {
                 }
                 _ => break,
             },
-            () = tokio::time::sleep_until(deadline) => break,
+            () = tokio::time::sleep_until(deadline) => {
+                session.unanswered.store(true, Ordering::Relaxed);
+                break;
+            }
             () = session.lost() => break,
         }
     }

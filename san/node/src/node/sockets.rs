@@ -42,7 +42,7 @@ pub(super) fn abort(socket: impl AsFd) {
 
 /// Whether the other side has closed the connection, as far as this host's kernel knows. What it sent before may still be there
 /// to be read.
-pub(super) fn is_closed(socket: &impl AsFd) -> bool {
+pub(crate) fn is_closed(socket: &impl AsFd) -> bool {
     let mut polled = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: the structure is one, and borrowed for the call, which does not wait.
     let count = unsafe { libc::poll(&raw mut polled, 1, 0) };

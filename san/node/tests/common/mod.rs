@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,8 +30,26 @@ const ME: Owner = Owner { node: NodeId(1), incarnation: Incarnation(1) };
 const WAIT: Duration = Duration::from_secs(60);
 const LEASE_NS: u64 = 600_000_000;
 
+/// How a loop serves.
+#[derive(Debug, Clone)]
+pub(crate) struct Serves {
+    /// Copies that writes need.
+    pub(crate) least: u32,
+    /// How long clients wait.
+    pub(crate) client_wait: Duration,
+    /// Whether the configuration does not answer.
+    pub(crate) away: Arc<AtomicBool>,
+}
+
+impl Default for Serves {
+    fn default() -> Serves {
+        Serves { least: 1, client_wait: WAIT, away: Arc::default() }
+    }
+}
+
 /// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
-pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
+pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) -> Orders {
+    let Serves { least, client_wait, away } = how.clone();
     let path = folder.join("device");
     let file = DeviceFile::create(&path, blocks * 4096 * 9 / 8 + (600 << 20)).expect("there is room");
     let mut devices = Devices { log: file, capacity: None };
@@ -59,7 +78,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
         lease_ns: LEASE_NS,
         blocks,
         layout,
-        least: 1,
+        least,
         homes: [(REPLICA, ME.node)].into(),
         groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
     };
@@ -67,8 +86,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
     let (tell, told) = channel();
     let for_loop = (orders.clone(), receiver);
     std::thread::spawn(move || {
-        let options =
-            LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait: WAIT };
+        let options = LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait };
         let tell = Box::new(move |report| _ = tell.send(report));
         EventLoop::new(options, for_loop, tell).expect("io_uring is allowed here").run().expect("it runs");
     });
@@ -95,6 +113,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration) -> Orders {
         for report in told {
             match report {
                 Report::Opened(_, result) => result.expect("it opens"),
+                Report::Look(..) | Report::Propose(..) if away.load(Ordering::SeqCst) => {}
                 Report::Look(volume, asked_at) => {
                     of_store.give(Order::Seen(volume, Box::new(record.clone()), asked_at));
                 }

@@ -12,6 +12,7 @@ use loadline_san_core::ids::{
 };
 use loadline_san_core::layout::{GroupIndex, Layout, MOST_BLOCKS};
 use loadline_san_core::lease::Moment;
+use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::*;
 use loadline_san_core::record::{Departed, Group, Record, State};
 use loadline_san_protocol::field::MOST_COUNT;
@@ -163,6 +164,11 @@ fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
             keep: Epoch(keep),
         }),
         (jobs(), blocks).prop_map(|(job, (block, blocks))| ToReplica::Read { job, block, blocks }),
+        (jobs(), ranges(u64::from(u32::MAX))).prop_map(|(job, range)| ToReplica::Map {
+            job,
+            block: range.start,
+            blocks: (range.end - range.start) as u32,
+        }),
         (jobs(), numbers()).prop_map(|(job, number)| ToReplica::Fetch { job, number }),
         (counts(), numbers(), any::<bool>()).prop_map(|(o, from, empty)| ToReplica::Return {
             ownership: Epoch(o),
@@ -202,6 +208,13 @@ fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
             ToOwner::Alive { asked: Moment(asked), granted, progress }
         }),
         (jobs(), contents).prop_map(|(job, content)| ToOwner::Data { job, content }),
+        (jobs(), vec((ranges(MOST_BLOCKS), any::<bool>()), 0..9), 0..=MOST_BLOCKS).prop_map(
+            |(job, ranges, until)| {
+                let ranges =
+                    ranges.into_iter().map(|(blocks, zeroes)| Allocated { blocks, zeroes }).collect();
+                ToOwner::Mapped { job, map: Map { ranges, until } }
+            }
+        ),
         (positions(), lists()).prop_map(|(after, ranges)| ToOwner::Listed { after, ranges }),
         (jobs(), lists(), prop::option::of(0..=MOST_BLOCKS))
             .prop_map(|(job, ranges, next)| ToOwner::Changed { job, ranges, next }),

@@ -7,6 +7,7 @@ mod clients;
 mod damaged;
 mod forwarders;
 mod losses;
+mod maps;
 mod owners;
 mod returns;
 mod stalls;
@@ -470,7 +471,42 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 3,
         drive: owners::one_after_the_other,
     },
+    Schedule {
+        name: "members that answered before they fell silent",
+        rule: Some(Rule::S1Anew),
+        nodes: 3,
+        copies: 3,
+        drive: owners::answered_before,
+    },
+    Schedule {
+        name: "an owner whose connections are all refused",
+        rule: Some(Rule::S1Ended),
+        nodes: 3,
+        copies: 3,
+        drive: owners::all_refuse,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
+    Schedule {
+        name: "a map of what is only in the log",
+        rule: Some(Rule::R10),
+        nodes: 2,
+        copies: 2,
+        drive: maps::only_in_the_log,
+    },
+    Schedule {
+        name: "a map that is answered after the seal",
+        rule: None,
+        nodes: 4,
+        copies: 2,
+        drive: maps::late,
+    },
+    Schedule {
+        name: "a map, and the member that is asked is gone",
+        rule: None,
+        nodes: 3,
+        copies: 2,
+        drive: maps::asked_again,
+    },
     Schedule {
         name: "damaged, away, and emptied before the record says so",
         rule: Some(Rule::C12),
@@ -538,8 +574,9 @@ pub fn run_forwarding(
         tenants: 2,
         depth: 4,
         // Otherwise members that do not reach each other exclude each other at once, as if one had died.
-        answers: matches!(schedule.rule, Some(Rule::S1 | Rule::S1Soon)),
-        hasty: !schedule.name.contains("has ended"),
+        answers: matches!(schedule.rule, Some(Rule::S1 | Rule::S1Soon | Rule::S1Anew | Rule::S1Ended)),
+        hasty: !schedule.name.contains("has ended")
+            && !matches!(schedule.rule, Some(Rule::S1Anew | Rule::S1Ended)),
         watch: false,
         operations: 0,
         crashes: false,

@@ -258,12 +258,45 @@ pub(super) fn one_after_the_other(world: &mut World) {
     cut_off(world, 20);
 }
 
-fn cut_off(world: &mut World, between: u64) {
+/// The same, but they were silent for a moment before, and have answered that they reach the owner.
+pub(super) fn answered_before(world: &mut World) {
+    world.begin(0);
+    world.pass(50);
+    world.slow.extend([((1, 0), 60 * MS), ((2, 0), 60 * MS)]);
+    world.pass(70);
+    world.slow.clear();
+    world.pass(30);
+    is_left_alone(world, 0);
+}
+
+/// What the owner sends to the other two is answered with a reset, so it finds that the process of one has ended, and a moment later that
+/// of the other. Both run, and reach each other.
+pub(super) fn all_refuse(world: &mut World) {
     world.begin(0);
     world.pass(50);
     world.part(0, 1);
+    world.part(0, 2);
+    world.pass(17);
+    world.step_volume(0, Event::Ended(NodeId(1)));
+    world.pass(8);
+    world.step_volume(0, Event::Ended(NodeId(2)));
+    others_serve(world);
+}
+
+fn cut_off(world: &mut World, between: u64) {
+    world.begin(0);
+    world.pass(50);
+    is_left_alone(world, between);
+}
+
+fn is_left_alone(world: &mut World, between: u64) {
+    world.part(0, 1);
     world.pass(between);
     world.part(0, 2);
+    others_serve(world);
+}
+
+fn others_serve(world: &mut World) {
     world.pass(1_000);
     if world.record().groups[0].in_sync.len() < 3 {
         world.fail(Violation::Stuck("an owner that is cut off keeps the volume".into()));

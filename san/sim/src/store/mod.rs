@@ -241,7 +241,7 @@ impl Store {
             Command::Append { entry, .. } => {
                 assert!(entry.range().end <= blocks, "{:?} is outside", entry.range())
             }
-            Command::Read { block, blocks: of, .. } => {
+            Command::Read { block, blocks: of, .. } | Command::Map { block, blocks: of, .. } => {
                 assert!(block + u64::from(*of) <= blocks, "{block} and {of} more is outside");
             }
             Command::Salvage if process.damaged => {

@@ -2,6 +2,7 @@
 //! and at no other time.
 
 mod given_up;
+mod maps;
 mod rounds;
 
 use std::collections::BTreeSet;

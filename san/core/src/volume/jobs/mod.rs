@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!            ┌─ read ───────────── leases held? ─────────────────────▶ complete
+//!            ├─ map ──▶ asks ───── leases held? ─────────────────────▶ complete
 //!  waits for │
 //!  what it ──┼─ write ──▶ (reads what it does not fill, merges) ─▶ entries ─▶ all members ─▶ complete
 //!  overlaps  │
@@ -9,8 +10,9 @@
 //!            └─ mend ──▶ reads elsewhere ─▶ entry ─▶ all members
 //! ```
 //!
-//! Reading is in `reads`.
+//! Reading is in `reads`, and what blocks hold in `maps`.
 
+mod maps;
 mod reads;
 
 use std::collections::VecDeque;
@@ -40,7 +42,7 @@ pub(in crate::volume) struct Jobs<D> {
     /// Those that may begin, and those all of whose entries are acknowledged.
     ready: VecDeque<u32>,
     finished: VecDeque<u32>,
-    /// Reads that are done but for the leases.
+    /// Reads and maps that are done but for the leases.
     unleased: Vec<u32>,
     /// Requests of clients that are at work.
     clients: usize,
@@ -74,6 +76,8 @@ struct State<D> {
     rest: Range<u64>,
     /// What it reads.
     parts: Vec<Part<D>>,
+    /// What it asks members for, to tell what blocks hold.
+    maps: Vec<maps::Question>,
     /// Parts that have not been read, or entries that are not acknowledged.
     pending: u32,
     /// It reads under exclusion, from one member after the other.
@@ -104,6 +108,7 @@ enum Work<D> {
 enum Stage {
     Waiting,
     Reading,
+    Mapping,
     Leases,
     Merging,
     Repairing,
@@ -148,7 +153,7 @@ impl<D> Jobs<D> {
     /// The client of a request has gone. One that waits for what it overlaps is never begun; one that has begun is finished here,
     /// and never begun again (rule T13). Whether it is one that was not begun.
     pub(in crate::volume) fn cancel(&mut self, id: RequestId) -> bool {
-        let is_it = |job: &&mut State<D>| matches!(&job.work, Work::Client(request) if request.id == id);
+        let is_it = |job: &&mut State<D>| matches!(&job.work, Work::Client(of) if of.id == id);
         let Some(job) = self.slots.iter_mut().find(is_it) else { return false };
         if job.stage != Stage::Waiting {
             job.is_gone = true;
@@ -177,6 +182,7 @@ impl<D> Jobs<D> {
                 blocks: 0..0,
                 rest: 0..0,
                 parts: Vec::new(),
+                maps: Vec::new(),
                 pending: 0,
                 careful: false,
                 is_gone: false,
@@ -187,9 +193,10 @@ impl<D> Jobs<D> {
         self.clients += usize::from(matches!(work, Work::Client(_)));
         let job = &mut self.slots[slot as usize];
         (job.work, job.stage, job.blocks) = (work, Stage::Waiting, blocks);
-        (job.pending, job.careful, job.was_leased) = (0, false, false);
-        (job.rest, job.is_gone) = (0..0, false);
+        (job.rest, job.pending) = (0..0, 0);
+        (job.careful, job.was_leased, job.is_gone) = (false, false, false);
         job.parts.clear();
+        job.maps.clear();
         slot
     }
 }
@@ -238,16 +245,17 @@ impl<D: Clone> Active<D> {
             out.push(Action::Complete(request.id, Ok(())));
             return;
         }
-        let reads = matches!(request.ask, Ask::Read);
+        let reads = matches!(request.ask, Ask::Read | Ask::Map);
         let layout = record.layout;
+        let maps = matches!(request.ask, Ask::Map);
+        blocks = if maps { maps::told_at_once(&layout, blocks) } else { blocks };
         let mut groups = layout.pieces(blocks.clone()).map(|piece| piece.group);
         if !reads && groups.any(|group| self.has_too_few(c, group)) {
             self.held.push_back(request);
             return;
         }
-        let access = if reads { Access::Shared } else { Access::Exclusive };
         let slot = self.jobs.take(Work::Client(request), blocks);
-        self.enter(slot, access);
+        self.enter(slot, if reads { Access::Shared } else { Access::Exclusive });
         self.go_on(c, now, out);
     }
 
@@ -318,7 +326,7 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         self.jobs.clients -= usize::from(matches!(job.work, Work::Client(_)));
         job.work = Work::Nothing;
-        // Answers that are still on the way are for nobody.
+        // Answers on the way are for nobody.
         job.turn = job.turn.wrapping_add(1);
         self.jobs.free.push(slot);
     }
@@ -369,6 +377,7 @@ impl<D: Clone> Active<D> {
                     }
                 }
                 Ask::Trim => self.write(c, slot, None, out),
+                Ask::Map => self.map(c, now, slot, &layout, out),
                 Ask::Flush => unreachable!("it has no blocks"),
             },
             Work::Copy { .. } => self.read(c, now, slot, &layout, &[blocks], out),
@@ -480,7 +489,7 @@ impl<D: Clone> Active<D> {
                 }
                 rest = start..end;
             }
-            Ask::Read | Ask::Flush => unreachable!("they write nothing"),
+            Ask::Read | Ask::Map | Ask::Flush => unreachable!("they write nothing"),
         }
         job.rest = rest;
         self.write_parts(c, slot, parts, out);

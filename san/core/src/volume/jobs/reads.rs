@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::{Active, Part, Stage, State, Work};
+use super::{Active, Part, Stage, State, Work, maps};
 use crate::ids::ReplicaId;
-use crate::layout::{Layout, Piece};
+use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
 use crate::message::{Content, Job, Rotten, ToReplica};
 use crate::range::Access;
@@ -86,16 +86,27 @@ impl<D: Clone> Active<D> {
     fn ask(&mut self, c: &Context, now: Moment, slot: u32, index: usize, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[slot as usize];
         let part = &mut job.parts[index];
-        let group = &self.groups[part.piece.group.0 as usize];
-        let last = group.readable.iter().position(|replica| Some(*replica) == part.asked);
-        let first = last.map_or(0, |last| last + 1);
-        let (before, after) = group.readable.split_at(first.min(group.readable.len()));
-        let mut candidates = after.iter().chain(before).filter(|replica| !part.rotten.contains(replica));
+        part.since = now;
+        let part = &self.jobs.slots[slot as usize].parts[index];
+        let Some(replica) = self.next_member(part.piece.group, part.asked, &part.rotten) else { return };
+        self.ask_of(c, slot, index, replica, out);
+    }
+
+    /// The member of a group that is asked next: the first that answers, after the one that was asked last, and none of those that
+    /// are left out.
+    pub(super) fn next_member(
+        &self,
+        group: GroupIndex,
+        last: Option<ReplicaId>,
+        left_out: &[ReplicaId],
+    ) -> Option<ReplicaId> {
+        let readable = &self.groups[group.0 as usize].readable;
+        let last = readable.iter().position(|replica| Some(*replica) == last);
+        let (before, after) = readable.split_at(last.map_or(0, |last| last + 1));
+        let mut candidates = after.iter().chain(before).filter(|replica| !left_out.contains(replica));
         let open =
             |replica: &&ReplicaId| self.links.iter().any(|link| link.replica == **replica && link.is_open());
-        part.since = now;
-        let Some(replica) = candidates.find(open).copied() else { return };
-        self.ask_of(c, slot, index, replica, out);
+        candidates.find(open).copied()
     }
 
     /// Asks this member for a part.
@@ -137,6 +148,10 @@ impl<D: Clone> Active<D> {
     pub(in crate::volume) fn read_again(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         for slot in 0..self.jobs.slots.len() {
             let job = &self.jobs.slots[slot];
+            if job.stage == Stage::Mapping && !matches!(job.work, Work::Nothing) {
+                self.map_again(c, now, slot as u32, out);
+                continue;
+            }
             if job.stage != Stage::Reading || matches!(job.work, Work::Nothing) {
                 continue;
             }
@@ -340,10 +355,12 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Ends a read if the leases are held.
+    /// Ends a read or a map if the leases are held.
     pub(super) fn finish_read(&mut self, now: Moment, slot: u32, out: &mut Vec<Action<D>>) -> bool {
         let job = &self.jobs.slots[slot as usize];
-        let held = job.parts.iter().all(|part| self.may_read(part.piece.group, now));
+        let groups = job.parts.iter().map(|part| part.piece.group);
+        let mut groups = groups.chain(job.maps.iter().map(maps::Question::group));
+        let held = groups.all(|group| self.may_read(group, now));
         let ends = held || left_out(Rule::L2) && job.was_leased;
         if ends {
             self.complete(slot, Ok(()), out);
@@ -351,7 +368,7 @@ impl<D: Clone> Active<D> {
         ends
     }
 
-    /// Leases have come: ends the reads that were waiting for them.
+    /// Leases have come: ends the reads and maps that were waiting for them.
     pub(in crate::volume) fn finish_reads(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         if self.jobs.unleased.is_empty() {
             return;

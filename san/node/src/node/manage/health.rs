@@ -11,7 +11,7 @@ use loadline_san_core::record::{Group, Record};
 
 use super::Health;
 use super::local::{
-    Doing, LocalReplica, LocalView, LocalVolume, OwnerView, Reports, SessionView, Silent, Usable,
+    Doing, LocalReplica, LocalView, LocalVolume, OLDER, OwnerView, Reports, SessionView, Silent, Usable,
 };
 use crate::config::catalog::{Catalog, Volume};
 
@@ -85,10 +85,29 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// Whether a member reports less than it had promised when it became one: its device went back in time (rule R9). A copy finds
+    /// that itself only when an owner greets it, and a volume at rest has none.
+    pub(super) fn is_older(&self, id: u64, record: &Record) -> bool {
+        let replica = ReplicaId(id);
+        let group = record.groups.iter().find(|group| group.in_sync.contains(&replica));
+        let since = group.map_or(0, |group| group.member_since(replica).0);
+        self.replica(id).and_then(|copy| copy.epoch).is_some_and(|epoch| epoch < since)
+    }
+
+    /// Why a replica is not used, or is not to be, by a record.
+    fn fault_by(&self, id: u64, record: &Record) -> Option<Fault> {
+        let older = || self.is_older(id, record).then(|| Fault { unknown: false, text: OLDER.into() });
+        self.fault(id).or_else(older)
+    }
+
     /// A replica with its node, and why it is not used, if so.
     fn describe(&self, id: u64) -> String {
+        self.describe_with(id, self.fault(id))
+    }
+
+    fn describe_with(&self, id: u64, fault: Option<Fault>) -> String {
         let node = self.home(id).map_or("an unknown node".into(), |node| self.name(node));
-        match self.fault(id) {
+        match fault {
             Some(fault) => format!("{node} ({})", fault.text),
             None => node,
         }
@@ -198,12 +217,14 @@ impl<'a> Judge<'a> {
         let sessions: BTreeMap<u64, SessionView> =
             sessions.into_iter().chain(members.map(|member| (member.replica, member.session))).collect();
         for (id, session) in sessions {
-            let copy = self.describe(id);
-            if let Some(fault) = self.fault(id) {
+            let fault = if same { self.fault_by(id, record) } else { self.fault(id) };
+            if let Some(fault) = fault {
                 let health = if fault.unknown { Health::Unknown } else { Health::Degraded };
+                let copy = self.describe_with(id, Some(fault));
                 found.add(health, format!("it is not seen that the copy at {copy} is in use"));
                 continue;
             }
+            let copy = self.describe(id);
             match session {
                 SessionView::Answers => {}
                 SessionView::Silent => {
@@ -261,11 +282,11 @@ impl<'a> Judge<'a> {
         for (index, group) in record.groups.iter().enumerate() {
             let mut usable = 0;
             for replica in &group.in_sync {
-                match self.fault(replica.0) {
+                match self.fault_by(replica.0, record) {
                     None => usable += 1,
                     Some(fault) => {
                         let health = if fault.unknown { Health::Unknown } else { Health::Degraded };
-                        let copy = self.describe(replica.0);
+                        let copy = self.describe_with(replica.0, Some(fault));
                         found.add(health, format!("it is not seen that the copy at {copy} is in use"));
                     }
                 }
@@ -282,7 +303,8 @@ impl<'a> Judge<'a> {
     /// Of a group none of whose members is used.
     fn only_on(&self, index: usize, record: &Record) -> String {
         let members = &record.groups[index].in_sync;
-        let members: Vec<String> = members.iter().map(|replica| self.describe(replica.0)).collect();
+        let describe = |replica: &ReplicaId| self.describe_with(replica.0, self.fault_by(replica.0, record));
+        let members: Vec<String> = members.iter().map(describe).collect();
         format!(
             "every write of group {index} is only on {}: start {} again, or make {} usable; or go on with what is left: 'loadline \
              volume recover' reports what would be lost",
@@ -300,7 +322,7 @@ impl<'a> Judge<'a> {
                 let home = self.home(id).and_then(|home| self.reports.get(&home));
                 matches!(home, Some(Err(_)))
             };
-            let lost = |id: u64| self.fault(id).is_some_and(|fault| !fault.unknown || mute(id));
+            let lost = |id: u64| self.fault_by(id, record).is_some_and(|fault| !fault.unknown || mute(id));
             if group.in_sync.iter().all(|replica| lost(replica.0)) {
                 return self.only_on(index, record);
             }

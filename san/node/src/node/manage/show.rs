@@ -287,7 +287,8 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
             let reported = judge.replica(*replica_id);
             // Of one that is being opened nothing is wrong.
             let unused = reported.filter(|of| !matches!(of.state, Usable::Open | Usable::Opening));
-            let went_back = unused.is_some_and(|of| of.why.as_deref() == Some(OLDER));
+            let older = record.as_ref().is_some_and(|record| judge.is_older(*replica_id, record));
+            let went_back = older || unused.is_some_and(|of| of.why.as_deref() == Some(OLDER));
             let is_open = reported.is_some_and(|of| of.state == Usable::Open);
             let unusable = replica.unusable.as_ref().filter(|_| !is_open);
             let leaves = leaving.contains_key(replica_id);
@@ -308,7 +309,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
                     (ReplicaState::Ready, _) if unusable.is_some() => {
                         unusable.map_or("not used", Unusable::state).into()
                     }
-                    (ReplicaState::Ready, Some(_)) if went_back => "damaged".into(),
+                    (ReplicaState::Ready, _) if went_back => "damaged".into(),
                     (ReplicaState::Ready, Some(of)) => {
                         let why = of.why.clone().unwrap_or_else(|| "it is not known why".into());
                         format!("not used: {why}")

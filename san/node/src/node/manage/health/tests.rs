@@ -166,6 +166,34 @@ fn a_copy_that_comes_back_is_counted_only_if_its_node_uses_it() {
 }
 
 #[test]
+fn a_copy_whose_device_went_back_is_not_healthy_although_no_owner_has_greeted_it() {
+    let rolled_back = |attached: bool, older: &[u32]| {
+        let mut cluster = cluster();
+        for node in 1..=3u32 {
+            cluster.record.groups[0].since.insert(ReplicaId(10 + u64::from(node)), Epoch(6));
+            if !attached {
+                cluster.node(node).volumes[0].doing = Doing::Watching;
+            }
+        }
+        if !attached {
+            cluster.volume.attached = None;
+        }
+        cluster.must(Health::Healthy, "");
+        for node in older {
+            cluster.node(*node).replicas[0].epoch = Some(5);
+        }
+        cluster
+    };
+    for attached in [false, true] {
+        let cluster = rolled_back(attached, &[3]);
+        cluster.must(Health::Degraded, "node-3 (its device holds an older state");
+    }
+    let cluster = rolled_back(false, &[1, 2, 3]);
+    cluster.must(Health::Waiting, "node-1 (its device holds an older state");
+    cluster.must(Health::Waiting, "volume recover");
+}
+
+#[test]
 fn what_is_waited_for_is_named() {
     let mut cluster = cluster();
     let gone = || Err(Silent::Gone("does not answer".into()));
