@@ -346,3 +346,14 @@ fn a_file_that_is_too_large_is_refused_at_once() {
     let large = vec![b'x'; loadline_import::LARGEST_FILE + 1];
     assert!(text("t", &large).unwrap_err().problem.contains("64 MiB"));
 }
+
+#[test]
+fn rows_of_the_same_repeat_are_doubtful_and_no_workers_are_refused() {
+    let twice = text("t", b"profile,repeat,iops\nx,1,100\nx,2,101\nx,2,300\n").unwrap();
+    let doubt =
+        twice.findings.iter().find(|finding| finding.severity == Severity::Doubt).expect("it is doubtful");
+    assert!(doubt.found.contains("2 rows that state the same repeat"), "{doubt}");
+    let once = text("t", b"profile,repeat,iops\nx,1,100\nx,2,101\n").unwrap();
+    assert!(once.findings.iter().all(|finding| finding.severity != Severity::Doubt));
+    assert!(error("t", "profile,workers,iops\nx,0,100\n").problem.contains("a whole number above 0"));
+}
