@@ -314,7 +314,7 @@ fn what_is_out_of_bounds_is_said_to_be() {
         ("iops,p99_s", "1,1e15", "is too large"),
         ("vms,iops", "99999999999,1", "is too large"),
         ("vms,iops", "-1,1", "is negative"),
-        ("vms,iops", "1.5,1", "is not a whole number"),
+        ("vms,iops", "1.5,1", "is not a whole number above 0"),
         ("iops", "x", "is not a number"),
         ("read_pct,iops", "101,1", "is not a percentage, 0 to 100"),
         ("block_kib,iops", "0,1", "is not a number above 0"),
