@@ -26,8 +26,8 @@ use file::Place;
     loadline compare runs/main runs/branch --json | jq '.loads[] | [.label, .verdict]'\n\n\
     Exit codes: 0 no load is slower; 99 a load is slower; 3 none is, but that is doubtful: the runs are\n\
     of different versions, on more or fewer disks, or unfinished; or loads are doubtful, not the same, on\n\
-    one side only, or have too few repeats to tell; 2 usage; 1 a file could not be written. The first\n\
-    that applies of 2, 1, 99, 3.")]
+    one side only, have too few repeats to tell, or vary too much to show the allowed slowness; 2 usage;\n\
+    1 a file could not be written. The first that applies of 2, 1, 99, 3.")]
 pub(crate) struct Args {
     /// Folder of the run that is the baseline.
     #[arg(value_name = "A")]

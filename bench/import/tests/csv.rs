@@ -314,7 +314,7 @@ fn what_is_out_of_bounds_is_said_to_be() {
         ("iops,p99_s", "1,1e15", "is too large"),
         ("vms,iops", "99999999999,1", "is too large"),
         ("vms,iops", "-1,1", "is negative"),
-        ("vms,iops", "1.5,1", "is not a whole number"),
+        ("vms,iops", "1.5,1", "is not a whole number above 0"),
         ("iops", "x", "is not a number"),
         ("read_pct,iops", "101,1", "is not a percentage, 0 to 100"),
         ("block_kib,iops", "0,1", "is not a number above 0"),
@@ -345,4 +345,15 @@ fn a_log_of_intervals_is_refused_and_names_are_kept_whole_and_printable() {
 fn a_file_that_is_too_large_is_refused_at_once() {
     let large = vec![b'x'; loadline_import::LARGEST_FILE + 1];
     assert!(text("t", &large).unwrap_err().problem.contains("64 MiB"));
+}
+
+#[test]
+fn rows_of_the_same_repeat_are_doubtful_and_no_workers_are_refused() {
+    let twice = text("t", b"profile,repeat,iops\nx,1,100\nx,2,101\nx,2,300\n").unwrap();
+    let doubt =
+        twice.findings.iter().find(|finding| finding.severity == Severity::Doubt).expect("it is doubtful");
+    assert!(doubt.found.contains("2 rows that state the same repeat"), "{doubt}");
+    let once = text("t", b"profile,repeat,iops\nx,1,100\nx,2,101\n").unwrap();
+    assert!(once.findings.iter().all(|finding| finding.severity != Severity::Doubt));
+    assert!(error("t", "profile,workers,iops\nx,0,100\n").problem.contains("a whole number above 0"));
 }

@@ -5,6 +5,7 @@ mod common;
 use common::{bytes, error, findings, near, sample, text};
 use loadline_import::Imported;
 use loadline_measure::analysis::analyse;
+use loadline_measure::audit::points::audit;
 use loadline_measure::audit::{FindingKind, Severity};
 use loadline_measure::point::{LatencyOf, Point};
 
@@ -277,10 +278,63 @@ fn errors_and_jobs_that_did_nothing_are_doubtful() {
 }
 
 #[test]
-fn trims_are_left_out_and_said() {
-    let imported = text("f", job("", r#","trim":{"total_ios":9}"#).as_bytes()).unwrap();
-    assert_eq!(imported.points[0].samples, Some(200000));
-    assert!(texts(&imported).contains("trim"));
+fn trims_are_left_out_and_said_and_leave_open_what_was_outstanding() {
+    let trims = r#","trim":{"total_ios":9}"#;
+    let imported = text("f", job(r#""ioengine":"libaio","iodepth":"16""#, trims).as_bytes()).unwrap();
+    assert_eq!((imported.points[0].samples, imported.points[0].outstanding), (Some(200000), None));
+    assert!(texts(&imported).contains("trims are outstanding too"));
+}
+
+/// Two processes of a job, each of 10,000 I/Os a second, for so long.
+fn processes(first_s: u64, second_s: u64) -> String {
+    let process = |seconds: u64| {
+        let ios = 10_000 * seconds;
+        let (read, none) = (
+            format!(
+                r#"{{"total_ios":{ios},"iops":10000.0,"bw_bytes":40960000,"runtime":{},
+                    "lat_ns":{{"min":1000,"max":9000000,"mean":100000.0,"N":{ios}}}}}"#,
+                seconds * 1000
+            ),
+            r#"{"total_ios":0,"iops":0,"runtime":0}"#,
+        );
+        let options = r#"{"ioengine":"libaio","iodepth":"1","numjobs":"2"}"#;
+        format!(r#"{{"jobname":"j","groupid":0,"job options":{options},"read":{read},"write":{none}}}"#)
+    };
+    format!(r#"{{"jobs":[{},{}]}}"#, process(first_s), process(second_s))
+}
+
+#[test]
+fn processes_that_ran_for_different_times_count_over_the_longest_and_that_is_said() {
+    let imported = text("f", processes(5, 60).as_bytes()).unwrap();
+    let point = &imported.points[0];
+    let iops = point.iops.unwrap().value;
+    assert!((iops - 650_000.0 / 60.0).abs() < 0.01, "{iops}");
+    let bytes = point.throughput.as_ref().unwrap().bytes_per_s.value;
+    assert!((bytes - 4096.0 * iops).abs() < 1.0, "{bytes}");
+    assert_eq!((point.window_s, point.outstanding), (Some(60.0), None));
+    assert!(texts(&imported).contains("runtimes from 5.0 s to 60.0 s"), "{}", texts(&imported));
+    let alike = text("f", processes(60, 60).as_bytes()).unwrap();
+    assert_eq!(alike.points[0].iops.unwrap().value, 20_000.0);
+    assert!(!texts(&alike).contains("runtimes"), "{}", texts(&alike));
+}
+
+#[test]
+fn what_fio_itself_takes_for_each_io_is_no_contradiction() {
+    // One outstanding, 10 us of latency and 0.8 us of its own: 92,593 a second.
+    let quick = |own: f64| {
+        let iops = 1e6 / (10.0 + own);
+        let ios = (iops * 10.0) as u64;
+        job(r#""ioengine":"libaio","iodepth":"1""#, "")
+            .replace("20000.0", &format!("{iops:.3}"))
+            .replace("81920000", &format!("{:.0}", iops * 4096.0))
+            .replace("800000.0", "10000.0")
+            .replace("200000", &ios.to_string())
+    };
+    let doubted = |own: f64| {
+        let imported = text("f", quick(own).as_bytes()).unwrap();
+        audit(&imported.points).iter().any(|finding| finding.kind == FindingKind::LittlesLaw)
+    };
+    assert!(!doubted(0.8) && doubted(3.0));
 }
 
 #[test]

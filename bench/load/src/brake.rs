@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use loadline_base::clock::Nanos;
@@ -20,8 +21,8 @@ use crate::error::LoadError;
 pub enum StopIf {
     /// More errors than this, since the load began.
     Errors(u64),
-    /// A percentile (in percent; 100 is the maximum) of a second's response times above this. An I/O that has
-    /// not come back for as long counts too.
+    /// A percentile (in percent; 100 is the maximum) of a second's response times above this. An I/O that is out for longer than that
+    /// at the end of the second is one of them, with its age.
     Latency(f64, TimeSpan),
 }
 
@@ -76,17 +77,24 @@ impl From<StopIf> for String {
 /// Watches the limits while a load runs. The threads tell of I/Os that do not come back.
 pub(crate) struct Watch {
     limits: Vec<StopIf>,
-    /// How long the oldest I/O in flight had been out at the end of the last second, nanoseconds.
-    longest_out: AtomicU64,
+    /// How long I/Os in flight had been out at the end of the last second: of those that are out for longer than the lowest limit.
+    overdue: Mutex<Vec<Nanos>>,
+    /// The lowest limit of a response time.
+    lowest: Nanos,
     errors: AtomicU64,
     tripped: AtomicBool,
 }
 
 impl Watch {
     pub(crate) fn new(limits: &[StopIf]) -> Watch {
+        let latency = |limit: &StopIf| match limit {
+            StopIf::Latency(_, most) => Some(Nanos::from(most.0)),
+            StopIf::Errors(_) => None,
+        };
         Watch {
             limits: limits.to_vec(),
-            longest_out: AtomicU64::new(0),
+            overdue: Mutex::default(),
+            lowest: limits.iter().filter_map(latency).min().unwrap_or(Nanos(u64::MAX)),
             errors: AtomicU64::new(0),
             tripped: AtomicBool::new(false),
         }
@@ -96,9 +104,12 @@ impl Watch {
         !self.limits.is_empty()
     }
 
-    /// At the end of a second, a thread has an I/O that has been out for so long.
-    pub(crate) fn still_out(&self, age: Nanos) {
-        self.longest_out.fetch_max(age.0, Ordering::Relaxed);
+    /// At the end of a second, a thread has I/Os that have been out for so long.
+    pub(crate) fn still_out(&self, ages: impl Iterator<Item = Nanos>) {
+        let mut overdue = ages.filter(|age| *age > self.lowest).peekable();
+        if overdue.peek().is_some() {
+            self.overdue.lock().expect("nobody panics with it").extend(overdue);
+        }
     }
 
     /// Whether a limit was passed: then what is in flight is counted with its age, not dropped.
@@ -119,7 +130,7 @@ impl Watch {
         if !self.wanted() {
             return None;
         }
-        let age = Nanos(self.longest_out.swap(0, Ordering::Relaxed));
+        let overdue = std::mem::take(&mut *self.overdue.lock().expect("nobody panics with it"));
         let mut all = LatencyHistogram::new();
         let mut errors = 0;
         for interval in second {
@@ -132,11 +143,18 @@ impl Watch {
             StopIf::Errors(most) => (errors > most).then(|| format!("{limit}: there were {errors} errors")),
             StopIf::Latency(percent, most) => {
                 let most = Nanos::from(most.0);
-                if age > most {
-                    return Some(format!("{limit}: an I/O has not come back for {:.1} s", age.as_secs()));
+                let mut second = all.clone();
+                // What is out for less may still be in time.
+                let late = overdue.iter().filter(|age| **age > most);
+                late.clone().for_each(|age| second.record(*age));
+                let found = second.quantile(percent / 100.0).filter(|found| *found > most)?;
+                let mut why = format!("{limit}: it was {:.1} ms in one second", found.as_millis());
+                if let Some(oldest) = late.clone().max() {
+                    let (count, age) = (late.count(), oldest.as_secs());
+                    why +=
+                        &format!("; {count} I/Os had not come back at its end, one of them for {age:.1} s");
                 }
-                let found = all.quantile(percent / 100.0)?;
-                (found > most).then(|| format!("{limit}: it was {:.1} ms in one second", found.as_millis()))
+                Some(why)
             }
         })
     }
@@ -170,9 +188,29 @@ mod tests {
         second.write.errors = 1;
         assert!(watch("errors>0").judge(&[second]).is_some());
         let hung = watch("max>2s");
-        hung.still_out(Nanos(3 * Nanos::SECOND.0));
+        hung.still_out([Nanos(3 * Nanos::SECOND.0)].into_iter());
         assert!(!hung.tripped());
-        assert!(hung.judge(&[]).unwrap().contains("not come back"));
+        assert!(
+            hung.judge(&[]).unwrap().contains("1 I/Os had not come back at its end, one of them for 3.0 s")
+        );
         assert!(hung.tripped() && hung.judge(&[]).is_none(), "each second is judged alone");
+    }
+
+    #[test]
+    fn an_io_that_is_overdue_is_one_sample_of_its_second() {
+        let mut second = Interval::new(0, Phase::Measure, 0);
+        for _ in 0..995 {
+            second.read.response.record(Nanos(Nanos::MILLISECOND.0));
+        }
+        let slow = |count: usize| std::iter::repeat_n(Nanos(200 * Nanos::MILLISECOND.0), count);
+        let judged = |limit: &str, count: usize| {
+            let watch = Watch::new(&[limit.parse().unwrap()]);
+            watch.still_out(slow(count));
+            watch.judge(std::slice::from_ref(&second)).is_some()
+        };
+        assert!(!judged("p99>50ms", 5) && judged("p99.9>50ms", 5) && judged("max>50ms", 1));
+        assert!(judged("p99>50ms", 20) && !judged("p99>300ms", 20));
+        // What is out for less than the limit says nothing.
+        assert!(!judged("max>300ms", 1));
     }
 }

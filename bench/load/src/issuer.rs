@@ -152,7 +152,7 @@ impl<E: Engine> Issuer<E> {
             now = self.complete(woken)?;
             self.recorder.roll(now);
             if self.recorder.second_ended() {
-                self.watch_oldest(now);
+                self.watch_overdue(now);
             }
         }
         if !stop.load(Ordering::Relaxed) || self.setting.watch.tripped() {
@@ -163,13 +163,11 @@ impl<E: Engine> Issuer<E> {
         Ok(self.report)
     }
 
-    /// Tells the brake of an I/O that does not come back: it is in no histogram.
-    fn watch_oldest(&self, now: Nanos) {
+    /// Tells the brake of I/Os that do not come back: they are in no histogram.
+    fn watch_overdue(&self, now: Nanos) {
         if self.setting.watch.wanted() {
-            let oldest = self.slots.iter().filter(|s| s.in_flight).map(|s| s.intended).min();
-            if let Some(oldest) = oldest {
-                self.setting.watch.still_out(now.since(oldest));
-            }
+            let out = self.slots.iter().filter(|slot| slot.in_flight);
+            self.setting.watch.still_out(out.map(|slot| now.since(slot.intended)));
         }
     }
 

@@ -147,6 +147,11 @@ impl Scan {
 /// a file in memory or a server on this host, CPUs to spare). It may use all of a CPU, and finds completions sooner than one that sleeps.
 pub(crate) const LOOKING: &str = ", looking before sleeping";
 
+/// The engine alone: whether it looked for completions before it slept depends on what else the host did.
+pub fn engine_alone(engine: &str) -> &str {
+    engine.strip_suffix(LOOKING).unwrap_or(engine)
+}
+
 /// What a job came to.
 #[derive(Debug, Clone)]
 pub struct Outcome {

@@ -156,6 +156,14 @@ impl Prepared {
                     "its file system refuses it, so I/O goes through the page cache",
                     "Figures may be those of memory. Use a file system with direct I/O, or a block device.",
                 ));
+            } else if !open.direct && purpose == Purpose::Load {
+                findings.push(Finding::doubt(
+                    FindingKind::NotDirect,
+                    format!("the storage below {} to answer", open.name),
+                    "the load asks for the page cache, which answers in its place",
+                    "These are figures of memory as long as it has room. Bypass it: direct = true of a profile, direct=1 of fio, \
+                     -Sh of DISKSPD.",
+                ));
             }
             let verifier = match &job.verify {
                 None => None,

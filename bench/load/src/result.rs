@@ -1,9 +1,10 @@
 //! The result of one `loadline bench`, as programs read it. Its JSON Schema is made from these types.
 
 use loadline_base::clock::Nanos;
+use loadline_measure::audit::level::disturbed;
 use loadline_measure::audit::{Asked, Finding, Severity, audit};
 use loadline_measure::interval::EncodedInterval;
-use loadline_measure::window::{Figures, Histograms};
+use loadline_measure::window::{Figures, Histograms, WindowSecond};
 use loadline_profile::{Arrival, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -87,6 +88,8 @@ impl BenchResult {
         }
         let mut findings = outcome.findings;
         findings.extend(audit(&figures, &asked));
+        let iops: Vec<f64> = outcome.window.seconds().iter().map(WindowSecond::iops).collect();
+        findings.extend(disturbed(&iops, figures.longest_stall_ms));
         findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
         BenchResult {
             format: FORMAT,

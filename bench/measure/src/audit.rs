@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::summary::LatencySummary;
 use crate::window::Figures;
 
+pub mod level;
 pub mod points;
 
 /// How far a finding reaches.
@@ -43,7 +44,7 @@ pub enum FindingKind {
     NoisyHost,
     /// Nothing completed at all.
     NothingMeasured,
-    /// I/O went through the page cache, though direct I/O was asked for.
+    /// I/O went through the page cache, as the load asks or because direct I/O is refused.
     NotDirect,
     /// io_uring was refused, and threads issued the I/O; or it was used without registered memory.
     Fallback,
@@ -71,6 +72,8 @@ pub enum FindingKind {
     NotSteady,
     /// The level changed in the middle of the window.
     LevelChange,
+    /// Nothing completed for a while.
+    Stall,
 }
 
 /// One thing that a reader of the figures should know.

@@ -159,6 +159,15 @@ impl Comparison {
                 self.judged, self.called_by_chance
             ));
         }
+        for load in self.loads.iter().filter(|load| load.limit_not_seen) {
+            sentences.push(format!(
+                "doubtful: {}: {} % slower is allowed, and only {} or more would have been seen: measure more repeats, or on a \
+                 quieter host.",
+                load.label,
+                self.allowed_slower_percent,
+                load::share(load.seen_percent.unwrap_or_default())
+            ));
+        }
         for load in &self.loads {
             match load.verdict {
                 Verdict::Slower if !load.beyond_allowed => sentences.push(format!(

@@ -145,6 +145,7 @@ fn steady(steps: &[StepRow]) -> Check {
     let unsteady = numbers(steps, |step| {
         found(step, FindingKind::NotSteady)
             || found(step, FindingKind::LevelChange)
+            || found(step, FindingKind::Stall)
             || step.steadiness.is_some_and(|steadiness| !steadiness.steady)
     });
     // In a window with faults the level is to change.
@@ -331,6 +332,7 @@ fn others(steps: &[StepRow]) -> Check {
     let said = [
         FindingKind::NotSteady,
         FindingKind::LevelChange,
+        FindingKind::Stall,
         FindingKind::GeneratorBound,
         FindingKind::LostWorkers,
         FindingKind::Errors,

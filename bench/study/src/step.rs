@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use loadline_base::figures::{listed, thousands};
 use loadline_fleet::{Loss, StepOutcome, WorkerInfo};
 use loadline_load::Job;
 use loadline_load::VerifyReport;
+use loadline_measure::audit::level::disturbed;
 use loadline_measure::audit::{Asked, Finding, FindingKind, Severity, audit};
-use loadline_measure::change::levels;
 use loadline_measure::steady::{ROUNDS, rounds, steadiness};
 use loadline_measure::window::{Window, WindowSecond};
 use loadline_profile::Arrival;
@@ -77,7 +76,9 @@ pub(crate) fn collect(
     result.findings = lost(&result.workers).into_iter().collect();
     result.findings.extend(audit(&result.figures, &asked(study, result, job)));
     result.findings.extend(gathered(findings));
-    result.findings.extend(level_change(&iops).filter(|_| is_calm));
+    if is_calm {
+        result.findings.extend(disturbed(&iops, result.figures.longest_stall_ms));
+    }
     // Ceilings and searches go beyond what the study's loads must keep, by design.
     if result.step.purpose == Purpose::Load {
         result.verdicts = study.run.limits.iter().map(|limit| limit.judge(&result.figures)).collect();
@@ -91,27 +92,6 @@ pub(crate) fn collect(
 fn of_node(workers: u32, window: &Window) -> NodeFigures {
     let total = window.figures().total;
     NodeFigures { workers, iops: total.iops, bytes_per_s: total.bytes_per_s, latency_us: total.latency_us }
-}
-
-/// That the level changed in the middle of the window: a write buffer was full, or a cache warm.
-fn level_change(iops: &[f64]) -> Option<Finding> {
-    let found = levels(iops);
-    let shown: Vec<String> = found
-        .windows(2)
-        .map(|pair| {
-            let (from, to) = (thousands(pair[0].level), thousands(pair[1].level));
-            format!("after {} s from {from} to {to} IOPS", pair[0].to)
-        })
-        .collect();
-    (!shown.is_empty()).then(|| {
-        Finding::doubt(
-            FindingKind::LevelChange,
-            "one level of IOPS over the window",
-            listed(&shown, 4),
-            "A write buffer or cache that is full, work in the background, or another user of the host. The window's figures \
-             are of neither level: warm up longer ([phases.steady]), and look at the series.",
-        )
-    })
 }
 
 /// What was asked of the fleet as a whole, given what one worker was asked.

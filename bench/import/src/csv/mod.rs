@@ -42,9 +42,10 @@ mod columns;
 mod row;
 mod thousands;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use csv::{ReaderBuilder, StringRecord, Trim};
+use loadline_base::figures::listed;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::point::Point;
 
@@ -124,22 +125,44 @@ pub(crate) fn read(file: &str, text: &str, options: &Options) -> Result<Imported
     }
     findings.extend(grouped.findings(&names));
     findings.extend(cells.tell_apart(&mut points));
-    if !columns.contains(&Column::Repeat) {
-        findings.extend(number_repeats(&mut points));
-    }
+    findings.extend(match columns.contains(&Column::Repeat) {
+        true => same_repeats(&points),
+        false => number_repeats(&mut points),
+    });
     Ok(Imported { format: "CSV", points, findings })
+}
+
+/// Rows that state the same load, and the same repeat.
+fn same_load(points: &[Point]) -> Vec<Vec<usize>> {
+    let bits = |value: Option<f64>| value.map(f64::to_bits);
+    let mut same: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (row, point) in points.iter().enumerate() {
+        let load = (&point.profile, &point.family, &point.condition);
+        let place =
+            (point.workers, point.nodes, bits(point.outstanding), bits(point.rate_iops), point.repeat);
+        same.entry((load, place)).or_default().push(row);
+    }
+    same.into_values().filter(|rows| rows.len() > 1).collect()
+}
+
+/// That rows state the same repeat of the same load: one of them is another load, or was measured another time.
+fn same_repeats(points: &[Point]) -> Option<Finding> {
+    let same = same_load(points);
+    let first = same.first()?;
+    let places: Vec<&str> =
+        first.iter().filter_map(|row| points.get(*row)).map(|point| point.place.as_str()).collect();
+    let rows: usize = same.iter().map(Vec::len).sum();
+    Some(Finding::doubt(
+        FindingKind::Adjusted,
+        "each repeat of a load in one row",
+        format!("{rows} rows that state the same repeat as another, such as {}", listed(&places, 4)),
+        "Their median is taken as if they were repeats. Number them in the column `repeat`, or add a column with what differs.",
+    ))
 }
 
 /// Rows that state the same load are taken as repeats of one measurement.
 fn number_repeats(points: &mut [Point]) -> Option<Finding> {
-    let bits = |value: Option<f64>| value.map(f64::to_bits);
-    let mut same: HashMap<_, Vec<usize>> = HashMap::new();
-    for (row, point) in points.iter().enumerate() {
-        let load = (&point.profile, &point.family, &point.condition);
-        let place = (point.workers, point.nodes, bits(point.outstanding), bits(point.rate_iops));
-        same.entry((load, place)).or_default().push(row);
-    }
-    let same: Vec<Vec<usize>> = same.into_values().filter(|rows| rows.len() > 1).collect();
+    let same = same_load(points);
     let mut repeated = 0;
     for rows in same {
         repeated += rows.len();

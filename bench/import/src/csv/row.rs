@@ -24,6 +24,7 @@ pub(super) struct Row {
 
 const NUMBER: &str = "a number";
 const WHOLE: &str = "a whole number";
+const SOME: &str = "a whole number above 0";
 
 /// What is wrong with a cell that was refused.
 pub(super) fn wrong(cell: &str, expected: &str) -> String {
@@ -33,7 +34,12 @@ pub(super) fn wrong(cell: &str, expected: &str) -> String {
     match cell.parse::<f64>().ok().filter(|_| digit) {
         Some(value) if value < 0.0 => "is negative".into(),
         // A number that was refused as one is out of bounds.
-        Some(value) if !is_figure(value) || expected == NUMBER || (whole && expected == WHOLE) => {
+        Some(value)
+            if !is_figure(value)
+                || expected == NUMBER
+                || (whole && expected == WHOLE)
+                || (whole && expected == SOME && value > 0.0) =>
+        {
             "is too large".into()
         }
         _ => format!("is not {expected}"),
@@ -46,12 +52,13 @@ impl Row {
         let stated = |factor: f64| parse(cell, factor).ok_or(NUMBER);
         let figure = || number(cell).ok_or(NUMBER);
         let count = || whole::<u32>(cell).ok_or(WHOLE);
+        let some = || whole::<u32>(cell).filter(|count| *count > 0).ok_or(SOME);
         let percent = || number(cell).filter(|p| *p <= 100.0).ok_or("a percentage, 0 to 100");
         let positive = || number(cell).filter(|p| *p > 0.0).ok_or("a number above 0");
         let point = &mut self.point;
         match column {
-            Column::Workers => point.workers = Some(count()?),
-            Column::Nodes => point.nodes = Some(count()?),
+            Column::Workers => point.workers = Some(some()?),
+            Column::Nodes => point.nodes = Some(some()?),
             Column::Profile => point.profile = cell.to_string(),
             Column::Condition => point.condition = Some(text::kept(cell)),
             Column::Repeat => point.repeat = count()?,

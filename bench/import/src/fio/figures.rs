@@ -11,12 +11,15 @@ use crate::numbers::number;
 /// Larger nanoseconds and counts in a bin are no measurement: 2^53, over a hundred days, and what a double counts.
 const LARGEST_BIN: u64 = 1 << 53;
 
+/// Runtimes that differ by less than this share are one.
+const SAME_RUNTIME: f64 = 0.001;
+
 /// One direction that did I/O.
 #[derive(Debug)]
 pub(super) struct Side<'a> {
     ios: u64,
-    pub(super) iops: f64,
-    pub(super) bytes_per_s: f64,
+    iops: f64,
+    bytes_per_s: f64,
     runtime_ms: Option<f64>,
     /// I/Os whose latencies are in the percentiles and bins: all of them, if that is not stated.
     sampled: u64,
@@ -81,8 +84,23 @@ impl<'a> Figures<'a> {
         self.sides.iter().fold(0, |sum, side| sum.saturating_add(side.ios))
     }
 
-    pub(super) fn sum(&self, of: fn(&Side) -> f64) -> f64 {
-        self.sides.iter().map(of).sum()
+    /// I/Os and bytes a second. Each side states its own over its own runtime; where these differ, what was done is divided by the
+    /// longest, as fio does with the processes of a group: added up, they would count a time in which some had ended already.
+    pub(super) fn rates(&self) -> (f64, f64) {
+        let over = |side: &Side, seconds: f64| side.runtime_ms.map_or(1.0, |ms| ms / 1e3 / seconds);
+        let longest = self.seconds().filter(|_| self.differ().is_some());
+        let share = |side: &Side| longest.map_or(1.0, |seconds| over(side, seconds));
+        let sum = |of: fn(&Side) -> f64| self.sides.iter().map(|side| of(side) * share(side)).sum();
+        (sum(|side| side.iops), sum(|side| side.bytes_per_s))
+    }
+
+    /// The shortest and the longest runtime, seconds, if they differ by more than [`SAME_RUNTIME`].
+    pub(super) fn differ(&self) -> Option<(f64, f64)> {
+        let seconds = self.sides.iter().map(|side| side.runtime_ms.map(|ms| ms / 1e3));
+        let seconds = seconds.collect::<Option<Vec<f64>>>()?;
+        let (shortest, longest) =
+            (seconds.iter().copied().reduce(f64::min)?, seconds.iter().copied().reduce(f64::max)?);
+        (longest > shortest * (1.0 + SAME_RUNTIME)).then_some((shortest, longest))
     }
 
     pub(super) fn seconds(&self) -> Option<f64> {

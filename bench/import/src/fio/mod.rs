@@ -193,6 +193,9 @@ struct Reader<'a> {
     doubts: Vec<Finding>,
 }
 
+/// Runtimes of one load that differ by more than this ratio are told.
+const TELLING: f64 = 1.05;
+
 /// An entry of a result.
 struct Entry<'a> {
     place: String,
@@ -272,6 +275,9 @@ impl Reader<'_> {
         }
         let figures = Figures::together(all);
         point.outstanding = loads.iter().map(|(_, outstanding)| *outstanding).sum();
+        if figures.trimmed && point.outstanding.take().is_some() {
+            self.open.insert("it trims as well, and trims are outstanding too");
+        }
         if let Some((block, writes, rate)) = active.first() {
             let same = active.iter().all(|(other, ..)| other == block);
             point.block_bytes = block.filter(|_| same);
@@ -286,9 +292,19 @@ impl Reader<'_> {
             return Ok(point);
         }
         point.window_s = figures.seconds().filter(|seconds| *seconds > 0.0);
-        point.iops = Some(Stated::exact(figures.sum(|side| side.iops)));
+        let (iops, bytes_per_s) = figures.rates();
+        if let Some((shortest, longest)) = figures.differ().filter(|(short, long)| *long > short * TELLING) {
+            self.doubts.push(Finding::doubt(
+                FindingKind::Adjusted,
+                format!("all of {} to run for as long", point.place),
+                format!("runtimes from {shortest:.1} s to {longest:.1} s"),
+                "Its figures are what was done, over the longest: for a part of it the load was smaller than stated.",
+            ));
+            point.outstanding = None;
+        }
+        point.iops = Some(Stated::exact(iops));
         point.throughput = Some(Throughput {
-            bytes_per_s: Stated::exact(figures.sum(|side| side.bytes_per_s)),
+            bytes_per_s: Stated::exact(bytes_per_s),
             unit: "bytes/s".into(),
             unit_bytes: 1.0,
         });

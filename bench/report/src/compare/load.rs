@@ -145,6 +145,11 @@ pub struct Load {
     pub decided_by: Option<Figure>,
     /// Whether it is slower by more than is allowed, with its whole interval.
     pub beyond_allowed: bool,
+    /// A slowdown of so many percent or more would have been called slower, by how much the repeats vary; `null` without an interval.
+    pub seen_percent: Option<f64>,
+    /// Whether so much slowness is allowed that it may be there and is not seen: neither would it have been called slower, nor
+    /// does the interval exclude it.
+    pub limit_not_seen: bool,
     /// Complete repeats.
     pub repeats: Both<usize>,
     /// How many of them lost workers, had errors, or have another finding that makes a figure doubtful.
@@ -180,7 +185,7 @@ impl Load {
 
     /// Whether something makes the word for it doubtful.
     pub fn is_doubtful(&self) -> bool {
-        self.has_doubtful_repeats() || self.other_engine
+        self.has_doubtful_repeats() || self.other_engine || self.limit_not_seen
     }
 
     /// The word for it and why, without its name and without a full stop.
@@ -209,8 +214,12 @@ impl Load {
             });
             format!(": B ÷ A is {}, {interval}", multiple(ratio.estimate))
         });
+        let seen = self.seen_percent.filter(|_| self.verdict == Verdict::NoDifferenceShown);
+        let seen = seen.map_or(String::new(), |percent| {
+            format!("; slower by {} or more would have been seen", share(percent))
+        });
         format!(
-            ": {} {} in A, {} in B{}",
+            ": {} {} in A, {} in B{}{seen}",
             figure.name(),
             show(compared.a),
             show(compared.b),
@@ -230,6 +239,15 @@ pub fn multiple(ratio: f64) -> String {
         |decimals: &usize| ratio == 1.0 || (ratio - 1.0).abs() >= 0.5 * 10f64.powi(-(*decimals as i32));
     let decimals = (3..9).find(shows).unwrap_or(9);
     format!("{ratio:.decimals$}")
+}
+
+/// A percentage with one decimal, or more where it is small.
+pub fn share(percent: f64) -> String {
+    match percent {
+        _ if percent <= 0.0 => "any share".into(),
+        _ if percent < 0.1 => "0.1 %".into(),
+        _ => format!("{percent:.1} %"),
+    }
 }
 
 /// `0.909..0.942`; `None` if there are too few repeats for one.
@@ -309,6 +327,8 @@ fn on_one(a: &Repeats<'_>, b: &Repeats<'_>, verdict: Verdict) -> Load {
         verdict,
         decided_by: None,
         beyond_allowed: false,
+        seen_percent: None,
+        limit_not_seen: false,
         repeats: both(|row| row.repeats),
         doubtful: both(|row| row.doubtful),
         other_engine: false,
@@ -349,12 +369,37 @@ fn on_both(a: &Repeats<'_>, b: &Repeats<'_>, allowed: f64) -> Load {
     // Where nothing completed in one repeat there is no ratio of IOPS, whatever decides.
     let ratio = load.iops.ratio.and(load.figure(decides).ratio);
     load.verdict = ratio.map_or(Verdict::NothingMeasured, |ratio| word(decides, ratio.change()));
-    load.beyond_allowed = load.verdict == Verdict::Slower
-        && ratio.is_some_and(|ratio| match decides {
-            Figure::Iops => ratio.high.is_some_and(|high| high < 1.0 - allowed / 100.0),
-            Figure::MeanUs | Figure::P99Us => ratio.low.is_some_and(|low| low > 1.0 + allowed / 100.0),
-        });
+    let Some(slowness) = ratio.and_then(|ratio| Slowness::of(decides, &ratio)) else { return load };
+    let allowed = allowed / 100.0;
+    load.beyond_allowed = load.verdict == Verdict::Slower && slowness.least > allowed;
+    load.seen_percent = Some(100.0 * slowness.seen);
+    load.limit_not_seen =
+        allowed > 0.0 && !load.beyond_allowed && slowness.most > allowed && slowness.seen > allowed;
     load
+}
+
+/// How much slower B may be, as shares: of IOPS that are missing, or of a latency that is there in addition. Below 0 it is faster.
+struct Slowness {
+    /// The ends of the interval.
+    least: f64,
+    most: f64,
+    /// So much slower, and the whole interval would have been on that side: it is as wide, relative to the estimate, wherever the
+    /// estimate is.
+    seen: f64,
+}
+
+impl Slowness {
+    fn of(figure: Figure, ratio: &Ratio) -> Option<Slowness> {
+        let (low, high) = (ratio.low?, ratio.high?);
+        Some(match figure {
+            Figure::Iops => {
+                Slowness { least: 1.0 - high, most: 1.0 - low, seen: 1.0 - ratio.estimate / high }
+            }
+            Figure::MeanUs | Figure::P99Us => {
+                Slowness { least: low - 1.0, most: high - 1.0, seen: ratio.estimate / low - 1.0 }
+            }
+        })
+    }
 }
 
 fn word(figure: Figure, change: Change) -> Verdict {
@@ -371,6 +416,17 @@ fn word(figure: Figure, change: Change) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_would_have_been_seen_follows_from_the_width_of_the_interval() {
+        let ratio = |estimate, low, high| Ratio { estimate, low: Some(low), high: Some(high) };
+        let iops = Slowness::of(Figure::Iops, &ratio(1.03, 0.88, 1.22)).unwrap();
+        assert!((iops.seen - 0.156).abs() < 0.001 && (iops.most - 0.12).abs() < 1e-9 && iops.least < 0.0);
+        let p99 = Slowness::of(Figure::P99Us, &ratio(1.0, 0.98, 1.03)).unwrap();
+        assert!((p99.seen - 0.0204).abs() < 0.001 && (p99.most - 0.03).abs() < 1e-9);
+        assert!(Slowness::of(Figure::Iops, &Ratio { estimate: 1.0, low: None, high: None }).is_none());
+        assert_eq!([0.0, 0.04, 2.04, 15.57].map(share), ["any share", "0.1 %", "2.0 %", "15.6 %"]);
+    }
 
     #[test]
     fn a_ratio_is_short_and_never_looks_like_one_that_it_is_not() {

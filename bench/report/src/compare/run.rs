@@ -7,6 +7,8 @@ use loadline_load::host::Inventory;
 use loadline_study::folder::manifest::Manifest;
 use loadline_study::{RunFolder, StudyError};
 
+use loadline_load::engine_alone;
+
 use crate::compare::load::is_of_search;
 use crate::report::Report;
 
@@ -41,7 +43,8 @@ impl Run {
             // One at a time: a result holds the figures of every worker.
             let Some(result) = folder.result(step)? else { continue };
             if !is_of_search {
-                let issued = result.workers.into_iter().filter_map(|worker| worker.engine).collect();
+                let engines_of = result.workers.iter().filter_map(|worker| worker.engine.as_deref());
+                let issued = engines_of.map(|engine| engine_alone(engine).to_string()).collect();
                 engines.insert(step.label.clone(), issued);
             }
             for (host, inventory) in result.hosts {
