@@ -1,9 +1,10 @@
 //! Asks a node's API.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use loadline_san_node::api::Fault;
+use loadline_san_node::api::{CLUSTER_HEADER, Fault};
 use loadline_san_node::node::manage::ErrorKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +24,9 @@ pub(crate) struct Api {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// The id of the cluster that has answered.
+    #[arg(skip)]
+    cluster: Arc<OnceLock<String>>,
 }
 
 /// Why there is no answer.
@@ -44,6 +48,11 @@ enum Method<B> {
 }
 
 impl Api {
+    /// The API at an address.
+    pub(crate) fn at(api: SocketAddr) -> Api {
+        Api { api, json: false, cluster: Arc::default() }
+    }
+
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failed> {
         self.ask::<(), T>(path, &Method::Get)
     }
@@ -60,7 +69,11 @@ impl Api {
         let mut api = self.api;
         // Who is asked names the one that does it; which may have changed when that is asked.
         for _ in 0..4 {
-            match ask_one(api, path, method)? {
+            let Answer { cluster, answer } = ask_one(api, path, method)?;
+            if let Some(cluster) = &cluster {
+                let _ = self.cluster.set(cluster.clone());
+            }
+            match answer {
                 Ok(answer) => return Ok(answer),
                 Err(Fault { kind: ErrorKind::Elsewhere, api: Some(other), .. }) => api = other,
                 Err(Fault { kind, message, .. }) => {
@@ -68,7 +81,8 @@ impl Api {
                         ErrorKind::Unavailable | ErrorKind::Elsewhere => Exit::Failed,
                         _ => Exit::Usage,
                     };
-                    return Err(Failed { exit, message });
+                    let cluster = cluster.map_or(String::new(), |id| format!(" (cluster {})", short(&id)));
+                    return Err(Failed { exit, message: format!("{message}{cluster}") });
                 }
             }
         }
@@ -76,11 +90,17 @@ impl Api {
     }
 }
 
+/// What a node has answered, and the id of its cluster.
+struct Answer<T> {
+    cluster: Option<String>,
+    answer: Result<T, Fault>,
+}
+
 fn ask_one<B: Serialize, T: DeserializeOwned>(
     api: SocketAddr,
     path: &str,
     method: &Method<B>,
-) -> Result<Result<T, Fault>, Failed> {
+) -> Result<Answer<T>, Failed> {
     let agent: ureq::Agent =
         ureq::Agent::config_builder().timeout_global(Some(LIMIT)).http_status_as_error(false).build().into();
     let url = format!("http://{api}{path}");
@@ -97,12 +117,19 @@ fn ask_one<B: Serialize, T: DeserializeOwned>(
     };
     let mut answer = answered.map_err(|why| failed(why.to_string()))?;
     let is_fine = answer.status().is_success();
+    let cluster = answer.headers().get(CLUSTER_HEADER).and_then(|id| id.to_str().ok()).map(str::to_owned);
     let text = answer.body_mut().read_to_string().map_err(|why| failed(why.to_string()))?;
     let strange = |why: serde_json::Error| failed(format!("it says what is not understood ({why}): {text}"));
-    Ok(match is_fine {
+    let answer = match is_fine {
         true => Ok(serde_json::from_str(&text).map_err(strange)?),
         false => Err(serde_json::from_str(&text).map_err(strange)?),
-    })
+    };
+    Ok(Answer { cluster, answer })
+}
+
+/// The beginning of a cluster's id, for people.
+pub(crate) fn short(id: &str) -> &str {
+    id.get(..8).unwrap_or(id)
 }
 
 /// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by who knows.
@@ -129,15 +156,30 @@ pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 impl Api {
-    /// Prints what was done: a sentence, or with --json an object that has it.
-    pub(crate) fn done(&self, what: &str) -> Exit {
-        match self.json {
-            true => print_json(&serde_json::json!({ "done": what })),
-            false => {
-                crate::out::say!("{what}");
-                Exit::Done
-            }
+    /// Prints what was done, and by which cluster: a sentence, or with --json an object that has it and `more`.
+    pub(crate) fn done_with(&self, what: &str, more: &[(&str, u64)]) -> Exit {
+        let cluster = self.cluster.get();
+        if self.json {
+            let mut object = serde_json::Map::from_iter([("done".into(), what.into())]);
+            object.extend(cluster.map(|id| ("cluster".into(), id.as_str().into())));
+            object.extend(more.iter().map(|(key, value)| ((*key).into(), (*value).into())));
+            return print_json(&object);
         }
+        crate::out::say!("{}", self.naming(what));
+        Exit::Done
+    }
+
+    /// A sentence for people, with the cluster that has answered before it.
+    pub(crate) fn naming(&self, what: &str) -> String {
+        match self.cluster.get() {
+            Some(id) => format!("cluster {}: {what}", short(id)),
+            None => what.to_owned(),
+        }
+    }
+
+    /// The same, with nothing more.
+    pub(crate) fn done(&self, what: &str) -> Exit {
+        self.done_with(what, &[])
     }
 }
 

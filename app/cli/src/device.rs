@@ -69,10 +69,7 @@ pub(crate) fn run(args: Args) -> Exit {
             let add = AddDevice { path: path.clone(), create: create.map(ByteSize::bytes), overwrite };
             api.post("/v1/devices", add).map(|id: u32| {
                 let now = format!("{} is device {id} of the cluster", path.display());
-                match api.json {
-                    true => print_json(&serde_json::json!({ "done": now, "device": id })),
-                    false => api.done(&now),
-                }
+                api.done_with(&now, &[("device", id.into())])
             })
         }
         Command::Replace { id, with, create, overwrite, wait } => {

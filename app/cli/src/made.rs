@@ -12,6 +12,8 @@ use loadline_load::{FileIdentity, LoadError, Verify};
 use crate::out::tell;
 
 static FILES: Mutex<Vec<MadeFile>> = Mutex::new(Vec::new());
+/// Folders that go with all that is in them.
+static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 struct MadeFile {
     path: PathBuf,
@@ -83,11 +85,40 @@ impl Drop for Made {
     }
 }
 
+/// A folder for as long as a command runs. Dropping it removes it with all that is in it.
+pub(crate) struct PassingFolder(PathBuf);
+
+impl PassingFolder {
+    /// It need not be there yet; who makes it later makes it for this command alone.
+    pub(crate) fn new(path: PathBuf) -> PassingFolder {
+        FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
+        PassingFolder(path)
+    }
+}
+
+impl Drop for PassingFolder {
+    fn drop(&mut self) {
+        FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|folder| *folder != self.0);
+        remove_folder(&self.0);
+    }
+}
+
+fn remove_folder(path: &Path) {
+    if path.exists()
+        && let Err(why) = std::fs::remove_dir_all(path)
+    {
+        tell!("loadline: {}: {why}", path.display());
+    }
+}
+
 /// Removes everything now, and lets nothing more be made: the process is about to end.
 pub(crate) fn remove_for_good() {
     let mut files = files();
     files.drain(..).for_each(MadeFile::remove);
     std::mem::forget(files);
+    let folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    folders.iter().for_each(|folder| remove_folder(folder));
+    std::mem::forget(folders);
 }
 
 fn files() -> MutexGuard<'static, Vec<MadeFile>> {

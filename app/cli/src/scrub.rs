@@ -63,7 +63,7 @@ impl Scrub {
         let path = format!("/v1/volumes/{}/scrub", escaped(&volume.name));
         let mut scrub = Scrub { path, nodes: Vec::new(), seen: BTreeMap::new(), moved: BTreeMap::new() };
         for node in status.nodes.iter().filter(|node| volume.replicas.iter().any(|r| r.node == node.name)) {
-            let api = node.api.parse().ok().filter(|_| node.alive).map(|api| Api { api, json: false });
+            let api = node.api.parse().ok().filter(|_| node.alive).map(Api::at);
             let begun = api.filter(|api| api.post::<_, ()>(&scrub.path, ()).is_ok());
             match begun {
                 Some(api) => scrub.nodes.push((node.name.clone(), api)),

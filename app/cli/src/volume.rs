@@ -234,7 +234,7 @@ fn attach(args: &AttachTo) -> Result<Exit, crate::client::Failed> {
     if args.api.json {
         return Ok(print_json(&how));
     }
-    say!("volume {} is attached at node {}", how.volume, how.node);
+    say!("{}", args.api.naming(&format!("volume {} is attached at node {}", how.volume, how.node)));
     say!();
     say!("QEMU, on that node's machine, with its memory shared (the fastest):");
     say!("  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem -m 4G");

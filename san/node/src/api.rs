@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -67,6 +67,9 @@ pub struct Detach {
     #[serde(default)]
     pub force: bool,
 }
+
+/// The header of every answer that has the cluster's id.
+pub const CLUSTER_HEADER: &str = "loadline-cluster";
 
 /// What went wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -219,7 +222,17 @@ fn router(node: Node) -> Router {
             refusal(StatusCode::METHOD_NOT_ALLOWED, message)
         })
         .layer(axum::middleware::from_fn(short_urls))
+        .layer(axum::middleware::from_fn_with_state(node.clone(), name_cluster))
         .with_state(node)
+}
+
+/// Adds the cluster's id to every answer: who asks can tell a person which cluster has done it.
+async fn name_cluster(State(node): State<Node>, request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
+    if let Ok(cluster) = HeaderValue::from_str(&node.cluster_id().to_string()) {
+        answer.headers_mut().insert(CLUSTER_HEADER, cluster);
+    }
+    answer
 }
 
 /// Refuses URLs that are too long.

@@ -73,6 +73,11 @@ pub fn init(path: &Path, common: Common) -> Result<String, ConfigError> {
     Ok(id)
 }
 
+/// The configuration of a cluster, as it is now.
+pub fn read(path: &Path) -> Result<Catalog, ConfigError> {
+    Catalog::read(&mut SqliteStore::open(path)?)
+}
+
 /// Adds a node, and writes its `node.toml` into its folder, which is made. Returns where that is.
 pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
     crate::name::check(&node.name).map_err(JoinError::Name)?;

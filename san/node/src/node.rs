@@ -272,6 +272,10 @@ impl Node {
         &self.0.settings.name
     }
 
+    pub(crate) fn cluster_id(&self) -> ClusterId {
+        self.0.cluster
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.0.me.node.0
     }

@@ -1,7 +1,7 @@
 //! `loadline san dev`: a cluster on this machine, in one command.
 
 use std::io::BufRead;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,13 @@ use loadline_san_node::settings::NodeSettings;
 use crate::client::Api;
 use crate::exit::Exit;
 use crate::interrupt;
+use crate::made::PassingFolder;
 use crate::out::{complain, say, tell};
 
+/// The ports of a node: of the API, for other nodes, and of NBD.
+const API: u16 = 7400;
+const PEERS: u16 = 7401;
+const NBD: u16 = 10809;
 /// How long a node may take to answer.
 const ANSWERS: Duration = Duration::from_secs(20);
 /// How long one may take to stop, before it is killed.
@@ -55,16 +60,14 @@ pub(super) fn dev(args: &Dev) -> Exit {
     if !args.network.is_loopback() || args.network.octets()[3] != 0 {
         return complain(Exit::Usage, "--network: 127.x.y.0 is wanted, with any x and y");
     }
-    let (folder, passing) = match &args.folder {
-        Some(folder) => (super::node::absolute(folder), false),
-        None => (std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id())), true),
-    };
+    let new = || std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id()));
+    let folder = args.folder.as_ref().map_or_else(new, |folder| super::node::absolute(folder));
+    let _passing = args.folder.is_none().then(|| PassingFolder::new(folder.clone()));
     let mut children = Children(Vec::new());
     let result = serve(args, &folder, &mut children, &stop);
     children.stop();
-    if passing && let Err(why) = std::fs::remove_dir_all(&folder) {
-        tell!("loadline: {}: {why}", folder.display());
-    }
+    // They are gone before the folder goes.
+    drop(children);
     result.unwrap_or_else(|why| complain(Exit::Failed, &why))
 }
 
@@ -96,23 +99,62 @@ impl Drop for Children {
     }
 }
 
+/// The address of a node.
+fn address(network: Ipv4Addr, number: u8) -> Ipv4Addr {
+    let [a, b, c, _] = network.octets();
+    Ipv4Addr::new(a, b, c, number)
+}
+
+/// Why the addresses of a network cannot be used, if so: another cluster has them, or the folder's cluster has others.
+fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>, String> {
+    if cluster.exists() {
+        let catalog = cluster::read(cluster).map_err(|why| why.to_string())?;
+        let of_node =
+            |number: u8| catalog.node(&format!("node-{number}")).map(|(_, node)| (number, node.api.ip()));
+        let mut theirs = (1..=args.nodes).filter_map(of_node);
+        if let Some((number, is)) =
+            theirs.find(|(number, ip)| *ip != IpAddr::from(address(args.network, *number)))
+        {
+            return Ok(Some(format!(
+                "node-{number} of the cluster in {} has the address {is}: name the network that it was made with (--network), or \
+                 another folder",
+                folder.display()
+            )));
+        }
+    }
+    for number in 1..=args.nodes {
+        for port in [API, PEERS, NBD] {
+            let at = SocketAddr::from((address(args.network, number), port));
+            if let Err(why) = TcpListener::bind(at) {
+                return Ok(Some(format!(
+                    "{at} cannot be used ({why}): another cluster may run there. Stop that one, or give this one a network of its \
+                     own: --network 127.0.{}.0",
+                    args.network.octets()[2].wrapping_add(1)
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
+
 fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) -> Result<Exit, String> {
     let cluster = folder.join("cluster.db");
+    if let Some(why) = unusable(args, folder, &cluster)? {
+        return Ok(complain(Exit::Usage, &why));
+    }
     let is_new = !cluster.exists();
     if is_new {
         std::fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
         cluster::init(&cluster, Common::default()).map_err(|why| why.to_string())?;
     }
-    let octets = args.network.octets();
     let program = std::env::current_exe().map_err(|why| why.to_string())?;
     for number in 1..=args.nodes {
         let name = format!("node-{number}");
         let own = folder.join(&name);
         let file = own.join("node.toml");
         if !file.exists() {
-            let address = Ipv4Addr::new(octets[0], octets[1], octets[2], number);
-            let at = |port| SocketAddr::from((address, port));
-            let (api, peer, nbd) = (at(7400), at(7401), at(10809));
+            let at = |port| SocketAddr::from((address(args.network, number), port));
+            let (api, peer, nbd) = (at(API), at(PEERS), at(NBD));
             let node = catalog::Node { name: name.clone(), api, peer, nbd, incarnation: 0, draining: false };
             let settings = NodeSettings {
                 name: name.clone(),
@@ -142,14 +184,14 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         }
         children.0.push((name, child));
     }
-    let api = |number: u8| {
-        let address = Ipv4Addr::new(octets[0], octets[1], octets[2], number);
-        Api { api: SocketAddr::from((address, 7400)), json: false }
-    };
+    let api = |number: u8| Api::at(SocketAddr::from((address(args.network, number), API)));
     let mut last = None;
     for number in 1..=args.nodes {
         let begun = Instant::now();
         let status: StatusView = loop {
+            if let Some((name, _)) = ended(children) {
+                return Err(format!("{name} has ended: its reason is above"));
+            }
             match api(number).get("/v1/status") {
                 Ok(status) => break status,
                 Err(why) if begun.elapsed() > ANSWERS => {
@@ -160,9 +202,6 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
             }
             if stop.load(Ordering::Relaxed) {
                 return Ok(Exit::Interrupted);
-            }
-            if let Some((name, _)) = ended(children) {
-                return Err(format!("{name} has ended: its reason is above"));
             }
             std::thread::sleep(Duration::from_millis(50));
         };
