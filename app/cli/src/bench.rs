@@ -122,19 +122,18 @@ pub(crate) fn run(args: Args) -> Exit {
         print(&measured.result);
     }
     let written = place.map_or(Ok(()), |place| write_json(&place, &measured.result));
-    let exit = conclude(&measured.result);
-    match written {
-        Err(error) => complain(error.kind.into(), &error.message),
-        Ok(()) if measured.interrupted => complain(Exit::Interrupted, "stopped while checking every block"),
-        Ok(()) => exit,
+    match (written, &measured.ended) {
+        (Err(error), _) => complain(error.kind.into(), &error.message),
+        (Ok(()), Some(error)) => complain(error.kind.into(), &error.message),
+        (Ok(()), None) => conclude(&measured.result),
     }
 }
 
 /// What a load and the scan after it came to.
 struct Measured {
     result: BenchResult,
-    /// Ctrl-C ended the scan: what was measured before stands.
-    interrupted: bool,
+    /// Why it did not come to its end (Ctrl-C, a connection that ended): what was measured before stands.
+    ended: Option<LoadError>,
 }
 
 /// The exit code of a result: failed, missed, findings, in this order.
@@ -196,11 +195,18 @@ fn measure(
         findings.extend_from_slice(prepared.findings());
     }
     let prepared = loadline_load::prepare(&job)?;
-    let mut result = load(&job, prepared, stop, &bar)?;
+    let (mut result, mut ended) = load(&job, prepared, stop, &bar)?;
     result.add_findings(findings);
-    let interrupted = job.verify.is_some() && scan(&job, stop, &bar, &mut result);
+    match &ended {
+        Some(error) if job.verify.is_some() => result.add_findings([scan_incomplete(error)]),
+        None if job.verify.is_some() && scan(&job, stop, &bar, &mut result) => {
+            let message = "stopped while checking every block".into();
+            ended = Some(LoadError { message, ..LoadError::interrupted() });
+        }
+        _ => {}
+    }
     bar.clear();
-    Ok(Measured { result, interrupted })
+    Ok(Measured { result, ended })
 }
 
 /// Checks every block, and adds what it finds to the load's result. Whatever becomes of the scan, that result stands.
@@ -244,7 +250,13 @@ fn fresh_seed() -> u64 {
     (wall_clock(Nanos::now()) * 1e6) as u64 & ((1 << 53) - 1)
 }
 
-fn load(job: &Job, prepared: Prepared, stop: &AtomicBool, bar: &Bar) -> Result<BenchResult, LoadError> {
+/// What a load came to; and why it ended before its time, if it did.
+fn load(
+    job: &Job,
+    prepared: Prepared,
+    stop: &AtomicBool,
+    bar: &Bar,
+) -> Result<(BenchResult, Option<LoadError>), LoadError> {
     let inventory = Inventory::collect(&job.disks.iter().map(|d| d.target.clone()).collect::<Vec<_>>());
     let mut sampler = HostSampler::new(&inventory);
     let (mut seconds, mut host) = (Vec::new(), Vec::new());
@@ -259,7 +271,8 @@ fn load(job: &Job, prepared: Prepared, stop: &AtomicBool, bar: &Bar) -> Result<B
         seconds.extend(records.iter().map(Interval::encode));
     };
     let outcome = prepared.run(start, stop, &mut sink)?;
-    Ok(BenchResult::new(job, outcome, Circumstances { started_unix_s, seconds, host, inventory }))
+    let ended = outcome.ended_early.clone();
+    Ok((BenchResult::new(job, outcome, Circumstances { started_unix_s, seconds, host, inventory }), ended))
 }
 
 /// Progress on standard error: a bar on a terminal, nothing elsewhere.

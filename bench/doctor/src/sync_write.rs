@@ -69,7 +69,7 @@ pub fn measure(scratch: &Scratch, stop: &AtomicBool) -> Result<SyncWrite, LoadEr
     prepare_to_fill(&job)?.fill(stop, &mut |_, _| {})?;
     let prepared = prepare(&job)?;
     let direct = !prepared.findings().iter().any(|finding| finding.kind == FindingKind::NotDirect);
-    let outcome = prepared.run(Nanos::now() + LEAD, stop, &mut |_, _| {})?;
+    let outcome = prepared.run(Nanos::now() + LEAD, stop, &mut |_, _| {})?.whole()?;
     let figures = outcome.window.figures();
     let folder = scratch.file.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
     let kind = statfs(&scratch.file).map(|system| system.filesystem_type());

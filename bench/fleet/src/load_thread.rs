@@ -183,7 +183,7 @@ impl State {
             false => prepared.run(start, stop, &mut sink),
         };
         tell_found(&self.reply);
-        let outcome = outcome?;
+        let outcome = outcome?.whole()?;
         Ok(Reply::Measured(Box::new(Measured {
             cpu: outcome.cpu,
             host_cpu: None,

@@ -12,6 +12,7 @@ use loadline_measure::window::Window;
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::brake::Watch;
+use crate::halt::Halt;
 use crate::outcome::CpuTime;
 use crate::record::Timetable;
 
@@ -42,7 +43,7 @@ impl Collector<'_> {
     pub(crate) fn collect(
         &mut self,
         stop: &AtomicBool,
-        halt: &AtomicBool,
+        halt: &Halt,
         give_up: Nanos,
     ) -> Option<(u64, String)> {
         let first = self.timetable.second(self.timetable.begin);
@@ -63,7 +64,7 @@ impl Collector<'_> {
                     - 1;
                 second_over = second_over + Nanos::SECOND;
                 if let Some(why) = self.hand_on(Some(second)) {
-                    halt.store(true, Ordering::Relaxed);
+                    halt.tell();
                     self.marks[1].get_or_insert_with(|| cpu_time(&self.looked));
                     let length = (self.window.length().0 / Nanos::SECOND.0) as i64;
                     return Some(((second + 1).clamp(0, length) as u64, why));
@@ -101,6 +102,18 @@ impl Collector<'_> {
         let why = self.watch.judge(&over);
         (self.sink)(second, over);
         why
+    }
+
+    /// Takes what came in last of the first seconds of the window, so many, and shortens it to these.
+    pub(crate) fn cut(&mut self, seconds: u64) {
+        self.marks[1].get_or_insert_with(|| cpu_time(&self.looked));
+        self.window.cut(Nanos(seconds * Nanos::SECOND.0));
+        while let Ok(interval) = self.receive.try_recv() {
+            self.take(&interval);
+        }
+        // What was completed later is in no figure.
+        self.pending.retain(|(second, ..), _| *second < seconds as i64);
+        self.hand_on(None);
     }
 
     /// Takes what came in last. Says which limit it passed.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::address::{Addresses, below};
 use crate::brake::Watch;
 use crate::data::Stamp;
 use crate::engine::{Engine, Io, Kind};
+use crate::halt::Halt;
 use crate::outcome::VerifyReport;
 use crate::pace::Schedule;
 use crate::record::{Recorder, Sample, Timetable};
@@ -133,12 +134,12 @@ impl<E: Engine> Issuer<E> {
     }
 
     /// Runs from the timetable's begin to its end, and until everything of the window has completed or been waited
-    /// for long enough. `stop` ends it at once.
-    pub(crate) fn run(mut self, stop: &AtomicBool) -> io::Result<IssuerReport> {
+    /// for long enough. `halt` ends it at once.
+    pub(crate) fn run(mut self, halt: &Halt) -> io::Result<IssuerReport> {
         let timetable = self.setting.timetable;
-        let mut now = wait_until(timetable.begin, stop);
+        let mut now = wait_until(timetable.begin, halt);
         let give_up = timetable.end + self.setting.drain;
-        while !stop.load(Ordering::Relaxed) && now < give_up {
+        while !halt.is_told() && now < give_up {
             if now >= timetable.end && self.free.len() == self.slots.len() && !self.owes() {
                 break;
             }
@@ -155,8 +156,14 @@ impl<E: Engine> Issuer<E> {
                 self.watch_overdue(now);
             }
         }
-        if !stop.load(Ordering::Relaxed) || self.setting.watch.tripped() {
-            self.censor(now);
+        match halt.at().filter(|_| !self.setting.watch.tripped()) {
+            None => self.censor(now, timetable.close),
+            // What is measured ends with the last whole second.
+            Some(told) => {
+                let cut = timetable.begin_of(timetable.second(told));
+                self.recorder.drop_from(cut);
+                self.censor(now, cut);
+            }
         }
         self.abandon();
         self.recorder.finish();
@@ -389,14 +396,14 @@ impl<E: Engine> Issuer<E> {
         }
     }
 
-    /// Counts what was intended in the window and never completed, with its age: a lower bound.
-    fn censor(&mut self, now: Nanos) {
+    /// Counts what was intended in the window, before a moment, and never completed, with its age: a lower bound.
+    fn censor(&mut self, now: Nanos, before: Nanos) {
         for slot in &self.slots {
-            if slot.in_flight && slot.kind != Kind::Flush {
+            if slot.in_flight && slot.kind != Kind::Flush && slot.intended < before {
                 self.recorder.censored(slot.kind, slot.intended, now, 1);
             }
         }
-        let close = self.setting.timetable.close.min(now);
+        let close = self.setting.timetable.close.min(before).min(now);
         let Some(schedule) = &mut self.setting.schedule else { return };
         // A rate far beyond the storage leaves a backlog of any size: it is counted in at most so many pieces.
         let step = schedule.left_before(close).div_ceil(MOST_PIECES).max(1);
@@ -425,10 +432,10 @@ impl<E: Engine> Issuer<E> {
 }
 
 /// Sleeps until a moment, or until told to stop. Returns the time.
-fn wait_until(moment: Nanos, stop: &AtomicBool) -> Nanos {
+fn wait_until(moment: Nanos, halt: &Halt) -> Nanos {
     loop {
         let now = Nanos::now();
-        if now >= moment || stop.load(Ordering::Relaxed) {
+        if now >= moment || halt.is_told() {
             return now;
         }
         std::thread::sleep(Duration::from(moment - now).min(LONGEST_WAIT));
@@ -496,7 +503,7 @@ mod tests {
         let (send, receive) = std::sync::mpsc::channel();
         let waits = AtomicUsize::new(0);
         let engine = Hung(Memory::new(4096, 64, true, false).unwrap(), &waits);
-        Issuer::new(engine, setting, send).run(&AtomicBool::new(false)).unwrap();
+        Issuer::new(engine, setting, send).run(&Halt::default()).unwrap();
         let censored: u64 = receive.try_iter().map(|i| i.read.censored).sum();
         assert_eq!(censored, 20, "all that were intended are counted, with their age");
         let waits = waits.into_inner();

@@ -14,6 +14,7 @@
 
 pub mod brake;
 pub mod error;
+mod halt;
 pub mod host;
 pub mod job;
 pub mod outcome;

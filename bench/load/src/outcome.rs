@@ -168,4 +168,17 @@ pub struct Outcome {
     pub verify: Option<VerifyReport>,
     /// Why the brake ended it, if it did: then the window is shorter than asked.
     pub braked: Option<String>,
+    /// Why it ended before its time otherwise, if it did (a stop, or a thread that failed): then the window is what there was of
+    /// it, in whole seconds.
+    pub ended_early: Option<LoadError>,
+}
+
+impl Outcome {
+    /// The outcome, if the load did not end before its time; for who needs all of it.
+    pub fn whole(self) -> Result<Outcome, LoadError> {
+        match self.ended_early {
+            Some(error) => Err(error),
+            None => Ok(self),
+        }
+    }
 }

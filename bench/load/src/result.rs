@@ -43,7 +43,7 @@ pub struct BenchResult {
     pub findings: Vec<Finding>,
     /// What checking the blocks found; `null` without `--verify`.
     pub verify: Option<VerifyReport>,
-    /// The limit that ended it early; `null` if none did.
+    /// What ended it early: a limit that was passed, Ctrl-C, or what failed; `null` if nothing did.
     pub stopped: Option<String>,
     /// The window's merged histograms.
     pub histograms: Histograms,
@@ -102,7 +102,7 @@ impl BenchResult {
             cpu: outcome.cpu,
             findings,
             verify: outcome.verify,
-            stopped: outcome.braked,
+            stopped: outcome.braked.or(outcome.ended_early.map(|error| error.message)),
             histograms: outcome.window.histograms(),
             figures,
             seconds: around.seconds,
@@ -168,6 +168,7 @@ mod tests {
                 engine: "io_uring, looking before sleeping".into(),
                 verify: None,
                 braked: None,
+                ended_early: None,
             };
             let around = Circumstances {
                 started_unix_s: 0.0,

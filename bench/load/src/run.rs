@@ -11,19 +11,19 @@ use loadline_measure::window::Window;
 
 use crate::brake::Watch;
 use crate::collect::{Collector, Sink};
-use crate::error::LoadError;
+use crate::error::{ErrorKind, LoadError};
 use crate::issuer::IssuerReport;
 use crate::open::Way;
 use crate::outcome::{CpuTime, LOOKING, Outcome, VerifyReport};
 use crate::prepare::{Chosen, Prepared};
 use crate::record::Timetable;
-use crate::threads::{END_LIMIT, Threads};
+use crate::threads::{END_LIMIT, Ended, Threads};
 
 impl Prepared {
     /// Runs the job: warm-up begins at `start`, on this host's monotonic clock. About once a second, shortly
     /// after a second ends, `sink` gets it and what was recorded, one record for each disk and phase (records of one
-    /// second may come in several parts, to be added). Set `stop` to end it early: then the result is an error
-    /// of kind `Interrupted`.
+    /// second may come in several parts, to be added). Set `stop` to end it early. Then, and if a thread fails, the outcome is
+    /// of the whole seconds until then and says so; an error if there is none.
     pub fn run(self, start: Nanos, stop: &AtomicBool, sink: &mut Sink<'_>) -> Result<Outcome, LoadError> {
         self.run_from(start, start, stop, sink)
     }
@@ -86,7 +86,11 @@ impl Prepared {
         };
         let give_up = end + Nanos::from(job.drain.0) + END_LIMIT;
         let mut braked = collector.collect(stop, threads.halt(), give_up);
-        let (reports, stuck) = threads.end()?;
+        if stop.load(Ordering::Relaxed) {
+            threads.halt().tell();
+        }
+        let told = threads.halt().at();
+        let Ended { reports, failed, stuck } = threads.end();
         if stuck > 0 {
             self.findings.push(Finding::doubt(
                 FindingKind::Censored,
@@ -95,8 +99,34 @@ impl Prepared {
                 "The disk is stuck. See the kernel log for the device.",
             ));
         }
-        if stop.load(Ordering::Relaxed) {
-            return Err(LoadError::interrupted());
+        let early = match failed.first() {
+            Some(first) => Some(LoadError::failed(match failed.len() {
+                1 => format!("the generator failed: {first}"),
+                all => format!("{all} threads of the generator failed: {first}"),
+            })),
+            None => stop.load(Ordering::Relaxed).then(LoadError::interrupted),
+        };
+        if let Some(error) = early {
+            let told = told.unwrap_or_else(Nanos::now);
+            let whole = told.since(open).0 / Nanos::SECOND.0;
+            let whole = whole.min(collector.window.length().0 / Nanos::SECOND.0);
+            if whole == 0 {
+                return Err(error);
+            }
+            collector.cut(whole);
+            let cpu = collector.cpu();
+            let error = match error.kind {
+                ErrorKind::Interrupted => LoadError { message: format!("stopped after {whole} s"), ..error },
+                _ => LoadError { message: format!("{}, after {whole} s", error.message), ..error },
+            };
+            self.findings.push(Finding::doubt(
+                FindingKind::Stopped,
+                format!("a window of {}", self.job.measure),
+                error.message.clone(),
+                "The figures are those of the whole seconds until then.",
+            ));
+            let outcome = self.outcome(collector.window, cpu, reports, None)?;
+            return Ok(Outcome { ended_early: Some(error), ..outcome });
         }
         if let Some((seconds, why)) = &braked {
             if *seconds == 0 {
@@ -161,7 +191,7 @@ impl Prepared {
             Chosen::Threads => "threads",
         };
         let engine = format!("{engine}{}", if cpu.looking_s > 0.0 { LOOKING } else { "" });
-        Ok(Outcome { window, cpu, findings, engine, verify, braked })
+        Ok(Outcome { window, cpu, findings, engine, verify, braked, ended_early: None })
     }
 
     fn note_unwritten(&mut self) {

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use crate::engine::uring::{UringEngine, Waiting};
 use crate::engine::vhost::VhostEngine;
 use crate::engine::{Engine as _, Memory};
 use crate::error::LoadError;
+use crate::halt::Halt;
 use crate::issuer::{Issuer, IssuerReport, Setting};
 use crate::job::Job;
 use crate::nbd::connect;
@@ -47,7 +48,7 @@ pub(crate) struct Threads {
     pub(crate) hindered: usize,
     /// For each, the nanoseconds of CPU in which it looked for completions and saw none, so far.
     pub(crate) looked: Vec<Arc<AtomicU64>>,
-    halt: Arc<AtomicBool>,
+    halt: Arc<Halt>,
     reports: Receiver<io::Result<IssuerReport>>,
 }
 
@@ -63,7 +64,7 @@ impl Threads {
         let (report, reports) = mpsc::sync_channel(total);
         let (ready_send, ready) = mpsc::sync_channel(total);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let halt = Arc::new(AtomicBool::new(false));
+        let halt = Arc::<Halt>::default();
         let mut threads = Threads { count: 0, hindered: 0, looked: Vec::new(), halt, reports };
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
@@ -86,7 +87,7 @@ impl Threads {
                         let result = making.run(&halt, send, &ready);
                         if result.is_err() {
                             // Without it the load is not what was asked: the others need not go on.
-                            halt.store(true, Ordering::Relaxed);
+                            halt.tell();
                         }
                         let _ = report.send(result);
                     });
@@ -112,29 +113,44 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Set to end them at once.
-    pub(crate) fn halt(&self) -> &AtomicBool {
+    /// Told, it ends them at once.
+    pub(crate) fn halt(&self) -> &Halt {
         &self.halt
     }
 
-    /// Ends them, and returns their reports, and how many hang in the kernel.
-    pub(crate) fn end(self) -> Result<(Vec<IssuerReport>, usize), LoadError> {
-        self.halt.store(true, Ordering::Relaxed);
+    /// Ends them, and returns what became of them.
+    pub(crate) fn end(self) -> Ended {
+        self.halt.tell();
         let limit = Nanos::now() + END_LIMIT;
-        let mut reports = Vec::with_capacity(self.count);
-        while reports.len() < self.count {
+        let mut ended =
+            Ended { reports: Vec::with_capacity(self.count), failed: Vec::new(), stuck: self.count };
+        while ended.stuck > 0 {
             match self.reports.recv_timeout(Duration::from(limit.since(Nanos::now()))) {
-                Ok(Ok(report)) => reports.push(report),
-                Ok(Err(e)) => return Err(LoadError::failed(format!("the generator failed: {e}"))),
+                Ok(Ok(report)) => ended.reports.push(report),
+                Ok(Err(error)) => ended.failed.push(error.to_string()),
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(LoadError::failed("a thread of the generator panicked"));
+                    ended
+                        .failed
+                        .extend((0..ended.stuck).map(|_| "a thread of the generator panicked".to_owned()));
+                    ended.stuck = 0;
+                    break;
                 }
             }
+            ended.stuck -= 1;
         }
-        let stuck = self.count - reports.len();
-        Ok((reports, stuck))
+        ended
     }
+}
+
+/// What became of the threads of a job.
+pub(crate) struct Ended {
+    /// Of those that came to their end.
+    pub(crate) reports: Vec<IssuerReport>,
+    /// Why others did not: their connection ended, for example.
+    pub(crate) failed: Vec<String>,
+    /// How many hang in the kernel.
+    pub(crate) stuck: usize,
 }
 
 /// What a thread makes itself from: a ring belongs to the thread that made it.
@@ -201,7 +217,7 @@ impl Making {
 
     fn run(
         self,
-        halt: &AtomicBool,
+        halt: &Halt,
         send: Sender<Interval>,
         ready: &SyncSender<io::Result<bool>>,
     ) -> io::Result<IssuerReport> {

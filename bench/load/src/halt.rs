@@ -1,0 +1,31 @@
+//! The end of a load before its time: that there is one, and when it was told.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use loadline_base::clock::Nanos;
+
+/// Shared by the threads of a load. Whoever finds that the load is to end tells it here, and all end soon.
+#[derive(Debug, Default)]
+pub(crate) struct Halt {
+    is_told: AtomicBool,
+    at: AtomicU64,
+}
+
+impl Halt {
+    /// The load is to end now. Only the first to tell it sets the moment.
+    pub(crate) fn tell(&self) {
+        let _ = self.at.compare_exchange(0, Nanos::now().0, Ordering::Relaxed, Ordering::Relaxed);
+        self.is_told.store(true, Ordering::Release);
+    }
+
+    /// Whether it was told.
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Acquire)
+    }
+
+    /// When it was told, if it was.
+    pub(crate) fn at(&self) -> Option<Nanos> {
+        self.is_told().then(|| Nanos(self.at.load(Ordering::Relaxed)))
+    }
+}
