@@ -11,7 +11,7 @@ use crate::plan::{Plan, Purpose};
 use crate::read::parse;
 use crate::run::Verdict;
 use crate::runner_tests::Place;
-use crate::stand_in::Orders;
+use crate::stand_in::{Orders, Queue};
 
 const FOUR: [&str; 4] = ["node-1/0", "node-1/1", "node-2/0", "node-2/1"];
 
@@ -64,6 +64,46 @@ fn a_load_line_is_searched_resumed_and_found() {
     assert_eq!(Verdict::of(&folder).unwrap().complete, folder.plan.steps.len());
     place.go_on(carries(None)).unwrap();
     assert_eq!(place.folder().plan.steps.len(), folder.plan.steps.len(), "a finished run stays as it is");
+}
+
+/// The share of arrivals at random at one server with equal service times `d` that wait for at most `t` (M/D/1): A. K. Erlang, 1909.
+fn waits_at_most(arrivals: f64, d: f64, t: f64) -> f64 {
+    let terms = 0..=(t / d) as i32;
+    let sum: f64 = terms
+        .map(|k| {
+            let x = arrivals * (t - f64::from(k) * d);
+            let power: f64 = (1..=k).map(|j| -x / f64::from(j)).product();
+            power * x.exp()
+        })
+        .sum();
+    (1.0 - arrivals * d) * sum
+}
+
+/// The load at which the 95th percentile of a queue is at the limit is known from theory: a search finds it.
+#[test]
+fn a_load_line_is_where_queueing_theory_has_it() {
+    let (service_s, limit_s) = (0.001, 0.01);
+    // M/M/1: the response is exponential with rate mu - lambda.
+    let exponential = 1.0 / service_s - 20f64.ln() / limit_s;
+    // M/D/1: the wait, which the service follows.
+    let (mut low, mut high) = (1.0, 1.0 / service_s);
+    for _ in 0..60 {
+        let middle = (low + high) / 2.0;
+        let held = waits_at_most(middle, service_s, limit_s - service_s) >= 0.95;
+        *(if held { &mut low } else { &mut high }) = middle;
+    }
+    for (expected, of_queue) in [(exponential, true), (low, false)] {
+        let goal = "load_line = { percentile = 95, limit = \"10ms\", width = \"4%\" }";
+        let phases = PHASES.replace("measure = \"1s\"", "measure = \"100s\"");
+        let place = place(&format!("{}{phases}[run]\nrepeats = 1\n", study(goal)));
+        let queue = Queue { servers: 1, service_s, exponential: of_queue };
+        place.go_on(Orders { queue: Some(queue), ..Orders::default() }).unwrap();
+        let found = place.folder().searches().unwrap().remove(0);
+        let (held, missed) = (found.held.unwrap(), found.missed.unwrap());
+        // Of 60,000 I/Os, neighbours alike, a percentile moves by some per cent, and with it the load.
+        assert!(held < expected * 1.05 && missed > expected * 0.95, "{expected} is right: {found:?}");
+        assert!(missed / held <= 1.05, "{found:?}");
+    }
 }
 
 #[test]

@@ -19,6 +19,8 @@ use loadline_load::{FileIdentity, Job, WritePermission};
 use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::summary::LatencySummary;
 use loadline_measure::window::Window;
+use rand_core::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
 use tokio::sync::Notify;
 
 use crate::workers::Workers;
@@ -76,6 +78,8 @@ pub(crate) struct Orders {
     pub(crate) carries: Option<f64>,
     /// That is so of the thousand of each worker in a closed loop too.
     pub(crate) carries_workers: bool,
+    /// What all workers offer comes to one queue.
+    pub(crate) queue: Option<Queue>,
     /// Tells that the first worker is lost, with bad blocks, in the measurement with this place, after three seconds.
     pub(crate) lose_in_warm_up: Option<usize>,
     /// Cannot scan its own disks.
@@ -88,6 +92,38 @@ pub(crate) struct Orders {
     pub(crate) unreachable: Option<String>,
     /// Does not remove files at the end: as if the process had ended before.
     pub(crate) crash_at_the_end: bool,
+}
+
+/// Servers with one queue, to which I/Os come at random: what they make of a load is known from theory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Queue {
+    pub(crate) servers: usize,
+    pub(crate) service_s: f64,
+    /// Whether service times are exponential, with this mean; otherwise they are all equal.
+    pub(crate) exponential: bool,
+}
+
+impl Queue {
+    /// How long each I/O takes of a load of so many a second, for so many seconds, in the order of arrival.
+    fn responses(self, iops: f64, seconds: f64, seed: u64) -> Vec<f64> {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut exponential = |mean: f64| -> f64 {
+            let share: f64 = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            -mean * (1.0 - share).ln()
+        };
+        let mut free = vec![0.0f64; self.servers];
+        let (mut now, mut all) = (0.0, Vec::new());
+        loop {
+            now += exponential(1.0 / iops);
+            if now > seconds {
+                return all;
+            }
+            let service = if self.exponential { exponential(self.service_s) } else { self.service_s };
+            let next = free.iter_mut().min_by(|a, b| a.total_cmp(b)).expect("there is a server");
+            *next = next.max(now) + service;
+            all.push(*next - now);
+        }
+    }
 }
 
 pub(crate) struct StandIn {
@@ -203,8 +239,31 @@ impl Workers for StandIn {
             let permissions = job.disks.iter().map(|disk| disk.writes.clone());
             self.seen.lock().unwrap().permissions.extend(permissions);
             let mut window = Window::new(job.measure.0.into());
+            if let Some(queue) = self.orders.queue {
+                let offered = behaviour(&self.orders, job, jobs.len()).0 as f64 * jobs.len() as f64;
+                // One queue for all: each worker has every so manieth I/O of the same.
+                let all = queue.responses(offered, job.measure.0.as_secs() as f64, place as u64);
+                let mine = all.iter().skip(workers.len()).step_by(jobs.len());
+                let seconds = job.measure.0.as_secs() as usize;
+                let each = all.len() / jobs.len() / seconds + 1;
+                let mine: Vec<f64> = mine.copied().collect();
+                for (number, latencies) in mine.chunks(each).enumerate() {
+                    let mut interval = Interval::new(number as i64, Phase::Measure, 0);
+                    for (i, latency) in latencies.iter().enumerate() {
+                        interval.read.response.record(Nanos((latency * 1e9) as u64));
+                        interval.read.bytes += 4096;
+                        interval.completions.set(Nanos(i as u64 * 1_000_000_000 / each as u64));
+                    }
+                    window.add(&interval);
+                    (self.sink)(FleetEvent::Interval {
+                        worker: id.clone(),
+                        interval: Box::new(interval.encode()),
+                    });
+                }
+            }
+            let made_up = self.orders.queue.is_none();
             let warm_up = job.warm_up.0.as_secs() as i64;
-            for number in -warm_up..job.measure.0.as_secs() as i64 {
+            for number in (-warm_up..job.measure.0.as_secs() as i64).filter(|_| made_up) {
                 let phase = if number < 0 { Phase::WarmUp } else { Phase::Measure };
                 for disk in 0..job.disks.len() as u32 {
                     let interval = second(number, phase, disk, behaviour(&self.orders, job, jobs.len()));
