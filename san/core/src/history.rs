@@ -13,18 +13,32 @@
 
 use std::sync::Arc;
 
-use crate::ids::{Epoch, Owner, Promise};
+use crate::ids::{Epoch, Incarnation, Owner, Promise};
 
 /// The most claims that a history keeps.
-pub const MOST_CLAIMS: usize = 32;
+pub const MOST_CLAIMS: usize = 64;
 
-/// An owner, and the epoch of the swap by which it claimed the volume.
+/// A node, and the epoch of the swap by which it claimed the volume. What the lives of its process claim one after the other is one
+/// claim: a process that ends again and again leaves the claims of others known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// The epoch of the first swap of its takeover, or of a recovery by force.
+    /// The epoch of the first swap of its first takeover, or of a recovery by force.
     pub epoch: Epoch,
-    /// The node and the life of its process that claimed the volume.
+    /// The life of the node's process that claimed the volume first.
+    pub first: Incarnation,
+    /// The node, and the life of its process that claimed the volume last.
     pub owner: Owner,
+}
+
+impl Claim {
+    /// The claim of one life of a process.
+    pub fn of(epoch: Epoch, owner: Owner) -> Claim {
+        Claim { epoch, first: owner.incarnation, owner }
+    }
+
+    fn is_of(&self, owner: Owner) -> bool {
+        owner.node == self.owner.node && (self.first..=self.owner.incarnation).contains(&owner.incarnation)
+    }
 }
 
 /// The last claims of a volume, at most [`MOST_CLAIMS`], in rising order of their epochs. It says nothing about epochs below the
@@ -36,10 +50,11 @@ pub struct History {
 }
 
 impl History {
-    /// A history of these claims. `None` if there are more than [`MOST_CLAIMS`], or their epochs do not rise.
+    /// A history of these claims. `None` if there are more than [`MOST_CLAIMS`], their epochs do not rise, or a claim's lives do not.
     pub fn of(claims: Vec<Claim>) -> Option<History> {
         let rises = claims.is_sorted_by(|one, next| one.epoch < next.epoch);
-        (rises && claims.len() <= MOST_CLAIMS).then(|| History { claims: claims.into() })
+        let lives = claims.iter().all(|claim| claim.first <= claim.owner.incarnation);
+        (rises && lives && claims.len() <= MOST_CLAIMS).then(|| History { claims: claims.into() })
     }
 
     /// The claims, in rising order of their epochs.
@@ -47,16 +62,22 @@ impl History {
         &self.claims
     }
 
-    /// An owner claims the volume. If the last claim is its own already, nothing is added: that one goes on, so any number of attaches at
-    /// one owner leave the claims of others known. The oldest claim is dropped if there are too many.
+    /// An owner claims the volume. If the last claim is of its node already, that one goes on, so any number of attaches and of restarts
+    /// of one node leave the claims of others known. The oldest claim is dropped if there are too many.
     ///
     /// # Panics
     /// If a claim of this epoch or a higher one is there already.
     pub fn claim(&mut self, epoch: Epoch, owner: Owner) {
         let last = self.claims.last();
         assert!(last.is_none_or(|last| last.epoch < epoch), "a claim is a swap to a higher epoch");
-        if last.is_none_or(|last| last.owner != owner) {
-            self.add(epoch, owner);
+        match last.copied().filter(|last| last.owner.node == owner.node && last.first <= owner.incarnation) {
+            None => self.add(Claim::of(epoch, owner)),
+            Some(last) if last.is_of(owner) => {}
+            Some(last) => {
+                let before = self.claims.len() - 1;
+                self.claims =
+                    self.claims[..before].iter().copied().chain([Claim { owner, ..last }]).collect();
+            }
         }
     }
 
@@ -69,12 +90,12 @@ impl History {
             self.claims.last().is_none_or(|last| last.epoch < epoch),
             "a claim is a swap to a higher epoch"
         );
-        self.add(epoch, owner);
+        self.add(Claim::of(epoch, owner));
     }
 
-    fn add(&mut self, epoch: Epoch, owner: Owner) {
+    fn add(&mut self, claim: Claim) {
         let first = (self.claims.len() + 1).saturating_sub(MOST_CLAIMS);
-        self.claims = self.claims[first..].iter().copied().chain([Claim { epoch, owner }]).collect();
+        self.claims = self.claims[first..].iter().copied().chain([claim]).collect();
     }
 
     /// The same history without the claims below an epoch.
@@ -85,19 +106,19 @@ impl History {
         }
     }
 
-    /// The owner of the volume at the epoch of a promise, if that is known and is not the owner that the promise names. Then the
+    /// The last owner of the claim that covers the epoch of a promise, if that is known and the promise names none of its owners. Then the
     /// promise was made in another history. A promise above the epoch of the record that this history is of must be judged by
     /// that epoch first: what it was made of may be still unknown here.
     pub fn contradicts(&self, promise: &Promise) -> Option<Owner> {
         let covers = self.claims.iter().rev().find(|claim| claim.epoch <= promise.epoch);
-        covers.map(|claim| claim.owner).filter(|owner| *owner != promise.owner)
+        covers.filter(|claim| !claim.is_of(promise.owner)).map(|claim| claim.owner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Incarnation, NodeId};
+    use crate::ids::NodeId;
 
     fn owner(node: u32) -> Owner {
         Owner { node: NodeId(node), incarnation: Incarnation(1) }
@@ -108,7 +129,7 @@ mod tests {
     }
 
     fn history(claims: &[(u64, u32)]) -> History {
-        let claims = claims.iter().map(|(epoch, node)| Claim { epoch: Epoch(*epoch), owner: owner(*node) });
+        let claims = claims.iter().map(|(epoch, node)| Claim::of(Epoch(*epoch), owner(*node)));
         History::of(claims.collect()).unwrap()
     }
 
@@ -124,10 +145,15 @@ mod tests {
     }
 
     #[test]
-    fn another_life_of_the_same_process_is_another_owner() {
-        let history = history(&[(65, 1)]);
-        let later = Owner { incarnation: Incarnation(2), ..owner(1) };
-        assert_eq!(history.contradicts(&Promise { epoch: Epoch(66), owner: later }), Some(owner(1)));
+    fn lives_of_one_node_that_claim_after_each_other_are_one_claim_and_other_lives_are_not() {
+        let life = |life: u64| Owner { incarnation: Incarnation(life), ..owner(1) };
+        let mut history = history(&[(60, 3)]);
+        (0..100).for_each(|more| history.claim(Epoch(65 + more), life(5 + more)));
+        assert_eq!(history.claims().len(), 2);
+        assert_eq!(history.contradicts(&promise(64, 1)), Some(owner(3)));
+        let of = |epoch: u64, of: u64| history.contradicts(&Promise { epoch: Epoch(epoch), owner: life(of) });
+        assert_eq!((of(66, 5), of(90, 7), of(200, 104)), (None, None, None));
+        assert_eq!((of(66, 4), of(66, 105)), (Some(life(104)), Some(life(104))));
     }
 
     #[test]
@@ -142,12 +168,13 @@ mod tests {
     #[test]
     fn the_oldest_claims_are_dropped() {
         let mut history = History::default();
-        for epoch in 1..=100 {
+        for epoch in 1..=200 {
             history.claim(Epoch(epoch), owner(epoch as u32));
         }
         assert_eq!(history.claims().len(), MOST_CLAIMS);
-        assert_eq!(history.contradicts(&promise(68, 7)), None);
-        assert_eq!(history.contradicts(&promise(69, 7)), Some(owner(69)));
+        let oldest = 201 - MOST_CLAIMS as u64;
+        assert_eq!(history.contradicts(&promise(oldest - 1, 7)), None);
+        assert_eq!(history.contradicts(&promise(oldest, 7)), Some(owner(oldest as u32)));
     }
 
     #[test]
@@ -164,9 +191,11 @@ mod tests {
 
     #[test]
     fn claims_that_do_not_rise_or_are_too_many_are_no_history() {
-        let claim = |epoch| Claim { epoch: Epoch(epoch), owner: owner(1) };
+        let claim = |epoch| Claim::of(Epoch(epoch), owner(1));
         assert_eq!(History::of(vec![claim(2), claim(2)]), None);
-        assert_eq!(History::of((0..33).map(claim).collect()), None);
-        assert!(History::of((0..32).map(claim).collect()).is_some());
+        assert_eq!(History::of(vec![Claim { first: Incarnation(2), ..claim(2) }]), None);
+        let most = MOST_CLAIMS as u64;
+        assert_eq!(History::of((0..=most).map(claim).collect()), None);
+        assert!(History::of((0..most).map(claim).collect()).is_some());
     }
 }

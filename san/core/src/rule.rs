@@ -15,6 +15,8 @@ pub enum Rule {
     P3,
     /// Before its first swap a node asks the members whom they follow.
     P4,
+    /// And those that are none.
+    P4All,
     /// A request waits for earlier ones that overlap it.
     W1,
     /// A mark is taken only with the epoch that it came with.
@@ -181,6 +183,7 @@ impl Rule {
         Rule::P2,
         Rule::P3,
         Rule::P4,
+        Rule::P4All,
         Rule::W1,
         Rule::W2,
         Rule::W3,

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use thiserror::Error;
 
-use crate::ids::{Epoch, Owner, ProposalId, ReplicaId};
+use crate::ids::{Epoch, Owner, Promise, ProposalId, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::record::Record;
 use crate::rule::{Rule, left_out};
@@ -71,6 +71,19 @@ pub enum WentBack {
         epoch: u64,
         /// The owner at that epoch, by the record.
         owner: Owner,
+    },
+    /// A record of a later epoch that does not come from the one that was known (rule R11).
+    #[error(
+        "the store held epoch {known}, of {owner}, and the record that it holds now has {other} as the owner then: it went back in time, \
+         and was changed since"
+    )]
+    Lineage {
+        /// The epoch that was known.
+        known: u64,
+        /// Its owner.
+        owner: Owner,
+        /// The owner by the record that the store holds.
+        other: Owner,
     },
     /// A record that no swap makes.
     #[error("the store holds a record that cannot be: {0}")]
@@ -164,10 +177,25 @@ impl Swap {
                 false => Err(WentBack::Other(actual.epoch.0)),
             };
         }
+        if let Some(other) = self.no_ancestor_of(&actual) {
+            return Err(WentBack::Lineage { known: self.settled.epoch.0, owner: self.settled.owner, other });
+        }
         let ours = self.proposed.take();
         let committed = ours.is_some_and(|record| record.made_by == actual.made_by);
         self.settled = actual;
         Ok(if committed { Outcome::Committed } else { Outcome::Superseded })
+    }
+
+    /// The owner at the epoch of the settled record, by a record of a higher epoch that does not come from it (rule R11). A person may have
+    /// decided that it does.
+    pub fn no_ancestor_of(&self, record: &Record) -> Option<Owner> {
+        let known = &self.settled;
+        let decided = record.groups.iter().any(|group| group.recovered > known.epoch);
+        let by = Promise { epoch: known.epoch, owner: known.owner };
+        record
+            .history
+            .contradicts(&by)
+            .filter(|_| record.epoch > known.epoch && !decided && !left_out(Rule::R11))
     }
 
     fn undecided_or_settled(&self) -> Outcome {

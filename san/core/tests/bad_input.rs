@@ -48,7 +48,7 @@ fn seal(salvage: bool) -> ToReplica<u8> {
 
 /// Claims: epoch and node.
 fn history(claims: &[(u64, u32)]) -> History {
-    let claims = claims.iter().map(|(epoch, node)| Claim { epoch: Epoch(*epoch), owner: owner(*node) });
+    let claims = claims.iter().map(|(epoch, node)| Claim::of(Epoch(*epoch), owner(*node)));
     History::of(claims.collect()).unwrap()
 }
 
@@ -195,6 +195,34 @@ fn a_promise_of_another_history_blocks_the_volume_however_high_the_record_is() {
         let recovered = forked.recovered(id, &survivors, Epoch(8)).unwrap();
         assert_eq!(recovered.broken(), None);
         let right = if newest_is_put_back { newest } else { recovered };
+        volume.step(NOW, Event::Seen(right, Epoch(0)), &mut out);
+        assert_eq!(volume.status(), Status::Watching);
+    }
+}
+
+#[test]
+fn a_record_that_does_not_come_from_the_one_that_was_known_blocks_the_volume() {
+    let (mut volume, mut out) = volume();
+    let known = Record { epoch: Epoch(8), owner: owner(4), history: history(&[(2, 4)]), ..record() };
+    let other = |epoch| Record {
+        epoch: Epoch(epoch),
+        owner: owner(2),
+        history: history(&[(2, 4), (7, 2)]),
+        ..record()
+    };
+    let id = ProposalId { by: owner(7), number: 1 };
+    let survivors = BTreeMap::from([(GroupIndex(0), REPLICA)]);
+    volume.step(NOW, Event::Seen(known.clone(), Epoch(0)), &mut out);
+    for right in [known, other(9).recovered(id, &survivors, Epoch(8)).unwrap()] {
+        for epoch in [9, 10, 500] {
+            volume.step(NOW, Event::Seen(other(epoch), Epoch(0)), &mut out);
+            assert_eq!(volume.status(), Status::Blocked);
+        }
+        let why = volume.blocked().unwrap().to_string();
+        assert!(
+            why.contains("the store held epoch 8, of node 4 (life 1)") && why.contains("has node 2 (life 1)"),
+            "{why}"
+        );
         volume.step(NOW, Event::Seen(right, Epoch(0)), &mut out);
         assert_eq!(volume.status(), Status::Watching);
     }

@@ -67,13 +67,15 @@ impl JobBytes {
     }
 }
 
-/// A [`Claim`]: 20 bytes.
+/// A [`Claim`]: 28 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ClaimBytes {
     /// The epoch of the swap.
     pub epoch: U64,
-    /// The life of the owner's process.
+    /// The life of the node's process that claimed first.
+    pub first: U64,
+    /// And the one that claimed last.
     pub incarnation: U64,
     /// Its node.
     pub node: U32,
@@ -82,7 +84,7 @@ pub struct ClaimBytes {
 impl From<&Claim> for ClaimBytes {
     fn from(claim: &Claim) -> Self {
         let (incarnation, node) = (claim.owner.incarnation.0.into(), claim.owner.node.0.into());
-        Self { epoch: claim.epoch.0.into(), incarnation, node }
+        Self { epoch: claim.epoch.0.into(), first: claim.first.0.into(), incarnation, node }
     }
 }
 
@@ -90,19 +92,25 @@ impl ClaimBytes {
     /// As core has it.
     pub fn get(&self) -> Claim {
         let owner = Owner { node: NodeId(self.node.get()), incarnation: Incarnation(self.incarnation.get()) };
-        Claim { epoch: Epoch(self.epoch.get()), owner }
+        Claim { epoch: Epoch(self.epoch.get()), first: Incarnation(self.first.get()), owner }
     }
 }
 
 impl Wire for ClaimBytes {
     fn check(&self) -> Result<(), FieldError> {
-        count("the epoch of a claim", self.epoch)
+        count("the epoch of a claim", self.epoch)?;
+        require(
+            self.first.get() <= self.incarnation.get(),
+            "the first life of a claim",
+            self.first,
+            "must not be above the last",
+        )
     }
 }
 
 /// The history that these claims make. They rise, and there are at most [`MOST_CLAIMS`].
 pub(crate) fn history(claims: &[ClaimBytes]) -> Result<History, FieldError> {
-    require(claims.len() <= MOST_CLAIMS, "the number of claims", claims.len() as u64, "must be at most 32")?;
+    require(claims.len() <= MOST_CLAIMS, "the number of claims", claims.len() as u64, "must be at most 64")?;
     claims.iter().try_for_each(Wire::check)?;
     let last = claims.last().map_or(0, |claim| claim.epoch.get());
     let rule = "must be above the one before it";

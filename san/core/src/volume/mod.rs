@@ -319,9 +319,15 @@ impl<D: Clone> Volume<D> {
                     }
                     // The record that was known is of a history that is not to be.
                     Some(WentBack::Forked { .. }) => true,
+                    Some(WentBack::Lineage { .. }) => {
+                        self.c.record().is_some_and(|old| old.epoch < record.epoch || *old == record)
+                    }
                     _ => false,
                 };
+                let stranger = matches!(self.c.blocked, Some(WentBack::Lineage { .. }))
+                    && self.c.swap.as_ref().is_some_and(|swap| swap.no_ancestor_of(&record).is_some());
                 if (record.epoch > known || back)
+                    && !stranger
                     && self.c.agrees(&record)
                     && let Ok(swap) = Swap::new(record)
                 {

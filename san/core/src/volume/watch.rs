@@ -4,8 +4,8 @@
 //! in progress is left alone. Who has most of it begins at once, the others later, one after the other, in case it is dead too:
 //! so two who watch rarely begin together.
 //!
-//! Before anything is proposed, members tell whom they follow: a promise above the record's epoch shows a configuration
-//! store that went back in time (rule P4).
+//! Before anything is proposed, replicas tell whom they follow: a promise above the record's epoch, or of another history, shows a
+//! configuration store that went back in time (rule P4). Those that have left are asked too: they may be the ones that went on.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -197,16 +197,20 @@ impl Watch {
         worst
     }
 
-    /// Whether the members have told whom they follow: all of them, or after a while at least one of each group. A takeover
+    /// Whether the replicas have told whom they follow: all of them, or after a while at least one member of each group. A takeover
     /// that reaches nobody of some group could not go on.
     fn have_told(&self, c: &Context, record: &Record, now: Moment) -> bool {
         let waited = self.first_asked.is_some_and(|then| now.since(then) >= c.times.resend_ns);
         let told = |replica: &&ReplicaId| self.answers.contains_key(*replica);
+        let silent = |replica: &&ReplicaId| {
+            self.failed.contains(*replica) || c.ended.contains_key(&record.homes[*replica])
+        };
+        let mut left = record.groups.iter().flat_map(|group| group.departed.keys());
+        if !waited && !left_out(Rule::P4All) && !left.all(|replica| told(&replica) || silent(&replica)) {
+            return false;
+        }
         record.groups.iter().all(|group| {
             let count = group.in_sync.iter().filter(told).count();
-            let silent = |replica: &&ReplicaId| {
-                self.failed.contains(*replica) || c.ended.contains_key(&record.homes[*replica])
-            };
             let others = group.in_sync.iter().filter(|replica| !told(replica));
             count > 0 && (waited || count + others.filter(silent).count() >= group.in_sync.len())
         })
@@ -215,7 +219,9 @@ impl Watch {
     fn ask<D>(&mut self, c: &Context, record: &Record, now: Moment, out: &mut Vec<Action<D>>) {
         self.asked = Some(now);
         self.first_asked.get_or_insert(now);
-        for (replica, node) in record.members() {
+        let all = record.homes.iter().map(|(replica, node)| (*replica, *node));
+        let members = record.members().filter(|_| left_out(Rule::P4All));
+        for (replica, node) in all.filter(|_| !left_out(Rule::P4All)).chain(members) {
             let header = FromOwner {
                 volume: c.volume,
                 replica,

@@ -144,7 +144,7 @@ fn progresses() -> impl Strategy<Value = Progress> {
 fn histories() -> impl Strategy<Value = History> {
     let claims = prop::collection::btree_map(counts(), owners(), 0..=MOST_CLAIMS);
     claims.prop_map(|claims| {
-        let claims = claims.into_iter().map(|(epoch, owner)| Claim { epoch: Epoch(epoch), owner });
+        let claims = claims.into_iter().map(|(epoch, owner)| Claim::of(Epoch(epoch), owner));
         History::of(claims.collect()).expect("they rise")
     })
 }

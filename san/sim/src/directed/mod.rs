@@ -492,6 +492,20 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 3,
         drive: owners::forked,
     },
+    Schedule {
+        name: "a stale copy alone on an older record, whose process ends again and again",
+        rule: None,
+        nodes: 3,
+        copies: 3,
+        drive: owners::forked_and_restarted,
+    },
+    Schedule {
+        name: "a stale copy that was blocked starts again beside those that went on",
+        rule: Some(Rule::P4All),
+        nodes: 3,
+        copies: 3,
+        drive: owners::forked_and_started_again,
+    },
     Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
     Schedule {
         name: "a map of what is only in the log",

@@ -1,5 +1,6 @@
 //! Schedules in which two want the volume: leases, takeovers, and what the configuration store knows of it.
 
+use loadline_san_core::history::MOST_CLAIMS;
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
@@ -196,27 +197,7 @@ pub(super) fn restored_and_restarted(world: &mut World) {
 /// The configuration store is restored from an old copy while all are stopped. A member of it that has missed a write since starts alone,
 /// takes the volume over, and its swaps pass all promises. Then the others start, which that record calls departed.
 pub(super) fn forked(world: &mut World) {
-    let replica = |world: &World, node: usize| {
-        let home = |replica: &&ReplicaId| world.home(**replica) == node;
-        *world.record().homes.keys().find(home).expect("each node has a copy")
-    };
-    world.begin(2);
-    let old = world.record().clone();
-    world.detach(2);
-    world.tenants[0].node = None;
-    world.kill(2, false);
-    world.place(1, 0);
-    world.pass_until(3_000, |world| world.serves(0));
-    world.pass_until(3_000, |world| world.record().groups[0].in_sync.len() == 2);
-    world.ask_first(1, What::Write);
-    world.pass_until(600, |world| !world.waits(1));
-    let newest = world.record().epoch;
-    world.detach(0);
-    world.tenants[1].node = None;
-    world.branch_from(old);
-    world.start(2);
-    world.place(0, 2);
-    world.pass_until(3_000, |world| world.serves(2));
+    let newest = stale_alone(world);
     world.ask_first(0, What::Read);
     world.pass_until(600, |world| !world.waits(0));
     for _ in 0..10 {
@@ -237,12 +218,81 @@ pub(super) fn forked(world: &mut World) {
         world.place(0, 2);
         world.pass(600);
     }
-    let survivor = replica(world, 0);
+    go_on_with_the_first(world);
+}
+
+/// The same, and the process of the stale copy has ended more often than a record keeps claims.
+pub(super) fn forked_and_restarted(world: &mut World) {
+    stale_alone(world);
+    for _ in 0..MOST_CLAIMS + 2 {
+        world.kill(2, false);
+        world.start(2);
+        world.place(0, 2);
+        world.pass_until(3_000, |world| world.serves(2));
+    }
+    world.start(0);
+    world.start(1);
+    world.pass(1_500);
+    world.must(world.is(2, Status::Blocked), "the stale owner is blocked");
+    go_on_with_the_first(world);
+}
+
+/// The stale copy is blocked, and its process starts again beside those that went on: it never serves.
+pub(super) fn forked_and_started_again(world: &mut World) {
+    stale_alone(world);
+    world.start(0);
+    world.start(1);
+    world.pass(1_500);
+    for _ in 0..6 {
+        world.kill(2, false);
+        world.start(2);
+        world.place(0, 2);
+        world.pass_until(1_500, |world| world.serves(2) || world.is(2, Status::Blocked));
+        world.must(
+            world.is(2, Status::Blocked),
+            "copies that have left tell whom they follow before it serves",
+        );
+    }
+    for node in [0, 1] {
+        world.kill(node, false);
+        world.start(node);
+    }
+    world.pass(700);
+    go_on_with_the_first(world);
+}
+
+/// A person goes on with the copy of the first node, by force.
+fn go_on_with_the_first(world: &mut World) {
+    let home = |replica: &&ReplicaId| world.home(**replica) == 0;
+    let survivor = *world.record().homes.keys().find(home).expect("each node has a copy");
     world.recover_from(0, survivor);
     world.place(1, 0);
     world.pass_until(3_000, |world| world.serves(0));
     world.ask_first(1, What::Read);
     world.pass_until(600, |world| !world.waits(1));
+}
+
+/// Nodes 0 and 1 have gone on without 2, and all are stopped. The record from before is put back, and 2 starts alone and serves.
+/// Returns the epoch that the others had reached.
+fn stale_alone(world: &mut World) -> Epoch {
+    world.begin(2);
+    let old = world.record().clone();
+    world.detach(2);
+    world.tenants[0].node = None;
+    world.kill(2, false);
+    world.place(1, 0);
+    world.pass_until(3_000, |world| world.serves(0));
+    world.pass_until(3_000, |world| world.record().groups[0].in_sync.len() == 2);
+    world.ask_first(1, What::Write);
+    world.pass_until(600, |world| !world.waits(1));
+    let newest = world.record().epoch;
+    world.detach(0);
+    world.tenants[1].node = None;
+    world.branch_from(old);
+    world.start(2);
+    world.place(0, 2);
+    world.pass_until(3_000, |world| world.serves(2));
+    newest
 }
 
 /// A replica is sealed while what it has accepted is on its way to the device.
