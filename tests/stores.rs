@@ -87,7 +87,7 @@ fn an_older_configuration_blocks_a_volume_until_a_person_decides() {
         std::thread::sleep(Duration::from_millis(100));
     }
     let shown = cluster.wait_until("disk", "blocked", Duration::from_secs(1));
-    for node in ["node-1 follows epoch", "node-2 follows epoch", "node-3 follows epoch"] {
+    for node in ["node-1 follows node-", "node-2 follows node-", "node-3 follows node-"] {
         assert!(shown.contains(node), "{shown}");
     }
     // The data path has found it out too, and has logged it once.

@@ -95,7 +95,8 @@ enum Command {
     Recover {
         /// Its name.
         name: String,
-        /// The node whose replicas are taken for all there is.
+        /// The node whose replicas are taken for all there is. Of parts of which it has none, those of the next node that is named
+        /// (NODE,NODE).
         #[arg(long, value_name = "NODE")]
         from: String,
         /// What is lost by it is known.
@@ -200,7 +201,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Recover { name, from, force, api } => {
             let path = format!("/v1/volumes/{}/recover", escaped(&name));
             api.post(&path, Recover { from: from.clone(), force })
-                .map(|(): ()| api.done(&format!("volume {name} is what node {from} has of it")))
+                .map(|(): ()| api.done(&format!("volume {name} is what {from} has of it")))
         }
         Command::Delete { name, confirm, .. } if name != confirm => {
             return crate::out::complain(

@@ -49,6 +49,7 @@ use crate::config::sqlite::SqliteStore;
 use crate::config::{ConfigError, ConfigStore};
 use crate::event_loop::order::{LoopState, NotOpened, Order, Report};
 use crate::event_loop::{EventLoop, LoopError, LoopOptions, Orders};
+use crate::log::log;
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
 use guests::GuestDoor;
@@ -156,7 +157,7 @@ impl State {
     pub(crate) fn goes_on(&mut self, was: u64, is: u64) -> Result<(), ConfigError> {
         if is < was && self.went_back.is_none() {
             self.went_back = Some((was, is));
-            eprintln!("loadline: {}", ConfigError::WentBack { was, is });
+            log!("{}", ConfigError::WentBack { was, is });
         }
         match self.went_back {
             Some((was, is)) => Err(ConfigError::WentBack { was, is }),
@@ -180,7 +181,7 @@ impl State {
     pub(crate) fn learn(&mut self, catalog: Catalog) {
         if catalog.revision >= self.catalog.revision {
             let lines = self.me.map(|me| news::news(me, &self.catalog, &catalog)).unwrap_or_default();
-            lines.iter().for_each(|line| eprintln!("loadline: {line}"));
+            lines.iter().for_each(|line| log!("{line}"));
             self.catalog = catalog;
         }
     }
@@ -347,7 +348,7 @@ impl Node {
                     let before = state.unopened.insert(replica.0, (Instant::now(), why.clone(), failed));
                     drop(state);
                     if before.is_none_or(|(_, before, _)| before != why) {
-                        eprintln!("loadline: {} is not opened: {why}", self.name_replica(replica.0));
+                        log!("{} is not opened: {why}", self.name_replica(replica.0));
                     }
                     self.look_soon();
                 }
@@ -362,7 +363,7 @@ impl Node {
                 Report::Unusable(replica, unusable) => {
                     if let Some(unusable) = &unusable {
                         let (copy, state) = (self.name_replica(replica.0), unusable.state());
-                        eprintln!("loadline: {copy} is {state}, and is not used: {}", unusable.why());
+                        log!("{copy} is {state}, and is not used: {}", unusable.why());
                     }
                     self.state().opened.insert(replica.0, unusable);
                     self.look_soon();
@@ -388,11 +389,11 @@ impl Node {
         let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
         let name = name.unwrap_or_else(|| format!("with id {id}"));
         match why {
-            Some(why) => eprintln!(
-                "loadline: volume {name} is blocked: {why}. Put the newer configuration back, or decide which copy holds: \
+            Some(why) => log!(
+                "volume {name} is blocked: {why}. Put the newer configuration back, or decide which copy holds: \
                  'loadline volume show {name}' shows what is known"
             ),
-            None => eprintln!("loadline: volume {name} is not blocked any more"),
+            None => log!("volume {name} is not blocked any more"),
         }
     }
 
@@ -487,7 +488,7 @@ fn start_loop(
             Ok(made_loop) => {
                 let _ = made.send(None);
                 if let Err(error) = made_loop.run() {
-                    eprintln!("loadline: the data path has ended: {error}");
+                    log!("the data path has ended: {error}");
                 }
             }
             Err(error) => _ = made.send(Some(error)),

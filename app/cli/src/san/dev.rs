@@ -241,7 +241,8 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
 
 /// Prints each line of a node's log with its name, until the node ends.
 fn pass_on(name: &str, log: impl std::io::Read) {
-    for line in std::io::BufReader::new(log).lines().map_while(Result::ok) {
+    for line in std::io::BufReader::new(log).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
         tell!("{name}: {}", line.strip_prefix("loadline: ").unwrap_or(&line));
     }
 }

@@ -36,7 +36,8 @@ pub(super) struct Watch {
 }
 
 /// Whose turn it is to take a volume over: how many nodes come before this one. First those that have most replicas in sync, so
-/// that reads are local; the one that owned it last.
+/// that reads are local; the one that owned it last. Nodes without any come after all of these, together: one of them is first at the
+/// store.
 fn turn(c: &Context, record: &Record) -> u64 {
     let in_sync = record.groups.iter().flat_map(|group| &group.in_sync);
     let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();

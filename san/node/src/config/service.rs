@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::{Change, ConfigError, ConfigStore};
 use crate::event_loop::Orders;
 use crate::event_loop::order::Order;
+use crate::log::log;
 
 /// How long an answer of the store is waited for.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -166,7 +167,7 @@ fn complain(complaint: &mut Option<String>, failed: Option<ConfigError>) {
         Some(why) => {
             let why = why.to_string();
             if complaint.as_ref() != Some(&why) {
-                eprintln!("loadline: a volume's record is not read or changed: {why}");
+                log!("a volume's record is not read or changed: {why}");
                 *complaint = Some(why);
             }
         }

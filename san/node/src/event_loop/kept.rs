@@ -21,6 +21,7 @@ use loadline_san_store::store::{self, Store};
 use super::counts::{BackEnd, Count};
 use super::guests::Guests;
 use super::order::{ReplicaFault, ReplicaState, Scrub};
+use crate::log::log;
 use crate::unusable::Unusable;
 
 /// Blocks that a device in memory writes or reads before others have their turn, and clients are answered: these go on beside.
@@ -114,7 +115,7 @@ impl Kept {
         out: &mut Vec<Action<Blocks>>,
     ) -> bool {
         if let Err(misdirected) = self.replica.step(now, event, actions) {
-            eprintln!("loadline: {misdirected}");
+            log!("{misdirected}");
         }
         let mut wanted = false;
         for action in actions.drain(..) {

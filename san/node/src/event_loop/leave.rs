@@ -10,6 +10,7 @@ use thiserror::Error;
 use super::client::{self, Who};
 use super::order::{NewClient, Report, SessionId};
 use super::{EventLoop, Local, sockets};
+use crate::log::log;
 use crate::node::sockets::is_closed;
 
 /// Looks at clients that wait after which one that has taken its leave is gone: 5 s.
@@ -88,7 +89,7 @@ impl Who {
     /// Logs that the connection ends, unless the client itself has ended it.
     pub(super) fn leaves(&self, why: &Why) {
         if *why != Why::Closed {
-            eprintln!("loadline: client {} of volume {} is disconnected: {why}", self.from, self.name);
+            log!("client {} of volume {} is disconnected: {why}", self.from, self.name);
         }
     }
 }

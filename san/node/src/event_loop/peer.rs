@@ -18,6 +18,7 @@ use nix::sys::socket::{
 };
 
 use super::client::{Received, receive, send_all};
+use crate::log::log;
 
 /// What is said to a peer that does not take it: more is dropped.
 const MOST_UNSENT: usize = 64 << 20;
@@ -190,7 +191,7 @@ impl Outgoing {
                 self.runs(true);
                 self.out.text(self.preamble.encode().to_vec());
                 if std::mem::take(&mut self.failures) >= FAILURES {
-                    eprintln!("loadline: node {} is reached again, at {}", self.name, self.address);
+                    log!("node {} is reached again, at {}", self.name, self.address);
                 }
             }
             Talk::Up(socket) if what == For::Input => {
@@ -234,10 +235,7 @@ impl Outgoing {
         self.out = Outbox::default();
         self.failures = self.failures.saturating_add(1);
         if self.failures == FAILURES {
-            eprintln!(
-                "loadline: node {} is not reached at {}: {why}; it is tried again and again",
-                self.name, self.address
-            );
+            log!("node {} is not reached at {}: {why}; it is tried again and again", self.name, self.address);
         }
     }
 
@@ -288,7 +286,7 @@ impl Outgoing {
 
     fn written(&mut self, written: Result<(), String>, data: Option<(&Payload<Blocks>, u32)>) {
         if let Err(why) = written {
-            eprintln!("loadline: a message to node {} is not sent: {why}", self.name);
+            log!("a message to node {} is not sent: {why}", self.name);
         } else if let Some((payload, blocks)) = data {
             let first = payload.first as usize * BLOCK_BYTES;
             self.out.data(payload.data.clone(), first..first + blocks as usize * BLOCK_BYTES);

@@ -14,6 +14,7 @@ use super::leave::{Why, refuse};
 use super::order::{NewClient, NewWay};
 use super::served::{Begun, Served};
 use super::{EventLoop, Local};
+use crate::log::log;
 use crate::node::sockets::is_closed;
 
 /// Connections of clients at most.
@@ -266,7 +267,7 @@ impl EventLoop {
                 }
                 Ok(None) => break,
                 Err(why) => {
-                    eprintln!("loadline: what node {} says is not taken: {why}", hearing.from.0);
+                    log!("what node {} says is not taken: {why}", hearing.from.0);
                     over = true;
                     break;
                 }

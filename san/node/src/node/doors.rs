@@ -21,6 +21,7 @@ use crate::config::catalog::VolumeState;
 use crate::event_loop::most_in_flight;
 use crate::event_loop::order::{NewClient, NewWay, Order, SessionId};
 use crate::event_loop::peer::Preamble;
+use crate::log::log;
 
 /// A client that has not chosen by then is disconnected.
 const CHOOSES: Duration = Duration::from_secs(10);
@@ -92,7 +93,7 @@ const SESSION_ENDED: &str = "the session with the node that forwards it has ende
 
 /// Logs why a connection of a client ends before it has a volume.
 fn ends(from: &str, why: &str) {
-    eprintln!("loadline: client {from} is disconnected: {why}");
+    log!("client {from} is disconnected: {why}");
 }
 
 impl Node {
@@ -131,7 +132,7 @@ impl Node {
                 };
                 if let Err(error) = came {
                     // Out of descriptors, perhaps: some will be closed.
-                    eprintln!("loadline: a connection is not taken: {error}");
+                    log!("a connection is not taken: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -140,9 +141,7 @@ impl Node {
 
     fn let_in_peer(self, mut stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
         let Ok(permit) = room.clone().try_acquire_owned() else {
-            eprintln!(
-                "loadline: {from} is disconnected: {MOST_AT_THE_DOOR} connections of nodes are there already"
-            );
+            log!("{from} is disconnected: {MOST_AT_THE_DOOR} connections of nodes are there already");
             return;
         };
         tokio::spawn(async move {
@@ -169,23 +168,20 @@ impl Node {
             }
             drop(permit);
             let Some(preamble) = Preamble::decode(&bytes) else {
-                eprintln!("loadline: what is no node, or one of another version, came to the door of nodes");
+                log!("what is no node, or one of another version, came to the door of nodes");
                 return;
             };
             let (ours, theirs) = (self.0.cluster, preamble.cluster);
             if theirs != ours || preamble.to.0 != self.id() {
-                eprintln!(
-                    "loadline: a node of cluster {theirs} wants node {}, and this is {} of {ours}",
+                log!(
+                    "a node of cluster {theirs} wants node {}, and this is {} of {ours}",
                     preamble.to.0,
                     self.id()
                 );
                 return;
             }
             let Some(orders) = self.0.loops.get(preamble.to_loop as usize) else {
-                eprintln!(
-                    "loadline: node {} has more loops than this one: all need the same number",
-                    preamble.from.0
-                );
+                log!("node {} has more loops than this one: all need the same number", preamble.from.0);
                 return;
             };
             if sockets::watch_node(&stream).is_ok()
@@ -224,7 +220,7 @@ impl Node {
                 Place::At(route) => {
                     let why = self.forward(stream, &route, (id, fence), &choice, (&from, &rest)).await;
                     if let Some(why) = why {
-                        eprintln!("loadline: client {from} of volume {name} is disconnected: {why}");
+                        log!("client {from} of volume {name} is disconnected: {why}");
                     }
                 }
             }
@@ -281,7 +277,7 @@ impl Node {
                     Err(refusal) => {
                         // Some clients show their users a number instead of this.
                         if let Refusal::NotNow(why) = &refusal {
-                            eprintln!("loadline: client {from} is not let in: {why}");
+                            log!("client {from} is not let in: {why}");
                         }
                         handshake.export(Err(refusal))?;
                     }

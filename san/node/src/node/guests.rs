@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use super::Node;
 use super::doors::LOCAL;
 use crate::event_loop::order::{NewClient, NewWay, Order};
+use crate::log::log;
 
 /// How long a virtual machine waits until its volume is served.
 const SERVED: Duration = Duration::from_secs(8);
@@ -71,10 +72,7 @@ impl Node {
         let listener = match listen(&path) {
             Ok(listener) => listener,
             Err(error) => {
-                eprintln!(
-                    "loadline: virtual machines cannot come to volume {name}: {}: {error}",
-                    path.display()
-                );
+                log!("virtual machines cannot come to volume {name}: {}: {error}", path.display());
                 return;
             }
         };
@@ -87,7 +85,7 @@ impl Node {
                         tokio::spawn(async move { this.let_in_guest(stream, id, name).await });
                     }
                     Err(error) => {
-                        eprintln!("loadline: a virtual machine is not let in: {error}");
+                        log!("a virtual machine is not let in: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
@@ -117,9 +115,7 @@ impl Node {
                 break;
             }
             if !wanted || begun.elapsed() > SERVED {
-                eprintln!(
-                    "loadline: a virtual machine does not get volume {name}: it is not served here now"
-                );
+                log!("a virtual machine does not get volume {name}: it is not served here now");
                 return;
             }
             if owned {

@@ -19,6 +19,7 @@ use super::Node;
 use crate::config::catalog::change;
 use crate::config::{Change, ConfigError, ConfigStore};
 use crate::event_loop::order::Order;
+use crate::log::log;
 
 /// How often a node looks whether it is asked, and whether it was answered.
 const LOOK: Duration = Duration::from_millis(100);
@@ -185,7 +186,7 @@ impl Node {
                 format!("but it runs; it does not reach this node, and reaches {reached}")
             }
         };
-        eprintln!("loadline: nothing is received from {}, {why}", name(&node));
+        log!("nothing is received from {}, {why}", name(&node));
     }
 
     /// Asks until all have answered, or had time to.

@@ -1,12 +1,13 @@
 //! What the configuration says is made so, again and again: whatever was begun before a crash goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::message::Promise;
+use loadline_san_core::record::Record;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_protocol::device::DeviceId;
 use loadline_san_protocol::record;
@@ -21,7 +22,10 @@ use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, Vol
 use crate::config::{Change, ConfigError};
 use crate::event_loop::most_in_flight;
 use crate::event_loop::order::{OpenReplica, OpenVolume, Order};
+use crate::log::log;
 
+/// Nodes without a copy that watch a volume whose parts are apart.
+const FEW: usize = 3;
 /// How long it is waited for that the configuration was looked at once.
 const RECONCILED: Duration = Duration::from_secs(10);
 /// How long devices are waited for before the rest goes on.
@@ -65,7 +69,7 @@ impl Node {
                 Ok(None) => complained = false,
                 Err(why) => {
                     if !std::mem::replace(&mut complained, true) {
-                        eprintln!("loadline: {why}");
+                        log!("{why}");
                     }
                 }
             }
@@ -149,7 +153,9 @@ impl Node {
             }
             // It is opened where it may have to be served, and stays open.
             let known = self.state().volumes.contains_key(id);
-            let here = mine(*id) || volume.attached == Some(me) || is_spread(&catalog, *id);
+            let here = mine(*id)
+                || volume.attached == Some(me)
+                || volume.attached.is_some() && is_spread(&catalog, *id, me);
             if volume.state == VolumeState::Ready && (here || known) {
                 self.open_volume(*id, volume, here);
             }
@@ -236,7 +242,7 @@ impl Node {
             }
             Err(why) => {
                 if state.broken.insert(id, why.clone()).as_ref() != Some(&why) {
-                    eprintln!("loadline: device {id} ({shown}) is not used: {why}");
+                    log!("device {id} ({shown}) is not used: {why}");
                 }
                 false
             }
@@ -348,7 +354,7 @@ impl Node {
     fn complain(&self, id: u64, why: &str) {
         let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned(), false));
         if before.is_none_or(|(_, before, _)| before != why) {
-            eprintln!("loadline: {}: {why}", self.name_replica(id));
+            log!("{}: {why}", self.name_replica(id));
         }
     }
 
@@ -406,10 +412,16 @@ impl Node {
     }
 }
 
-/// Whether a node without a copy of a volume may be the only one that can serve it: see [`Record::is_spread`].
-fn is_spread(catalog: &Catalog, volume: u64) -> bool {
+/// Whether a node without a copy of a volume is one of the few that watch it all the same, since such a node may be the only one that
+/// can serve it: see [`Record::is_spread`].
+fn is_spread(catalog: &Catalog, volume: u64, me: u32) -> bool {
     let record = catalog.records.get(&volume).and_then(|stored| record::decode(&stored.value).ok());
-    record.is_some_and(|record| record.is_spread())
+    let Some(record) = record.filter(Record::is_spread) else { return false };
+    let with_copies: BTreeSet<u32> = record.homes.values().map(|node| node.0).collect();
+    let others: Vec<u32> = catalog.nodes.keys().filter(|node| !with_copies.contains(node)).copied().collect();
+    // Not the same few for each volume.
+    let first = volume as usize % others.len().max(1);
+    others.iter().cycle().skip(first).take(FEW.min(others.len())).any(|node| *node == me)
 }
 
 /// Whether a device has another replica with this id: one that was made with another key.

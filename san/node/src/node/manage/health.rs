@@ -176,7 +176,7 @@ impl<'a> Judge<'a> {
         if let Some((replica, promise, owner)) = forked {
             return Some(format!(
                 "the copy at {} follows {} at epoch {}, and by the configuration store {} owned it then: an older configuration was put \
-                 back, and it was changed since. The epochs of the copies cannot be compared: name one that went on before.",
+                 back, and it was changed since.",
                 self.describe(replica.0),
                 self.name(promise.owner.node.0),
                 promise.epoch.0,
@@ -206,16 +206,21 @@ impl<'a> Judge<'a> {
                     |group: &Group| group.in_sync.contains(&replica) || group.departed.contains_key(&replica);
                 let group = record.groups.iter().position(has).filter(|_| record.groups.len() > 1);
                 let group = group.map_or(String::new(), |index| format!(" of group {index}"));
-                match epoch {
-                    Some(epoch) => format!("{node} follows epoch {epoch}{group}"),
-                    None => format!("{} is not known", self.describe(replica.0)),
+                let owner =
+                    self.replica(replica.0).and_then(|copy| copy.owner).map(|owner| self.name(owner.node));
+                match (epoch, owner) {
+                    (Some(epoch), Some(owner)) => format!("{node} follows {owner} at epoch {epoch}{group}"),
+                    _ => format!("{} is not known", self.describe(replica.0)),
                 }
             })
             .collect();
+        let hint = match self.forked(record) {
+            Some(_) => "Epochs of copies that follow different owners cannot be compared",
+            None => "A copy that follows a lower epoch than others may lack writes",
+        };
         format!(
             "Put the newer configuration back, or decide which copy holds and overwrite the others: 'loadline volume recover {} \
-             --from NODE --force'. A copy that follows a lower epoch than others may lack writes, and so may one that was being \
-             copied to when its node stopped. Known: {}",
+             --from NODE --force'. {hint}, and one that was being copied to when its node stopped may lack some. Known: {}",
             volume.name,
             known.join(", ")
         )
@@ -415,4 +420,4 @@ impl<'a> Judge<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,9 +1,9 @@
 //! What a person decides when no copy of a volume can go on by itself: which copy holds, whatever it has missed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_base::figures::listed;
-use loadline_san_core::ids::{Epoch, ReplicaId};
+use loadline_san_core::ids::{Epoch, NodeId, Promise, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::{Departed, Group, Record};
 use loadline_san_core::volume::Order;
@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::ManageError;
 use super::health::Judge;
-use super::local::Usable;
+use super::local::{OwnerView, Usable};
 use super::volumes::unknown_node;
+use crate::log::log;
 use crate::node::Node;
 
 /// What is left of a volume is to be all of it.
@@ -21,7 +22,8 @@ use crate::node::Node;
 #[serde(deny_unknown_fields)]
 pub struct Recover {
     /// The node whose replicas are taken: of each group of which no replica in sync is used; of all groups, if the volume is
-    /// blocked.
+    /// blocked. Or several with commas between them: of groups of which the first has none, those of the next are taken. If a
+    /// volume is blocked by copies that are not in sync, and the first node has copies in sync, all copies in sync are kept.
     pub from: String,
     /// What is lost by it is known.
     #[serde(default)]
@@ -31,6 +33,16 @@ pub struct Recover {
 /// A replica that has not reported may have promised a higher epoch than those that have: the record goes so far above these.
 /// More than a volume has swaps in years; and if that is not enough, the volume is blocked again.
 const ABOVE_UNKNOWN: u64 = 1 << 20;
+/// Groups, or copies, that a message lists.
+const MOST_LISTED: usize = 4;
+
+/// What is kept.
+enum Kept {
+    /// One replica of each of these groups.
+    One(BTreeMap<GroupIndex, ReplicaId>),
+    /// All members of all groups. They agree with the record; others do not, and are copied in full.
+    Members,
+}
 
 impl Node {
     /// Goes on with what is left of a volume, whatever it has missed.
@@ -42,108 +54,300 @@ impl Node {
             return Err(ManageError::Wrong(format!("volume {name} cannot be recovered: {fault}")));
         }
         let record = self.record_of(id)?;
-        let (from, node) =
-            catalog.node(&recover.from).ok_or_else(|| unknown_node(&catalog, &recover.from))?;
-        if from != self.id() {
-            return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
+        let mut from = Vec::new();
+        for name in recover.from.split(',') {
+            let (node, of) = catalog.node(name).ok_or_else(|| unknown_node(&catalog, name))?;
+            if from.is_empty() && node != self.id() {
+                return Err(ManageError::Elsewhere { name: of.name.clone(), api: of.api });
+            }
+            from.push(node);
         }
         let judge = Judge { catalog: &catalog, reports: &reports, store_fault: None };
+        let choice = Choice { judge: &judge, record: &record, from: &from };
         let blocked = judge.blocked(id, &record);
-        let mut survivors = BTreeMap::new();
-        for (index, group) in (0..).zip(&record.groups) {
-            let used = |replica: &ReplicaId| judge.fault(replica.0).is_none_or(|fault| fault.unknown);
-            if blocked.is_none() && group.in_sync.iter().any(used) {
-                continue;
-            }
-            let survivor = survivor(&judge, &record, group, from, blocked.is_some()).ok_or_else(|| {
-                ManageError::Wrong(format!(
-                    "node {} has no replica of group {index} that may be taken for it: name another with --from",
-                    recover.from
-                ))
-            })?;
-            if let Some(fault) = judge.replica(survivor.0).filter(|copy| copy.state == Usable::NotOpened) {
-                let why = fault.why.clone().unwrap_or_default();
-                return Err(ManageError::Wrong(format!(
-                    "the copy of group {index} at node {} is not used: {why}. Make it usable, or name another node",
-                    judge.name(record.homes[&survivor].0)
-                )));
-            }
-            survivors.insert(GroupIndex(index), survivor);
-        }
-        if survivors.is_empty() {
+        let kept = if blocked.is_some() && choice.keeps_members() {
+            Kept::Members
+        } else {
+            Kept::One(choice.survivors(blocked.is_some()).map_err(ManageError::Wrong)?)
+        };
+        if matches!(&kept, Kept::One(survivors) if survivors.is_empty()) {
             return Err(ManageError::Wrong(format!(
                 "of each group of volume {name} a copy in sync is used, and the volume is not blocked: nothing is to be recovered, \
                  wait or attach it"
             )));
         }
+        let what = choice.describe(&kept);
         if !recover.force {
             let why = blocked.map_or(String::new(), |why| format!("{why} "));
             return Err(ManageError::Wrong(format!(
-                "volume {name}: {why}By this, {} of {} groups would go on with one copy each, and the other copies are overwritten. \
-                 What was written to the volume and that copy does not have is lost: {}. If that is what you want, say --force",
-                survivors.len(),
-                record.groups.len(),
-                what_is_taken(&judge, &record, &survivors)
+                "volume {name}: {why}By this, {what}. What was written to the volume and these do not have is lost, and all other \
+                 copies are overwritten. If that is what you want, say --force"
             )));
         }
         let promises = judge.promises(&record);
         let known = promises.iter().filter_map(|(_, epoch)| *epoch).max().unwrap_or(0);
         let all_known = promises.iter().all(|(_, epoch)| epoch.is_some());
         let promised = Epoch(if all_known { known } else { known.saturating_add(ABOVE_UNKNOWN) });
-        let taken = what_is_taken(&judge, &record, &survivors);
-        eprintln!("loadline: volume {name} is recovered by force from {}: {taken}", recover.from);
+        log!("volume {name} is recovered by force: {what}");
+        let survivors = match kept {
+            Kept::One(survivors) => survivors,
+            Kept::Members => BTreeMap::new(),
+        };
         self.ordered(id, Order::Recover { record: Box::new(record), survivors, promised }).await
     }
 }
 
-/// The replica that is taken for a group: the one of that node. If a volume is blocked, each group needs one, also those of which
-/// that node has none: of these it is the member that follows the highest epoch. If copies are of different histories (rule R11), the
-/// record knows the members of one only; then it is one that follows the same owner as that node's copies of other groups, if
-/// there is one.
-fn survivor(judge: &Judge, record: &Record, group: &Group, from: u32, blocked: bool) -> Option<ReplicaId> {
-    let whole = |group: &'_ Group| -> Vec<ReplicaId> {
-        let departed = group.departed.iter().filter(|(_, departed)| **departed != Departed::EMPTY);
-        group.in_sync.iter().chain(departed.map(|(replica, _)| replica)).copied().collect()
-    };
-    let is_here = |replica: &ReplicaId| record.homes[replica].0 == from;
-    if let Some(here) = whole(group).into_iter().find(is_here) {
-        return Some(here);
-    }
-    let follows = |replica: ReplicaId| judge.replica(replica.0).and_then(|copy| copy.owner);
-    let epoch = |replica: ReplicaId| judge.replica(replica.0).and_then(|copy| copy.epoch);
-    if judge.forked(record).is_some() {
-        let here: Vec<_> = record.groups.iter().flat_map(whole).filter(is_here).map(follows).collect();
-        return whole(group)
-            .into_iter()
-            .max_by_key(|replica| (here.contains(&follows(*replica)), epoch(*replica)));
-    }
-    group.in_sync.iter().copied().filter(|_| blocked).max_by_key(|replica| epoch(*replica))
+/// What is chosen from.
+struct Choice<'a> {
+    judge: &'a Judge<'a>,
+    record: &'a Record,
+    /// The nodes that a person has named.
+    from: &'a [u32],
 }
 
-/// Groups that a message lists.
-const MOST_LISTED: usize = 4;
+impl Choice<'_> {
+    fn follows(&self, replica: ReplicaId) -> Option<(u64, OwnerView)> {
+        self.judge.replica(replica.0).and_then(|copy| Some((copy.epoch?, copy.owner?)))
+    }
 
-/// Which copy would be taken for each group, and what is known of what it has missed.
-fn what_is_taken(judge: &Judge, record: &Record, survivors: &BTreeMap<GroupIndex, ReplicaId>) -> String {
-    let taken: Vec<String> = survivors
-        .iter()
-        .map(|(index, replica)| {
-            let group = &record.groups[index.0 as usize];
-            let node = judge.name(record.homes[replica].0);
-            let follows = judge.replica(replica.0).and_then(|copy| Some((copy.epoch?, copy.owner?.node)));
-            let missed = match (group.departed.get(replica), judge.replica(replica.0), follows) {
-                (Some(departed), ..) => format!(
-                    "has nothing that was written since epoch {}, when it left the copies in sync; the volume is at epoch {}",
-                    departed.epoch.0, record.epoch.0
-                ),
-                (None, Some(copy), _) if copy.state != Usable::Open => {
-                    format!("was found damaged or failed: {}", copy.why.as_deref().unwrap_or("what it has lost is not known"))
-                }
-                (None, _, Some((epoch, owner))) => format!("follows {} at epoch {epoch}", judge.name(owner)),
-                (None, ..) => "may have missed anything: its node does not report of it".into(),
+    /// Whether a replica is used, and has promised nothing that the record does not know.
+    fn agrees(&self, replica: ReplicaId) -> bool {
+        let agrees = |(epoch, owner): (u64, OwnerView)| {
+            let promise = Promise { epoch: Epoch(epoch), owner: owner.into() };
+            epoch <= self.record.epoch.0 && self.record.contradicts(replica, &promise).is_none()
+        };
+        self.judge.fault(replica.0).is_none() && self.follows(replica).is_some_and(agrees)
+    }
+
+    /// Whether all members are kept: each agrees with the record, or does not report and another of its group agrees; and the node
+    /// that was named first has a member. Then who blocks the volume is no member.
+    fn keeps_members(&self) -> bool {
+        let of_group = |group: &Group| {
+            let mut members = group.in_sync.iter();
+            let silent = |replica: &ReplicaId| self.judge.fault(replica.0).is_some_and(|fault| fault.unknown);
+            members.clone().any(|member| self.agrees(*member))
+                && members.all(|member| self.agrees(*member) || silent(member))
+        };
+        let here = |(_, node): (ReplicaId, NodeId)| self.from.first() == Some(&node.0);
+        self.record.members().any(here) && self.record.groups.iter().all(of_group)
+    }
+
+    /// The replica that is kept of each group that needs one; why there is none, if so.
+    fn survivors(&self, blocked: bool) -> Result<BTreeMap<GroupIndex, ReplicaId>, String> {
+        let mut survivors = BTreeMap::new();
+        for (index, group) in (0..).zip(&self.record.groups) {
+            let used = |replica: &ReplicaId| self.judge.fault(replica.0).is_none_or(|fault| fault.unknown);
+            if !blocked && group.in_sync.iter().any(used) {
+                continue;
+            }
+            let survivor = self.survivor(index, group, blocked)?;
+            if let Some(copy) = self.judge.replica(survivor.0).filter(|copy| copy.state == Usable::NotOpened)
+            {
+                let why = copy.why.clone().unwrap_or_default();
+                return Err(format!(
+                    "the copy of group {index} at node {} is not used: {why}. Make it usable, or name another node",
+                    self.name_home(survivor)
+                ));
+            }
+            survivors.insert(GroupIndex(index), survivor);
+        }
+        Ok(survivors)
+    }
+
+    /// The replica that is taken for a group: one of the nodes that were named. If a volume is blocked, each group needs one, also those
+    /// of which these nodes have none: of these it is the member that follows the highest epoch. If copies are of different
+    /// histories (rule R11), the record knows the members of one only; then it is the one that follows the same owner as those nodes'
+    /// copies of other groups, if only one does.
+    fn survivor(&self, index: u32, group: &Group, blocked: bool) -> Result<ReplicaId, String> {
+        let at = |node: &u32| whole(group).find(|replica| self.record.homes[replica].0 == *node);
+        if let Some(here) = self.from.iter().find_map(at) {
+            return Ok(here);
+        }
+        let named: Vec<String> = self.from.iter().map(|node| self.judge.name(*node)).collect();
+        let named = named.join(", ");
+        if self.judge.forked(self.record).is_some() {
+            let is_named = |replica: &ReplicaId| self.from.contains(&self.record.homes[replica].0);
+            let theirs = self.record.groups.iter().flat_map(whole).filter(is_named);
+            let owners: Vec<OwnerView> =
+                theirs.filter_map(|replica| self.follows(replica)).map(|(_, owner)| owner).collect();
+            let same = |replica: &ReplicaId| {
+                self.follows(*replica).is_some_and(|(_, owner)| owners.contains(&owner))
             };
-            format!("the copy of group {} at {node} {missed}", index.0)
+            let same: Vec<ReplicaId> = whole(group).filter(same).collect();
+            if let [one] = same[..] {
+                return Ok(one);
+            }
+            let homes: Vec<String> = whole(group).map(|replica| self.name_home(replica)).collect();
+            return Err(format!(
+                "{named} has no copy of group {index}, and which of the others is complete cannot be told: name the node of one too \
+                 (--from {},NODE), of {}",
+                named.replace(", ", ","),
+                listed(&homes, MOST_LISTED)
+            ));
+        }
+        let epoch = |replica: &ReplicaId| self.judge.replica(replica.0).and_then(|copy| copy.epoch);
+        let members = group.in_sync.iter().copied().filter(|_| blocked);
+        members.max_by_key(epoch).ok_or_else(|| {
+            format!(
+                "{named} has no copy of group {index} that may be taken for it: name another node with --from"
+            )
         })
-        .collect();
-    listed(&taken, MOST_LISTED)
+    }
+
+    fn name_home(&self, replica: ReplicaId) -> String {
+        self.judge.name(self.record.homes[&replica].0)
+    }
+
+    /// What is kept, in words, what is known of what it has missed, and which copies are not known.
+    fn describe(&self, kept: &Kept) -> String {
+        let what = match kept {
+            Kept::Members => {
+                let homes: BTreeSet<String> =
+                    self.record.members().map(|(replica, _)| self.name_home(replica)).collect();
+                let homes: Vec<String> = homes.into_iter().collect();
+                format!("the copies in sync by the record hold, at {}", listed(&homes, MOST_LISTED))
+            }
+            Kept::One(survivors) => {
+                let taken: Vec<String> =
+                    survivors.iter().map(|(index, replica)| self.describe_one(*index, *replica)).collect();
+                let (count, all) = (survivors.len(), self.record.groups.len());
+                format!(
+                    "{count} of {all} groups would go on with one copy each: {}",
+                    listed(&taken, MOST_LISTED)
+                )
+            }
+        };
+        let unknown = self.record.homes.keys().filter(|replica| self.follows(**replica).is_none());
+        let unknown: BTreeSet<String> = unknown.map(|replica| self.name_home(*replica)).collect();
+        let unknown: Vec<String> = unknown.into_iter().collect();
+        match unknown.is_empty() {
+            true => what,
+            false => format!("{what} (not known are the copies at {})", listed(&unknown, MOST_LISTED)),
+        }
+    }
+
+    fn describe_one(&self, index: GroupIndex, replica: ReplicaId) -> String {
+        let group = &self.record.groups[index.0 as usize];
+        let copy = self.judge.replica(replica.0);
+        let follows = self
+            .follows(replica)
+            .map(|(epoch, owner)| format!("follows {} at epoch {epoch}", self.judge.name(owner.node)));
+        let missed = match (group.departed.get(&replica), copy, follows) {
+            // What the record says of a copy of another history says nothing.
+            (_, _, Some(follows)) if !self.agrees(replica) => follows,
+            (Some(departed), ..) => format!(
+                "has nothing that was written since epoch {}, when it left the copies in sync; the volume is at epoch {}",
+                departed.epoch.0, self.record.epoch.0
+            ),
+            (None, Some(copy), _) if copy.state != Usable::Open => format!(
+                "was found damaged or failed: {}",
+                copy.why.as_deref().unwrap_or("what it has lost is not known")
+            ),
+            (None, _, Some(follows)) => follows,
+            (None, ..) => "may have missed anything: its node does not report of it".into(),
+        };
+        format!("the copy of group {} at {} {missed}", index.0, self.name_home(replica))
+    }
+}
+
+/// The replicas of a group that once had everything, by the record.
+fn whole(group: &Group) -> impl Iterator<Item = ReplicaId> + '_ {
+    let departed = group.departed.iter().filter(|(_, departed)| **departed != Departed::EMPTY);
+    group.in_sync.iter().chain(departed.map(|(replica, _)| replica)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use loadline_san_core::ids::Position;
+
+    use super::super::health::tests::{Cluster, cluster};
+    use super::super::local::Silent;
+    use super::*;
+
+    const FOLLOWS: OwnerView = OwnerView { node: 1, incarnation: 5 };
+    const OTHER: OwnerView = OwnerView { node: 3, incarnation: 99 };
+
+    fn chosen(
+        cluster: &Cluster,
+        from: &[u32],
+    ) -> (bool, Result<BTreeMap<GroupIndex, ReplicaId>, String>, String) {
+        let judge = Judge { catalog: &cluster.catalog, reports: &cluster.reports, store_fault: None };
+        let choice = Choice { judge: &judge, record: &cluster.record, from };
+        let survivors = choice.survivors(true);
+        let what =
+            survivors.clone().map_or(String::new(), |survivors| choice.describe(&Kept::One(survivors)));
+        (choice.keeps_members(), survivors, what)
+    }
+
+    /// Node 3 left at epoch 6, and follows another owner since.
+    fn forked() -> Cluster {
+        let mut cluster = cluster();
+        let owner = cluster.record.owner;
+        cluster.record.history.claim(Epoch(5), owner);
+        let departed = Departed { epoch: Epoch(6), had: Position::START };
+        cluster.record.groups[0].in_sync.remove(&ReplicaId(13));
+        cluster.record.groups[0].departed.insert(ReplicaId(13), departed);
+        let copy = &mut cluster.node(3).replicas[0];
+        (copy.epoch, copy.owner) = (Some(7), Some(OTHER));
+        cluster
+    }
+
+    #[test]
+    fn members_that_agree_with_the_record_are_all_kept_if_one_of_them_is_named() {
+        let mut cluster = forked();
+        assert!(chosen(&cluster, &[1]).0 && chosen(&cluster, &[2]).0);
+        let (keeps, survivors, what) = chosen(&cluster, &[3]);
+        assert!(!keeps);
+        assert_eq!(survivors.unwrap(), BTreeMap::from([(GroupIndex(0), ReplicaId(13))]));
+        assert!(
+            what.contains("at node-3 follows node-3 at epoch 7"),
+            "not what the record says of it: {what}"
+        );
+        // One of them may be away.
+        cluster.reports.insert(2, Err(Silent::Mute("is mute".into())));
+        assert!(chosen(&cluster, &[1]).0);
+        // But none may disagree: then it is not known what the members have.
+        let mut cluster = forked();
+        cluster.node(2).replicas[0].epoch = Some(9);
+        assert!(!chosen(&cluster, &[1]).0);
+    }
+
+    #[test]
+    fn of_a_group_of_which_the_named_node_has_no_copy_another_is_taken_only_if_it_is_known_to_be_complete() {
+        // Another group, of which only nodes 2 and 3 have copies.
+        let mut cluster = forked();
+        let copy = |replica: &ReplicaId| ReplicaId(replica.0 + 100);
+        let mut second = cluster.record.groups[0].clone();
+        second.in_sync = second.in_sync.iter().map(copy).collect();
+        second.departed =
+            second.departed.iter().map(|(replica, departed)| (copy(replica), *departed)).collect();
+        second.in_sync.remove(&ReplicaId(111));
+        cluster.record.groups.push(second);
+        for node in [2u32, 3] {
+            let (id, more) = (10 + u64::from(node), 110 + u64::from(node));
+            let replica = cluster.catalog.replicas[&id].clone();
+            cluster.catalog.replicas.insert(more, replica);
+            cluster.record.homes.insert(ReplicaId(more), NodeId(node));
+            let mut copy = cluster.node(node).replicas[0].clone();
+            copy.id = more;
+            cluster.node(node).replicas.push(copy);
+        }
+        let survivors = |cluster: &Cluster, from: &[u32]| chosen(cluster, from).1;
+        let of = |group, replica| (GroupIndex(group), ReplicaId(replica));
+        assert_eq!(
+            survivors(&cluster, &[1]).unwrap(),
+            BTreeMap::from([of(0, 11), of(1, 112)]),
+            "it follows the same"
+        );
+        cluster.node(3).replicas[1].owner = Some(FOLLOWS);
+        let refused = survivors(&cluster, &[1]).unwrap_err();
+        assert!(refused.contains("--from node-1,NODE") && refused.contains("node-2, node-3"), "{refused}");
+        assert_eq!(survivors(&cluster, &[1, 3]).unwrap(), BTreeMap::from([of(0, 11), of(1, 113)]));
+        // What is not known is not taken for the same.
+        for node in [1, 2, 3] {
+            cluster.node(node).replicas.iter_mut().for_each(|copy| copy.owner = None);
+        }
+        cluster.node(2).replicas[0].owner = Some(OTHER);
+        assert!(survivors(&cluster, &[1]).is_err());
+    }
 }
