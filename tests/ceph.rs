@@ -361,7 +361,7 @@ verify = true
     fs::write(&study, text).unwrap();
     let words = ["run", study.to_str().unwrap(), "--out", out.to_str().unwrap()];
     run(words).refused(2, &["rbd:bench/disk1", "--destroy-data"]);
-    let said = run(words.iter().chain(&["--destroy-data"]));
+    let said = run(words.iter().chain(&["--destroy-data", "--run-commands"]));
     assert!(matches!(said.code, Some(0 | 3)), "{:?}\n{}\n{}", said.code, said.out, said.err);
     let report: Value = serde_json::from_slice(&fs::read(out.join("report/report.json")).unwrap()).unwrap();
     let row = report["conditions"][0]["conditions"].as_array().unwrap();

@@ -99,7 +99,16 @@ repeats = 1
     );
     fs::write(&study, &text).unwrap();
     let out = folder.path().join("run");
-    let said = run(["run", study.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    let words = ["run", study.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    // Its commands are run only if that is said, and are shown before.
+    run(words).refused(2, &["--run-commands", "has 3"]);
+    assert!(!state.exists() && !out.exists());
+    let planned = run(words.iter().chain(&["--plan"])).out;
+    assert!(
+        planned.contains("kill: echo $LOADLINE_ACTION $NODE >>") && planned.contains("health: test"),
+        "{planned}"
+    );
+    let said = run(words.iter().chain(&["--run-commands"]));
     assert!(matches!(said.code, Some(0 | 3)), "{:?}\n{}\n{}", said.code, said.out, said.err);
     assert_eq!(fs::read_to_string(&state).unwrap(), "kill san-2\nreturn san-2 after kill\n");
     let report: Value = serde_json::from_slice(&fs::read(out.join("report/report.json")).unwrap()).unwrap();

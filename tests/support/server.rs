@@ -3,6 +3,7 @@
 //! It serves a disk of 1 GiB without content. When each request is answered is decided when it arrives; nothing that it does takes
 //! long beside the times that tests ask for (a millisecond and more).
 
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -101,11 +102,19 @@ impl State {
     }
 }
 
-/// Answers that are due later: when, the cookie, and the bytes that were asked for.
+/// Answers that are due later.
 #[derive(Default)]
 struct Later {
-    answers: Mutex<(BinaryHeap<std::cmp::Reverse<(Instant, u64, u32)>>, bool)>,
+    answers: Mutex<Answers>,
     news: Condvar,
+}
+
+#[derive(Default)]
+struct Answers {
+    /// When, the cookie, and the bytes that were asked for.
+    due: BinaryHeap<Reverse<(Instant, u64, u32)>>,
+    /// There will be no more.
+    ended: bool,
 }
 
 fn serve(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
@@ -142,14 +151,11 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         let now = Instant::now();
         let request = Request::decode(&bytes).expect("the generator's requests are right");
         let due = state.lock().expect("no thread panics with it").due(now);
-        later.answers.lock().expect("no thread panics with it").0.push(std::cmp::Reverse((
-            due,
-            request.cookie,
-            request.length,
-        )));
+        let answer = Reverse((due, request.cookie, request.length));
+        later.answers.lock().expect("no thread panics with it").due.push(answer);
         later.news.notify_one();
     }
-    later.answers.lock().expect("no thread panics with it").1 = true;
+    later.answers.lock().expect("no thread panics with it").ended = true;
     later.news.notify_one();
     let _ = writes.join();
     Ok(())
@@ -160,12 +166,12 @@ fn answer(mut stream: TcpStream, later: &Later) -> std::io::Result<()> {
     let mut answers = later.answers.lock().expect("no thread panics with it");
     loop {
         let now = Instant::now();
-        match answers.0.peek() {
-            _ if answers.1 => return Ok(()),
-            Some(std::cmp::Reverse((due, cookie, length))) if *due <= now => {
+        match answers.due.peek() {
+            _ if answers.ended => return Ok(()),
+            Some(Reverse((due, cookie, length))) if *due <= now => {
                 let mut bytes = simple_reply(0, *cookie).to_vec();
                 bytes.resize(16 + *length as usize, 0);
-                answers.0.pop();
+                answers.due.pop();
                 drop(answers);
                 stream.write_all(&bytes)?;
                 answers = later.answers.lock().expect("no thread panics with it");

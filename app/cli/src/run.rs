@@ -3,18 +3,20 @@
 mod plan;
 pub(crate) mod progress;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use loadline_base::units::ByteSize;
 use loadline_report::{Report, json, write};
-use loadline_study::check::{Found, Place, check};
+use loadline_study::check::{Found, Place, check, human};
 use loadline_study::folder::manifest::{Manifest, State};
 use loadline_study::folder::{OwnedFolder, default_path};
 use loadline_study::run::Verdict;
 use loadline_study::when::When;
-use loadline_study::{Plan, RunFolder, StudyError, read};
+use loadline_study::{Plan, RunFolder, Study, StudyError, read};
 use tokio::sync::watch;
 
 use crate::exit::Exit;
@@ -59,6 +61,9 @@ pub(crate) struct Args {
     /// Everything on the study's devices may be lost: lets profiles write to them.
     #[arg(long)]
     destroy_data: bool,
+    /// Run the commands of the study's [target.external], as you. --plan prints them.
+    #[arg(long)]
+    run_commands: bool,
     /// The secret that workers must have to join. Not given, a random one, which is printed; one of your own must be
     /// as hard to guess.
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
@@ -72,7 +77,8 @@ impl Args {
     /// To run a study that is built in.
     pub(crate) fn of_text(text: &'static str, out: Option<PathBuf>, plan: bool, json: bool) -> Args {
         let (study, resume, token, text) = (None, None, None, Some(text));
-        Args { study, text, plan, out, resume, keep: false, destroy_data: false, token, json }
+        let (keep, destroy_data, run_commands) = (false, false, false);
+        Args { study, text, plan, out, resume, keep, destroy_data, run_commands, token, json }
     }
 }
 
@@ -117,6 +123,7 @@ fn begun(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
         return Ok(None);
     }
     found.accept()?;
+    may_run_commands(args, &study)?;
     let mut manifest = Manifest::new(study, text, study_folder.to_path_buf())?;
     (manifest.destroy_data, manifest.keep_files) = (args.destroy_data, args.keep);
     OwnedFolder::create(&out, manifest).map(Some)
@@ -154,12 +161,26 @@ fn resumed(args: &Args, folder: &Path) -> Result<Option<OwnedFolder>, StudyError
     same_study(args, &owned.folder)?;
     again(&owned.folder)?.accept()?;
     if owned.folder.manifest.state == State::Begun {
+        may_run_commands(args, &owned.folder.manifest.study)?;
+    }
+    if owned.folder.manifest.state == State::Begun {
         // A device may have another name today: that its data may be lost is said each time.
         owned.folder.manifest.destroy_data = args.destroy_data;
         owned.folder.manifest.keep_files |= args.keep;
         owned.save()?;
     }
     Ok(Some(owned))
+}
+
+/// A study is a file that may come from anybody: its commands are run only if that is said.
+fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
+    let count = study.target.external.iter().flat_map(|external| external.lines()).count();
+    if count == 0 || args.run_commands {
+        return Ok(());
+    }
+    Err(StudyError::usage(format!(
+        "this study runs commands as you ([target.external] has {count}): read them, --plan prints them, and add --run-commands"
+    )))
 }
 
 /// A study named beside `--resume` must be the one that the run began with.
@@ -200,7 +221,10 @@ fn carry_out(args: &Args, owned: OwnedFolder, stop: &Arc<AtomicBool>) -> Exit {
             };
             // Where nothing was begun, nothing is left to go on with.
             match path.join(loadline_study::folder::manifest::FILE).exists() {
-                true => complain(exit, &format!("{what}\nto go on: {}", resume_line(args, &path))),
+                true => {
+                    let left = left(&path);
+                    complain(exit, &format!("{what}\n{left}\nto go on: {}", resume_line(args, &path)))
+                }
                 false => complain(exit, &what),
             }
         }
@@ -219,10 +243,40 @@ pub(crate) fn watched(stop: Arc<AtomicBool>) -> watch::Receiver<bool> {
     receiver
 }
 
+/// What a run that was not finished has left, how large it is, and how it is removed.
+fn left(path: &Path) -> String {
+    let made = RunFolder::open(path).map(|run| run.manifest.files).unwrap_or_default();
+    let outside: Vec<&Path> = made
+        .iter()
+        .map(|file| file.path.as_path())
+        .filter(|file| !file.starts_with(path) && file.exists())
+        .collect();
+    let bytes = [path].into_iter().chain(outside.iter().copied()).map(size_of).sum::<u64>();
+    let others = match outside.len() {
+        0 => String::new(),
+        count => format!(" and {count} files that it made elsewhere"),
+    };
+    let all: Vec<String> = [path].into_iter().chain(outside.iter().copied()).map(quoted).collect();
+    let remove = match all.len() {
+        0..=8 => format!("rm -r {}", all.join(" ")),
+        _ => format!("rm -r {}, and the files that manifest.json in it names", quoted(path)),
+    };
+    format!("left: {} in {}{others}; to remove it: {remove}", human(ByteSize(bytes)), path.display())
+}
+
+/// Bytes that a file, or all that is in a folder, takes on the disk. What cannot be looked at is not counted.
+fn size_of(path: &Path) -> u64 {
+    let Ok(of) = std::fs::symlink_metadata(path) else { return 0 };
+    let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let inside: u64 = inside.filter(|_| of.is_dir()).map(|entry| size_of(&entry.path())).sum();
+    of.blocks() * 512 + inside
+}
+
 /// What a person types to go on.
 fn resume_line(args: &Args, path: &Path) -> String {
     let destroy = if args.destroy_data { " --destroy-data" } else { "" };
-    format!("loadline run --resume {}{destroy}", quoted(path))
+    let commands = if args.run_commands { " --run-commands" } else { "" };
+    format!("loadline run --resume {}{destroy}{commands}", quoted(path))
 }
 
 /// A path as a shell reads it.

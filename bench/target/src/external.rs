@@ -67,6 +67,12 @@ impl ExternalSpec {
         self.prompt || self.health.is_some()
     }
 
+    /// Every line that may be run, each with what it is for.
+    pub fn lines(&self) -> impl Iterator<Item = (&str, &str)> {
+        let commands = self.commands.iter().map(|(action, line)| (action.as_str(), line.as_str()));
+        commands.chain(self.health.iter().map(|line| ("health", line.as_str())))
+    }
+
     fn validate(&self) -> Result<(), TargetError> {
         let usage = |message: String| Err(TargetError::usage(message));
         if self.nodes.is_empty() {

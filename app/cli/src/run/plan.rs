@@ -72,6 +72,12 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
             steady.limit
         ));
     }
+    if let Some(external) = &study.target.external {
+        text.push_str("commands, which run as you (/bin/sh -c), if --run-commands is said:\n");
+        for (action, line) in external.lines() {
+            text.push_str(&format!("  {action}: {}\n", line.escape_debug()));
+        }
+    }
     for criterion in &study.success {
         text.push_str(&format!("to decide: {criterion}\n"));
     }
