@@ -2,7 +2,7 @@
 
 use loadline_base::figures::listed;
 use loadline_measure::analysis::{Analysis, Options, analyse};
-use loadline_measure::audit::{Finding, Severity};
+use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::point::{Point, SeriesPoint, Stated, Throughput};
 use loadline_measure::summary::PERCENTILES;
 use loadline_study::folder::result::StepResult;
@@ -12,14 +12,25 @@ use loadline_study::{RunFolder, StudyError};
 /// So many steps of one finding are named.
 const MOST_NAMED: usize = 12;
 
-/// The complete steps of a run (but the ceilings), and what was found of each when it was measured.
+/// The complete steps of a run (but the ceilings), and what was found of each when it was measured. A step whose result
+/// cannot be read is a finding that makes the analysis doubtful; the error is that of the first, if no step can be read.
 pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> {
     let mut points = Vec::new();
+    let mut unreadable: Vec<StudyError> = Vec::new();
+    let mut read = 0_usize;
     // The same finding of several steps is one, in the words of the first.
     let mut findings: Vec<(Finding, Vec<u32>)> = Vec::new();
     // One step at a time: a result of many workers is large.
     for step in &folder.plan.steps {
-        let Some(result) = folder.result(step)? else { continue };
+        let result = match folder.result(step) {
+            Ok(Some(result)) => result,
+            Ok(None) => continue,
+            Err(error) => {
+                unreadable.push(error);
+                continue;
+            }
+        };
+        read += 1;
         if step.purpose == Purpose::Ceiling {
             continue;
         }
@@ -43,7 +54,18 @@ pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> 
             ..finding
         },
     };
-    Ok((points, findings.into_iter().map(worded).collect()))
+    if let Some(first) = unreadable.first().filter(|_| read == 0) {
+        return Err(first.clone());
+    }
+    let missing = unreadable.into_iter().map(|error| {
+        Finding::doubt(
+            FindingKind::MissingIntervals,
+            "a result of every complete step",
+            error.message,
+            "Its figures are in nothing that follows; those of the other steps are.",
+        )
+    });
+    Ok((points, missing.chain(findings.into_iter().map(worded)).collect()))
 }
 
 /// Analyses a run: its steps were audited when they were measured, with more than the figures tell, so what was found

@@ -152,7 +152,7 @@ impl StepResult {
     }
 
     pub(super) fn read(path: &Path) -> Result<Option<StepResult>, StudyError> {
-        let advice = "Remove the folder that it is in; `loadline run --resume` then measures this step anew";
+        let advice = "Move the folder that it is in out of the run; `loadline run --resume` then measures this step anew";
         sealed::read(path, FORMAT, advice)
     }
 
