@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> Exit {
         });
         return match document {
             Ok(document) => {
-                out::write(document.text().as_bytes());
+                out::document(&document.text());
                 Exit::Done
             }
             Err(error) => complain(error.kind.into(), &error.message),
@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     let exit = if report.unreadable > 0 { Exit::Findings } else { Exit::Done };
     if args.json {
-        out::write(json::document(&report).as_bytes());
+        out::document(&json::document(&report));
         return exit;
     }
     print(&report);

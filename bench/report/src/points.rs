@@ -44,7 +44,7 @@ pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> 
                 None => findings.push((finding.clone(), vec![step.number])),
             }
         }
-        points.push(point(&result, folder.plan.disks_per_worker));
+        points.push(point(&result, Some(folder.plan.disks_per_worker)));
     }
     let worded = |(finding, steps): (Finding, Vec<u32>)| match steps.as_slice() {
         [one] => Finding { expected: format!("step {one}: {}", finding.expected), ..finding },
@@ -78,8 +78,8 @@ pub fn analysis(folder: &RunFolder, options: &Options) -> Result<(Analysis, usiz
     Ok((analysis, count))
 }
 
-/// A complete step as a measured point.
-pub(crate) fn point(result: &StepResult, disks_per_worker: u32) -> Point {
+/// A complete step as a measured point. What was outstanding in all is not known without the disks of each worker.
+pub(crate) fn point(result: &StepResult, disks_per_worker: Option<u32>) -> Point {
     let (step, total) = (&result.step, &result.figures.total);
     let profile = &step.profile;
     let workers = result.workers.len() as f64;
@@ -106,8 +106,9 @@ pub(crate) fn point(result: &StepResult, disks_per_worker: u32) -> Point {
         outstanding: profile
             .rate
             .is_none()
-            .then(|| f64::from(profile.threads) * f64::from(profile.outstanding))
-            .map(|each| each * f64::from(disks_per_worker) * workers),
+            .then(|| f64::from(profile.threads) * f64::from(profile.outstanding) * workers)
+            .zip(disks_per_worker)
+            .map(|(of_one_disk, disks)| of_one_disk * f64::from(disks)),
         rate_iops: profile.rate.map(|offered| offered.rate.iops(profile.block_size) * workers),
         window_s: Some(result.figures.window_s),
         iops: Some(Stated::exact(total.iops)),

@@ -127,7 +127,7 @@ impl Report {
                     candidates.add(&result);
                     memory.of_hosts(&result);
                     if step.purpose != Purpose::Ceiling {
-                        points.push(points::point(&result, folder.plan.disks_per_worker));
+                        points.push(points::point(&result, Some(folder.plan.disks_per_worker)));
                     }
                     if !folder.plan.searches.is_empty() {
                         measured.push(Measured::of(&result));

@@ -48,7 +48,19 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> R
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|e| fault(&format!("cannot be read: {e}")))?;
-    let cut = || fault(&format!("is truncated or was changed ({} bytes)", text.len()));
+    parse(path, text, format, advice).map(Some)
+}
+
+/// Reads the text of a sealed file; `path` is its name in errors, which are those of [`read`].
+pub fn parse<T: DeserializeOwned>(
+    path: &Path,
+    mut text: String,
+    format: Format,
+    advice: &str,
+) -> Result<T, StudyError> {
+    let fault = |what: &str| StudyError::usage(format!("{} {what}. {advice}", path.display()));
+    let bytes = text.len();
+    let cut = || fault(&format!("is truncated or was changed ({bytes} bytes)"));
     let head: Head = serde_json::from_str(&text).map_err(|_| cut())?;
     // Before the seal: another version may seal otherwise.
     let (name, version) = (head.format.as_str().unwrap_or_default(), &head.version);
@@ -73,7 +85,7 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> R
     text.truncate(sealed);
     text.push_str("\n}");
     // It is whole, so that another version wrote it: nothing is to be moved or made anew.
-    serde_json::from_str(&text).map(Some).map_err(|e| {
+    serde_json::from_str(&text).map_err(|e| {
         let path = path.display();
         StudyError::usage(format!(
             "{path} is whole and cannot be understood ({e}): read it with the Loadline that wrote it. Do not remove it"
