@@ -105,6 +105,9 @@ fn results_of_bench_are_read_and_those_at_several_depths_are_one_curve() {
     );
     assert!(source["groups"][0]["load_line"]["held"].as_f64() > Some(0.0), "{json}");
     assert!(run(["analyze"].iter().chain(&words)).out.contains("They are places of one curve: B4-W0-PR"));
+    let marked = place.path().join("marked.json");
+    fs::write(&marked, [b"\xef\xbb\xbf".as_slice(), &fs::read(&files[0]).unwrap()].concat()).unwrap();
+    assert!(run(["analyze", text(&marked)]).out.contains("Loadline bench"), "a byte order mark before it");
     // Figures that are not those of the recorded seconds.
     let mut changed: Value = serde_json::from_slice(&fs::read(&files[0]).unwrap()).unwrap();
     changed["total"]["iops"] = Value::from(1.0);

@@ -131,7 +131,8 @@ fn read(path: &Path, args: &Args, options: &Options) -> Result<Found, String> {
         return Ok(Found::Run(SourceAnalysis { source, kind: "run of Loadline".into(), points, analysis }));
     }
     let bytes = bounded::read(path, LARGEST_FILE as u64)?;
-    if let Some(own) = std::str::from_utf8(&bytes).ok().and_then(|text| own::read(path, text)) {
+    let text = std::str::from_utf8(&bytes).ok().map(|text| text.trim_start_matches('\u{feff}'));
+    if let Some(own) = text.and_then(|text| own::read(path, text)) {
         let Own { kind, point, alike, findings } = own.map_err(|e| e.message)?;
         return Ok(Found::File(Source {
             names: vec![source],

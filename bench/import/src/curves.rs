@@ -43,9 +43,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// The name of the file, or of all of them.
+    /// The name of the file, or of all of them, separated by commas.
     pub fn name(&self) -> String {
-        listed(&self.names, MOST_NAMED)
+        self.names.join(", ")
     }
 
     /// Where a point is on its curve: what was outstanding or offered in all.

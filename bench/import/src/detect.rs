@@ -56,11 +56,12 @@ pub fn format(text: &str) -> Option<Format> {
     if crate::diskspd::text::is_result(&seen) {
         return Some(Format::DiskspdText);
     }
-    if is_terse(first) || is_for_people(&seen) {
-        return None;
-    }
+    // fio writes several formats into one file, if it is asked to.
     if seen.iter().any(|line| line.starts_with('{')) {
         return Some(Format::Json);
+    }
+    if is_terse(first) || is_for_people(&seen) {
+        return None;
     }
     // A table with columns that cannot be used is still a table, and its reader says which they are.
     let fields = |line: &str, separator: char| line.matches(separator).count();
@@ -130,6 +131,8 @@ mod tests {
             ("\nCommand Line: diskspd.exe -b4K x\n\nResults for timespan 1:\n", Some(Format::DiskspdText)),
             ("sep=;\nvms;iops\n1;2\n", Some(Format::Csv)),
             ("3;fio-3.33;job;0;0;1;2\n", None),
+            ("3;fio-3.33;job;0;0;1;2\n{\n}\n", Some(Format::Json)),
+            ("job: (groupid=0, jobs=1): err= 0: pid=1\n{\n}\n", Some(Format::Json)),
             ("<?xml version=\"1.0\"?>", Some(Format::Xml)),
             ("Datastore     = ds\n=====\nVMs\t\t= 8\nIOPS = 3 IO/S\n", Some(Format::HciBench)),
             ("vms,iops\n1,2\n", Some(Format::Csv)),
