@@ -193,6 +193,14 @@ fn a_limit_that_old_text_only_has_in_its_command_line_is_no_closed_loop() {
 }
 
 #[test]
+fn a_row_without_io_has_no_mean_whatever_is_written_there() {
+    let row = "     1 |               0 |            0 |       0.00 |       0.00 | -nan(ind) |       0.00 |       N/A | c:\\test.dat (1GiB)\r\n";
+    let idle = text("f", changed_text("     1 | ", &format!("{row}     2 | ")).as_bytes()).unwrap();
+    assert_eq!((idle.points[0].iops.unwrap().value, us(idle.points[0].mean_us)), (32_000.0, 1_000.0));
+    assert_eq!(findings(&idle)[0], (FindingKind::LostWorkers, Severity::Doubt));
+}
+
+#[test]
 fn text_that_was_cut_or_changed_is_doubtful_or_refused() {
     let whole = String::from_utf8(bytes("diskspd-2.0.txt")).unwrap();
     let cut = text("f", whole.split_once("total:").unwrap().0.as_bytes()).unwrap();

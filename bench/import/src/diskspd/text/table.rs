@@ -68,10 +68,12 @@ impl Section {
             whole::<u64>(cell).ok_or_else(|| refuse(column, cell))
         };
         let iops = of("i/o per s").unwrap_or_default();
-        let mean = of("avglat").filter(|cell| !cell.eq_ignore_ascii_case("n/a"));
+        let (bytes, ios) = (count("bytes")?, count("i/os")?);
+        // Of no I/O there is no mean: some versions write 0, others what the division by 0 gave.
+        let mean = of("avglat").filter(|cell| ios > 0 && !cell.eq_ignore_ascii_case("n/a"));
         Ok(Row {
-            bytes: count("bytes")?,
-            ios: count("i/os")?,
+            bytes,
+            ios,
             iops: parse(iops, 1.0).ok_or_else(|| refuse("I/O per s", iops))?,
             mean_us: mean.map(|cell| parse(cell, 1e3).ok_or_else(|| refuse("AvgLat", cell))).transpose()?,
         })
