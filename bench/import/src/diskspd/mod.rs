@@ -8,7 +8,7 @@
 //! Source: DISKSPD's own `XmlResultParser.cpp`, `Common.cpp` and `diskspd.xsd`, versions 2.0 to 2.2.
 
 mod load;
-pub(crate) mod text;
+pub mod text;
 
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::point::{LatencyOf, Point, SeriesPoint, Stated, Throughput};
