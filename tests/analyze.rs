@@ -58,12 +58,91 @@ fn what_cannot_be_read_is_refused_with_the_line_and_what_to_do() {
         let path = write(name, content);
         run(["analyze", text(&path)]).refused(2, &words);
     }
+    run(["analyze", "/dev/zero"]).refused(2, &["/dev/zero", "character device", "give a result file"]);
+    let large = fs::File::create(place.path().join("large.json")).unwrap();
+    large.set_len((64 << 20) + 1).unwrap();
+    run(["analyze", text(&place.path().join("large.json"))]).refused(2, &["large.json", "64 MiB"]);
     run(["analyze", text(&place.path().join("none"))]).refused(2, &["none", "cannot be read"]);
     run(["analyze", text(place.path())]).refused(2, &["no run"]);
     let table = published("starwind-12-node.csv");
     run(["analyze", text(&table), "--limit", "p99 < 3ms"]).refused(2, &["p99 <= 3ms"]);
     run(["analyze", text(&table), "--outstanding-per-worker", "0"]).refused(2, &["above 0"]);
     run(["analyze", text(&table), "--ceiling", "fast"]).refused(2, &["fast"]);
+}
+
+/// What `loadline bench` measured with so many outstanding, as a file.
+fn bench(place: &Path, depth: u32) -> PathBuf {
+    let path = place.join(format!("qd{depth}.json"));
+    let profile = format!("B4-T1-O{depth}-W0-PR");
+    let words = ["--warm-up", "0s", "--for", "2s", "--profile", &profile, "--json", text(&path)];
+    let said = run(["bench", "null:1GiB"].iter().chain(&words));
+    assert!(said.code == Some(0) || said.code == Some(3), "{}{}", said.out, said.err);
+    path
+}
+
+#[test]
+fn results_of_bench_are_read_and_those_at_several_depths_are_one_curve() {
+    let place = folder();
+    let files = [1, 4, 16].map(|depth| bench(place.path(), depth));
+    let said = run(["analyze", text(&files[0]), "--limit", "p50 <= 1s"]);
+    assert!(said.out.contains("Loadline bench, 1 point of 1 load"), "{}{}", said.out, said.err);
+    assert!(said.out.contains("within limit") && said.out.contains("yes: "), "{}", said.out);
+    assert!(said.out.contains("A load line needs one load at several depths"), "{}", said.out);
+    let json = run(["analyze", text(&files[0]), "--limit", "p50 <= 1ns", "--json"]).json();
+    assert_eq!(json["sources"][0]["groups"][0]["held"]["within"], false, "{json}");
+    let findings = json["sources"][0]["findings"].as_array().unwrap();
+    assert!(
+        !findings.iter().any(|finding| finding["kind"] == "missing-intervals"),
+        "its seconds add up: {json}"
+    );
+    let words = files.each_ref().map(|file| text(file));
+    let json = run(["analyze"].iter().chain(&words).chain(&["--json", "--limit", "p50 <= 1s"])).json();
+    assert_eq!(json["sources"].as_array().unwrap().len(), 1, "{json}");
+    let source = &json["sources"][0];
+    assert_eq!(
+        (&source["points"], &source["groups"][0]["axis"]),
+        (&Value::from(3), &Value::from("outstanding"))
+    );
+    assert!(source["groups"][0]["load_line"]["held"].as_f64() > Some(0.0), "{json}");
+    assert!(run(["analyze"].iter().chain(&words)).out.contains("They are places of one curve: B4-W0-PR"));
+    let marked = place.path().join("marked.json");
+    fs::write(&marked, [b"\xef\xbb\xbf".as_slice(), &fs::read(&files[0]).unwrap()].concat()).unwrap();
+    assert!(run(["analyze", text(&marked)]).out.contains("Loadline bench"), "a byte order mark before it");
+    // Figures that are not those of the recorded seconds.
+    let mut changed: Value = serde_json::from_slice(&fs::read(&files[0]).unwrap()).unwrap();
+    changed["total"]["iops"] = Value::from(1.0);
+    fs::write(&files[0], changed.to_string()).unwrap();
+    let lying = run(["analyze", text(&files[0])]);
+    assert!(lying.code == Some(3) && lying.out.contains("recorded seconds"), "{}", lying.out);
+    let whole = fs::read(&files[1]).unwrap();
+    fs::write(&files[1], &whole[..whole.len() / 2]).unwrap();
+    run(["analyze", text(&files[1])]).refused(2, &["truncated", "qd4.json"]);
+    changed["format"] = Value::from(99);
+    fs::write(&files[0], changed.to_string()).unwrap();
+    run(["analyze", text(&files[0])]).refused(2, &["version 99", "the one that wrote it"]);
+}
+
+#[test]
+fn what_is_in_a_label_does_not_steer_the_terminal() {
+    let place = folder();
+    let table = place.path().join("t.csv");
+    fs::write(
+        &table,
+        "vms,profile,condition,iops\n1,\u{1b}[2Jload\u{9b}31m,\u{7}up,5\n2,x\u{1b}]0;y,up,x\u{1b}y\n",
+    )
+    .unwrap();
+    let refused = run(["analyze", text(&table)]);
+    assert!(
+        refused.code == Some(2) && !refused.err.trim_end().contains(char::is_control),
+        "{:?}",
+        refused.err
+    );
+    fs::write(&table, "vms,profile,condition,iops\n1,\u{1b}[2Jload\u{9b}31m,\u{7}up,5\n").unwrap();
+    for more in [&[][..], &["--json"]] {
+        let said = run(["analyze", text(&table)].iter().chain(more));
+        let steers = said.out.chars().any(|c| c.is_control() && c != '\n');
+        assert!(said.code == Some(0) && said.out.contains("load") && !steers, "{:?}", said.out);
+    }
 }
 
 #[test]
@@ -144,4 +223,19 @@ fn a_study_searches_its_load_line_decides_and_can_be_analysed() {
     let json = run(["analyze", text(&out), "--limit", "p50 <= 1h", "--json"]).json();
     assert_eq!(json["sources"][0]["kind"], "run of Loadline");
     assert!(number(&json, "sources/0/groups/0/load_line/held") > 0.0, "{json}");
+    // A step's result alone, and then damaged among the others.
+    let steps: Vec<PathBuf> =
+        fs::read_dir(out.join("steps")).unwrap().map(|step| step.unwrap().path()).collect();
+    let step = steps.iter().find(|step| text(step).contains("steps/003-")).unwrap().join("result.json");
+    let alone = run(["analyze", text(&step), "--json"]).json();
+    assert_eq!(alone["sources"][0]["kind"], "step of a run of Loadline");
+    run(["analyze", text(&out.join("run.json"))]).refused(2, &["run.json", "give the run's folder"]);
+    let whole = fs::read(&step).unwrap();
+    fs::write(&step, &whole[..whole.len() / 2]).unwrap();
+    for command in ["analyze", "report"] {
+        let said = run([command, text(&out)]);
+        assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+        assert!(said.out.contains(text(&step)) && said.out.contains("B4-"), "{}", said.out);
+    }
+    run(["analyze", text(&step)]).refused(2, &["truncated", "copy it anew"]);
 }

@@ -185,6 +185,7 @@ impl Api {
 
 /// Prints an answer as JSON.
 pub(crate) fn print_json<T: Serialize>(answer: &T) -> Exit {
-    crate::out::say!("{}", serde_json::to_string_pretty(answer).expect("an answer can be written as JSON"));
+    let text = serde_json::to_string_pretty(answer).expect("an answer can be written as JSON");
+    crate::out::document(&text);
     Exit::Done
 }

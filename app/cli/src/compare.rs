@@ -55,8 +55,10 @@ pub(crate) fn run(args: Args) -> Exit {
         Ok(outcome) => outcome,
         Err(error) => return complain(error.kind.into(), &error.message),
     };
-    let printed = if args.json { compare::document(&comparison) } else { text::page(&comparison) };
-    out::write(printed.as_bytes());
+    match args.json {
+        true => out::document(&compare::document(&comparison)),
+        false => out::write(text::page(&comparison).as_bytes()),
+    }
     let mut exit = match comparison.outcome() {
         Outcome::Fine => Exit::Done,
         Outcome::Doubtful => Exit::Findings,

@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     if args.json {
         match serde_json::to_string_pretty(&report) {
-            Ok(text) => out::write(format!("{text}\n").as_bytes()),
+            Ok(text) => out::document(&text),
             Err(error) => return complain(Exit::Failed, &format!("cannot print the report: {error}")),
         }
     } else {

@@ -184,7 +184,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
     }
     if args.json {
         match serde_json::to_string_pretty(&seen) {
-            Ok(text) => say!("{text}"),
+            Ok(text) => crate::out::document(&text),
             Err(error) => return complain(Exit::Failed, &error.to_string()),
         }
     } else {

@@ -2,6 +2,7 @@
 
 mod analyze;
 mod bench;
+mod bounded;
 mod client;
 mod compare;
 mod demo;

@@ -1,7 +1,11 @@
 //! What is printed, and the one way an error reaches a person. A reader that has gone (`loadline … | head`) is no
 //! reason to fail, and none to panic, which would leave files behind; a disk that is full under a redirected output is
 //! one to say so.
+//!
+//! Names and labels come from files and hosts of others. No control character of theirs reaches a terminal: everything that
+//! is printed passes here.
 
+use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
@@ -30,12 +34,46 @@ pub(crate) fn line(text: Arguments<'_>) {
 
 pub(crate) fn error_line(text: Arguments<'_>) {
     // There is nobody left to be told if this fails.
-    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    let _ = io::stderr().write_all(printable(&format!("{text}\n"), |_| "?".into()).as_bytes());
 }
 
-/// Prints this on standard output, as it is.
+/// Prints this text on standard output. Control characters but line feeds and tabs are shown as `?`.
 pub(crate) fn write(bytes: &[u8]) {
-    note(io::stdout().write_all(bytes));
+    note(io::stdout().write_all(printable(&String::from_utf8_lossy(bytes), |_| "?".into()).as_bytes()));
+}
+
+/// Prints a JSON document on standard output, and a line feed if it does not end with one. Control characters, which stand
+/// in its strings only, are escaped.
+pub(crate) fn document(text: &str) {
+    let mut escaped = printable(text, |c| format!("\\u{:04x}", u32::from(c))).into_owned();
+    if !escaped.ends_with('\n') {
+        escaped.push('\n');
+    }
+    note(io::stdout().write_all(escaped.as_bytes()));
+}
+
+/// Text for a terminal that is not written here, such as a bar's.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    printable(text, |_| "?".into())
+}
+
+/// Text without what steers a terminal: control characters, and those that turn the direction of writing.
+fn printable(text: &str, instead: impl Fn(char) -> String) -> Cow<'_, str> {
+    let steers = |c: char| {
+        c.is_control() && !matches!(c, '\n' | '\t')
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut printed = String::with_capacity(text.len());
+    for c in text.chars() {
+        match steers(c) {
+            true => printed.push_str(&instead(c)),
+            false => printed.push(c),
+        }
+    }
+    Cow::Owned(printed)
 }
 
 /// Prints an error the one way errors are printed, and hands its exit code on.
@@ -59,5 +97,21 @@ fn note(result: io::Result<()>) {
         && error.kind() != ErrorKind::BrokenPipe
     {
         let _ = FAILED.set(error.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_control_character_of_a_label_reaches_a_terminal() {
+        let label = "qd1\u{1b}[2J\u{9b}31m\u{7}\r\u{7f}\u{202e}x\ty\n";
+        assert_eq!(printable(label, |_| "?".into()), "qd1?[2J?31m????x\ty\n");
+        let json = serde_json::to_string(&[label]).unwrap();
+        let escaped = printable(&json, |c| format!("\\u{:04x}", u32::from(c)));
+        assert!(!escaped.contains(char::is_control), "{escaped}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&escaped).unwrap()[0], label, "nothing is lost");
+        assert!(matches!(printable("plain\n", |_| "?".into()), Cow::Borrowed(_)));
     }
 }

@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args) -> Exit {
         let profiles: Vec<&Profile> = reading.invocations.iter().map(|i| &i.profile).collect();
         return match serde_json::to_string_pretty(&profiles) {
             Ok(text) => {
-                say!("{text}");
+                crate::out::document(&text);
                 Exit::Done
             }
             Err(error) => complain(Exit::Failed, &error.to_string()),

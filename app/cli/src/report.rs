@@ -13,8 +13,8 @@ use crate::out::{self, complain, say};
 ///
 /// The files go to `report/` in the run's folder: `report.html`, one offline page with charts, `steps.csv`, `report.json`
 /// and `report.md`. A run that is not
-/// finished is reported as far as it is, with what is missing. Exit code 0, whatever the run's was; 2 if the folder
-/// cannot be read.
+/// finished is reported as far as it is, with what is missing. Exit code 0, whatever the run's was; 3 if the result of a
+/// step is damaged (it is named, and the others are shown); 2 if the folder cannot be read.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  loadline report runs/files-20260131-120000\n  \
     loadline report runs/files-20260131-120000 --baseline runs/files-20260130-120000\n  \
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> Exit {
         });
         return match document {
             Ok(document) => {
-                out::write(document.text().as_bytes());
+                out::document(&document.text());
                 Exit::Done
             }
             Err(error) => complain(error.kind.into(), &error.message),
@@ -72,16 +72,17 @@ pub(crate) fn run(args: Args) -> Exit {
         Ok(outcome) => outcome,
         Err(error) => return complain(error.kind.into(), &error.message),
     };
+    let exit = if report.unreadable > 0 { Exit::Findings } else { Exit::Done };
     if args.json {
-        out::write(json::document(&report).as_bytes());
-        return Exit::Done;
+        out::document(&json::document(&report));
+        return exit;
     }
     print(&report);
     if !files.is_empty() {
         say!();
     }
     files.iter().for_each(|path| say!("wrote {}", path.display()));
-    Exit::Done
+    exit
 }
 
 /// What became of an earlier run's loads.

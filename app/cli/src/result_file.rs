@@ -99,7 +99,7 @@ impl Place {
     pub(crate) fn write(&self, text: &str) -> io::Result<()> {
         match self {
             Place::Output => {
-                crate::out::write(text.as_bytes());
+                crate::out::document(text);
                 Ok(())
             }
             Place::Stream(path) => {

@@ -300,7 +300,7 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
         Err(error) => return complain(error.kind.into(), &error.message),
     };
     if args.json {
-        out::write(json::document(&report).as_bytes());
+        out::document(&json::document(&report));
     } else {
         report::print(&report);
         say!("\nresults: {}", folder.path().display());

@@ -52,7 +52,7 @@ pub(crate) fn run(args: Args) -> Exit {
         What::Doctor => loadline_study::json_schema::of::<loadline_doctor::Report>(),
     };
     let text = loadline_study::json_schema::text(&schema);
-    out::write(text.as_bytes());
+    out::document(&text);
     Exit::Done
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn run(args: Args) -> Exit {
     });
     if args.json {
         match serde_json::to_string_pretty(&Judgement { report: &report, findings: &findings }) {
-            Ok(text) => say!("{text}"),
+            Ok(text) => crate::out::document(&text),
             Err(error) => return complain(Exit::Failed, &error.to_string()),
         }
     } else {

@@ -140,7 +140,7 @@ pub(crate) fn read(file: &str, name: &Path, text: &str, options: &Options) -> Re
             "The load is in the name alone. Rename the file as HCIBench named it, or give --outstanding-per-worker.",
         );
     }
-    Ok(Imported { format: "HCIBench result", points, findings })
+    Ok(Imported { format: "HCIBench result", points, findings, ..Imported::default() })
 }
 
 /// A block with what the file's name says of it.

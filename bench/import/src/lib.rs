@@ -1,7 +1,7 @@
 //! Other tools' results as measured points.
 //!
 //! [`read`] finds out what a file holds ([`detect`]) and hands it to the reader of that format: [`csv`], [`fio`],
-//! [`diskspd`] or [`hcibench`]. What a file does not say stays `None` in its points; what it says and cannot be kept
+//! [`diskspd`], [`elbencho`], [`vdbench`] or [`hcibench`]. [`curves`] joins files that are one curve. What a file does not say stays `None` in its points; what it says and cannot be kept
 //! is named in a finding; what could be taken for another figure than was meant is an error.
 
 use std::path::Path;
@@ -10,14 +10,19 @@ use loadline_measure::audit::Finding;
 use loadline_measure::point::Point;
 use thiserror::Error;
 
+use curves::{Alike, Source};
+
 pub mod csv;
+pub mod curves;
 pub mod detect;
 pub mod diskspd;
+pub mod elbencho;
 mod families;
 pub mod fio;
 pub mod hcibench;
 mod numbers;
 mod text;
+pub mod vdbench;
 mod words;
 mod xml;
 
@@ -44,12 +49,24 @@ impl Options {
 /// What a file holds.
 #[derive(Debug, Clone, Default)]
 pub struct Imported {
-    /// What it was taken for: `CSV`, `fio JSON`, `fio JSON+`, `DISKSPD XML`, `DISKSPD XML profile`, `HCIBench result`.
+    /// What it was taken for: `CSV`, `fio JSON`, `fio JSON+`, `fio 2 JSON`, `DISKSPD XML`, `DISKSPD text`, `elbencho CSV`,
+    /// `vdbench flatfile`, `HCIBench result`.
     pub format: &'static str,
     /// What it says was measured, in the file's order.
     pub points: Vec<Point>,
+    /// For each point what it shares with others of its curve. Shorter than `points` where the rest is not known.
+    pub alike: Vec<Option<Alike>>,
     /// What a reader should know of the file itself: parts that were passed over, values that contradict each other.
     pub findings: Vec<Finding>,
+}
+
+impl Imported {
+    /// The file as a source, which may be joined with others of its curve.
+    pub fn into_source(self, name: String) -> Source {
+        let Imported { format, points, mut alike, findings } = self;
+        alike.resize(points.len(), None);
+        Source { names: vec![name], kind: format.to_string(), points, alike, findings, audited: false }
+    }
 }
 
 /// A file that cannot be read as what it seems to be.
@@ -87,6 +104,9 @@ pub fn read(name: &Path, bytes: &[u8], options: &Options) -> Result<Imported, Im
     let mut imported = match detect::format(&text) {
         Some(detect::Format::Json) => fio::read(&file, &text),
         Some(detect::Format::Xml) => diskspd::read(&file, &text),
+        Some(detect::Format::DiskspdText) => diskspd::text::read(&file, &text),
+        Some(detect::Format::Vdbench) => vdbench::read(&file, &text),
+        Some(detect::Format::Elbencho) => elbencho::read(&file, &text),
         Some(detect::Format::HciBench) => hcibench::read(&file, name, &text, options),
         Some(detect::Format::Csv) => csv::read(&file, &text, options),
         None => Err(detect::unknown(&file, &text)),

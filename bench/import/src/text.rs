@@ -2,8 +2,8 @@
 
 use crate::ImportError;
 
-/// The text of a file: UTF-8, or UTF-16 with a byte order mark, which is what a redirect in Windows PowerShell
-/// writes.
+/// The text of a file: UTF-8, or UTF-16, which is what a redirect in Windows PowerShell and "Unicode text" of a spreadsheet
+/// are; with a byte order mark or without.
 pub(crate) fn decode(file: &str, bytes: &[u8]) -> Result<String, ImportError> {
     let wide = |bytes: &[u8], unit: fn([u8; 2]) -> u16| -> Result<String, ImportError> {
         let pairs = bytes.chunks_exact(2);
@@ -14,7 +14,26 @@ pub(crate) fn decode(file: &str, bytes: &[u8]) -> Result<String, ImportError> {
             ImportError::new(file, "it begins as UTF-16 and is not", "save it as UTF-8, or copy it anew")
         })
     };
+    let refuse = |problem: &str, advice: &str| Err(ImportError::new(file, problem, advice));
     match bytes {
+        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            return refuse("it is compressed (gzip or zstd)", "unpack it first");
+        }
+        [b'P', b'K', 3, 4, ..] => {
+            return refuse(
+                "it is a ZIP archive, or a workbook such as .xlsx",
+                "unpack it, or save the sheet as CSV with decimals with a point",
+            );
+        }
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => {
+            return refuse("it is text in UTF-32", "save it as UTF-8");
+        }
+        _ => {}
+    }
+    match bytes {
+        // Of a file of figures the first characters are ASCII, so that every other byte is 0.
+        [1..=127, 0, 1..=127, 0, ..] => wide(bytes, u16::from_le_bytes),
+        [0, 1..=127, 0, 1..=127, ..] => wide(bytes, u16::from_be_bytes),
         [0xff, 0xfe, rest @ ..] => wide(rest, u16::from_le_bytes),
         [0xfe, 0xff, rest @ ..] => wide(rest, u16::from_be_bytes),
         _ => {
@@ -72,6 +91,25 @@ mod tests {
             assert!(decode("f", &bytes).is_err());
         }
         assert_eq!(decode("f", b"\xef\xbb\xbfiops").unwrap(), "iops");
+    }
+
+    #[test]
+    fn text_in_utf_16_without_a_mark_is_read_too() {
+        for unit in [u16::to_le_bytes as fn(u16) -> [u8; 2], u16::to_be_bytes] {
+            let bytes: Vec<u8> = "vms;iops\r\n1;µ\r\n".encode_utf16().flat_map(unit).collect();
+            assert_eq!(decode("f", &bytes).unwrap(), "vms;iops\r\n1;µ\r\n");
+        }
+    }
+
+    #[test]
+    fn what_is_packed_is_refused_by_name() {
+        for (bytes, what) in [
+            (b"\x1f\x8b\x08\0".as_slice(), "compressed"),
+            (b"PK\x03\x04xlsx", ".xlsx"),
+            (b"\xff\xfe\0\0a\0\0\0", "UTF-32"),
+        ] {
+            assert!(decode("f", bytes).unwrap_err().problem.contains(what));
+        }
     }
 
     #[test]

@@ -357,3 +357,19 @@ fn rows_of_the_same_repeat_are_doubtful_and_no_workers_are_refused() {
     assert!(once.findings.iter().all(|finding| finding.severity != Severity::Doubt));
     assert!(error("t", "profile,workers,iops\nx,0,100\n").problem.contains("a whole number above 0"));
 }
+
+#[test]
+fn a_line_that_states_the_separator_and_text_of_windows_are_understood() {
+    let table = "sep=;\r\nvms;profile;iops;latency_us\r\n1;4k-randread;5;9\r\n";
+    let wide: Vec<u8> = table.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for bytes in [table.as_bytes(), &wide] {
+        let imported = text("t.csv", bytes).unwrap();
+        assert_eq!(imported.points[0].iops.unwrap().value, 5.0);
+        assert_eq!(imported.points[0].place, "t.csv, line 3");
+    }
+    let comma = error("t.csv", &table.replace(";9", ";9,5"));
+    assert!(comma.problem.contains("9,5") && comma.place.contains("line 3"), "{comma}");
+    for empty in ["", "\u{feff}", "\r\n\r\n", "sep=;\n"] {
+        assert!(text("t.csv", empty.as_bytes()).is_err(), "{empty:?}");
+    }
+}

@@ -4,7 +4,8 @@ mod common;
 
 use common::{bytes, error, findings, near, sample, text};
 use loadline_import::Imported;
-use loadline_measure::analysis::analyse;
+use loadline_import::curves::join;
+use loadline_measure::analysis::{Axis, Options, analyse};
 use loadline_measure::audit::points::audit;
 use loadline_measure::audit::{FindingKind, Severity};
 use loadline_measure::point::{LatencyOf, Point};
@@ -341,8 +342,90 @@ fn what_fio_itself_takes_for_each_io_is_no_contradiction() {
 fn figures_that_are_missing_or_impossible_are_refused() {
     let broken = job("", "").replace("20000.0", "-5.0");
     assert!(error("f", &broken).problem.contains("\"iops\""));
-    let old = job("", "").replace("lat_ns", "lat");
-    assert!(error("f", &old).problem.contains("fio 2"));
+    let negative = String::from_utf8(bytes("fio-2.json")).unwrap().replace("200000", "-7");
+    assert!(error("f", &negative).problem.contains("total_ios"));
+}
+
+#[test]
+fn fio_2_states_microseconds_and_percentiles_of_completion() {
+    let imported = sample("fio-2.json");
+    assert_eq!((imported.format, imported.points.len()), ("fio 2 JSON", 1));
+    let point = &imported.points[0];
+    assert_eq!((point.iops.unwrap().value, point.iops.unwrap().half_digit), (20_000.0, 0.005));
+    near(point.throughput.as_ref().unwrap().bytes_per_s.value, 80_000.0 * 1024.0);
+    assert_eq!((point.mean_us.unwrap().value, point.max_us.unwrap().value), (800.0, 9_005.0));
+    let percentiles: Vec<(f64, f64)> = point.percentiles_us.iter().map(|(p, us)| (*p, us.value)).collect();
+    assert_eq!(percentiles, [(50.0, 780.0), (99.0, 2_008.0)], "20 samples lie beyond 99.99 %");
+    assert_eq!((point.outstanding, point.workers, point.samples), (Some(16.0), Some(1), Some(200_000)));
+    assert!(imported.findings.iter().any(|f| f.found.contains("microseconds, as fio 2 writes them")));
+    assert!(audit(&imported.points).is_empty(), "16 outstanding are 20,000 a second of 800 us");
+}
+
+#[test]
+fn fio_before_2_2_counts_no_ios_and_without_options_nothing_is_known_of_its_load() {
+    let whole = String::from_utf8(bytes("fio-2.json")).unwrap();
+    let uncounted = whole.replace("\"total_ios\"", "\"other\"");
+    let point = text("f", uncounted.as_bytes()).unwrap().points.remove(0);
+    assert_eq!((point.samples, point.iops.unwrap().half_digit), (Some(200_000), 1.0));
+    let bare = whole.replace("global options", "x").replace("job options", "y");
+    let point = text("f", bare.as_bytes()).unwrap().points.remove(0);
+    assert_eq!((point.workers, point.outstanding, point.block_bytes), (None, None, None));
+    let numbered = whole.replacen(
+        "\"percentile\"",
+        "\"bins\": {\"FIO_IO_U_PLAT_BITS\": 6, \"0\": 7}, \"percentile\"",
+        1,
+    );
+    let imported = text("f", numbered.as_bytes()).unwrap();
+    assert!(imported.points[0].histogram.is_none());
+    assert!(imported.findings.iter().any(|f| f.found.contains("numbered ones")));
+}
+
+/// fio's result of a job of that name, depth and further options, in fio's own words.
+fn at_depth(name: &str, depth: u32, more: &str) -> String {
+    let whole = String::from_utf8(bytes("fio-2.json")).unwrap();
+    let options = format!("\"iodepth\": \"{depth}\"{more}");
+    whole.replace("\"iodepth\": \"16\"", &options).replace("\"reads\"", &format!("\"{name}\""))
+}
+
+#[test]
+fn files_that_differ_in_depth_name_and_time_are_one_curve_and_in_nothing_else() {
+    let sources = |files: [String; 3]| {
+        let read = |(file, content): (usize, String)| {
+            text("f", content.as_bytes()).unwrap().into_source(format!("{file}.json"))
+        };
+        join(files.into_iter().enumerate().map(read).collect())
+    };
+    let curve = sources([
+        at_depth("qd1", 1, ""),
+        at_depth("qd4", 4, ", \"runtime\": \"60\"").replace("1480611510", "1480611999"),
+        at_depth("qd16", 16, ""),
+    ]);
+    assert_eq!((curve.len(), curve[0].name().as_str()), (1, "0.json, 1.json, 2.json"));
+    let analysis = analyse(curve[0].points.clone(), &Options::default());
+    assert_eq!((analysis.groups.len(), analysis.groups[0].axis), (1, Some(Axis::Outstanding)));
+    assert_eq!(analysis.groups[0].profile, "4 KiB, randread");
+    assert!(curve[0].findings.iter().any(|f| f.found.starts_with("3 files that are equal")), "{curve:?}");
+    let apart = sources([
+        at_depth("qd1", 1, ""),
+        at_depth("qd4", 4, ", \"norandommap\": \"1\""),
+        at_depth("qd16", 16, "").replace("/dev/sdb", "/dev/sdc"),
+    ]);
+    assert_eq!(apart.len(), 3);
+}
+
+#[test]
+fn jobs_of_one_file_are_a_curve_only_if_each_waits_for_the_one_before() {
+    let two = |more: &str| {
+        let (first, second) = (at_depth("qd1", 1, ""), at_depth("qd8", 8, more));
+        let job = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["jobs"][0].clone();
+        let mut whole: serde_json::Value = serde_json::from_str(&first).unwrap();
+        whole["jobs"] = serde_json::json!([job(&first), job(&second)]);
+        let imported = text("f", whole.to_string().as_bytes()).unwrap();
+        let joined = join(vec![imported.into_source("f".into())]);
+        joined[0].points.iter().map(|point| point.family().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(two(", \"stonewall\": \"1\""), ["4 KiB, randread", "4 KiB, randread"]);
+    assert_eq!(two(""), ["qd1", "qd8"], "they ran at the same time");
 }
 
 #[test]

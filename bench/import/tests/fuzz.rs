@@ -200,7 +200,10 @@ proptest! {
     fn arbitrary_text_after_a_beginning_of_each_format_does_too(
         beginning in prop::sample::select(vec![
             "vms,profile,iops,latency_us\n", "iops\n", "{\"jobs\":[", "{", "<Results>", "<Profile><TimeSpans>",
-            "VMs = 4\nIOPS = ", "\u{feff}a;iops\n",
+            "VMs = 4\nIOPS = ", "\u{feff}a;iops\n", "sep=;\nvms;iops\n",
+            "ISO date,operation,IOPS [last],IO lat us [avg]\n", "tod timestamp Run Interval rate resp\n",
+            "Command Line: diskspd -g1 x\nInput parameters:\ntimespan: 1\npath: 'x'\nResults for timespan 1:\nTotal IO\n",
+            "{\"jobs\":[{\"read\":{\"clat\":{},\"iops\":1,\"runtime\":",
         ]),
         rest in "[\\PC\n\",;{}<>/=:0-9eE.-]{0,300}",
     ) {

@@ -115,6 +115,16 @@ pub struct Cliff {
     pub to: f64,
 }
 
+/// How points of one load, in which nothing varies, stand to a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Held {
+    /// Whether the median of the points is within the limit.
+    pub within: bool,
+    /// That median, microseconds; `null` where the limit is missed whatever the latency says: I/Os failed, workers were
+    /// lost, or an offered rate was not carried.
+    pub latency_us: Option<f64>,
+}
+
 /// A sweep of one load in one condition, or points of it in which nothing varies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
@@ -144,6 +154,9 @@ pub struct Group {
     pub load_at_line: Option<f64>,
     /// The last load that held the limit, in the axis' unit.
     pub held_to: Option<f64>,
+    /// Of points in which nothing varies, the latency that is limited, and whether it is within the limit; `null` for a
+    /// sweep, without a limit, or where it is not stated.
+    pub held: Option<Held>,
     /// Places on the axis whose points state the latency that is limited.
     pub judged: usize,
     /// Places on the axis whose points do not.
@@ -267,6 +280,12 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
         let line = load_line(&levels, limit.limit_us)?;
         Some((loads[line.at], loads[line.last], line))
     });
+    let held = options.limit.as_ref().filter(|_| axis.is_none()).and_then(|limit| {
+        let each: Option<Vec<f64>> = points.iter().map(|p| limit.judged(p)).collect();
+        let latency = median(&each?)?;
+        Some(Held { within: latency <= limit.limit_us, latency_us: Some(latency).filter(|l| l.is_finite()) })
+    });
+    judged += usize::from(held.is_some());
     let with_series = points.iter().rev().find(|p| p.series.len() >= 2 * ROUNDS);
     Group {
         profile: load.family().to_string(),
@@ -281,6 +300,7 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
         load_at_line: line.as_ref().map(|(at, ..)| *at),
         held_to: line.as_ref().map(|(_, last, _)| *last),
         load_line: line.map(|(.., line)| line),
+        held,
         judged,
         unjudged: places.len() - judged,
         of_ceiling: points.iter().filter_map(|p| share_of_ceiling(p)).reduce(f64::max),

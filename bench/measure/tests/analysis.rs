@@ -18,6 +18,9 @@ fn point(workers: u32, iops: f64, mean_us: f64) -> Point {
     }
 }
 
+/// The limit of [`options`], microseconds.
+const LIMIT_US: f64 = 2_000.0;
+
 fn options() -> Options {
     Options { limit: Some("mean <= 2ms".parse().unwrap()), ..Options::default() }
 }
@@ -34,6 +37,26 @@ fn one_point_is_no_series_and_has_no_load_line() {
     assert_eq!((group.axis, group.saturation, group.load_line, group.knee), (None, None, None, None));
     assert_eq!(group.most, Some(8_000.0));
     assert!(analyse(Vec::new(), &options()).groups.is_empty());
+}
+
+#[test]
+fn single_points_are_held_to_the_limit_by_the_median_of_their_repeats() {
+    let held = |points: Vec<Point>| {
+        let group = analyse(points, &options()).groups.remove(0);
+        assert_eq!((group.axis, &group.load_line), (None, &None));
+        (group.held.map(|held| (held.within, held.latency_us)), group.judged)
+    };
+    let of = |mean_us: f64| point(4, 1_000.0, mean_us);
+    assert_eq!(held(vec![of(LIMIT_US)]), (Some((true, Some(LIMIT_US))), 1));
+    assert_eq!(held(vec![of(2.0 * LIMIT_US)]), (Some((false, Some(2.0 * LIMIT_US))), 1));
+    let repeats = vec![of(1.0), of(1.0), of(9.0 * LIMIT_US)];
+    assert_eq!(held(repeats).0, Some((true, Some(1.0))));
+    let failed = Point { errors: 1, ..of(1.0) };
+    assert_eq!(held(vec![failed]).0, Some((false, None)), "I/Os failed");
+    let silent = Point { mean_us: None, ..of(1.0) };
+    assert_eq!(held(vec![silent]), (None, 0), "nothing is known");
+    let sweep = analyse(vec![of(1.0), point(8, 2_000.0, 2.0)], &options()).groups.remove(0);
+    assert!(sweep.held.is_none() && sweep.load_line.is_some());
 }
 
 #[test]

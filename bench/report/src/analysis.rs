@@ -1,7 +1,7 @@
 //! What measured points came to, as text: the findings, and a row for each load.
 
-use loadline_base::figures::thousands;
-use loadline_measure::analysis::{Analysis, Axis, Group, Options};
+use loadline_base::figures::{latency, thousands};
+use loadline_measure::analysis::{Analysis, Axis, Group, Held, LatencyLimit, Options};
 use loadline_measure::audit::Severity;
 use loadline_measure::curve::LoadLine;
 use loadline_measure::saturation::{Saturation, Trend};
@@ -13,7 +13,7 @@ use crate::table::align;
 /// What one source came to, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SourceAnalysis {
-    /// The file or run folder.
+    /// The file or run folder; of several files that are one curve, all of them, separated by commas.
     pub source: String,
     /// What it was taken for.
     pub kind: String,
@@ -52,8 +52,8 @@ impl Analyses {
     }
 }
 
-/// One source on a terminal. `limited` says whether a latency limit was stated, so that a load line could be drawn.
-pub fn text(source: &SourceAnalysis, limited: bool) -> String {
+/// One source on a terminal, with the load lines at `limit`, or for single points whether they are within it.
+pub fn text(source: &SourceAnalysis, limit: Option<&LatencyLimit>) -> String {
     let SourceAnalysis { source: name, kind, points, analysis } = source;
     let mut names: Vec<(&String, &Option<String>)> =
         analysis.groups.iter().map(|group| (&group.profile, &group.condition)).collect();
@@ -84,7 +84,7 @@ pub fn text(source: &SourceAnalysis, limited: bool) -> String {
         titles.extend(["at workers", "goes on", "noise"]);
     }
     titles.extend(swept.then_some("knee"));
-    titles.extend((limited && swept).then_some("load line"));
+    titles.extend(limit.map(|_| if swept { "load line" } else { "within limit" }));
     titles.extend(of_ceiling.then_some("of ceiling"));
     let mut rows = vec![titles.into_iter().map(String::from).collect::<Vec<_>>()];
     for group in groups {
@@ -102,12 +102,18 @@ pub fn text(source: &SourceAnalysis, limited: bool) -> String {
             row.extend(growth(group.saturation.as_ref()));
         }
         row.extend(swept.then(|| group.knee.map_or("-".into(), |knee| amount(knee, group.in_bytes))));
-        row.extend((limited && swept).then(|| load_line(group)));
+        row.extend(limit.map(|_| load_line(group)));
         let share = group.of_ceiling.map_or("-".into(), |share| format!("{:.1} %", 100.0 * share));
         row.extend(of_ceiling.then_some(share));
         rows.push(row);
     }
     text.push_str(&format!("\n{}", align(&rows, 0)));
+    if let Some(limit) = limit.filter(|_| groups.iter().any(|group| group.axis.is_none())) {
+        text.push_str(&format!(
+            "A load line needs one load at several depths, rates or numbers of workers. Single points are only held to \
+             {limit}.\n"
+        ));
+    }
     text
 }
 
@@ -149,10 +155,21 @@ fn word(trend: Trend) -> &'static str {
     }
 }
 
+/// Whether points in which nothing varies are within the limit.
+fn held(held: Option<Held>) -> String {
+    match held {
+        None => "not stated".into(),
+        Some(Held { latency_us: None, .. }) => "no: errors, lost workers or rate not met".into(),
+        Some(Held { within, latency_us: Some(us) }) => {
+            format!("{}: {}", if within { "yes" } else { "no" }, latency(us))
+        }
+    }
+}
+
 fn load_line(group: &Group) -> String {
     let Some(line) = &group.load_line else {
         return match (group.axis, group.judged) {
-            (None, _) => "-".into(),
+            (None, _) => held(group.held),
             (Some(_), 0) => "not stated".into(),
             (Some(_), _) => "none".into(),
         };

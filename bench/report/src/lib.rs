@@ -12,6 +12,7 @@
 //! | [`goals`] | what a study was to find out, and what it found |
 //! | [`analysis`] | what measured points came to, as text |
 //! | [`points`] | its steps as measured points, to be analysed |
+//! | [`own`] | single files of ours as measured points: results of a bench and of a step |
 //! | [`csv`], [`markdown`], [`json`] | as files |
 //! | [`page`] | as one offline page |
 //! | [`mod@fio`] | a step in the shape of fio's JSON+ |
@@ -29,6 +30,7 @@ pub mod fio;
 pub mod goals;
 pub mod json;
 pub mod markdown;
+pub mod own;
 pub mod page;
 pub mod points;
 pub mod report;

@@ -2,7 +2,7 @@
 
 use loadline_base::figures::listed;
 use loadline_measure::analysis::{Analysis, Options, analyse};
-use loadline_measure::audit::{Finding, Severity};
+use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::point::{Point, SeriesPoint, Stated, Throughput};
 use loadline_measure::summary::PERCENTILES;
 use loadline_study::folder::result::StepResult;
@@ -12,14 +12,25 @@ use loadline_study::{RunFolder, StudyError};
 /// So many steps of one finding are named.
 const MOST_NAMED: usize = 12;
 
-/// The complete steps of a run (but the ceilings), and what was found of each when it was measured.
+/// The complete steps of a run (but the ceilings), and what was found of each when it was measured. A step whose result
+/// cannot be read is a finding that makes the analysis doubtful; the error is that of the first, if no step can be read.
 pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> {
     let mut points = Vec::new();
+    let mut unreadable: Vec<StudyError> = Vec::new();
+    let mut read = 0_usize;
     // The same finding of several steps is one, in the words of the first.
     let mut findings: Vec<(Finding, Vec<u32>)> = Vec::new();
     // One step at a time: a result of many workers is large.
     for step in &folder.plan.steps {
-        let Some(result) = folder.result(step)? else { continue };
+        let result = match folder.result(step) {
+            Ok(Some(result)) => result,
+            Ok(None) => continue,
+            Err(error) => {
+                unreadable.push(error);
+                continue;
+            }
+        };
+        read += 1;
         if step.purpose == Purpose::Ceiling {
             continue;
         }
@@ -33,7 +44,7 @@ pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> 
                 None => findings.push((finding.clone(), vec![step.number])),
             }
         }
-        points.push(point(&result, folder.plan.disks_per_worker));
+        points.push(point(&result, Some(folder.plan.disks_per_worker)));
     }
     let worded = |(finding, steps): (Finding, Vec<u32>)| match steps.as_slice() {
         [one] => Finding { expected: format!("step {one}: {}", finding.expected), ..finding },
@@ -43,7 +54,18 @@ pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> 
             ..finding
         },
     };
-    Ok((points, findings.into_iter().map(worded).collect()))
+    if let Some(first) = unreadable.first().filter(|_| read == 0) {
+        return Err(first.clone());
+    }
+    let missing = unreadable.into_iter().map(|error| {
+        Finding::doubt(
+            FindingKind::MissingIntervals,
+            "a result of every complete step",
+            error.message,
+            "Its figures are in nothing that follows; those of the other steps are.",
+        )
+    });
+    Ok((points, missing.chain(findings.into_iter().map(worded)).collect()))
 }
 
 /// Analyses a run: its steps were audited when they were measured, with more than the figures tell, so what was found
@@ -56,8 +78,8 @@ pub fn analysis(folder: &RunFolder, options: &Options) -> Result<(Analysis, usiz
     Ok((analysis, count))
 }
 
-/// A complete step as a measured point.
-pub(crate) fn point(result: &StepResult, disks_per_worker: u32) -> Point {
+/// A complete step as a measured point. What was outstanding in all is not known without the disks of each worker.
+pub(crate) fn point(result: &StepResult, disks_per_worker: Option<u32>) -> Point {
     let (step, total) = (&result.step, &result.figures.total);
     let profile = &step.profile;
     let workers = result.workers.len() as f64;
@@ -84,8 +106,9 @@ pub(crate) fn point(result: &StepResult, disks_per_worker: u32) -> Point {
         outstanding: profile
             .rate
             .is_none()
-            .then(|| f64::from(profile.threads) * f64::from(profile.outstanding))
-            .map(|each| each * f64::from(disks_per_worker) * workers),
+            .then(|| f64::from(profile.threads) * f64::from(profile.outstanding) * workers)
+            .zip(disks_per_worker)
+            .map(|(of_one_disk, disks)| of_one_disk * f64::from(disks)),
         rate_iops: profile.rate.map(|offered| offered.rate.iops(profile.block_size) * workers),
         window_s: Some(result.figures.window_s),
         iops: Some(Stated::exact(total.iops)),

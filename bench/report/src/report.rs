@@ -73,6 +73,9 @@ pub struct Report {
     pub missing: Vec<String>,
     /// What is wrong with files that no figure comes from.
     pub notices: Vec<String>,
+    /// Steps whose results are there and cannot be read; each is among the missing, and a notice says why.
+    #[serde(skip)]
+    pub unreadable: usize,
 }
 
 /// The format of a report.
@@ -109,6 +112,7 @@ impl Report {
             criteria: Vec::new(),
             missing: Vec::new(),
             notices: Vec::new(),
+            unreadable: 0,
         };
         let mut candidates = Candidates::default();
         let mut measured = Vec::new();
@@ -116,21 +120,25 @@ impl Report {
         let mut memory = Memory::of(folder);
         // One step at a time: a result of many workers is large.
         for step in steps {
-            match folder.result(step)? {
-                Some(result) => {
+            let missing = format!("{} ({}, repeat {})", step.number, step.label, step.repeat);
+            match folder.result(step) {
+                Ok(Some(result)) => {
                     report.notices.extend(folder.damaged_series(step, &result));
                     candidates.add(&result);
                     memory.of_hosts(&result);
                     if step.purpose != Purpose::Ceiling {
-                        points.push(points::point(&result, folder.plan.disks_per_worker));
+                        points.push(points::point(&result, Some(folder.plan.disks_per_worker)));
                     }
                     if !folder.plan.searches.is_empty() {
                         measured.push(Measured::of(&result));
                     }
                     report.steps.push(StepRow::of(result, folder.plan.disks_per_worker));
                 }
-                None => {
-                    report.missing.push(format!("{} ({}, repeat {})", step.number, step.label, step.repeat))
+                Ok(None) => report.missing.push(missing),
+                Err(error) => {
+                    report.missing.push(missing);
+                    report.notices.push(error.message);
+                    report.unreadable += 1;
                 }
             }
         }

@@ -154,7 +154,7 @@ impl StepRow {
         let most = |share: fn(&HostCpu) -> f64| {
             result.workers.iter().filter_map(|worker| worker.host_cpu.as_ref().map(share)).reduce(f64::max)
         };
-        let point = points::point(&result, disks_per_worker);
+        let point = points::point(&result, Some(disks_per_worker));
         StepRow {
             step: result.step.number,
             repeat: result.step.repeat,

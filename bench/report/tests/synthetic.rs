@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use loadline_base::clock::Nanos;
 use loadline_fleet::{Loss, LossReason, WorkerId, WorkerInfo};
 use loadline_load::{CpuTime, VerifyReport};
-use loadline_measure::audit::{Finding, FindingKind};
+use loadline_measure::analysis::Options;
+use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::window::{Figures, Window};
-use loadline_report::{Report, csv, findings, json, markdown, table, write};
+use loadline_report::{Report, csv, findings, json, markdown, points, table, write};
 use loadline_study::folder::events::RunEvent;
 use loadline_study::folder::manifest::Manifest;
 use loadline_study::folder::result::{StepResult, WorkerResult};
@@ -268,7 +269,7 @@ fn a_run_or_step_file_cut_off_at_any_byte_is_refused_by_name() {
         fs::write(&file, "").unwrap();
         assert!(OwnedFolder::resume(&run).is_err());
         fs::remove_dir_all(file.parent().unwrap()).unwrap();
-        OwnedFolder::resume(&run).expect("as the message advises, the step's folder was removed");
+        OwnedFolder::resume(&run).expect("as the message advises, the step's folder is no longer in the run");
     }
 }
 
@@ -304,6 +305,30 @@ fn a_series_that_was_cut_off_is_said_and_is_in_no_figure() {
         "{:?}",
         report.notices
     );
+}
+
+#[test]
+fn one_damaged_step_is_named_and_the_others_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = synthetic(folder.path());
+    let opened = RunFolder::open(&run).unwrap();
+    let file = |step: usize| opened.step_path(&opened.plan.steps[step]).join("result.json");
+    fs::write(file(1), &fs::read(file(1)).unwrap()[..99]).unwrap();
+    let (analysis, count) = points::analysis(&opened, &Options::default()).unwrap();
+    assert_eq!(count, 2, "steps 1 and 4; step 3 was never measured");
+    let finding = analysis.findings.iter().find(|finding| finding.kind == FindingKind::MissingIntervals);
+    let finding = finding.expect("the damaged step is a finding");
+    assert!(finding.severity == Severity::Doubt && finding.found.contains(file(1).to_str().unwrap()));
+    assert!(finding.found.contains("Move the folder") && !finding.found.contains("emove the"), "{finding}");
+    let report = report(&run);
+    assert_eq!((report.complete, report.unreadable, report.missing.len()), (2, 1, 2));
+    assert!(report.notices[0].contains(file(1).to_str().unwrap()), "{:?}", report.notices);
+    write::files(&report, &opened, None).expect("the page shows the other steps");
+    for step in [0, 3] {
+        fs::write(file(step), "{").unwrap();
+    }
+    let error = points::analysis(&opened, &Options::default()).unwrap_err();
+    assert!(error.message.contains(file(0).to_str().unwrap()), "none is left: {error}");
 }
 
 #[test]

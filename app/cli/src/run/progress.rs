@@ -85,7 +85,7 @@ impl Shown {
     /// A line that stays.
     fn line(&mut self, text: &str) {
         match &mut self.screen {
-            Screen::Bar(bar) => bar.println(text),
+            Screen::Bar(bar) => bar.println(crate::out::plain(text)),
             Screen::Lines { last } => {
                 tell!("{text}");
                 *last = Instant::now();
@@ -99,7 +99,7 @@ impl Shown {
             Screen::Bar(bar) => {
                 bar.set_length(total.max(1));
                 bar.set_position(done.min(total));
-                bar.set_message(text.to_string());
+                bar.set_message(crate::out::plain(text).into_owned());
             }
             Screen::Lines { last } if last.elapsed() >= EVERY => {
                 *last = Instant::now();

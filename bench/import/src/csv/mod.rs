@@ -69,6 +69,12 @@ pub(crate) fn is_header(line: &str) -> bool {
     })
 }
 
+/// The separator that spreadsheets state in a line of its own, before the header: `sep=;`.
+pub(crate) fn stated_separator(line: &str) -> Option<u8> {
+    let stated = line.trim().trim_matches('"').strip_prefix("sep=")?;
+    [b',', b';', b'\t'].into_iter().find(|byte| stated.as_bytes() == [*byte])
+}
+
 /// The separator that the header has most of.
 fn separator(header: &str) -> u8 {
     let count = |byte: u8| header.bytes().filter(|b| *b == byte).count();
@@ -77,8 +83,17 @@ fn separator(header: &str) -> u8 {
 
 /// Reads a table.
 pub(crate) fn read(file: &str, text: &str, options: &Options) -> Result<Imported, ImportError> {
-    let header = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let separator = separator(header);
+    let line =
+        |text: &'_ str| text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().to_string();
+    let stated = stated_separator(&line(text));
+    // From the end of that line on, so that lines are counted as they are in the file.
+    let text = match stated {
+        Some(_) => {
+            text.find("sep=").and_then(|at| text.get(at + text.get(at..)?.find('\n')?..)).unwrap_or_default()
+        }
+        None => text,
+    };
+    let separator = stated.unwrap_or_else(|| separator(&line(text)));
     let mut reader = ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -129,7 +144,7 @@ pub(crate) fn read(file: &str, text: &str, options: &Options) -> Result<Imported
         true => same_repeats(&points),
         false => number_repeats(&mut points),
     });
-    Ok(Imported { format: "CSV", points, findings })
+    Ok(Imported { format: "CSV", points, findings, ..Imported::default() })
 }
 
 /// Rows that state the same load, and the same repeat.

@@ -1,4 +1,4 @@
-//! The load of a time span in a DISKSPD profile.
+//! The load of a time span of DISKSPD, as a result's profile or its text states it.
 //!
 //! Outstanding are, summed over the targets, `RequestCount` (2 unless said) × `ThreadsPerFile` (1 unless said). Where
 //! the time span itself has a `ThreadCount` (`-F`), each of those threads serves every target: then it is the sum of
@@ -13,42 +13,75 @@ use loadline_profile::{Pattern, Profile};
 use roxmltree::Node;
 
 use crate::ImportError;
+use crate::curves::Alike;
 use crate::numbers::is_figure;
+use crate::text::counted;
 use crate::xml::{child, children, number_in, place, text_in, whole_in};
 
 /// One target.
-#[derive(Debug, PartialEq)]
-struct Target {
-    block: f64,
-    requests: f64,
-    threads: f64,
-    write_percent: f64,
-    pattern: Pattern,
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Target {
+    /// Bytes of each I/O, above 0.
+    pub(super) block: f64,
+    /// I/Os that each thread keeps outstanding on it.
+    pub(super) requests: f64,
+    /// Threads of its own.
+    pub(super) threads: f64,
+    /// 0 to 100.
+    pub(super) write_percent: f64,
+    /// `None` if it is none that a name says.
+    pub(super) pattern: Option<Pattern>,
     /// Offered to it, I/Os a second of each thread.
-    rate: Option<f64>,
-    thinks: bool,
+    pub(super) rate: Option<f64>,
+    pub(super) thinks: bool,
 }
 
-/// A point that says the load of a profile's time span.
-pub(super) fn point(file: &str, span: Node, findings: &mut Vec<Finding>) -> Result<Point, ImportError> {
+/// What a time span asks for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Span {
+    pub(super) targets: Vec<Target>,
+    /// Threads that serve every target (`-F`).
+    pub(super) fixed: Option<f64>,
+    /// I/Os outstanding on all targets of a thread together (`-O`).
+    pub(super) shared: Option<f64>,
+    /// Everything that is stated of it but depth, rate, times and the seed: what it shares with others of its curve.
+    pub(super) stated: String,
+}
+
+/// Reads what a time span of a profile asks for.
+pub(super) fn span(file: &str, span: Node) -> Result<Span, ImportError> {
     let targets = child(span, "Targets").into_iter().flat_map(|targets| children(targets, "Target"));
-    let targets: Vec<Target> = targets.map(|target| read(file, target)).collect::<Result<_, _>>()?;
-    let seconds = number_in(file, span, "Duration")?.unwrap_or(10.0);
-    let place = place(file, span);
-    let mut point = Point { workers: Some(1), ..Point::default() };
-    point.window_s = Some(seconds).filter(|seconds| *seconds > 0.0);
-    let Some(first) = targets.first() else {
-        point.place = place;
-        return Ok(point);
-    };
+    Ok(Span {
+        targets: targets.map(|target| read(file, target)).collect::<Result<_, _>>()?,
+        fixed: number_in(file, span, "ThreadCount")?.filter(|threads| *threads > 0.0),
+        shared: number_in(file, span, "RequestCount")?.filter(|requests| *requests > 0.0),
+        stated: stated(span),
+    })
+}
+
+/// Elements that say how much of a load there is, and when.
+const NOT_THE_LOAD: [&str; 7] =
+    ["RequestCount", "Throughput", "Duration", "Warmup", "Cooldown", "RandSeed", "IoBucketDuration"];
+
+fn stated(span: Node) -> String {
+    let leaves =
+        span.descendants().filter(|node| node.is_element() && !node.children().any(|c| c.is_element()));
+    let leaves = leaves.filter(|leaf| !NOT_THE_LOAD.contains(&leaf.tag_name().name()));
+    let pair = |leaf: Node| format!("{}={}", leaf.tag_name().name(), leaf.text().unwrap_or_default().trim());
+    leaves.map(pair).collect::<Vec<_>>().join("\x1f")
+}
+
+/// A point that says a load, and what it shares with others of its curve. `place` is where the load is stated.
+pub(super) fn point(span: &Span, place: &str, findings: &mut Vec<Finding>) -> (Point, Option<Alike>) {
+    let Span { targets, fixed, shared, stated } = span;
+    let mut point = Point { place: place.to_string(), workers: Some(1), ..Point::default() };
+    let Some(first) = targets.first() else { return (point, None) };
     let same = |of: fn(&Target) -> f64| targets.iter().all(|t| of(t) == of(first)).then(|| of(first));
     point.block_bytes = same(|target| target.block);
     point.write_percent = same(|target| target.write_percent);
-    let fixed = number_in(file, span, "ThreadCount")?.filter(|threads| *threads > 0.0);
-    let shared = number_in(file, span, "RequestCount")?.filter(|requests| *requests > 0.0);
     let sum = |of: &dyn Fn(&Target) -> f64| targets.iter().map(of).sum::<f64>();
     let threads = |target: &Target| fixed.unwrap_or(target.threads);
-    let outstanding = match (fixed, shared) {
+    let outstanding = match (*fixed, *shared) {
         (Some(threads), Some(requests)) => threads * requests,
         _ => sum(&|target| target.requests * threads(target)),
     };
@@ -59,11 +92,17 @@ pub(super) fn point(file: &str, span: Node, findings: &mut Vec<Finding>) -> Resu
     } else if limited == 0 && !targets.iter().any(|target| target.thinks) {
         point.outstanding = Some(outstanding).filter(|sum| is_figure(*sum) && *sum > 0.0);
     }
-    let name = name(&targets, fixed, shared);
-    point.profile = name.unwrap_or_else(|| {
+    let named = named(targets, *fixed, *shared);
+    point.profile = named.as_ref().and_then(Profile::name).unwrap_or_else(|| {
         let block = point.block_bytes.map_or("mixed blocks".into(), |b| format!("{} KiB", b / 1024.0));
-        let writes = point.write_percent.map_or("mixed".into(), |percent| format!("{percent} % writes"));
-        format!("{block}, {writes}, {} targets", targets.len())
+        let writes =
+            point.write_percent.map_or("mixed writes".into(), |percent| format!("{percent} % writes"));
+        let mut name = format!("{block}, {writes}, {}", counted(targets.len(), "target", "targets"));
+        if point.outstanding.is_none() && point.rate_iops.is_none() {
+            // Nothing else tells their depths apart, and other depths are no repeats.
+            name.push_str(&format!(", at most {outstanding} outstanding"));
+        }
+        name
     });
     if point.block_bytes.is_none()
         || point.write_percent.is_none()
@@ -76,8 +115,11 @@ pub(super) fn point(file: &str, span: Node, findings: &mut Vec<Finding>) -> Resu
             "They are one point; what differs is not stated of it.",
         ));
     }
-    point.place = place;
-    Ok(point)
+    let alike = named.map(|profile| Alike {
+        key: format!("{} {} {} {stated}", profile.family(), profile.threads, limited > 0),
+        label: profile.family(),
+    });
+    (point, alike)
 }
 
 fn read(file: &str, target: Node) -> Result<Target, ImportError> {
@@ -102,6 +144,7 @@ fn read(file: &str, target: Node) -> Result<Target, ImportError> {
         _ if text_in(target, "InterlockedSequential") == Some("true") => Pattern::SequentialInterleaved,
         _ => Pattern::Sequential,
     };
+    let pattern = Some(pattern);
     let limit = of("Throughput", 0.0)?;
     let in_iops = child(target, "Throughput").and_then(|limit| limit.attribute("unit"));
     let rate = match in_iops {
@@ -119,8 +162,8 @@ fn read(file: &str, target: Node) -> Result<Target, ImportError> {
     })
 }
 
-/// The load's name, if all targets have the same and a name says it.
-fn name(targets: &[Target], fixed: Option<f64>, shared: Option<f64>) -> Option<String> {
+/// The load as a profile, if all targets have the same and a name says it.
+fn named(targets: &[Target], fixed: Option<f64>, shared: Option<f64>) -> Option<Profile> {
     let first = targets.first().filter(|first| targets.iter().all(|target| target == *first))?;
     if shared.is_some() || first.rate.is_some() || first.thinks {
         return None;
@@ -131,8 +174,8 @@ fn name(targets: &[Target], fixed: Option<f64>, shared: Option<f64>) -> Option<S
         threads: u32::try_from(count(fixed.unwrap_or(first.threads))?).ok()?,
         outstanding: u32::try_from(count(first.requests)?).ok()?,
         write_percent: u8::try_from(count(first.write_percent)?).ok()?,
-        pattern: first.pattern,
+        pattern: first.pattern?,
         ..Profile::default()
     };
-    profile.name()
+    profile.name().is_some().then_some(profile)
 }

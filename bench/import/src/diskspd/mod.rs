@@ -1,27 +1,29 @@
-//! DISKSPD's XML: results (`-Rxml`), and profiles as `-X` takes them.
+//! DISKSPD's results: XML (`-Rxml`) here, text (`-Rtext`, what it prints unless told otherwise) in [`text`].
 //!
-//! A result has its profile in it, and after it one `TimeSpan` of results for each of the profile's. Bytes and I/Os
+//! A result in XML has its profile in it, and after it one `TimeSpan` of results for each of the profile's. Bytes and I/Os
 //! are counted for each thread and target and add up; latencies, percentiles and the series are over all of them.
-//! Percentile 0 is the smallest latency and 100 the largest. A profile alone gives a point for each time span that
-//! says the load, and no figures.
+//! Percentile 0 is the smallest latency and 100 the largest. A profile alone, as `-X` takes it, holds no results and is
+//! refused.
 //!
 //! Source: DISKSPD's own `XmlResultParser.cpp`, `Common.cpp` and `diskspd.xsd`, versions 2.0 to 2.2.
 
 mod load;
+pub mod text;
 
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::point::{LatencyOf, Point, SeriesPoint, Stated, Throughput};
 use roxmltree::Node;
 
+use crate::curves::Alike;
 use crate::numbers::{deep_enough, is_figure, number, parse, shallow};
-use crate::text::counted;
+use crate::text::{counted, shown};
 use crate::xml::{child, children, missing, number_in, place, text_in, whole_in};
 use crate::{ImportError, Imported, xml};
 
 /// More time spans than anybody measures in one run.
 const MOST_SPANS: usize = 1_000;
 
-/// Reads a result or a profile.
+/// Reads a result.
 pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
     let document = xml::parse(file, text)?;
     let root = document.root_element();
@@ -31,20 +33,27 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
         return Err(ImportError::new(file, problem, "give one run of DISKSPD in each file"));
     }
     let mut findings = Vec::new();
-    let (format, points) = match root.tag_name().name() {
-        "Results" => ("DISKSPD XML", results(file, root, &mut findings)?),
-        "Profile" => ("DISKSPD XML profile", profile(file, root, &mut findings)?),
-        other => {
-            let problem = format!("<{}> is neither <Results> nor <Profile>", crate::text::shown(other));
-            let advice = "give the output of DISKSPD with -Rxml, or an XML profile";
-            return Err(ImportError::new(file, problem, advice));
+    match root.tag_name().name() {
+        "Results" => {}
+        "Profile" => {
+            return Err(ImportError::new(
+                file,
+                "this is an XML profile: what DISKSPD is given to run (-X), with no results in it",
+                "run it with diskspd -X and -Rxml, and give what that prints",
+            ));
         }
-    };
-    if points.is_empty() {
-        let advice = "give a complete result of DISKSPD with -Rxml, or an XML profile";
+        other => {
+            let problem = format!("<{}> is no result of DISKSPD, which begins with <Results>", shown(other));
+            return Err(ImportError::new(file, problem, "give the output of DISKSPD with -Rxml"));
+        }
+    }
+    let (points, alike) = results(file, root, &mut findings)?.into_iter().unzip();
+    let imported = Imported { format: "DISKSPD XML", points, alike, findings };
+    if imported.points.is_empty() {
+        let advice = "give a complete result of DISKSPD with -Rxml";
         return Err(ImportError::new(file, "it has no <TimeSpan>", advice));
     }
-    Ok(Imported { format, points, findings })
+    Ok(imported)
 }
 
 /// The time spans of a profile.
@@ -53,13 +62,16 @@ fn spans<'a, 'input>(profile: Option<Node<'a, 'input>>) -> Vec<Node<'a, 'input>>
     spans.into_iter().flat_map(|spans| children(spans, "TimeSpan")).collect()
 }
 
-fn profile(file: &str, root: Node, findings: &mut Vec<Finding>) -> Result<Vec<Point>, ImportError> {
-    spans(Some(root)).into_iter().map(|span| load::point(file, span, findings)).collect()
-}
-
-fn results(file: &str, root: Node, findings: &mut Vec<Finding>) -> Result<Vec<Point>, ImportError> {
+/// The points of a result, and what each shares with others of its curve.
+fn results(
+    file: &str,
+    root: Node,
+    findings: &mut Vec<Finding>,
+) -> Result<Vec<(Point, Option<Alike>)>, ImportError> {
     let asked = spans(child(root, "Profile"));
     let measured: Vec<Node> = children(root, "TimeSpan").collect();
+    let computer =
+        child(root, "System").and_then(|system| text_in(system, "ComputerName")).unwrap_or_default();
     if !asked.is_empty() && asked.len() != measured.len() {
         findings.push(Finding::doubt(
             FindingKind::MissingIntervals,
@@ -71,13 +83,14 @@ fn results(file: &str, root: Node, findings: &mut Vec<Finding>) -> Result<Vec<Po
     let mut points = Vec::new();
     let mut dropped = 0;
     for (at, span) in measured.into_iter().enumerate() {
-        let mut point = match asked.get(at) {
-            Some(asked) => load::point(file, *asked, findings)?,
-            None => Point { workers: Some(1), ..Point::default() },
+        let (mut point, alike) = match asked.get(at) {
+            Some(asked) => load::point(&load::span(file, *asked)?, &place(file, *asked), findings),
+            None => (Point { workers: Some(1), ..Point::default() }, None),
         };
         point.place = format!("{}, time span {}", place(file, span), at + 1);
         dropped += measure(file, span, &mut point, findings)?;
-        points.push(point);
+        let alike = alike.map(|alike| Alike { key: format!("{computer} {}", alike.key), ..alike });
+        points.push((point, alike));
     }
     findings.extend(shallow(dropped));
     Ok(points)
@@ -96,7 +109,7 @@ fn measure(
         findings.push(Finding::doubt(
             FindingKind::LostWorkers,
             "a measurement",
-            format!("in {} DISKSPD says: {}", point.place, crate::text::shown(error)),
+            format!("in {} DISKSPD says: {}", point.place, shown(error)),
             "It was stopped before its measurement began. Run it again.",
         ));
         return Ok(0);

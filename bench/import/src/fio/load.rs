@@ -10,9 +10,12 @@
 //!
 //! Source: fio's manual (HOWTO), and the output of fio 3.33.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::figures::Figures;
+use crate::curves::Alike;
 use crate::numbers::{size, whole};
 use crate::text::shown;
 
@@ -96,6 +99,12 @@ impl Load {
             rate_iops: None,
             open: None,
         };
+        // Without options and without fio 3's sum of the runtimes, nothing counts the processes.
+        if !options.stated() && figures.runtimes.is_none() {
+            load.processes = Processes::Mixed;
+            load.open = Some("the result has no options");
+            return load;
+        }
         let Processes::Known(processes) = processes else {
             load.open = Some(
                 "processes of different jobs, or that ended at different times, are merged into it (group_reporting)",
@@ -179,6 +188,53 @@ impl Asked {
         let mix = write_percent(&options).filter(|_| mixed).map(|percent| format!("{percent} % writes"));
         Asked { parts: [Some(blocks), Some(shown(kind)), mix] }
     }
+}
+
+/// Options that say nothing of the load but how much of it there is: depth and rate. And names, times and what is written
+/// beside the result.
+const NOT_THE_LOAD: [&str; 14] = [
+    "name",
+    "description",
+    "iodepth",
+    "rate_iops",
+    "runtime",
+    "time_based",
+    "timeout",
+    "stonewall",
+    "wait_for_previous",
+    "output",
+    "output-format",
+    "status-interval",
+    "group_reporting",
+    "per_job_logs",
+];
+
+/// Whether a job waits for those before it to end.
+pub(super) fn waits(result: &Value, job: &Value) -> bool {
+    let options = Set::of(result, job);
+    ["stonewall", "wait_for_previous"]
+        .iter()
+        .any(|key| options.get(key).is_some_and(|value| !matches!(value, "0")))
+}
+
+/// What a job shares with others of its curve: fio's version, the host, and every option but [`NOT_THE_LOAD`]. `None` if
+/// there are no options.
+pub(super) fn alike(result: &Value, job: &Value) -> Option<Alike> {
+    let options = Set::of(result, job);
+    if !options.stated() {
+        return None;
+    }
+    let mut all: BTreeMap<&str, &str> = BTreeMap::new();
+    for set in [options.global, options.own].into_iter().flatten() {
+        let stated = set.as_object().into_iter().flatten();
+        all.extend(stated.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))));
+    }
+    let beside = |key: &str| NOT_THE_LOAD.contains(&key) || key.starts_with("log_") || key.ends_with("_log");
+    all.retain(|key, _| !beside(key));
+    let of = |value: &Value, key: &str| value.get(key).map(Value::to_string).unwrap_or_default();
+    let key = format!("{}\x1f{}\x1f{all:?}", of(result, "fio version"), of(job, "hostname"));
+    let label = Asked::of(result, job).parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    Some(Alike { key, label })
 }
 
 fn open(options: &Set) -> Option<&'static str> {

@@ -1,4 +1,7 @@
-//! fio's JSON and JSON+, of fio 3 (`--output-format=json` and `json+`), alone or of client and server.
+//! fio's JSON and JSON+ (`--output-format=json` and `json+`), alone or of client and server, of fio 3 and fio 2.
+//!
+//! fio 2 states latencies in microseconds (`lat`, `clat`) and bandwidth in KiB a second, numbers the bins of JSON+, and before
+//! 2.2 counts no I/Os. Its percentiles are of completion latency only.
 //!
 //! Each job of `jobs` (or of `client_stats`) is one point, over reads and writes together, since Little's law holds
 //! of both together: IOPS and bytes add up, means weigh by their I/Os. So do the entries of the processes of one job,
@@ -23,6 +26,7 @@ use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::point::{Point, Stated, Throughput};
 use serde_json::{Deserializer, Value};
 
+use crate::curves::Alike;
 use crate::numbers::{deep_enough, is_figure, shallow};
 use crate::text::{counted, kept, shown};
 use crate::{ImportError, Imported};
@@ -77,8 +81,8 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
     if reader.points.is_empty() {
         return Err(ImportError::new(
             file,
-            "this JSON has no \"jobs\" and no \"client_stats\", as fio's results have",
-            "give the output of fio --output-format=json or json+, or CSV",
+            "this JSON has no \"jobs\" and no \"client_stats\", as fio's results have, and is no result of Loadline",
+            "give what loadline bench --json or fio --output-format=json+ wrote, or CSV",
         ));
     }
     apart::tell(&mut reader.points, &reader.asked);
@@ -91,8 +95,12 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
         ));
     }
     findings.append(&mut reader.findings());
-    let format = if reader.bins { "fio JSON+" } else { "fio JSON" };
-    Ok(Imported { format, points: reader.points, findings })
+    let format = match (reader.old, reader.bins) {
+        (true, _) => "fio 2 JSON",
+        (false, true) => "fio JSON+",
+        (false, false) => "fio JSON",
+    };
+    Ok(Imported { format, points: reader.points, alike: reader.alike, findings })
 }
 
 /// A file's JSON objects, and what else is in it.
@@ -144,7 +152,7 @@ fn objects(file: &str, text: &str) -> Result<Objects, ImportError> {
                 return Err(ImportError::new(
                     place,
                     format!("this is no JSON ({error})"),
-                    "give fio's output as it was written",
+                    "give the file as it was written",
                 ));
             }
             None => break,
@@ -180,6 +188,8 @@ struct Reader<'a> {
     points: Vec<Point>,
     /// What each point's options ask for, and the host that it ran on.
     asked: Vec<(Asked, Option<String>)>,
+    /// What each point shares with others of its curve.
+    alike: Vec<Option<Alike>>,
     entries: usize,
     bins: bool,
     /// Percentiles left out for want of samples.
@@ -188,6 +198,10 @@ struct Reader<'a> {
     completion: bool,
     trims: usize,
     bad_bins: usize,
+    /// Whether anything is of fio 2.
+    old: bool,
+    /// Jobs whose bins are numbered, as fio 2 does.
+    old_bins: usize,
     /// Why what is outstanding is not known, each once.
     open: BTreeSet<&'static str>,
     doubts: Vec<Finding>,
@@ -222,6 +236,9 @@ impl Reader<'_> {
                 None => jobs.push(vec![(number + 1, entry)]),
             }
         }
+        // Jobs that ran at the same time are no places of one curve.
+        let (_, later) = jobs.split_at(jobs.len().min(1));
+        let in_turn = later.iter().flatten().all(|(_, job)| load::waits(result, job));
         for job in jobs {
             let (Some((first, entry)), Some((last, _))) = (job.first(), job.last()) else { continue };
             let of = |numbers: String| {
@@ -238,6 +255,8 @@ impl Reader<'_> {
             });
             let each = job.iter().map(|(number, value)| Entry { place: of(format!("job {number}")), value });
             let point = self.job(place, result, each.collect())?;
+            let known = in_turn && (point.outstanding.is_some() || point.rate_iops.is_some());
+            self.alike.push(known.then(|| load::alike(result, entry)).flatten());
             self.points.push(point);
             let host = entry.get("hostname").and_then(Value::as_str).map(shown);
             self.asked.push((Asked::of(result, entry), host));
@@ -302,9 +321,10 @@ impl Reader<'_> {
             ));
             point.outstanding = None;
         }
-        point.iops = Some(Stated::exact(iops));
+        let half_digits = figures.half_digits();
+        point.iops = Some(Stated { value: iops, half_digit: half_digits.0 });
         point.throughput = Some(Throughput {
-            bytes_per_s: Stated::exact(bytes_per_s),
+            bytes_per_s: Stated { value: bytes_per_s, half_digit: half_digits.1 },
             unit: "bytes/s".into(),
             unit_bytes: 1.0,
         });
@@ -318,6 +338,8 @@ impl Reader<'_> {
 
     /// Histogram and percentiles.
     fn distribution(&mut self, figures: &Figures, point: &mut Point) {
+        self.old |= figures.old;
+        self.old_bins += usize::from(figures.old_bins);
         self.bins |= figures.has_bins();
         point.histogram = figures.histogram();
         self.bad_bins += usize::from(figures.has_bins() && point.histogram.is_none());
@@ -386,6 +408,21 @@ impl Reader<'_> {
             let found =
                 "bins, each named by the nanoseconds in its middle, of 64 to each power of two".to_string();
             note("each latency", found, "Histograms and what is taken from them may be off by 0.8 %.");
+        }
+        if self.old {
+            note(
+                "latencies in nanoseconds",
+                "microseconds, as fio 2 writes them".into(),
+                "Means have two decimals; percentiles and extremes are whole microseconds.",
+            );
+        }
+        if self.old_bins > 0 {
+            let jobs = counted(self.old_bins, "job", "jobs");
+            note(
+                "bins named by their latency",
+                format!("numbered ones in {jobs}, as fio 2 writes them"),
+                "They are left out: of mixed reads and writes there are no percentiles. Measure with fio 3.",
+            );
         }
         if self.bad_bins > 0 {
             let jobs = counted(self.bad_bins, "job", "jobs");

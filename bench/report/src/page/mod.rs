@@ -94,7 +94,8 @@ pub fn document(
     let mut hosts: BTreeMap<String, Inventory> = BTreeMap::new();
     // One step at a time: a result of many workers is large.
     for step in &folder.plan.steps {
-        let Some(result) = folder.result(step)? else { continue };
+        // A result that cannot be read is among the report's notices.
+        let Ok(Some(result)) = folder.result(step) else { continue };
         for (name, host) in &result.hosts {
             hosts.entry(name.clone()).or_insert_with(|| host.clone());
         }

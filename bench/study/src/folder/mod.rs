@@ -106,8 +106,8 @@ impl RunFolder {
         let Some(result) = StepResult::read(&path)? else { return Ok(None) };
         if !result.is_of(&self.manifest.run_id, step) {
             return Err(StudyError::usage(format!(
-                "{} belongs to another run or step: it was copied here. Remove the folder {}; `loadline run \
-                 --resume` then measures this step anew",
+                "{} belongs to another run or step: it was copied here. Move the folder {} out of the run; \
+                 `loadline run --resume` then measures this step anew",
                 path.display(),
                 self.step_path(step).display()
             )));
@@ -221,7 +221,7 @@ impl OwnedFolder {
             Ok(_) => {
                 return Err(StudyError::usage(format!(
                     "{} is no longer the study that this run began with, and steps of two studies do not belong in \
-                     one run. Remove that file to go on with the study as it was, or run the changed one anew",
+                     one run. Move that file away to go on with the study as it was, or run the changed one anew",
                     copy.display()
                 )));
             }
@@ -269,7 +269,8 @@ impl OwnedFolder {
                 .find(|aside| !aside.exists())
                 .ok_or_else(|| {
                     StudyError::usage(format!(
-                        "{} was interrupted {MOST_INTERRUPTIONS} times: remove the folders \"{}{INTERRUPTED}...\"",
+                        "{} was interrupted {MOST_INTERRUPTIONS} times: move the folders \"{}{INTERRUPTED}...\" out of \
+                         the run",
                         path.display(),
                         step.folder
                     ))

@@ -26,6 +26,10 @@ use crate::when::When;
 
 const FORMAT: Format = Format { name: "loadline-step", version: 1 };
 
+/// What to do about a result that is damaged.
+const ADVICE: &str =
+    "Move the folder that it is in out of the run; `loadline run --resume` then measures this step anew";
+
 /// What one worker measured in a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -152,8 +156,13 @@ impl StepResult {
     }
 
     pub(super) fn read(path: &Path) -> Result<Option<StepResult>, StudyError> {
-        let advice = "Remove the folder that it is in; `loadline run --resume` then measures this step anew";
-        sealed::read(path, FORMAT, advice)
+        sealed::read(path, FORMAT, ADVICE)
+    }
+
+    /// The result that is in `text`; `path` is its file's name in errors. The error is one of usage: what is damaged is never
+    /// read in part.
+    pub fn parse(path: &Path, text: String) -> Result<StepResult, StudyError> {
+        sealed::parse(path, text, FORMAT, ADVICE)
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<(), StudyError> {

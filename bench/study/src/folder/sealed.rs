@@ -33,8 +33,8 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StudyError> {
     write_durably(path, sealed.as_bytes())
 }
 
-/// Reads a sealed file. `None` if there is none. What is truncated, changed, or of another version is an error that
-/// says so and what to do (`advice`).
+/// Reads a sealed file. `None` if there is none. What is truncated or changed is an error that says so and what to do
+/// (`advice`). A file of another version is whole: its error names the version, and does not give that advice.
 pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> Result<Option<T>, StudyError> {
     let fault = |what: &str| StudyError::usage(format!("{} {what}. {advice}", path.display()));
     let mut file = match File::open(path) {
@@ -48,7 +48,19 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> R
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|e| fault(&format!("cannot be read: {e}")))?;
-    let cut = || fault(&format!("is truncated or was changed ({} bytes)", text.len()));
+    parse(path, text, format, advice).map(Some)
+}
+
+/// Reads the text of a sealed file; `path` is its name in errors, which are those of [`read`].
+pub fn parse<T: DeserializeOwned>(
+    path: &Path,
+    mut text: String,
+    format: Format,
+    advice: &str,
+) -> Result<T, StudyError> {
+    let fault = |what: &str| StudyError::usage(format!("{} {what}. {advice}", path.display()));
+    let bytes = text.len();
+    let cut = || fault(&format!("is truncated or was changed ({bytes} bytes)"));
     let head: Head = serde_json::from_str(&text).map_err(|_| cut())?;
     // Before the seal: another version may seal otherwise.
     let (name, version) = (head.format.as_str().unwrap_or_default(), &head.version);
@@ -56,9 +68,10 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> R
         return Err(fault(&format!("is no {} file", format.name)));
     }
     if version.as_u64() != Some(format.version) {
-        return Err(fault(&format!(
-            "has version {version} of its format, and this Loadline ({}) reads version {}: use the Loadline that \
-             wrote it",
+        return Err(StudyError::usage(format!(
+            "{} has version {version} of its format, and this Loadline ({}) reads version {}: read it with the \
+             Loadline that wrote it. Do not remove it",
+            path.display(),
             env!("CARGO_PKG_VERSION"),
             format.version
         )));
@@ -71,7 +84,13 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> R
     let sealed = body.len();
     text.truncate(sealed);
     text.push_str("\n}");
-    serde_json::from_str(&text).map(Some).map_err(|e| fault(&format!("cannot be understood: {e}")))
+    // It is whole, so that another version wrote it: nothing is to be moved or made anew.
+    serde_json::from_str(&text).map_err(|e| {
+        let path = path.display();
+        StudyError::usage(format!(
+            "{path} is whole and cannot be understood ({e}): read it with the Loadline that wrote it. Do not remove it"
+        ))
+    })
 }
 
 /// What is read of a file before it is trusted.
@@ -153,5 +172,6 @@ mod tests {
             message.contains("has version 4 of its format") && message.contains("reads version 3"),
             "{message}"
         );
+        assert!(!message.contains("Do that."), "the file is whole, so nothing is to be mended: {message}");
     }
 }
