@@ -84,7 +84,7 @@ fn notation_of(text: &str) -> Result<Notation, ProfileError> {
             Notation::FioJob
         });
     }
-    if word == "fio" || word.ends_with("/fio") || word.starts_with("--") {
+    if word == "fio" || word.ends_with("/fio") || word.starts_with("--") || fio::is_option(word) {
         return Ok(Notation::FioCommand);
     }
     // A dash from a web page is let through to the reader, which says what is wrong with it.
