@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::{Invocation, Profile, ProfileError, diskspd, fio};
+use crate::{Invocation, Profile, ProfileError, diskspd, fio, known};
 
 /// A way to write a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notation {
-    /// `B4-T2-O32-W0-PR` or `b4t2o32w0pr`.
+    /// `B4-T2-O32-W0-PR`, `b4t2o32w0pr`, or a name that people know, such as `oltp`.
     Name,
     /// A TOML table with a profile's fields, at the top or under `[profile]`.
     Toml,
@@ -49,7 +49,10 @@ pub fn read(text: &str) -> Result<Reading, ProfileError> {
     let notation = notation_of(text)?;
     let line = || content(text).collect::<Vec<_>>().join(" ");
     let invocations = match notation {
-        Notation::Name => vec![Invocation::of(line().parse()?)],
+        Notation::Name => match known::invocations(&line()) {
+            Some(known) => known?,
+            None => vec![Invocation::of(line().parse()?)],
+        },
         Notation::Toml => vec![Invocation::of(toml_profile(text)?)],
         Notation::DiskSpd => vec![diskspd::parse(&line())?],
         Notation::FioJob => fio::parse(text)?,
@@ -105,8 +108,7 @@ fn notation_of(text: &str) -> Result<Notation, ProfileError> {
     ))
 }
 
-const KNOWN: &str =
-    "give a name such as B4-T2-O32-W0-PR, a TOML table, a DISKSPD or fio command line, or a fio job file";
+const KNOWN: &str = "give a name such as B4-T2-O32-W0-PR or oltp, a TOML table, a DISKSPD or fio command line, or a fio job file";
 
 /// A profile under a heading of its own, as in a study.
 #[derive(Deserialize)]

@@ -186,7 +186,7 @@ fn the_notation_is_found_out() {
 fn a_text_in_no_notation_says_what_there_is() {
     for text in ["", "# only a comment", "hello world"] {
         let error = read(text).unwrap_err().to_string();
-        assert!(error.ends_with("give a name such as B4-T2-O32-W0-PR, a TOML table, a DISKSPD or fio command line, or a fio job file"), "{error}");
+        assert!(error.ends_with("give a name such as B4-T2-O32-W0-PR or oltp, a TOML table, a DISKSPD or fio command line, or a fio job file"), "{error}");
     }
     assert!(read("B4-T2-X32").unwrap_err().to_string().contains("unknown letter 'X'"));
     assert!(read("–b4K x").unwrap_err().to_string().contains("a dash that is not a hyphen"));

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::path::Path;
 
+use loadline_base::nearest::nearest;
 use serde_json::Value;
 
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::json_schema;
-use crate::nearest::nearest;
 
 /// A study is written by people; a file beyond this is something else.
 const LONGEST_FILE: u64 = 1 << 20;
