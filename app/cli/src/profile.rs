@@ -5,6 +5,7 @@ use std::path::Path;
 use loadline_profile::known::{FORMS, known};
 use loadline_profile::{Invocation, Notation, OfferedRate, Profile, Reading, diskspd, fio};
 
+use crate::bench::typed::Typed;
 use crate::exit::Exit;
 use crate::out::{complain, say, tell};
 
@@ -101,6 +102,30 @@ pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
             profile.rate.map(|offered| OfferedRate { rate: offered.rate.times(factor), ..offered });
     }
     Ok(profile)
+}
+
+/// The load that is typed in the words of another tool, for a command with so many targets. What of it is not used, and
+/// what it is without them, is told.
+pub(crate) fn typed(typed: &Typed, targets: usize) -> Result<Invocation, String> {
+    let mut load = typed.read().map_err(|e| e.to_string())?;
+    if let Some(offered) = load.profile.rate {
+        load.profile.rate = Some(OfferedRate { rate: offered.rate.times(targets as f64), ..offered });
+    }
+    if load.create_size.is_some() {
+        load.notes.push("no file is made or made larger: --create says it".into());
+    }
+    for note in &load.notes {
+        tell!("loadline: {note}");
+    }
+    tell!(
+        "loadline: the load is {}; what is not given is as in {}. For {}'s own defaults give its line as the profile: \
+         --profile '{}'",
+        load.profile.label(),
+        Profile::default().label(),
+        typed.tool(),
+        typed.line()
+    );
+    Ok(load)
 }
 
 pub(crate) fn run(args: Args) -> Exit {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use common::any_profile;
 use loadline_base::units::{ByteSize, Rate, TimeSpan};
-use loadline_profile::fio::{parse, parse_command, print_command, print_job};
+use loadline_profile::fio::{parse, parse_command, parse_options, print_command, print_job};
 use loadline_profile::{Arrival, Data, ErrorKind, Extent, HotSpot, Invocation, Pattern, Profile};
 use proptest::prelude::*;
 
@@ -373,6 +373,20 @@ fn a_share_that_compresses_goes_before_zeros_and_a_pattern() {
     }
     let notes = read("rw=write\nzero_buffers\nbuffer_compress_percentage=50").notes;
     assert!(notes.iter().any(|note| note.contains("zero_buffers has no effect")), "{notes:?}");
+}
+
+#[test]
+fn options_without_a_job_change_only_what_they_say() {
+    let over = |line: &str| {
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        parse_options(&words).expect(line)
+    };
+    assert_eq!(over(""), Invocation::default());
+    let read = over("--bs=8k --iodepth=16 --numjobs=4 --rw=randrw --rwmixwrite=30 --runtime=60");
+    assert_eq!(read.profile, "B8-T4-O16-W30-PR".parse().unwrap());
+    assert_eq!((read.measure, read.notes), (Some(TimeSpan::seconds(60)), vec![]));
+    let refused = parse_options(&["--bssplit=4k/60:8k/40".into()]).unwrap_err().to_string();
+    assert!(refused.starts_with("fio option --bssplit=4k/60:8k/40: the option bssplit"), "{refused}");
 }
 
 #[test]

@@ -52,6 +52,40 @@ pub fn is_option(word: &str) -> bool {
     words::takes(key).is_some()
 }
 
+/// Whether the value of this option may be the next word of a command line, as in `--bs 4k`.
+pub fn takes_next_word(word: &str) -> bool {
+    !word.contains('=') && words::takes(word.trim_start_matches('-')) == Some(words::Takes::Value)
+}
+
+/// What is so where options stand without a job: the load of [`crate::Profile::default`].
+const WITHOUT_A_JOB: [&str; 9] = [
+    "--filename=target",
+    "--rw=randread",
+    "--bs=4k",
+    "--iodepth=32",
+    "--ioengine=io_uring",
+    "--direct=1",
+    "--norandommap=1",
+    "--refill_buffers=1",
+    "--time_based=1",
+];
+
+/// Reads options that stand without a job, such as `--bs=4k`, each a word with its value. What they do not say is as in
+/// [`crate::Profile::default`], and not as fio has it. The invocation has no name and no targets; a rate in it is for
+/// one target.
+pub fn parse_options(options: &[String]) -> Result<Invocation, ProfileError> {
+    let section = syntax::without_a_job(&WITHOUT_A_JOB, options)?;
+    let mut read = options::Options::default();
+    section.entries.iter().try_for_each(|entry| read.set(entry))?;
+    read.check()?;
+    let said = read.runtime;
+    // That no time is said changes nothing here, and needs no note.
+    read.runtime = said.or(Some(loadline_base::units::TimeSpan::seconds(1)));
+    read.ending();
+    let invocation = build::invocation(&section, read)?;
+    Ok(Invocation { name: None, targets: Vec::new(), measure: said, ..invocation })
+}
+
 fn jobs(sections: Vec<Section>) -> Result<Vec<Invocation>, ProfileError> {
     let together = sections.len() > 1;
     let mut invocations = Vec::with_capacity(sections.len());

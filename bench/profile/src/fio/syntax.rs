@@ -164,6 +164,21 @@ pub(super) fn command_line(line: &str) -> Result<Vec<Section>, ProfileError> {
     collector.finish("fio command line")
 }
 
+/// Options without a job, after those that are so without them.
+pub(super) fn without_a_job(defaults: &[&str], options: &[String]) -> Result<Section, ProfileError> {
+    let words = defaults.iter().copied().chain(options.iter().map(String::as_str));
+    let entries = words.map(|word| {
+        let place = format!("fio option {}", shortened(word));
+        entry(word.trim_start_matches('-'), place)
+    });
+    Ok(Section {
+        name: "load".into(),
+        place: "fio options".into(),
+        entries: entries.collect::<Result<_, _>>()?,
+        notes: Vec::new(),
+    })
+}
+
 fn entry(text: &str, place: String) -> Result<Entry, ProfileError> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key.trim(), Some(value.trim().to_string())),
