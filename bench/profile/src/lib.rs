@@ -13,6 +13,7 @@ pub mod known;
 mod names;
 mod notation;
 mod parts;
+pub mod plain;
 mod profile;
 mod rules;
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use crate::plain::{FileWords, explain};
 use crate::{Invocation, Profile, ProfileError, diskspd, fio, known};
 
 /// A way to write a profile.
@@ -145,7 +146,12 @@ fn toml_profile(text: &str) -> Result<Profile, ProfileError> {
             Some(before) => format!("TOML profile, line {}", before.matches('\n').count() + 1),
             None => "TOML profile".to_string(),
         };
-        ProfileError::syntax(place, error.message().to_string(), "write fields such as block_size = \"4KiB\"")
+        let line = before.map_or("", |before| {
+            text[before.rfind('\n').map_or(0, |at| at + 1)..].lines().next().unwrap_or("")
+        });
+        let words = FileWords { keys_of: &|_| Vec::new(), section_of: &|_| None };
+        let problem = explain(error.message(), line, &words);
+        ProfileError::syntax(place, problem, "write keys such as block_size = \"4KiB\"")
     };
     let headed = content(text).any(|line| line == "[profile]");
     let profile = if headed {
