@@ -149,7 +149,11 @@ fn toml_profile(text: &str) -> Result<Profile, ProfileError> {
         let line = before.map_or("", |before| {
             text[before.rfind('\n').map_or(0, |at| at + 1)..].lines().next().unwrap_or("")
         });
-        let words = FileWords { keys_of: &|_| Vec::new(), section_of: &|_| None };
+        let words = FileWords {
+            keys_of: &|_| Vec::new(),
+            lists_tables: &|key| key == "hot_spots",
+            section_of: &|_| None,
+        };
         let problem = explain(error.message(), line, &words);
         ProfileError::syntax(place, problem, "write keys such as block_size = \"4KiB\"")
     };

@@ -6,6 +6,8 @@ use loadline_base::nearest::nearest;
 pub struct FileWords<'a> {
     /// The keys of the table that a Rust type describes, by the type's name; empty if there is none.
     pub keys_of: &'a dyn Fn(&str) -> Vec<String>,
+    /// Whether a key is a list of tables.
+    pub lists_tables: &'a dyn Fn(&str) -> bool,
     /// Where a key that is not known here belongs, such as `[run]`.
     pub section_of: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -94,7 +96,11 @@ fn mismatch(found: &str, wanted: &str, line: &str, words: &FileWords<'_>) -> Str
     match wanted {
         "a sequence" => {
             // A list that begins on this line could be anything.
-            let example = literal.map_or("[...]".to_string(), |literal| format!("[{literal}]"));
+            let example = match literal {
+                _ if key.is_some_and(|key| (words.lists_tables)(key)) => "[{ ... }]".to_string(),
+                Some(literal) => format!("[{literal}]"),
+                None => "[...]".to_string(),
+            };
             format!("{shown} stands where a list is needed: {}", so(&example))
         }
         "a boolean" => format!("{shown} stands where true or false is needed: write it without quotes"),
@@ -103,7 +109,11 @@ fn mismatch(found: &str, wanted: &str, line: &str, words: &FileWords<'_>) -> Str
             format!("{shown} stands where a text is needed: write it in quotes, {example}")
         }
         "u8" | "u16" | "u32" | "u64" | "usize" | "i64" | "f64" | "f32" => {
-            format!("{shown} stands where {} is needed: write digits without quotes", plain_type(wanted))
+            let advice = match found.starts_with("string ") {
+                true => "write digits without quotes",
+                false => "give such a number",
+            };
+            format!("{shown} stands where {} is needed: {advice}", plain_type(wanted))
         }
         own => format!("{shown} stands where {own} is needed").replacen(
             " is needed",
@@ -118,7 +128,7 @@ fn plain_type(wanted: &str) -> &str {
         "u8" => "a whole number from 0 to 100",
         "u16" => "a whole number from 0 to 65535",
         "u32" => "a whole number from 0 to 4294967295",
-        "u64" | "usize" | "i64" => "a whole number, 0 or more",
+        "u64" | "usize" | "i64" => "a whole number from 0 on",
         "f64" | "f32" => "a number",
         "a string" => "a text in quotes",
         "a sequence" => "a list",

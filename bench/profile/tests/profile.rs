@@ -49,15 +49,18 @@ fn a_misspelt_field_is_named_with_its_line() {
     let error = read("block_size = \"4Q\"\n").unwrap_err().to_string();
     assert!(error.contains("line 1: \"4Q\" is not a size"), "{error}");
     for (text, says) in [
-        ("threads = \"2\"", "the text \"2\" stands where a whole number from 0 to 4294967295 is needed"),
+        (
+            "threads = \"2\"",
+            "the text \"2\" stands where a whole number from 0 to 4294967295 is needed: write digits without quotes",
+        ),
         ("threads = -1", "-1 stands where a whole number from 0 to 4294967295 is needed"),
         (
             "write_percent = 300",
-            "300 stands where a whole number from 0 to 100 is needed: write digits without quotes",
+            "300 stands where a whole number from 0 to 100 is needed: give such a number",
         ),
         ("direct = \"yes\"", "the text \"yes\" stands where true or false is needed"),
         ("data = \"compressible\"", "a name alone stands where a table is needed"),
-        ("hot_spots = 3", "3 stands where a list is needed: write hot_spots = [3]"),
+        ("hot_spots = 3", "3 stands where a list is needed: write hot_spots = [{ ... }]"),
         ("block_size = true", "true stands where"),
     ] {
         let error = read(text).unwrap_err().to_string();

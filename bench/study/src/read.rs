@@ -42,7 +42,11 @@ pub fn parse(origin: &str, text: &str) -> Result<Study, StudyError> {
         Err(error) => error,
     };
     let line = error.span().map(|span| line_at(text, span.start).1).unwrap_or_default();
-    let message = explain(error.message(), line, &FileWords { keys_of: &keys_of, section_of: &section_of });
+    let message = explain(
+        error.message(),
+        line,
+        &FileWords { keys_of: &keys_of, lists_tables: &lists_tables, section_of: &section_of },
+    );
     Err(StudyError::usage(match error.span() {
         Some(span) => {
             let (line, column, shown) = locate(text, &span);
@@ -67,6 +71,17 @@ fn locate(text: &str, span: &Range<usize>) -> (usize, usize, String) {
     let shown =
         format!("{gutter} |\n{line} | {full}\n{gutter} | {}{}", " ".repeat(column - 1), "^".repeat(marks));
     (line, column, shown)
+}
+
+/// Whether a key of the study file is a list of tables, such as `faults`.
+fn lists_tables(key: &str) -> bool {
+    let schema = json_schema::of::<Study>();
+    let definitions = schema["definitions"].as_object().into_iter().flat_map(|all| all.values());
+    let is_table = |items: &Value| {
+        let name = items["$ref"].as_str().and_then(|path| path.strip_prefix("#/definitions/"));
+        name.is_some_and(|name| schema["definitions"][name]["properties"].is_object())
+    };
+    definitions.chain([&schema]).any(|object| is_table(&object["properties"][key]["items"]))
 }
 
 /// Where the line begins that holds this byte, and the line.
@@ -203,6 +218,15 @@ mod tests {
                 "[fleet]\nworkers = 0",
                 "3:1: there is no key \"workers\" here; did you mean \"workers_per_node\"?",
             ),
+            (
+                "[run]\nseed = -1",
+                "3:8: -1 stands where a whole number from 0 on is needed: give such a number",
+            ),
+            (
+                "[[condition]]\nname = \"x\"\ndo = \"kill\"",
+                "stands where a list is needed: write do = [{ ... }]",
+            ),
+            ("[run]\nlimits = \"errors <= 0\"", "write limits = [\"errors <= 0\"]"),
             ("[run]\nverify = \"yes\"", "3:10: the text \"yes\" stands where true or false is needed"),
             ("[phases]\nmeasure = 30", "3:11: 30 stands where a span of time: write 500us"),
             (

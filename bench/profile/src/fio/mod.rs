@@ -71,7 +71,7 @@ const WITHOUT_A_JOB: [&str; 9] = [
 ];
 
 /// Reads options that stand without a job, such as `--bs=4k`, each a word with its value. What they do not say is as in
-/// [`crate::Profile::default`], and not as fio has it. The invocation has no name and no targets; a rate in it is for
+/// [`crate::Profile::default`], and not as fio has it. The invocation has no name, no targets and no size of new files; a rate in it is for
 /// one target.
 pub fn parse_options(options: &[String]) -> Result<Invocation, ProfileError> {
     let section = syntax::without_a_job(&WITHOUT_A_JOB, options)?;
@@ -83,7 +83,7 @@ pub fn parse_options(options: &[String]) -> Result<Invocation, ProfileError> {
     read.runtime = said.or(Some(loadline_base::units::TimeSpan::seconds(1)));
     read.ending();
     let invocation = build::invocation(&section, read)?;
-    Ok(Invocation { name: None, targets: Vec::new(), measure: said, ..invocation })
+    Ok(Invocation { name: None, targets: Vec::new(), measure: said, create_size: None, ..invocation })
 }
 
 fn jobs(sections: Vec<Section>) -> Result<Vec<Invocation>, ProfileError> {
