@@ -86,8 +86,8 @@ fn lists_tables(key: &str) -> bool {
 
 /// Where the line begins that holds this byte, and the line.
 fn line_at(text: &str, byte: usize) -> (usize, &str) {
-    let before = text.as_bytes().iter().take(byte);
-    let start = before.enumerate().filter(|(_, c)| **c == b'\n').last().map_or(0, |(at, _)| at + 1);
+    let before = &text.as_bytes()[..byte.min(text.len())];
+    let start = before.iter().rposition(|c| *c == b'\n').map_or(0, |at| at + 1);
     (start, text[start..].lines().next().unwrap_or_default())
 }
 
