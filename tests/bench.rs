@@ -247,6 +247,33 @@ fn threads_issue_io_where_io_uring_is_not_used() {
 }
 
 #[test]
+fn the_words_of_fio_and_diskspd_are_understood() {
+    for words in [
+        "--bs 8k --iodepth 4 --rw randread --numjobs 2 --runtime 1 --ramp_time 0",
+        "-b 8k -o 4 -w 0 -t 2 -r -d 1 -W 0",
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let said = run(["bench", "null:1GiB", "--json", "-"].iter().chain(&words));
+        assert!(matches!(said.code, Some(0 | 3)), "{}", said.err);
+        let json = said.json();
+        for (key, value) in [("threads", 2.0), ("outstanding", 4.0), ("write_percent", 0.0)] {
+            assert_eq!(number(&json, &format!("profile/{key}")), value, "{words:?}");
+        }
+        assert_eq!((&json["profile"]["block_size"], number(&json, "window_s")), (&"8KiB".into(), 1.0));
+        assert!(said.err.contains("the load is B8-T2-O4-W0-PR"), "{}", said.err);
+    }
+    // A value that begins with a hyphen is the profile's, whichever way it is given.
+    for profile in [vec!["-p", "-b4K -t2 -o8 -r -Su -Zr"], vec!["--profile=-b4K -t2 -o8 -r -Su -Zr"]] {
+        let words = ["bench", "null:1GiB", "--json", "-", "--warm-up", "0s", "--for", "1s"];
+        let json = run(words.iter().chain(&profile)).json();
+        assert_eq!((number(&json, "profile/threads"), number(&json, "profile/outstanding")), (2.0, 8.0));
+    }
+    run(["bench", "null:1GiB", "--bs", "4k", "-o", "32"])
+        .refused(2, &["of fio", "of DISKSPD", "one of them"]);
+    run(["bench", "null:1GiB", "--bssplit", "4k/50:8k/50"]).refused(2, &["bssplit", "one block size"]);
+}
+
+#[test]
 fn bad_input_gets_one_clear_message() {
     let folder = folder();
     let file = precious_file(folder.path(), 1);

@@ -12,6 +12,7 @@
 //! | [`spin`] | looking for what completes before sleeping |
 //! | [`limits`] | limits of the process, raised and named |
 //! | [`nbd`] | what the NBD protocol calls its parts |
+//! | [`nearest`] | the word that was probably meant |
 
 pub mod buffer;
 pub mod clock;
@@ -20,6 +21,7 @@ pub mod figures;
 pub mod histogram;
 pub mod limits;
 pub mod nbd;
+pub mod nearest;
 pub mod ring;
 pub mod spin;
 pub mod units;

@@ -1,5 +1,7 @@
 //! `loadline bench`: one process puts a load on disks.
 
+pub(crate) mod typed;
+
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -26,6 +28,9 @@ use crate::{interrupt, profile, text};
 
 /// The threads get so long to be ready before the load begins.
 const LEAD: Nanos = Nanos(100_000_000);
+/// The load before the window, and the window, if nothing else is asked for.
+const WARM_UP: TimeSpan = TimeSpan::seconds(5);
+const MEASURE: TimeSpan = TimeSpan::seconds(30);
 
 /// Put a load on disks and print what they did with it.
 ///
@@ -39,20 +44,32 @@ const LEAD: Nanos = Nanos(100_000_000);
     loadline bench /dev/sdb --destroy-data --fill --profile B64-T1-O8-W100-PS --rate 100MB/s\n  \
     loadline bench /dev/sdb --profile B8-T2-O16-W0-PR --rate 2000iops --stop-if 'p99>50ms'\n\n\
     Profile names: B<block in KiB>-T<threads per disk>-O<outstanding per thread>-W<write percent>-P<R random, \
-    S sequential, SI sequential interleaved>. See also: loadline profile show NAME.")]
+    S sequential, SI sequential interleaved>; or one of those that people know: 4k-randread, 8k-70-30, oltp \
+    (loadline profile list). See also: loadline profile show NAME.\n\n\
+    In place of a profile, options of fio or flags of DISKSPD say the load; what they do not say is as in \
+    B4-T1-O32-W0-PR:\n  \
+    loadline bench /data/test.img --bs 4k --iodepth 32 --rw randread --runtime 60\n  \
+    loadline bench /data/test.img -b4K -o32 -t4 -w0 -r -d60")]
 pub(crate) struct Args {
     /// Files, block devices, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, rbd:POOL/IMAGE, or null:SIZE.
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<Target>,
-    /// A name such as B4-T2-O32-W30-PR, or a file with a TOML profile, a fio job or a DISKSPD command line.
-    #[arg(long, short, default_value = "B4-T1-O32-W0-PR", value_name = "NAME|FILE")]
+    /// A name such as B4-T2-O32-W30-PR or oltp; a whole line of fio or DISKSPD in quotes; or a file with a line, a fio
+    /// job or a TOML profile.
+    #[arg(
+        long,
+        short,
+        allow_hyphen_values = true,
+        default_value = "B4-T1-O32-W0-PR",
+        value_name = "NAME|FILE"
+    )]
     profile: String,
-    /// Load before the measured window.
-    #[arg(long, default_value = "5s", value_name = "TIME")]
-    warm_up: TimeSpan,
-    /// The measured window.
-    #[arg(long = "for", default_value = "30s", value_name = "TIME")]
-    measure: TimeSpan,
+    /// Load before the measured window. [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    warm_up: Option<TimeSpan>,
+    /// The measured window. [default: 30s]
+    #[arg(long = "for", value_name = "TIME")]
+    measure: Option<TimeSpan>,
     /// Offer so much, whatever the disks do: the total over all targets. "2000iops poisson" arrives at random.
     #[arg(long, value_name = "2000iops|100MB/s")]
     rate: Option<OfferedRate>,
@@ -101,9 +118,19 @@ pub(crate) fn parse_engine(text: &str) -> Result<Engine, String> {
     }
 }
 
-pub(crate) fn run(args: Args) -> Exit {
+/// Puts the load on the targets. `typed` is the load where it is given in the words of another tool.
+pub(crate) fn run(mut args: Args, typed: Option<&typed::Typed>) -> Exit {
     let stop = interrupt::flag();
-    let profile = match profile::one(&args.profile, args.targets.len()) {
+    let profile = match typed {
+        None => profile::one(&args.profile, args.targets.len()),
+        Some(typed) => profile::typed(typed, args.targets.len()).map(|load| {
+            args.warm_up = args.warm_up.or(load.warm_up);
+            args.measure = args.measure.or(load.measure);
+            args.seed = args.seed.or(load.seed);
+            load.profile
+        }),
+    };
+    let profile = match profile {
         Ok(profile) => profile,
         Err(message) => return complain(Exit::Usage, &message),
     };
@@ -179,8 +206,8 @@ fn measure(
         disks.push(Disk { target: target.clone(), writes });
     }
     let mut job = Job::new(disks, profile);
-    job.warm_up = args.warm_up;
-    job.measure = args.measure;
+    job.warm_up = args.warm_up.unwrap_or(WARM_UP);
+    job.measure = args.measure.unwrap_or(MEASURE);
     job.drain = args.drain;
     job.seed = args.seed.unwrap_or_else(fresh_seed);
     job.engine = args.engine;

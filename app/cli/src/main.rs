@@ -28,7 +28,7 @@ mod verify;
 mod volume;
 mod worker;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Measures block storage, with one command or a fleet of workers and a study; and is block storage: a virtual SAN.
 #[derive(Parser)]
@@ -73,9 +73,17 @@ fn main() {
 #[inline(never)]
 fn done() -> ! {
     // clap prints usage errors itself and exits with 2, which is our code for them.
-    let exit = match Cli::parse().command {
+    let known = Cli::command();
+    let taken =
+        known.find_subcommand("bench").map(|bench| bench::typed::take(std::env::args_os().collect(), bench));
+    let (words, typed) = match taken {
+        Some(Ok(split)) => split,
+        Some(Err(message)) => out::finish(out::complain(exit::Exit::Usage, &message)).end(),
+        None => (std::env::args_os().collect(), None),
+    };
+    let exit = match Cli::parse_from(words).command {
         Command::Doctor(args) => doctor::run(args),
-        Command::Bench(args) => bench::run(*args),
+        Command::Bench(args) => bench::run(*args, typed.as_ref()),
         Command::Verify(args) => verify::run(args),
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::run(args),

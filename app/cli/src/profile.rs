@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use loadline_profile::known::{FORMS, known};
 use loadline_profile::{Invocation, Notation, OfferedRate, Profile, Reading, diskspd, fio};
 
+use crate::bench::typed::Typed;
 use crate::exit::Exit;
 use crate::out::{complain, say, tell};
 
@@ -19,13 +21,16 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    /// Show the names of loads that people know, and what each of them is.
+    List,
     /// Explain a profile in words, and print the same load as DISKSPD and fio invocations.
     #[command(after_help = "Examples:\n  \
         loadline profile show B4-T2-O32-W30-PR\n  \
+        loadline profile show oltp\n  \
         loadline profile show database.fio\n  \
         loadline profile show '-b8K -t2 -o16 -w30 -r -Sh -d60 disk.img'")]
     Show {
-        /// A name, a DISKSPD or fio command line, or a file with a TOML profile, a fio job or a command line.
+        /// A name (`loadline profile list`), a DISKSPD or fio command line, or a file with a TOML profile, a fio job or a command line.
         #[arg(value_name = "NAME|FILE", allow_hyphen_values = true)]
         profile: String,
         /// Print the profile as JSON.
@@ -58,6 +63,15 @@ pub(crate) fn read(argument: &str) -> Result<Reading, String> {
 /// not to be used.
 pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
     let Reading { notation, mut invocations } = read(argument)?;
+    if notation == Notation::Name && invocations.len() > 1 {
+        let names: Vec<String> = invocations.into_iter().filter_map(|invocation| invocation.name).collect();
+        return Err(format!(
+            "{argument} is {} loads at once ({}), and one is needed: name one of them, or run a `loadline bench` for each at \
+             the same time",
+            names.len(),
+            names.join(" and ")
+        ));
+    }
     if invocations.len() != 1 {
         return Err(format!(
             "{argument} holds {} jobs, and one is needed: keep one of them in a file of its own",
@@ -90,8 +104,35 @@ pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
     Ok(profile)
 }
 
+/// The load that is typed in the words of another tool, for a command with so many targets. What of it is not used, and
+/// what it is without them, is told.
+pub(crate) fn typed(typed: &Typed, targets: usize) -> Result<Invocation, String> {
+    let mut load = typed.read().map_err(|e| e.to_string())?;
+    if let Some(offered) = load.profile.rate {
+        load.profile.rate = Some(OfferedRate { rate: offered.rate.times(targets as f64), ..offered });
+    }
+    if load.create_size.is_some() {
+        load.notes.push("no file is made or made larger: --create says it".into());
+    }
+    for note in &load.notes {
+        tell!("loadline: {note}");
+    }
+    tell!(
+        "loadline: the load is {}; what is not given is as in {}. For {}'s own defaults give its line as the profile: \
+         --profile '{}'",
+        load.profile.label(),
+        Profile::default().label(),
+        typed.tool(),
+        typed.line()
+    );
+    Ok(load)
+}
+
 pub(crate) fn run(args: Args) -> Exit {
-    let Command::Show { profile, json } = args.command;
+    let (profile, json) = match args.command {
+        Command::List => return list(),
+        Command::Show { profile, json } => (profile, json),
+    };
     let reading = match read(&profile) {
         Ok(reading) => reading,
         Err(message) => return complain(Exit::Usage, &message),
@@ -112,6 +153,21 @@ pub(crate) fn run(args: Args) -> Exit {
         }
         show(invocation);
     }
+    Exit::Done
+}
+
+fn list() -> Exit {
+    say!("{:<18} {:<9} WHAT", "NAME", "ALSO");
+    for profile in known() {
+        say!("{:<18} {:<9} {}", profile.name, profile.aliases.join(" "), profile.what);
+    }
+    say!();
+    for (form, what) in FORMS {
+        say!("{form:<28} {what}");
+    }
+    say!("{:<28} the load in letters: B4-T2-O32-W30-PR", "B<KiB>-T<N>-O<N>-W<%>-P<R>");
+    say!();
+    say!("`loadline profile show NAME` explains one, and prints it for DISKSPD and fio.");
     Exit::Done
 }
 

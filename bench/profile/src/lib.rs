@@ -1,6 +1,7 @@
 //! What load: one type, and every notation that people already have for it.
 //!
-//! A [`Profile`] says what is asked of each disk. It is written as a name (`B4-T2-O32-W0-PR`), as a TOML table,
+//! A [`Profile`] says what is asked of each disk. It is written as a name (`B4-T2-O32-W0-PR`, or one of those that
+//! people know, [`known`]), as a TOML table,
 //! as a DISKSPD command line ([`diskspd`]) or as a fio job ([`fio`]); [`read`] finds out which. What such a line
 //! says beyond the load (targets, durations) is kept in an [`Invocation`]. Nothing is dropped in silence: what
 //! has no counterpart is an error when read, and a note when printed.
@@ -8,9 +9,11 @@
 mod error;
 mod explain;
 mod invocation;
+pub mod known;
 mod names;
 mod notation;
 mod parts;
+pub mod plain;
 mod profile;
 mod rules;
 

@@ -14,24 +14,32 @@ use std::str::FromStr;
 
 use loadline_base::units::ByteSize;
 
+use crate::known;
 use crate::{Arrival, Data, Extent, HotSpot, Pattern, Profile, ProfileError};
 
 /// Longer than any name can be.
 const LONGEST_NAME: usize = 64;
 
-const GRAMMAR: &str = "a name is B<KiB>-T<threads>-O<outstanding>-W<write percent>-P<R, S or SI>, \
+pub(crate) const GRAMMAR: &str = "a name is B<KiB>-T<threads>-O<outstanding>-W<write percent>-P<R, S or SI>, \
                        such as B4-T2-O32-W0-PR";
 
 impl FromStr for Profile {
     type Err = ProfileError;
 
-    /// Reads a name of either form. The letters may come in any order and in either case, each exactly once.
+    /// Reads a name that people know ([`crate::known`]), or one of either form with letters. The letters may come in any
+    /// order and in either case, each exactly once.
     fn from_str(text: &str) -> Result<Self, ProfileError> {
         let text = text.trim();
         if text.is_empty() || text.len() > LONGEST_NAME {
             let shown: String = text.chars().take(20).collect();
             let problem = format!("\"{}\" ({} bytes) is not a name", shown.escape_debug(), text.len());
             return Err(ProfileError::syntax("profile name", problem, GRAMMAR));
+        }
+        if let Some(known) = known::profile(text) {
+            return known;
+        }
+        if !has_letters_with_values(text) {
+            return Err(known::unknown(text));
         }
         let chars: Vec<char> = text.chars().collect();
         let fault = |at: usize, problem: String| {
@@ -94,6 +102,18 @@ impl FromStr for Profile {
         }
         profile.validate()?;
         Ok(profile)
+    }
+}
+
+/// Whether a text begins as a name of letters does: with one of them and a value, such as `B4` or `PR`.
+fn has_letters_with_values(text: &str) -> bool {
+    let mut chars = text.chars();
+    match (chars.next().map(|c| c.to_ascii_uppercase()), chars.next()) {
+        (Some('P'), next) => {
+            next.is_none_or(|c| c.eq_ignore_ascii_case(&'r') || c.eq_ignore_ascii_case(&'s'))
+        }
+        (Some('B' | 'T' | 'O' | 'W'), next) => next.is_none_or(|c| c.is_ascii_digit() || "-.".contains(c)),
+        _ => false,
     }
 }
 

@@ -4,12 +4,13 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::{Invocation, Profile, ProfileError, diskspd, fio};
+use crate::plain::{FileWords, explain};
+use crate::{Invocation, Profile, ProfileError, diskspd, fio, known};
 
 /// A way to write a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notation {
-    /// `B4-T2-O32-W0-PR` or `b4t2o32w0pr`.
+    /// `B4-T2-O32-W0-PR`, `b4t2o32w0pr`, or a name that people know, such as `oltp`.
     Name,
     /// A TOML table with a profile's fields, at the top or under `[profile]`.
     Toml,
@@ -49,7 +50,10 @@ pub fn read(text: &str) -> Result<Reading, ProfileError> {
     let notation = notation_of(text)?;
     let line = || content(text).collect::<Vec<_>>().join(" ");
     let invocations = match notation {
-        Notation::Name => vec![Invocation::of(line().parse()?)],
+        Notation::Name => match known::invocations(&line()) {
+            Some(known) => known?,
+            None => vec![Invocation::of(line().parse()?)],
+        },
         Notation::Toml => vec![Invocation::of(toml_profile(text)?)],
         Notation::DiskSpd => vec![diskspd::parse(&line())?],
         Notation::FioJob => fio::parse(text)?,
@@ -84,7 +88,7 @@ fn notation_of(text: &str) -> Result<Notation, ProfileError> {
             Notation::FioJob
         });
     }
-    if word == "fio" || word.ends_with("/fio") || word.starts_with("--") {
+    if word == "fio" || word.ends_with("/fio") || word.starts_with("--") || fio::is_option(word) {
         return Ok(Notation::FioCommand);
     }
     // A dash from a web page is let through to the reader, which says what is wrong with it.
@@ -105,8 +109,7 @@ fn notation_of(text: &str) -> Result<Notation, ProfileError> {
     ))
 }
 
-const KNOWN: &str =
-    "give a name such as B4-T2-O32-W0-PR, a TOML table, a DISKSPD or fio command line, or a fio job file";
+const KNOWN: &str = "give a name such as B4-T2-O32-W0-PR or oltp, a TOML table, a DISKSPD or fio command line, or a fio job file";
 
 /// A profile under a heading of its own, as in a study.
 #[derive(Deserialize)]
@@ -143,7 +146,16 @@ fn toml_profile(text: &str) -> Result<Profile, ProfileError> {
             Some(before) => format!("TOML profile, line {}", before.matches('\n').count() + 1),
             None => "TOML profile".to_string(),
         };
-        ProfileError::syntax(place, error.message().to_string(), "write fields such as block_size = \"4KiB\"")
+        let line = before.map_or("", |before| {
+            text[before.rfind('\n').map_or(0, |at| at + 1)..].lines().next().unwrap_or("")
+        });
+        let words = FileWords {
+            keys_of: &|_| Vec::new(),
+            lists_tables: &|key| key == "hot_spots",
+            section_of: &|_| None,
+        };
+        let problem = explain(error.message(), line, &words);
+        ProfileError::syntax(place, problem, "write keys such as block_size = \"4KiB\"")
     };
     let headed = content(text).any(|line| line == "[profile]");
     let profile = if headed {

@@ -4,7 +4,7 @@ mod common;
 
 use common::any_profile;
 use loadline_base::units::{ByteSize, Rate, TimeSpan};
-use loadline_profile::diskspd::{parse, print};
+use loadline_profile::diskspd::{parse, parse_over, print};
 use loadline_profile::{
     Arrival, Data, ErrorKind, Extent, HotSpot, Invocation, OfferedRate, Pattern, Profile,
 };
@@ -212,6 +212,20 @@ fn flags_that_change_only_how_diskspd_works_are_accepted_and_said() {
 #[test]
 fn a_linux_device_is_a_target() {
     assert_eq!(parse("-b4K -r /dev/nvme0n1 /dev/sdb").unwrap().targets, ["/dev/nvme0n1", "/dev/sdb"]);
+}
+
+#[test]
+fn flags_over_a_load_change_only_what_they_say() {
+    let base = Profile::default();
+    let over = |line: &str| parse_over(line, &base).expect(line);
+    let read = over("-b4k -o32 -w30 -t4 -d60");
+    assert_eq!(read.profile, "B4-T4-O32-W30-PR".parse().unwrap());
+    assert_eq!((read.measure, read.warm_up), (Some(TimeSpan::seconds(60)), None));
+    assert_eq!(over("-w0").profile, base);
+    assert_eq!(
+        over("-s -Sb").profile,
+        Profile { pattern: Pattern::Sequential, direct: false, ..base.clone() }
+    );
 }
 
 #[test]

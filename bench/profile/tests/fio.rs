@@ -6,7 +6,7 @@ use std::process::Command;
 
 use common::any_profile;
 use loadline_base::units::{ByteSize, Rate, TimeSpan};
-use loadline_profile::fio::{parse, parse_command, print_command, print_job};
+use loadline_profile::fio::{parse, parse_command, parse_options, print_command, print_job};
 use loadline_profile::{Arrival, Data, ErrorKind, Extent, HotSpot, Invocation, Pattern, Profile};
 use proptest::prelude::*;
 
@@ -161,7 +161,7 @@ fn a_value_that_is_wrong_says_what_and_where() {
             "rw=randread\nrandom_distribution=zoned:95/5:4/10",
             "the zones receive 99 % of the I/O; fio wants 100",
         ),
-        ("rw=randread\nrandom_distribution=zoned:100", "the zone \"100\" cannot be read"),
+        ("rw=randread\nrandom_distribution=zoned:x/10:50/90", "the zone \"x/10\" cannot be read"),
         ("bs=1000", "[job], line 1, block_size: 1000 is not a block size"),
         ("numjobs=2000", "numjobs=2000 is more than Loadline starts"),
         ("fsync=1\nfdatasync=1", "both fsync and fdatasync"),
@@ -268,6 +268,125 @@ fn patterns_steps_and_data_have_fios_meaning() {
     assert_eq!(load("fsync=8").flush_every, Some(8));
     let absolute = load("rw=randread\nsize=10g\nrandom_distribution=zoned_abs:90/1g:10/9g");
     assert_eq!(absolute.hot_spots, [HotSpot { io_percent: 90, extent: Extent::Bytes(ByteSize(1 << 30)) }]);
+}
+
+#[test]
+fn options_that_say_only_how_fio_reports_are_accepted_and_noted() {
+    for option in [
+        "--output-format=json",
+        "--output=/tmp/result.json",
+        "--eta=never",
+        "--eta-newline=10",
+        "--status-interval=1",
+        "--minimal",
+        "--append-terse",
+        "--terse-version=3",
+        "--bandwidth-log",
+        "--aux-path=/tmp",
+        "--idle-prof=system",
+        "--readonly",
+    ] {
+        let plain = parse_command("fio --name=a --filename=/dev/sdb --rw=randread").unwrap();
+        // Before the first job and after it: in fio these belong to the whole command line.
+        for line in [
+            format!("fio {option} --name=a --filename=/dev/sdb --rw=randread"),
+            format!("fio --name=a --filename=/dev/sdb --rw=randread {option}"),
+        ] {
+            let read = parse_command(&line).expect(option);
+            assert_eq!(read[0].profile, plain[0].profile, "{line}");
+            let shown = option.trim_start_matches('-');
+            assert!(read[0].notes.iter().any(|note| note.starts_with(shown)), "{line}: {:?}", read[0].notes);
+        }
+    }
+    assert!(
+        parse_command("fio --readonly --name=a --rw=randwrite")
+            .unwrap_err()
+            .to_string()
+            .contains("readonly with a job that writes, which fio refuses")
+    );
+}
+
+#[test]
+fn one_hyphen_does_and_a_value_may_be_the_next_word() {
+    let plain =
+        parse_command("fio --name=x --rw=randread --iodepth=1 --direct=1 --time_based --bs=8k").unwrap();
+    for line in [
+        "fio -name=x -rw=randread -iodepth 1 -direct=1 -time_based -bs 8k",
+        "fio --name x --rw randread --iodepth 1 --direct 1 --time_based --bs 8k",
+        "-name=x -rw=randread -iodepth 1 -direct 1 -time_based -bs=8k",
+    ] {
+        let read = loadline_profile::read(line).expect(line);
+        assert_eq!(read.notation, loadline_profile::Notation::FioCommand, "{line}");
+        assert_eq!(read.invocations, plain, "{line}");
+    }
+    // As in fio, a switch takes no next word.
+    let stray = parse_command("fio --name=x --time_based 1").unwrap_err().to_string();
+    assert!(stray.contains("word 4: \"1\" is not an option"), "{stray}");
+}
+
+#[test]
+fn a_job_is_called_after_its_section_unless_it_has_a_name_of_its_own() {
+    let text = "[global]\nname=all\nrw=randread\ndirectory=/mnt\nsize=1m\n[one]\n[two]\nname=second\n";
+    let jobs = parse(text).unwrap();
+    let called: Vec<_> = jobs.iter().map(|job| job.name.as_deref().unwrap()).collect();
+    assert_eq!(called, ["one", "second"]);
+    // A name of its own is for the report; files are called after the section.
+    assert_eq!(jobs[1].targets, ["/mnt/two.0.0"]);
+    assert!(jobs[0].notes.iter().any(|note| note.starts_with("name=all in [global] has no effect")));
+}
+
+#[test]
+fn zones_without_a_size_share_what_the_others_leave() {
+    let spot = |io_percent, share| HotSpot { io_percent, extent: Extent::Percent(share) };
+    for (zones, spots) in [
+        ("50/10:50/", vec![spot(50, 10.0)]),
+        ("50/10:50", vec![spot(50, 10.0)]),
+        ("60/:20/20:20/0", vec![spot(60, 40.0), spot(20, 20.0)]),
+        // (100 - 25) / 2 is 37 in fio's whole numbers, so 1 % of the disk is not used.
+        ("50/:30/:20/25", vec![spot(50, 37.0), spot(30, 37.0), spot(20, 25.0)]),
+    ] {
+        let read = load(&format!("rw=randread\nrandom_distribution=zoned:{zones}"));
+        assert_eq!(read.hot_spots, spots, "{zones}");
+    }
+    for zones in ["100/", "50/100:50/"] {
+        let says = error(&format!("rw=randread\nrandom_distribution=zoned:{zones}"));
+        assert!(says.contains("leaves nothing for a zone without a size"), "{says}");
+    }
+}
+
+#[test]
+fn a_share_that_compresses_goes_before_zeros_and_a_pattern() {
+    let pattern: String = (0..=255).map(|byte| format!("{byte:02x}")).collect();
+    for (options, data) in [
+        ("zero_buffers\nbuffer_compress_percentage=50".to_string(), Data::Compressible { ratio: 2.0 }),
+        ("buffer_compress_percentage=50\nzero_buffers".into(), Data::Compressible { ratio: 2.0 }),
+        ("zero_buffers\nbuffer_compress_percentage=0".into(), Data::Zeros),
+        ("zero_buffers=0".into(), Data::Random),
+        ("buffer_compress_percentage=100".into(), Data::Zeros),
+        (format!("zero_buffers\nbuffer_pattern=0x{pattern}"), Data::CountingBytes),
+        (
+            format!("buffer_pattern=0x{pattern}\nbuffer_compress_percentage=75"),
+            Data::Compressible { ratio: 4.0 },
+        ),
+    ] {
+        assert_eq!(load(&format!("rw=write\n{options}")).data, data, "{options}");
+    }
+    let notes = read("rw=write\nzero_buffers\nbuffer_compress_percentage=50").notes;
+    assert!(notes.iter().any(|note| note.contains("zero_buffers has no effect")), "{notes:?}");
+}
+
+#[test]
+fn options_without_a_job_change_only_what_they_say() {
+    let over = |line: &str| {
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        parse_options(&words).expect(line)
+    };
+    assert_eq!(over(""), Invocation::default());
+    let read = over("--bs=8k --iodepth=16 --numjobs=4 --rw=randrw --rwmixwrite=30 --runtime=60");
+    assert_eq!(read.profile, "B8-T4-O16-W30-PR".parse().unwrap());
+    assert_eq!((read.measure, read.notes), (Some(TimeSpan::seconds(60)), vec![]));
+    let refused = parse_options(&["--bssplit=4k/60:8k/40".into()]).unwrap_err().to_string();
+    assert!(refused.starts_with("fio option --bssplit=4k/60:8k/40: the option bssplit"), "{refused}");
 }
 
 #[test]

@@ -42,9 +42,34 @@ fn a_table_may_say_everything_or_only_what_differs() {
 #[test]
 fn a_misspelt_field_is_named_with_its_line() {
     let error = read("block_size = \"4KiB\"\nthread = 2\n").unwrap_err().to_string();
-    assert!(error.starts_with("TOML profile, line 2: unknown field `thread`"), "{error}");
+    assert!(
+        error.starts_with("TOML profile, line 2: there is no key \"thread\" here; did you mean \"threads\"?"),
+        "{error}"
+    );
     let error = read("block_size = \"4Q\"\n").unwrap_err().to_string();
     assert!(error.contains("line 1: \"4Q\" is not a size"), "{error}");
+    for (text, says) in [
+        (
+            "threads = \"2\"",
+            "the text \"2\" stands where a whole number from 0 to 4294967295 is needed: write digits without quotes",
+        ),
+        ("threads = -1", "-1 stands where a whole number from 0 to 4294967295 is needed"),
+        (
+            "write_percent = 300",
+            "300 stands where a whole number from 0 to 100 is needed: give such a number",
+        ),
+        ("direct = \"yes\"", "the text \"yes\" stands where true or false is needed"),
+        ("data = \"compressible\"", "a name alone stands where a table is needed"),
+        ("hot_spots = 3", "3 stands where a list is needed: write hot_spots = [{ ... }]"),
+        ("block_size = true", "true stands where"),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+        assert!(
+            !["u8", "u32", "struct", "sequence", "invalid type"].iter().any(|rust| error.contains(rust)),
+            "{error}"
+        );
+    }
     let error = read("threads = 0\n").unwrap_err().to_string();
     assert_eq!(error, "TOML profile, threads: 0 threads on a disk; give 1 to 1024");
     let error = read("working_set = \"lots\"\n").unwrap_err().to_string();
@@ -186,7 +211,7 @@ fn the_notation_is_found_out() {
 fn a_text_in_no_notation_says_what_there_is() {
     for text in ["", "# only a comment", "hello world"] {
         let error = read(text).unwrap_err().to_string();
-        assert!(error.ends_with("give a name such as B4-T2-O32-W0-PR, a TOML table, a DISKSPD or fio command line, or a fio job file"), "{error}");
+        assert!(error.ends_with("give a name such as B4-T2-O32-W0-PR or oltp, a TOML table, a DISKSPD or fio command line, or a fio job file"), "{error}");
     }
     assert!(read("B4-T2-X32").unwrap_err().to_string().contains("unknown letter 'X'"));
     assert!(read("–b4K x").unwrap_err().to_string().contains("a dash that is not a hyphen"));

@@ -28,15 +28,35 @@ pub(crate) fn bounds(study: &Study) -> Result<(), StudyError> {
     if fleet.join.is_none() && (fleet.listen.is_some() || fleet.wait.is_some()) {
         return usage("[fleet] says listen or wait without join: say how many workers join".into());
     }
-    for (what, number, most) in [
-        ("workers", fleet.workers(), MOST_WORKERS),
-        ("disks_per_worker", fleet.disks_per_worker, 256),
-        ("disks in all", fleet.disks(), MOST_DISKS),
-        ("repeats", study.run.repeats, MOST_REPEATS),
+    for (key, number, most) in [
+        ("[fleet] nodes", fleet.nodes.unwrap_or(1), MOST_WORKERS),
+        ("[fleet] workers_per_node", fleet.workers_per_node, MOST_WORKERS),
+        ("[fleet] join", fleet.join.unwrap_or(1), MOST_WORKERS),
+        ("[fleet] disks_per_worker", fleet.disks_per_worker, 256),
+        ("[run] repeats", study.run.repeats, MOST_REPEATS),
     ] {
         if number == 0 || number > most {
-            return usage(format!("{number} {what}: give at least 1 and at most {most}"));
+            return usage(format!("{key} = {number}: give at least 1 and at most {most}"));
         }
+    }
+    for (what, number, most) in
+        [("workers", fleet.workers(), MOST_WORKERS), ("disks in all", fleet.disks(), MOST_DISKS)]
+    {
+        if number > most {
+            return usage(format!("[fleet] makes {number} {what}: at most {most} are possible; give fewer"));
+        }
+    }
+    let scratch =
+        study.ceilings.node.iter().map(|node| (format!("[[ceilings.node]] {}: size", node.name), node.size));
+    for (key, size) in [("[fleet] disk_size".to_string(), fleet.disk_size)].into_iter().chain(scratch) {
+        if size.is_some_and(|size| size.0 == 0) {
+            return usage(format!(
+                "{key} = 0: a disk of no size cannot be measured; give one such as \"1GiB\""
+            ));
+        }
+    }
+    if fleet.wait == Some(TimeSpan::ZERO) {
+        return usage("[fleet] wait = \"0s\": no worker joins in no time; give some, such as \"5m\"".into());
     }
     fleet_spec(study).validate().map_err(|e| StudyError::usage(format!("[fleet]: {e}")))?;
     disks(study)?;
@@ -189,4 +209,39 @@ pub(crate) fn fill_levels(study: &Study, points: &[Point], fill: bool) -> Result
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::Plan;
+    use crate::read::parse;
+
+    #[test]
+    fn a_count_of_nothing_or_of_far_too_many_is_refused_with_its_key() {
+        for (text, says) in [
+            (
+                "[fleet]\nworkers_per_node = 0",
+                "[fleet] workers_per_node = 0: give at least 1 and at most 1024",
+            ),
+            ("[fleet]\nnodes = 4000000000", "[fleet] nodes = 4000000000: give at least 1 and at most 1024"),
+            (
+                "[fleet]\ndisks_per_worker = 0",
+                "[fleet] disks_per_worker = 0: give at least 1 and at most 256",
+            ),
+            ("[fleet]\njoin = 0\nlisten = \"127.0.0.1:7400\"", "[fleet] join = 0: give at least 1"),
+            ("[fleet]\njoin = 2\nwait = \"0s\"", "no worker joins in no time"),
+            ("[fleet]\ndisk_size = \"0\"", "[fleet] disk_size = 0: a disk of no size"),
+            ("[run]\nrepeats = 4000000000", "[run] repeats = 4000000000: give at least 1"),
+            (
+                "[[ceilings.node]]\nname = \"node-1\"\nfolder = \"/tmp\"\nsize = \"0\"",
+                "[[ceilings.node]] node-1: size = 0: a disk of no size",
+            ),
+            ("[matrix]\nworkers = [0]", "0 workers: the fleet has 1; give 1 to 1"),
+            ("[matrix]\nthreads = [0]", "0 threads on a disk; give 1 to 1024"),
+        ] {
+            let study = parse("s.toml", &format!("name = \"s\"\nprofiles = [\"oltp\"]\n{text}\n")).unwrap();
+            let message = Plan::of(&study).unwrap_err().message;
+            assert!(message.contains(says), "{text:?} gives {message}");
+        }
+    }
 }

@@ -34,7 +34,8 @@ pub struct Study {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asks: Option<String>,
     /// Loads by name, such as `B4-T2-O32-W0-PR`: block size in KiB, threads on each disk, outstanding I/Os of
-    /// each thread, percent of writes, pattern (R random, S sequential, SI sequential interleaved).
+    /// each thread, percent of writes, pattern (R random, S sequential, SI sequential interleaved); or by a name that
+    /// people know, such as `oltp` or `8k-70-30` (`loadline profile list`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<ProfileName>,
     /// The most IOPS within a latency limit, for each profile: `load_line = { percentile = 99, limit = "3ms" }`.

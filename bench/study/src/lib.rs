@@ -39,7 +39,6 @@ pub mod json_schema;
 pub mod limit;
 mod links;
 pub mod name;
-mod nearest;
 pub mod network;
 pub mod own_cluster;
 pub mod plan;

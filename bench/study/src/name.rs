@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use loadline_profile::Profile;
+use loadline_profile::known::is_known;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -61,10 +62,10 @@ impl From<Name> for String {
     }
 }
 
-/// A load by its name, such as `B4-T2-O32-W0-PR`. Checked where it is read, so that an error has its line.
+/// A load by its name, such as `B4-T2-O32-W0-PR` or `oltp`. Checked where it is read, so that an error has its line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("examples" = ["B4-T2-O32-W0-PR", "B64-T1-O8-W30-PS"]))]
+#[schemars(with = "String", extend("examples" = ["B4-T2-O32-W0-PR", "B64-T1-O8-W30-PS", "oltp", "8k-70-30"]))]
 pub struct ProfileName {
     text: String,
     profile: Profile,
@@ -74,6 +75,13 @@ impl ProfileName {
     /// The load that it names.
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// The name, in lower case, if it is one that people know (`loadline profile list`); `None` if it says the load in
+    /// letters.
+    pub(crate) fn known(&self) -> Option<Name> {
+        let text = self.text.trim();
+        is_known(text).then(|| text.to_ascii_lowercase().parse().ok()).flatten()
     }
 }
 

@@ -540,14 +540,14 @@ mod tests {
         for (text, part) in [
             ("[fleet]\nnodes = 2\njoin = 2", "both nodes and join"),
             ("[fleet]\nwait = \"5m\"", "without join"),
-            ("[fleet]\nnodes = 0", "0 workers"),
-            ("[fleet]\nnodes = 4000000000\nworkers_per_node = 4000000000", "workers: give at least 1"),
+            ("[fleet]\nnodes = 0", "[fleet] nodes = 0: give at least 1"),
+            ("[fleet]\nnodes = 1000\nworkers_per_node = 1000", "makes 1000000 workers: at most 1024"),
             ("[target]\nfolder = \"/x\"\ndevices = [\"/dev/x\"]", "not both"),
             ("[target]\ndevices = [\"/dev/x\", \"/dev/y\"]", "names 2 devices"),
             ("[target]\ndevices = [\"/dev/x\"]\n[fleet]\ndisk_size = \"1GiB\"", "remove it"),
             ("[phases]\nmeasure = \"500ms\"", "whole seconds"),
             ("[phases]\nmeasure = \"0s\"", "at least 1"),
-            ("[run]\nrepeats = 0", "0 repeats"),
+            ("[run]\nrepeats = 0", "[run] repeats = 0"),
             ("[[fleet.node]]\nname = \"a\"\n[[fleet.node]]\nname = \"a\"", "two nodes named a"),
         ] {
             let message = plan(&format!("{TWO}{text}")).unwrap_err().message;

@@ -145,7 +145,7 @@ fn on_policies(study: &Study, point: &Point) -> Vec<Point> {
 
 /// The names and tables of the file, before anything is varied.
 fn bases(study: &Study) -> Result<Vec<(Option<Name>, Point)>, StudyError> {
-    let named = study.profiles.iter().map(|name| (None, name.profile().clone()));
+    let named = study.profiles.iter().map(|name| (name.known(), name.profile().clone()));
     let tables = study.profile.iter().map(|entry| (entry.name.clone(), entry.profile()));
     let mut bases: Vec<(Option<Name>, Profile)> = named.chain(tables).collect();
     if bases.is_empty() {
@@ -204,6 +204,14 @@ mod tests {
     fn a_simple_list_of_names_is_a_study() {
         let text = r#"profiles = ["B4-T1-O8-W0-PR", "B64-T2-O4-W100-PS"]"#;
         assert_eq!(labels(text), ["B4-T1-O8-W0-PR", "B64-T2-O4-W100-PS"]);
+    }
+
+    #[test]
+    fn a_name_that_people_know_is_the_label() {
+        let text = r#"profiles = ["oltp", "4K-randread", "B4-T1-O8-W0-PR"]"#;
+        assert_eq!(labels(text), ["oltp", "4k-randread", "B4-T1-O8-W0-PR"]);
+        let varied = "profiles = [\"oltp\"]\n[matrix]\noutstanding = [1, 8]";
+        assert_eq!(labels(varied), ["oltp-B8-T1-O1-W30-PR", "oltp-B8-T1-O8-W30-PR"]);
     }
 
     #[test]

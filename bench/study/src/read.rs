@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::path::Path;
 
+use loadline_profile::plain::{FileWords, explain};
 use serde_json::Value;
 
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::json_schema;
-use crate::nearest::nearest;
 
 /// A study is written by people; a file beyond this is something else.
 const LONGEST_FILE: u64 = 1 << 20;
@@ -41,7 +41,12 @@ pub fn parse(origin: &str, text: &str) -> Result<Study, StudyError> {
         Ok(study) => return Ok(study),
         Err(error) => error,
     };
-    let message = explain(error.message());
+    let line = error.span().map(|span| line_at(text, span.start).1).unwrap_or_default();
+    let message = explain(
+        error.message(),
+        line,
+        &FileWords { keys_of: &keys_of, lists_tables: &lists_tables, section_of: &section_of },
+    );
     Err(StudyError::usage(match error.span() {
         Some(span) => {
             let (line, column, shown) = locate(text, &span);
@@ -57,9 +62,8 @@ fn locate(text: &str, span: &Range<usize>) -> (usize, usize, String) {
     while !text.is_char_boundary(start) {
         start -= 1;
     }
-    let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+    let (line_start, full) = line_at(text, start);
     let line = text[..line_start].matches('\n').count() + 1;
-    let full = text[line_start..].lines().next().unwrap_or_default();
     let column = text[line_start..start].chars().count() + 1;
     let end = span.end.clamp(start, line_start + full.len());
     let marks = text.get(start..end).map_or(1, |marked| marked.chars().count().max(1));
@@ -69,28 +73,33 @@ fn locate(text: &str, span: &Range<usize>) -> (usize, usize, String) {
     (line, column, shown)
 }
 
-/// serde's words for a key or value that does not exist, with the nearest one that does.
-fn explain(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let Some((wrong, right)) = quoted.split_first() else { return message.to_string() };
-    let meant = |known: &[&str]| {
-        nearest(wrong, known.iter().copied()).map(|word| format!("; did you mean \"{word}\"?"))
+/// Whether a key of the study file is a list of tables, such as `faults`.
+fn lists_tables(key: &str) -> bool {
+    let schema = json_schema::of::<Study>();
+    let definitions = schema["definitions"].as_object().into_iter().flat_map(|all| all.values());
+    let is_table = |items: &Value| {
+        let name = items["$ref"].as_str().and_then(|path| path.strip_prefix("#/definitions/"));
+        name.is_some_and(|name| schema["definitions"][name]["properties"].is_object())
     };
-    let listed = |known: &[&str]| format!(" ({})", known.join(", "));
-    if message.starts_with("unknown field") {
-        let advice = match (meant(right), section_of(wrong)) {
-            (Some(meant), _) => meant,
-            (None, Some(section)) => format!("; it belongs in {section}"),
-            (None, None) => String::new(),
-        };
-        format!("there is no key \"{wrong}\" here{advice}{}", listed(right))
-    } else if message.starts_with("unknown variant") {
-        format!("\"{wrong}\" is not known here{}{}", meant(right).unwrap_or_default(), listed(right))
-    } else if message.starts_with("missing field") {
-        format!("the key \"{wrong}\" is missing")
-    } else {
-        message.to_string()
-    }
+    definitions.chain([&schema]).any(|object| is_table(&object["properties"][key]["items"]))
+}
+
+/// Where the line begins that holds this byte, and the line.
+fn line_at(text: &str, byte: usize) -> (usize, &str) {
+    let before = &text.as_bytes()[..byte.min(text.len())];
+    let start = before.iter().rposition(|c| *c == b'\n').map_or(0, |at| at + 1);
+    (start, text[start..].lines().next().unwrap_or_default())
+}
+
+/// The keys of the table that a type of the study file describes.
+fn keys_of(type_name: &str) -> Vec<String> {
+    let schema = json_schema::of::<Study>();
+    let table = match type_name.split_once("::") {
+        // The values of a pattern and the like: `Pattern::Mixed` is { mixed = { ... } }.
+        Some(_) => return Vec::new(),
+        None => schema.pointer(&format!("/definitions/{type_name}/properties")).and_then(Value::as_object),
+    };
+    table.map(|keys| keys.keys().cloned().collect()).unwrap_or_default()
 }
 
 /// The section in which a key exists, as it is written: `[run]`, `[[profile]]`, or the top.
@@ -170,6 +179,73 @@ mod tests {
         ] {
             let message = message(text);
             assert!(message.starts_with(start) && message.contains(part), "{text:?} gives {message}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_says_what_to_write_and_nothing_of_rust() {
+        for (text, says) in [
+            (
+                "profiles = \"oltp\"",
+                "2:12: the text \"oltp\" stands where a list is needed: write profiles = [\"oltp\"]",
+            ),
+            ("profiles = [4]", "2:13: 4 stands where a text is needed: write it in quotes, \"4\""),
+            ("profile = [\"x\"]", "2:12: the text \"x\" stands where a table is needed (keys: "),
+            (
+                "[profile]\nthreads = 2",
+                "2:1: [profile] is one table, and there may be several: write [[profile]]",
+            ),
+            (
+                "[[profiles]]\nx = 1",
+                "2:1: [[profiles]] begins a table, and profiles is a list of texts: write profiles = [\"...\"]",
+            ),
+            (
+                "[[fleet]]\nnodes = 2",
+                "2:1: [[fleet]] begins one of several tables, and there is only one: write [fleet]",
+            ),
+            ("fleet = 3", "2:9: 3 stands where a table is needed (keys: "),
+            ("[fleet]\nnodes = \"3\"", "3:9: the text \"3\" stands where a whole number"),
+            ("[fleet]\nnodes = 1.5", "3:9: 1.5 stands where a whole number"),
+            (
+                "[fleet]\nnodes = 5000000000",
+                "3:9: 5000000000 stands where a whole number from 0 to 4294967295",
+            ),
+            (
+                "[fleet]\nlisten = \"x\"",
+                "3:10: this is no address with a port: write one such as \"0.0.0.0:7400\"",
+            ),
+            (
+                "[fleet]\nworkers = 0",
+                "3:1: there is no key \"workers\" here; did you mean \"workers_per_node\"?",
+            ),
+            (
+                "[run]\nseed = -1",
+                "3:8: -1 stands where a whole number from 0 on is needed: give such a number",
+            ),
+            (
+                "[[condition]]\nname = \"x\"\ndo = \"kill\"",
+                "stands where a list is needed: write do = [{ ... }]",
+            ),
+            ("[run]\nlimits = \"errors <= 0\"", "write limits = [\"errors <= 0\"]"),
+            ("[run]\nverify = \"yes\"", "3:10: the text \"yes\" stands where true or false is needed"),
+            ("[phases]\nmeasure = 30", "3:11: 30 stands where a span of time: write 500us"),
+            (
+                "load_line = { limit = \"3ms\" }",
+                "the key \"percentile\" is missing: write percentile = ... in this table",
+            ),
+            ("[matrix]\nthreads = 4", "3:11: 4 stands where a list is needed: write threads = [4]"),
+            ("[matrix]\nworkers = 0", "3:11: write a list of numbers of workers"),
+            ("[[profile]]\npattern = \"rand\"", "did you mean \"random\"?"),
+            ("[[profile]]\npattern = { mixed = 3 }", "3:21: 3 stands where a table is needed"),
+            ("[[profile]]\ndata = \"compressible\"", "3:8: a name alone stands where a table is needed"),
+            ("[target]\nsan = true", "3:7: true stands where a table is needed (keys: access, copies"),
+            ("faults = [\"x\"]", "the text \"x\" stands where a table is needed (keys: at, do"),
+        ] {
+            let message = message(&format!("name = \"s\"\n{text}\n"));
+            let first = message.lines().next().unwrap();
+            assert!(first.contains(says), "{text:?} gives {first}");
+            let rust = ["struct", "u8", "u32", "f64", "sequence", "invalid type", "variant", "map,"];
+            assert!(!rust.iter().any(|word| first.contains(word)), "{text:?} gives {first}");
         }
     }
 

@@ -25,7 +25,7 @@ mod read;
 mod words;
 
 pub use print::print;
-pub use read::parse;
+pub use read::{parse, parse_over};
 pub(crate) use words::is_program;
 
 /// Where DISKSPD's mix of random and sequential I/O differs from ours.

@@ -10,6 +10,30 @@ use crate::{Arrival, Data, Extent, HotSpot, Invocation, OfferedRate, Pattern, Pr
 /// Flags that change only what DISKSPD prints are accepted and named in the notes; a flag that would change the
 /// load in a way that Loadline has no counterpart for is an error.
 pub fn parse(args: &str) -> Result<Invocation, ProfileError> {
+    let profile = Profile {
+        block_size: ByteSize::kib(64),
+        outstanding: 2,
+        pattern: Pattern::Sequential,
+        data: Data::CountingBytes,
+        direct: false,
+        ..Profile::default()
+    };
+    let invocation = Invocation {
+        warm_up: Some(TimeSpan::seconds(5)),
+        measure: Some(TimeSpan::seconds(10)),
+        cool_down: Some(TimeSpan::seconds(0)),
+        ..Invocation::of(profile)
+    };
+    read(args, invocation)
+}
+
+/// Reads flags with or without `diskspd` in front, as [`parse`] does, but what is not said is as in `base`, and no times
+/// are assumed.
+pub fn parse_over(args: &str, base: &Profile) -> Result<Invocation, ProfileError> {
+    read(args, Invocation::of(base.clone()))
+}
+
+fn read(args: &str, base: Invocation) -> Result<Invocation, ProfileError> {
     let words = words(args)?;
     let is_flag = |word: &Word| word.text.starts_with('-');
     let first_target = words.iter().position(|word| !is_flag(word)).unwrap_or(words.len());
@@ -22,7 +46,8 @@ pub fn parse(args: &str) -> Result<Invocation, ProfileError> {
     }
     targets.iter().try_for_each(not_a_disguised_flag)?;
 
-    let mut line = Line::new(block_size(flags)?);
+    let mut line = Line::new(base);
+    line.profile.block_size = block_size(flags, line.profile.block_size)?;
     for flag in flags {
         line.flag(flag)?;
     }
@@ -50,10 +75,10 @@ fn not_a_disguised_flag(word: &Word) -> Result<(), ProfileError> {
 }
 
 /// The block size comes first, since other flags may count in blocks.
-fn block_size(flags: &[Word]) -> Result<ByteSize, ProfileError> {
+fn block_size(flags: &[Word], unsaid: ByteSize) -> Result<ByteSize, ProfileError> {
     let is_size = |flag: &&Word| flag.text.starts_with("-b") && !flag.text.starts_with("-bs");
     match flags.iter().find(is_size) {
-        None => Ok(ByteSize::kib(64)),
+        None => Ok(unsaid),
         Some(flag) => {
             flag.size(&flag.text[2..], ByteSize(0)).ok().filter(|size| size.bytes() > 0).ok_or_else(|| {
                 flag.syntax(
@@ -80,24 +105,9 @@ struct Line {
 }
 
 impl Line {
-    fn new(block_size: ByteSize) -> Line {
-        let profile = Profile {
-            block_size,
-            threads: 1,
-            outstanding: 2,
-            pattern: Pattern::Sequential,
-            data: Data::CountingBytes,
-            direct: false,
-            ..Profile::default()
-        };
-        let invocation = Invocation {
-            warm_up: Some(TimeSpan::seconds(5)),
-            measure: Some(TimeSpan::seconds(10)),
-            cool_down: Some(TimeSpan::seconds(0)),
-            ..Invocation::default()
-        };
+    fn new(invocation: Invocation) -> Line {
         Line {
-            profile,
+            profile: invocation.profile.clone(),
             seen: Vec::new(),
             fixed_threads: None,
             stride: None,
@@ -309,6 +319,7 @@ impl Line {
                 self.seen.push(topic.to_string());
                 match *set {
                     "cache u" => self.profile.direct = true,
+                    "cache b" => self.profile.direct = false,
                     "through" => self.profile.write_through = true,
                     _ => {}
                 }

@@ -2,7 +2,7 @@
 
 use loadline_base::units::{ByteSize, Rate};
 
-use super::options::{Buffers, Options};
+use super::options::Options;
 use super::syntax::Section;
 use crate::{Arrival, Data, Extent, HotSpot, Invocation, OfferedRate, Pattern, Profile, ProfileError};
 
@@ -44,14 +44,13 @@ pub(super) fn invocation(section: &Section, mut options: Options) -> Result<Invo
     rate(&mut options, &mut profile)?;
     profile.flush_every = flush(section, &mut options)?;
     profile.data = data(&mut options, profile.write_percent > 0);
-    ending(&mut options);
     profile.validate().map_err(|error| {
         let place = format!("{}, {}", section.place, error.place);
         ProfileError { place, ..error }
     })?;
     Ok(Invocation {
         profile,
-        name: Some(section.name.clone()),
+        name: Some(options.name.take().unwrap_or_else(|| section.name.clone())),
         targets,
         warm_up: options.ramp,
         measure: options.runtime,
@@ -260,37 +259,31 @@ fn flush(section: &Section, options: &mut Options) -> Result<Option<u32>, Profil
 }
 
 fn data(options: &mut Options, writes: bool) -> Data {
-    let data = match options.buffers {
-        None => Data::Random,
-        Some(Buffers::Zeros) => Data::Zeros,
-        Some(Buffers::Counting) => Data::CountingBytes,
-        Some(Buffers::Compressible(percent)) => {
-            Data::Compressible { ratio: 100.0 / (100.0 - f64::from(percent)) }
-        }
+    // The order is fio's: a share that compresses comes first, then a pattern, then zeros.
+    let data = match (options.compress_percent, options.counting_pattern, options.zero_buffers) {
+        (0, false, false) => Data::Random,
+        (0, true, _) => Data::CountingBytes,
+        (0, false, true) => Data::Zeros,
+        (100, true, _) => Data::CountingBytes,
+        (100, false, _) => Data::Zeros,
+        (percent, ..) => Data::Compressible { ratio: 100.0 / (100.0 - f64::from(percent)) },
     };
+    let overruled = [
+        (options.zero_buffers && options.counting_pattern, "zero_buffers", "buffer_pattern"),
+        (options.zero_buffers && options.compress_percent > 0, "zero_buffers", "buffer_compress_percentage"),
+    ];
+    if let Some((_, option, by)) = overruled.iter().rev().find(|(both, ..)| *both) {
+        options.notes.push(format!("{option} has no effect in fio beside {by}"));
+    }
+    if options.counting_pattern && (1..100).contains(&options.compress_percent) {
+        options.notes.push(
+            "fio fills what compresses with buffer_pattern; Loadline fills it with zeros, which compress as well".into(),
+        );
+    }
     if writes && !options.refill && matches!(data, Data::Random | Data::Compressible { .. }) {
         options.notes.push(
             "without refill_buffers fio reuses its buffers, slightly changed; Loadline writes new data each time".into(),
         );
     }
     data
-}
-
-/// Loadline measures for a time; fio may also stop at an amount.
-fn ending(options: &mut Options) {
-    if let Some(amount) = options.amount.take() {
-        options
-            .notes
-            .push(format!("{} ends fio's job at an amount; Loadline measures for a time", amount.shown()));
-    }
-    let note = match (options.runtime, options.time_based) {
-        (Some(_), true) => return,
-        (Some(_), false) => {
-            "without time_based fio stops before runtime once each clone has done its size; Loadline goes on"
-        }
-        (None, _) => {
-            "without runtime fio stops once each clone has done its size; Loadline measures for a time"
-        }
-    };
-    options.notes.push(note.into());
 }

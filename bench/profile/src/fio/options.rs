@@ -7,14 +7,6 @@ use super::syntax::Entry;
 use super::values::KbBase;
 use crate::{Extent, HotSpot, ProfileError};
 
-/// What fio writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Buffers {
-    Zeros,
-    Counting,
-    Compressible(u8),
-}
-
 /// A stated rate, for reads and for writes of each clone.
 #[derive(Debug, Clone)]
 pub(super) struct Limit {
@@ -61,12 +53,18 @@ pub(super) struct Options {
     pub(super) random_percent: Option<u8>,
     pub(super) random_map: bool,
     pub(super) seed: Option<u64>,
-    pub(super) buffers: Option<Buffers>,
+    pub(super) zero_buffers: bool,
+    pub(super) counting_pattern: bool,
+    pub(super) compress_percent: u8,
     pub(super) refill: bool,
     pub(super) flush: Option<u32>,
     pub(super) data_flush: Option<u32>,
     pub(super) write_through: bool,
     pub(super) alone: bool,
+    /// What the job is called in fio's report, where that is not its section's name.
+    pub(super) name: Option<String>,
+    /// The option that forbids writes.
+    read_only: Option<Entry>,
     pub(super) notes: Vec<String>,
     base: KbBase,
 }
@@ -100,12 +98,16 @@ impl Default for Options {
             random_percent: None,
             random_map: true,
             seed: None,
-            buffers: None,
+            zero_buffers: false,
+            counting_pattern: false,
+            compress_percent: 0,
             refill: false,
             flush: None,
             data_flush: None,
             write_through: false,
             alone: false,
+            name: None,
+            read_only: None,
             notes: Vec::new(),
             base: KbBase::default(),
         }
@@ -161,15 +163,9 @@ impl Options {
             "percentage_random" => self.random_percent = Some(entry.percent()?),
             "norandommap" => self.random_map = !entry.switch()?,
             "randseed" => self.seed = Some(entry.seed()?),
-            "zero_buffers" => self.buffers = entry.switch()?.then_some(Buffers::Zeros),
+            "zero_buffers" => self.zero_buffers = entry.switch()?,
             "refill_buffers" => self.refill = entry.switch()?,
-            "buffer_compress_percentage" => {
-                self.buffers = match entry.percent()? {
-                    0 => None,
-                    100 => Some(Buffers::Zeros),
-                    percent => Some(Buffers::Compressible(percent)),
-                };
-            }
+            "buffer_compress_percentage" => self.compress_percent = entry.percent()?,
             "buffer_pattern" => self.pattern(entry)?,
             "fsync" => self.flush = Some(entry.number()?).filter(|writes| *writes > 0),
             "fdatasync" => self.data_flush = Some(entry.number()?).filter(|writes| *writes > 0),
@@ -189,9 +185,45 @@ impl Options {
                     }
                 };
             }
+            "name" => self.name = Some(entry.text()?.to_string()),
+            "readonly" => {
+                self.read_only = Some(entry.clone()).filter(|_| entry.switch().unwrap_or(true));
+                self.notes.push(format!("{} only makes fio refuse jobs that write", entry.shown()));
+            }
             key => self.other(entry, key)?,
         }
         Ok(())
+    }
+
+    /// That the options fit together as fio wants it, once all of them are set.
+    pub(super) fn check(&self) -> Result<(), ProfileError> {
+        match &self.read_only {
+            Some(entry) if self.direction.writes => {
+                let problem = format!("{} with a job that writes, which fio refuses", entry.shown());
+                Err(entry.syntax(problem, "leave it out, or use rw=read or rw=randread"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes how fio ends a job: Loadline measures for a time, and fio may also stop at an amount.
+    pub(super) fn ending(&mut self) {
+        if let Some(amount) = self.amount.take() {
+            self.notes.push(format!(
+                "{} ends fio's job at an amount; Loadline measures for a time",
+                amount.shown()
+            ));
+        }
+        let note = match (self.runtime, self.time_based) {
+            (Some(_), true) => return,
+            (Some(_), false) => {
+                "without time_based fio stops before runtime once each clone has done its size; Loadline goes on"
+            }
+            (None, _) => {
+                "without runtime fio stops once each clone has done its size; Loadline measures for a time"
+            }
+        };
+        self.notes.push(note.into());
     }
 
     /// Options without a counterpart: fine where they change nothing, said where they change only fio's ways.
@@ -309,7 +341,7 @@ impl Options {
                  0x000102 to ff",
             ));
         }
-        self.buffers = Some(Buffers::Counting);
+        self.counting_pattern = true;
         Ok(())
     }
 

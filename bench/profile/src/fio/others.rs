@@ -34,6 +34,13 @@ pub(super) fn harmless(key: &str) -> Option<&'static str> {
         | "block_error_percentiles"
         | "error_dump"
         | "unit_base" => "changes only what fio reports",
+        // Of the command line, not of a job.
+        "output" | "output-format" | "minimal" | "append-terse" | "terse-version" | "eta"
+        | "eta-interval" | "eta-newline" | "status-interval" | "bandwidth-log" | "idle-prof" | "aux-path"
+        | "debug" => "says only how and where fio reports; Loadline's own report does not change",
+        "alloc-size" | "max-jobs" | "warnings-fatal" => {
+            "is a limit of fio's own program; it does not shape the load"
+        }
         "thread"
         | "mem"
         | "iomem"
@@ -131,6 +138,9 @@ pub(super) fn advice(key: &str) -> &'static str {
         "startdelay" | "start_delay" | "wait_for" | "flow" => "leave it out, and order the steps in a study",
         "rate_min" | "rate_iops_min" | "rate_cycle" => {
             "leave it out: Loadline reports what was reached, and how late it was"
+        }
+        "parse-only" | "showcmd" | "section" => {
+            "leave it out; `loadline profile show` explains a job without running it"
         }
         "nrfiles" | "opendir" | "filename_format" | "file_service_type" => "name the files with filename",
         _ => {

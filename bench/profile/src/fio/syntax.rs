@@ -1,5 +1,6 @@
 //! The shape of a job file and of a command line: sections of options, each with its place.
 
+use super::words::{Takes, takes};
 use crate::ProfileError;
 
 /// Far more than any job file; it bounds what a reader holds in memory.
@@ -22,6 +23,8 @@ pub(super) struct Section {
     pub(super) name: String,
     pub(super) place: String,
     pub(super) entries: Vec<Entry>,
+    /// What is to be said about options that have no effect.
+    pub(super) notes: Vec<String>,
 }
 
 /// Collects sections while options come in.
@@ -30,6 +33,7 @@ struct Collector {
     global: Vec<Entry>,
     jobs: Vec<Section>,
     in_job: bool,
+    notes: Vec<String>,
 }
 
 impl Collector {
@@ -41,7 +45,8 @@ impl Collector {
                 format!("give at most {MOST_SECTIONS}"),
             ));
         }
-        self.jobs.push(Section { name: name.to_string(), place, entries: self.global.clone() });
+        let (entries, notes) = (self.global.clone(), self.notes.clone());
+        self.jobs.push(Section { name: name.to_string(), place, entries, notes });
         self.in_job = true;
         Ok(())
     }
@@ -114,7 +119,14 @@ pub(super) fn job_file(text: &str) -> Result<Vec<Section>, ProfileError> {
                 "put the other file's text in its place",
             ));
         }
-        collector.entry(entry(line, place)?)?;
+        let entry = entry(line, place)?;
+        if entry.key.eq_ignore_ascii_case("name") && !collector.in_job {
+            let note =
+                format!("{} in [global] has no effect: fio calls each job after its section", entry.shown());
+            collector.notes.push(note);
+            continue;
+        }
+        collector.entry(entry)?;
     }
     collector.finish("fio job file")
 }
@@ -127,7 +139,7 @@ pub(super) fn command_line(line: &str) -> Result<Vec<Section>, ProfileError> {
     let mut words = words.into_iter().enumerate().skip(usize::from(named)).peekable();
     while let Some((at, word)) = words.next() {
         let place = format!("fio command line, word {}", at + 1);
-        let Some(option) = word.strip_prefix("--") else {
+        let Some(option) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
             return Err(ProfileError::syntax(
                 place,
                 format!("\"{}\" is not an option", shortened(&word)),
@@ -135,9 +147,10 @@ pub(super) fn command_line(line: &str) -> Result<Vec<Section>, ProfileError> {
             ));
         };
         let mut option = entry(option, place.clone())?;
-        // fio also takes the value as the next word.
+        // fio also takes the value as the next word, unless the option may stand without one.
         if option.value.is_none()
-            && let Some((_, value)) = words.next_if(|(_, next)| !next.starts_with("--"))
+            && takes(&option.key) != Some(Takes::ValueOrNothing)
+            && let Some((_, value)) = words.next_if(|(_, next)| !next.starts_with('-'))
         {
             option.value = Some(value);
         }
@@ -149,6 +162,21 @@ pub(super) fn command_line(line: &str) -> Result<Vec<Section>, ProfileError> {
         }
     }
     collector.finish("fio command line")
+}
+
+/// Options without a job, after those that are so without them.
+pub(super) fn without_a_job(defaults: &[&str], options: &[String]) -> Result<Section, ProfileError> {
+    let words = defaults.iter().copied().chain(options.iter().map(String::as_str));
+    let entries = words.map(|word| {
+        let place = format!("fio option {}", shortened(word));
+        entry(word.trim_start_matches('-'), place)
+    });
+    Ok(Section {
+        name: "load".into(),
+        place: "fio options".into(),
+        entries: entries.collect::<Result<_, _>>()?,
+        notes: Vec::new(),
+    })
 }
 
 fn entry(text: &str, place: String) -> Result<Entry, ProfileError> {

@@ -144,27 +144,57 @@ impl Entry {
                 self.unsupported("different zones for reads and writes", "give the same zones to both")
             );
         }
-        let mut spots = Vec::new();
+        let percent = |text: &str| {
+            whole(text).filter(|percent| *percent <= 100).and_then(|percent| u8::try_from(percent).ok())
+        };
+        // The extent is `None` where no size is said.
+        let mut read: Vec<(u8, Option<Extent>)> = Vec::new();
         for zone in zones.split(':') {
             let bad = || self.syntax(format!("the zone \"{}\" cannot be read", shortened(zone)), advice);
-            let (io, extent) = zone.split_once('/').ok_or_else(bad)?;
-            let percent = |text: &str| {
-                whole(text).filter(|percent| *percent <= 100).and_then(|percent| u8::try_from(percent).ok())
+            let (io, extent) = match zone.split_once('/') {
+                Some((io, extent)) => (io, extent),
+                None if absolute => return Err(bad()),
+                None => (zone, ""),
             };
-            let io_percent = percent(io).ok_or_else(bad)?;
+            let io_percent = percent(io).filter(|_| !io.is_empty()).ok_or_else(bad)?;
             let extent = if absolute {
-                Extent::Bytes(size(extent, base).map(ByteSize).ok_or_else(bad)?)
+                Some(Extent::Bytes(size(extent, base).map(ByteSize).ok_or_else(bad)?))
+            } else if extent.is_empty() || extent == "0" {
+                None
             } else {
-                Extent::Percent(percent(extent).ok_or_else(bad)?.into())
+                Some(Extent::Percent(percent(extent).ok_or_else(bad)?.into()))
             };
-            spots.push(HotSpot { io_percent, extent });
+            read.push((io_percent, extent));
         }
+        let spots = self.with_sizes(&read, advice)?;
         let sum: u32 = spots.iter().map(|spot| u32::from(spot.io_percent)).sum();
         if sum != 100 {
             let problem = format!("the zones receive {sum} % of the I/O; fio wants 100");
             return Err(self.syntax(problem, "add a zone for the rest, such as zoned:90/10:10/90"));
         }
         Ok(spots)
+    }
+}
+
+impl Entry {
+    /// Zones whose size is not said share equally, in whole percents, what the others leave: as fio has it.
+    fn with_sizes(&self, zones: &[(u8, Option<Extent>)], advice: &str) -> Result<Vec<HotSpot>, ProfileError> {
+        let said = zones.iter().filter_map(|(_, extent)| match extent {
+            Some(Extent::Percent(percent)) => Some(*percent),
+            _ => None,
+        });
+        let left = 100.0 - said.sum::<f64>();
+        let missing = zones.iter().filter(|(_, extent)| extent.is_none()).count();
+        let each = (left / missing.max(1) as f64).floor();
+        if missing > 0 && (each < 1.0 || zones.len() == 1) {
+            let problem = format!("{} leaves nothing for a zone without a size", self.shown());
+            return Err(self.syntax(problem, advice));
+        }
+        let spot = |(io_percent, extent): &(u8, Option<Extent>)| HotSpot {
+            io_percent: *io_percent,
+            extent: extent.unwrap_or(Extent::Percent(each)),
+        };
+        Ok(zones.iter().map(spot).collect())
     }
 }
 

@@ -1,10 +1,10 @@
 //! The word that was probably meant.
 
-/// Longer words than this are nobody's slip of the finger, and are not compared.
+/// Longer words than this are no slip of the finger, and are not compared.
 const LONGEST_WORD: usize = 64;
 
 /// The candidate that is fewest edits away from `word`, if that is close enough to be what was meant.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > LONGEST_WORD {
         return None;
     }
