@@ -249,7 +249,10 @@ mod tests {
         let mut window = Window::new(Nanos(2 * Nanos::SECOND.0));
         for second in 0..2 {
             let mut interval = Interval::new(second, Phase::Measure, 0);
-            (0..1000).for_each(|_| interval.read.response.record(Nanos::MILLISECOND));
+            for number in 0..1000 {
+                interval.read.response.record(Nanos::MILLISECOND);
+                interval.completions.set(Nanos(number * Nanos::MILLISECOND.0));
+            }
             window.add(&interval);
         }
         let note = Finding::note(FindingKind::Fallback, "io_uring", "threads", "The kernel refused it.");
