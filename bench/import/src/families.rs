@@ -26,7 +26,7 @@ pub(crate) fn of_names(points: &[Point]) -> Vec<Option<String>> {
             continue;
         }
         let known = parsed.entry(&point.profile).or_insert_with(|| {
-            let profile = point.profile.parse::<Profile>().ok()?;
+            let profile = Profile::of_letters(&point.profile).ok()?;
             Some((profile.family(), profile.threads))
         });
         if let Some((family, _)) = known {

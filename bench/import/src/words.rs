@@ -30,7 +30,7 @@ pub(crate) struct Named {
 
 /// Reads a load's name.
 pub(crate) fn named(name: &str) -> Named {
-    if let Ok(profile) = name.trim().parse::<Profile>() {
+    if let Ok(profile) = Profile::of_letters(name) {
         return of_profile(&profile);
     }
     let (mut blocks, mut shares) = (Vec::new(), Vec::new());

@@ -30,13 +30,22 @@ impl FromStr for Profile {
     /// order and in either case, each exactly once.
     fn from_str(text: &str) -> Result<Self, ProfileError> {
         let text = text.trim();
+        match known::profile(text) {
+            Some(known) => known,
+            None => Profile::of_letters(text),
+        }
+    }
+}
+
+impl Profile {
+    /// Reads a name of either form with letters, and no other: a result of another program may be called as one of
+    /// [`crate::known`], and be something else.
+    pub fn of_letters(text: &str) -> Result<Profile, ProfileError> {
+        let text = text.trim();
         if text.is_empty() || text.len() > LONGEST_NAME {
             let shown: String = text.chars().take(20).collect();
             let problem = format!("\"{}\" ({} bytes) is not a name", shown.escape_debug(), text.len());
             return Err(ProfileError::syntax("profile name", problem, GRAMMAR));
-        }
-        if let Some(known) = known::profile(text) {
-            return known;
         }
         if !has_letters_with_values(text) {
             return Err(known::unknown(text));
