@@ -13,6 +13,7 @@ use loadline_study::Study;
 use loadline_study::conditions::gone_in;
 use loadline_study::file::WhenNodeIsGone;
 use loadline_study::plan::Purpose;
+use loadline_target::FaultKind;
 
 use crate::rows::StepRow;
 
@@ -230,6 +231,19 @@ pub(crate) fn two_variables(study: &Study) -> Option<String> {
     }
 }
 
+/// That the nodes of a run's own cluster share a machine, where one of them is gone for a while.
+pub(crate) fn one_machine(study: &Study) -> Option<String> {
+    let in_conditions =
+        study.condition.iter().flat_map(|condition| &condition.actions).map(|fault| &fault.what);
+    let mut all = in_conditions.chain(study.faults.iter().map(|fault| &fault.what));
+    let is_gone = all.any(|what| matches!(what, FaultKind::Kill | FaultKind::Freeze));
+    (is_gone && study.fewest_copies().is_some()).then(|| {
+        "All nodes share this machine's processors and disks: while one is gone the others have more of them, so that a load may become \
+         faster. With a machine for each node it would not; how long a fault stalls clients is the same"
+            .into()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use loadline_measure::analysis::{Options, analyse};
@@ -304,6 +318,20 @@ mod tests {
             |depth: &str| told.iter().find(|told| told.starts_with(&format!("4k, {depth} outst"))).unwrap();
         assert!(of_depth("2").contains("3,000 IOPS") && of_depth("2").contains("mean 2.0 us"), "{told:?}");
         assert!(of_depth("8").contains("15,000 IOPS") && of_depth("8").contains("mean 8.0 us"), "{told:?}");
+    }
+
+    #[test]
+    fn nodes_of_one_machine_are_told_of_where_one_is_gone() {
+        let with = |more: &str| {
+            let study = format!(
+                "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n{more}\n[fleet]\nnodes = 3\ndisk_size = \"4MiB\"\n"
+            );
+            one_machine(&loadline_study::read::parse("s.toml", &study).unwrap())
+        };
+        let kill = "faults = [{ at = \"1s\", do = \"kill\", node = \"node-3\" }]";
+        assert_eq!(with(""), None);
+        let own = with(&format!("{kill}\n[target]\nsan = {{ copies = 2 }}"));
+        assert!(own.is_some_and(|says| says.contains("share this machine's processors")));
     }
 
     #[test]

@@ -163,6 +163,7 @@ impl Report {
             Verdict::of(&report.steps, &report.loads, &report.searches, &report.criteria, &report.conditions);
         report.verdict.carries.extend(answers::growth(&report.steps, &report.sweeps));
         report.verdict.beside.extend(answers::two_variables(&manifest.study));
+        report.verdict.beside.extend(answers::one_machine(&manifest.study));
         report.verdict.beside.extend(answers::counted(&report.steps));
         report.verdict.carries.extend(faults::sentences(&report.faults));
         report.verdict.carries.extend(report.verified().map(|verified| integrity(&verified)));
