@@ -13,7 +13,7 @@ contents=$target/packaged/contents
 packages=$target/packages
 version=$(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
 machine=$(uname -m)
-musl=$machine-unknown-linux-musl
+triple=$(rustc -vV | sed -n 's/^host: //p')
 
 # What a file says of its time is the time of the commit, so that the same commit makes the same packages.
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}"
@@ -42,6 +42,10 @@ third_party_licenses() {
         sed 's/ (\*)$//' | grep -v '^loadline' | sort -u)
     echo
     echo "SQLite, which is in libsqlite3-sys, is in the public domain."
+    if [[ -r /usr/share/doc/libc6/copyright ]]; then
+        printf '\n======== glibc, in the static program ========\n\n'
+        cat /usr/share/doc/libc6/copyright
+    fi
     for name in svelte uplot; do
         printf '\n======== %s ========\n\n' "$name"
         cat "web/node_modules/$name"/LICENSE*
@@ -82,16 +86,18 @@ debian_packages() {
     gunzip "$contents/doc/third-party-licenses.txt.gz"
 }
 
+# Linked with glibc, as the other program is: musl has another allocator and other copies of memory, so its figures would be of
+# another program; and virtio-driver does not compile for it.
 static_program() {
     local name=loadline-$version-$machine-static folder
     say "building the static program"
-    CC_x86_64_unknown_linux_musl=musl-gcc CC_aarch64_unknown_linux_musl=musl-gcc \
-        cargo build --locked --profile packaged -p loadline --target "$musl"
+    RUSTFLAGS="$RUSTFLAGS -C target-feature=+crt-static" \
+        cargo build --locked --profile packaged -p loadline --target "$triple"
     folder=$target/packaged/$name
     rm -rf "$folder" && cp -r "$contents/doc" "$folder"
     cp -r "$contents/studies" "$contents/completions" "$folder/"
     mkdir "$folder/man" && cp -r "$contents/man1" "$folder/man/man1"
-    strip -o "$folder/loadline" "$target/$musl/packaged/loadline"
+    strip -o "$folder/loadline" "$target/$triple/packaged/loadline"
     chmod 755 "$folder/loadline"
     tar -C "$target/packaged" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -c "$name" |
         gzip -9n >"$packages/$name.tar.gz"
