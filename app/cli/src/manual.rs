@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 
 /// Where `./dev package` wants them. Not set, they go to a temporary folder.
 const FOLDER: &str = "LOADLINE_MANUAL";
@@ -33,13 +34,18 @@ fn write_pages(command: &Command, folder: &Path) -> io::Result<usize> {
         page.render_subcommands_section(&mut file)?;
     }
     if let Some(notes) = command.get_after_help() {
-        // Examples are lines as they are typed.
-        let mut roff = clap_mangen::roff::Roff::default();
-        roff.control("SH", ["NOTES"]).control("nf", []);
+        let mut roff = Roff::default();
+        roff.control("SH", ["NOTES"]);
+        // Examples are indented, and stay as they are typed; text around them is filled.
+        let mut typed = false;
         for line in notes.to_string().lines() {
-            roff.text([clap_mangen::roff::roman(line)]);
+            if line.starts_with(' ') != typed {
+                typed = !typed;
+                roff.control(if typed { "nf" } else { "fi" }, []);
+            }
+            roff.text([roman(line)]);
         }
-        roff.control("fi", []).to_writer(&mut file)?;
+        roff.to_writer(&mut file)?;
     }
     file.flush()?;
     Ok(pages)
@@ -64,7 +70,7 @@ fn every_command_has_a_page_and_completions() {
         fs::create_dir_all(&folder).unwrap();
         let file = clap_complete::generate_to(shell, &mut command, "loadline", &folder).unwrap();
         let text = fs::read_to_string(&file).unwrap();
-        assert!(text.contains("volume") && text.contains("--profile"), "{shell}: {text}");
+        assert!(text.contains("volume") && text.contains("destroy-data"), "{shell}: {text}");
         // Bash looks for a file that is named after the command.
         if file.extension() == Some(OsStr::new("bash")) {
             fs::rename(&file, file.with_extension("")).unwrap();
