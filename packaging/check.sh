@@ -108,7 +108,8 @@ static_program() {
     archive=$(basename "$packages"/loadline-*-static.tar.gz)
     name=${archive%.tar.gz}
     check "a root that holds nothing but what is in $archive"
-    mkdir "$bare"
+    # Studies name /var/tmp.
+    mkdir -p "$bare/var/tmp"
     tar -C "$bare" -xzf "$packages/$archive"
     ! readelf -l "$bare/$name/loadline" | grep -q INTERP || fail "the static program wants a loader"
     uses "$bare" "/$name/loadline" "/$name/studies"

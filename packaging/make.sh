@@ -72,10 +72,13 @@ gather() {
     find "$contents" -type f -exec chmod 644 {} +
 }
 
+# Without the time of the commit, which is in no program, but would compile SQLite anew for each commit.
+build() { env -u SOURCE_DATE_EPOCH cargo build --locked --profile packaged -p loadline "$@"; }
+
 debian_packages() {
     local made
     say "building the program"
-    cargo build --locked --profile packaged -p loadline
+    build
     gzip -9nf "$contents/doc/third-party-licenses.txt"
     rm -rf "$target/packaged/debian" && mkdir "$target/packaged/debian"
     "$target/tools/bin/cargo-deb" -p loadline --profile packaged --no-build --locked --dbgsym \
@@ -92,7 +95,7 @@ static_program() {
     local name=loadline-$version-$machine-static folder
     say "building the static program"
     RUSTFLAGS="$RUSTFLAGS -C target-feature=+crt-static" \
-        cargo build --locked --profile packaged -p loadline --target "$triple"
+        build --target "$triple"
     folder=$target/packaged/$name
     rm -rf "$folder" && cp -r "$contents/doc" "$folder"
     cp -r "$contents/studies" "$contents/completions" "$folder/"
