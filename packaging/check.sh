@@ -27,7 +27,7 @@ inside() {
         ip link set lo up
         mkdir -p "$1/proc" "$1/dev"
         mount -t proc proc "$1/proc"
-        [[ ! -e $1/etc ]] || mount --rbind /dev "$1/dev"
+        mount --rbind /dev "$1/dev"
         exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/ chroot "$@"' - "$@"
 }
 
