@@ -57,6 +57,7 @@ uses() {
     check "  a study on the virtual SAN: its four nodes, two of them killed, and workers"
     expect "0 3" "page:" inside "$root" "$loadline" demo --out /run-of-check
     [[ -s $root/run-of-check/report/report.html ]] || fail "the demo left no page"
+    rm -rf "$root/run-of-check"
 }
 
 debian_package() {
@@ -72,11 +73,12 @@ debian_package() {
     done
     cp "$packages"/*.deb "$debian/tmp/"
     check "installing $package by apt"
-    in_debian apt-get -qq -y --no-install-recommends install "/tmp/$package"
-    in_debian dpkg --verify loadline
+    expect 0 "" in_debian apt-get -qq -y --no-install-recommends install "/tmp/$package"
+    expect 0 "" in_debian dpkg --verify loadline
     uses "$debian" /usr/bin/loadline /usr/share/loadline/studies
     check "its man pages, as man shows them, and its completions, in the shells that read them"
-    in_debian apt-get -qq -y --no-install-recommends install man-db bash-completion zsh fish
+    expect 0 "" in_debian apt-get -qq update
+    expect 0 "" in_debian apt-get -qq -y --no-install-recommends install man-db bash-completion zsh fish
     for page in loadline loadline-bench loadline-volume-create; do
         expect 0 "SYNOPSIS" in_debian env LC_ALL=C MANPAGER=cat man "$page"
     done
@@ -86,11 +88,11 @@ debian_package() {
     expect 0 "_loadline" in_debian zsh -c 'autoload -Uz compinit; compinit -u -d /tmp/dump; echo $_comps[loadline]'
     expect 0 "doctor" in_debian fish -c 'complete --do-complete "loadline do"'
     check "installing $symbols: the debug symbols are those of the program"
-    in_debian apt-get -qq -y --no-install-recommends install "/tmp/$symbols"
+    expect 0 "" in_debian apt-get -qq -y --no-install-recommends install "/tmp/$symbols"
     id=$(readelf -n "$debian/usr/bin/loadline" | sed -n 's/.*Build ID: //p')
     [[ -s $debian/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug ]] || fail "no debug symbols of build $id"
     check "removing both: nothing is left"
-    in_debian apt-get -qq -y purge loadline loadline-dbgsym
+    expect 0 "" in_debian apt-get -qq -y purge loadline loadline-dbgsym
     expect 0 "" in_debian bash -c '! find / -xdev -name "*loadline*" -not -path "/tmp/*" -not -path "/var/*" | grep .'
 }
 
