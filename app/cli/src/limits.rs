@@ -44,8 +44,23 @@ pub(crate) fn prepare() -> Result<(), Exit> {
     // Each client, worker, device and disk has one, and the usual soft limit is 1024.
     limits::open_files();
     limits::file_size();
+    #[cfg(all(target_feature = "crt-static", target_env = "gnu"))]
+    own_name_services();
     // A write beyond RLIMIT_FSIZE then fails with EFBIG, which is reported as any error is.
     // SAFETY: ignoring a signal installs no handler, so no code of ours runs in one.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     Ok(())
+}
+
+/// The static program looks hosts up in /etc/hosts and by DNS, which its C library has built in. What else /etc/nsswitch.conf
+/// names is a library of this host, made for another version of the C library: loaded into this process, it could crash it.
+#[cfg(all(target_feature = "crt-static", target_env = "gnu"))]
+fn own_name_services() {
+    use std::ffi::{c_char, c_int};
+    unsafe extern "C" {
+        fn __nss_configure_lookup(database: *const c_char, services: *const c_char) -> c_int;
+    }
+    // SAFETY: glibc's function (nss.h), called before there are other threads, with two texts that end with zero. It copies
+    // them, and fails only for a database that it does not know.
+    let _ = unsafe { __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr()) };
 }

@@ -13,6 +13,8 @@ mod inspect;
 mod interrupt;
 mod limits;
 mod made;
+#[cfg(test)]
+mod manual;
 mod moves;
 mod node;
 mod out;

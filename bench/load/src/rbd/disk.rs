@@ -65,6 +65,12 @@ impl fmt::Debug for RbdDisk {
 impl RbdDisk {
     /// Opens an image that nobody else has open: for reading only, unless `write`. Clients that only read do not show.
     pub(crate) fn open(uri: &RbdUri, write: bool) -> Result<RbdDisk, LoadError> {
+        if cfg!(target_feature = "crt-static") {
+            return Err(LoadError::usage(format!(
+                "{uri}: this is the static program, which cannot load Ceph's client library: use the Debian package, or build \
+                 from source"
+            )));
+        }
         let ceph = ceph().map_err(|why| {
             LoadError::usage(format!(
                 "{uri}: Ceph's client library is not here ({why}): install librbd1, which the package ceph-common brings \
