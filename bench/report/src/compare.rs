@@ -18,6 +18,7 @@ pub mod text;
 use std::collections::BTreeSet;
 
 use loadline_base::figures::listed;
+use loadline_measure::stats::median;
 use loadline_study::StudyError;
 use loadline_study::when::When;
 use schemars::JsonSchema;
@@ -33,6 +34,11 @@ const MOST_NAMED: usize = 12;
 const CALLED_BY_CHANCE: f64 = 0.05;
 /// From so many judged loads on it is said how many chance calls.
 const LOADS_FOR_CHANCE: usize = 5;
+
+/// A share of the CPU that the hypervisor gave others in one run and not in the other, from which on that is told.
+const STEAL: f64 = 0.02;
+/// The same of the time in which some task waited for a CPU. The load itself has a part in it.
+const PRESSURE: f64 = 0.2;
 
 /// The same thing of both runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -253,6 +259,7 @@ fn doubts(a: &Run, b: &Run) -> Vec<String> {
             ));
         }
     }
+    doubts.extend(machines(a, b));
     let disks = |run: &Run| run.manifest.study.fleet.disks();
     if disks(a) != disks(b) {
         doubts.push(format!(
@@ -275,6 +282,29 @@ fn doubts(a: &Run, b: &Run) -> Vec<String> {
         ));
     }
     doubts
+}
+
+/// What the machines did beside the load, where that was not the same in both runs.
+fn machines(a: &Run, b: &Run) -> Vec<String> {
+    let steal = |run: &Run| {
+        let loads = run.report.steps.iter().filter(|step| !load::is_of_search(step.purpose));
+        median(&loads.filter_map(|step| step.host_steal).collect::<Vec<_>>())
+    };
+    let all = [
+        ("the hypervisor gave others", "of the CPU", STEAL, [steal(a), steal(b)]),
+        ("some task waited for a CPU", "of the time", PRESSURE, [a, b].map(|run| median(&run.cpu_pressure))),
+    ];
+    let differs = |(what, of, least, sides): (&str, &str, f64, [Option<f64>; 2])| {
+        let [Some(a), Some(b)] = sides else { return None };
+        ((a - b).abs() > least).then(|| {
+            format!(
+                "{what} {:.0} % {of} in A, and {:.0} % in B, on the busiest host of a median step: a difference may be the machine's",
+                100.0 * a,
+                100.0 * b
+            )
+        })
+    };
+    all.into_iter().filter_map(differs).collect()
 }
 
 fn nothing_in_common(a: &Run, b: &Run) -> StudyError {

@@ -204,6 +204,28 @@ fn what_a_search_asked_for_is_no_repeat_of_a_load() {
 }
 
 #[test]
+fn what_the_machines_did_beside_the_load_is_taken_into_account() {
+    let quiet = run("a", &[("x", &around(1000.0, 100.0))]);
+    assert_eq!(compare(&quiet, &run("b", &[("x", &around(1000.0, 100.0))])).outcome(), Outcome::Fine);
+    let mut stolen = run("b", &[("x", &around(1000.0, 100.0))]);
+    stolen.report.steps.iter_mut().for_each(|step| step.host_steal = Some(0.08));
+    let mut told = quiet.clone();
+    told.report.steps.iter_mut().for_each(|step| step.host_steal = Some(0.01));
+    let comparison = compare(&told, &stolen);
+    assert_eq!(comparison.outcome(), Outcome::Doubtful);
+    assert!(comparison.doubts[0].contains("1 % of the CPU in A, and 8 % in B"), "{:?}", comparison.doubts);
+    let mut busy = run("b", &[("x", &around(1000.0, 100.0))]);
+    busy.cpu_pressure = vec![0.55; 3];
+    let mut calm = quiet.clone();
+    calm.cpu_pressure = vec![0.05; 3];
+    let comparison = compare(&calm, &busy);
+    assert_eq!(comparison.doubts.len(), 1, "{:?}", comparison.doubts);
+    assert!(comparison.doubts[0].contains("waited for a CPU 5 % of the time in A, and 55 % in B"));
+    // What was not recorded says nothing.
+    assert_eq!(compare(&quiet, &busy).outcome(), Outcome::Fine);
+}
+
+#[test]
 fn doubtful_repeats_are_kept_and_said() {
     let (a, mut b) =
         (run("a", &[("x", &around(10_000.0, 800.0))]), run("b", &[("x", &around(10_000.0, 800.0))]));

@@ -10,6 +10,7 @@ use loadline_study::{RunFolder, StudyError};
 use loadline_load::engine_alone;
 
 use crate::compare::load::is_of_search;
+use crate::page::series::cpu_pressure;
 use crate::report::Report;
 
 /// A run, as far as it is compared: rows, not whole results.
@@ -25,6 +26,9 @@ pub struct Run {
     pub hosts: BTreeMap<String, Inventory>,
     /// Which engines issued each load in its first complete repeat.
     pub engines: BTreeMap<String, BTreeSet<String>>,
+    /// Of each measured step, the share of a second in which some task waited for a CPU, on the host where that was most, as far as the
+    /// kernels told.
+    pub cpu_pressure: Vec<f64>,
 }
 
 impl Run {
@@ -35,6 +39,8 @@ impl Run {
         let folder = RunFolder::open(path)?;
         let report = Report::of(&folder)?;
         let (mut hosts, mut engines) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
+        let loads = folder.plan.steps.iter().filter(|step| !is_of_search(step.purpose));
+        let cpu_pressure = loads.filter_map(|step| cpu_pressure(&folder, step)).collect();
         for step in &folder.plan.steps {
             let is_of_search = is_of_search(step.purpose);
             if engines.contains_key(&step.label) || is_of_search && !hosts.is_empty() {
@@ -52,6 +58,6 @@ impl Run {
             }
         }
         let folder_name = path.display().to_string();
-        Ok(Run { folder: folder_name, manifest: folder.manifest, report, hosts, engines })
+        Ok(Run { folder: folder_name, manifest: folder.manifest, report, hosts, engines, cpu_pressure })
     }
 }

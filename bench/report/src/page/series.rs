@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 
 use loadline_base::histogram::{EncodedHistogram, LatencyHistogram};
 use loadline_measure::heat::HeatMap;
+use loadline_measure::stats::median;
 use loadline_measure::summary::SAMPLES_BEYOND;
 use loadline_study::folder::result::StepResult;
 use loadline_study::folder::series::{HOST, HostLine};
@@ -219,6 +220,17 @@ fn hosts(folder: &RunFolder, step: &Step) -> (BTreeMap<String, HostSeries>, Opti
         host.io_pressure.push(pressure.map(|p| rounded(p.io_some)));
         host.memory_pressure.push(pressure.map(|p| rounded(p.memory_some)));
     }
+}
+
+/// The share of a second of a step's window in which some task waited for a CPU: of the host where that was most, the median over its
+/// seconds. `None` where no kernel told. (That tasks wait for I/O is what a load is.)
+pub(crate) fn cpu_pressure(folder: &RunFolder, step: &Step) -> Option<f64> {
+    let (hosts, _) = hosts(folder, step);
+    let medians = hosts.values().filter_map(|host| {
+        let in_window = host.second.iter().zip(&host.cpu_pressure).filter(|(second, _)| **second >= 0);
+        median(&in_window.filter_map(|(_, share)| *share).collect::<Vec<_>>())
+    });
+    medians.reduce(f64::max)
 }
 
 impl HostSeries {
