@@ -23,12 +23,15 @@ mod service_tests;
 pub(crate) mod stalls;
 pub(crate) mod tell;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use play::play;
 use script::Script;
 use tell::Tally;
+
+/// Held by whoever runs scripts in this process.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs the scripts of so many seeds from this one on, so many at a time. What they came to.
 pub(crate) fn run(first: u64, scripts: u64, at_a_time: u64) -> Tally {
@@ -37,6 +40,8 @@ pub(crate) fn run(first: u64, scripts: u64, at_a_time: u64) -> Tally {
 
 /// Runs these scripts, so many at a time. What they came to.
 pub(crate) fn run_all(scripts: &[Script], at_a_time: u64) -> Tally {
+    // Their hosts have the same names, and a machine is busy with a few.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     netns::remove_leftovers();
     let (next, tally) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
     let work = &|worker: usize| {

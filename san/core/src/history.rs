@@ -18,8 +18,8 @@ use crate::ids::{Epoch, Incarnation, Owner, Promise};
 /// The most claims that a history keeps.
 pub const MOST_CLAIMS: usize = 64;
 
-/// A node, and the epoch of the swap by which it claimed the volume. What the lives of its process claim one after the other is one
-/// claim: a process that ends again and again leaves the claims of others known.
+/// A node, and the epoch of the swap by which it claimed the volume. Of a history that is full, what lives of one process claimed one
+/// after the other may be one claim: a process that ends again and again leaves the claims of others known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The epoch of the first swap of its first takeover, or of a recovery by force.
@@ -62,22 +62,16 @@ impl History {
         &self.claims
     }
 
-    /// An owner claims the volume. If the last claim is of its node already, that one goes on, so any number of attaches and of restarts
-    /// of one node leave the claims of others known. The oldest claim is dropped if there are too many.
+    /// An owner claims the volume. If the last claim is its own already, nothing is added: that one goes on. If there are too many, the two
+    /// oldest neighbours of one node become one claim; if there are none, the oldest claim is dropped.
     ///
     /// # Panics
     /// If a claim of this epoch or a higher one is there already.
     pub fn claim(&mut self, epoch: Epoch, owner: Owner) {
         let last = self.claims.last();
         assert!(last.is_none_or(|last| last.epoch < epoch), "a claim is a swap to a higher epoch");
-        match last.copied().filter(|last| last.owner.node == owner.node && last.first <= owner.incarnation) {
-            None => self.add(Claim::of(epoch, owner)),
-            Some(last) if last.is_of(owner) => {}
-            Some(last) => {
-                let before = self.claims.len() - 1;
-                self.claims =
-                    self.claims[..before].iter().copied().chain([Claim { owner, ..last }]).collect();
-            }
+        if last.is_none_or(|last| last.owner != owner) {
+            self.add(Claim::of(epoch, owner));
         }
     }
 
@@ -94,8 +88,21 @@ impl History {
     }
 
     fn add(&mut self, claim: Claim) {
-        let first = (self.claims.len() + 1).saturating_sub(MOST_CLAIMS);
-        self.claims = self.claims[first..].iter().copied().chain([claim]).collect();
+        let mut claims: Vec<Claim> = self.claims.iter().copied().chain([claim]).collect();
+        if claims.len() > MOST_CLAIMS {
+            // As long as there is room each life is known: two histories may differ in nothing else.
+            let follows = |pair: &[Claim]| {
+                pair[0].owner.node == pair[1].owner.node && pair[0].owner.incarnation <= pair[1].first
+            };
+            match claims[..MOST_CLAIMS].windows(2).position(follows) {
+                Some(at) => {
+                    let later = claims.remove(at + 1);
+                    claims[at].owner = later.owner;
+                }
+                None => _ = claims.remove(0),
+            }
+        }
+        self.claims = claims.into();
     }
 
     /// The same history without the claims below an epoch.
@@ -145,15 +152,26 @@ mod tests {
     }
 
     #[test]
-    fn lives_of_one_node_that_claim_after_each_other_are_one_claim_and_other_lives_are_not() {
+    fn another_life_of_the_same_process_is_another_owner() {
+        let mut history = history(&[(65, 1)]);
+        let later = Owner { incarnation: Incarnation(2), ..owner(1) };
+        assert_eq!(history.contradicts(&Promise { epoch: Epoch(66), owner: later }), Some(owner(1)));
+        history.claim(Epoch(67), later);
+        assert_eq!(history.contradicts(&Promise { epoch: Epoch(68), owner: later }), None);
+        assert_eq!(history.contradicts(&promise(68, 1)), Some(later));
+    }
+
+    #[test]
+    fn lives_of_one_node_become_one_claim_before_a_claim_is_dropped() {
         let life = |life: u64| Owner { incarnation: Incarnation(life), ..owner(1) };
         let mut history = history(&[(60, 3)]);
-        (0..100).for_each(|more| history.claim(Epoch(65 + more), life(5 + more)));
-        assert_eq!(history.claims().len(), 2);
+        (0..200).for_each(|more| history.claim(Epoch(65 + more), life(5 + more)));
+        assert_eq!(history.claims().len(), MOST_CLAIMS);
         assert_eq!(history.contradicts(&promise(64, 1)), Some(owner(3)));
         let of = |epoch: u64, of: u64| history.contradicts(&Promise { epoch: Epoch(epoch), owner: life(of) });
-        assert_eq!((of(66, 5), of(90, 7), of(200, 104)), (None, None, None));
-        assert_eq!((of(66, 4), of(66, 105)), (Some(life(104)), Some(life(104))));
+        assert_eq!((of(65, 5), of(70, 7), of(264, 204)), (None, None, None));
+        assert!(of(66, 4).is_some() && of(66, 205).is_some());
+        assert!(of(264, 203).is_some(), "the newest are known one by one");
     }
 
     #[test]

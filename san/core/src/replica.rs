@@ -351,7 +351,12 @@ impl Replica {
             if last.owner == from.owner && last.number == from.session {
                 return true;
             }
-            if (last.epoch, last.number) > (from.epoch, from.session) {
+            // Numbers are of one owner. Two owners share an epoch only in two histories (rule R11); the one that asks is there.
+            let is_later = match last.owner == from.owner {
+                true => (last.epoch, last.number) > (from.epoch, from.session),
+                false => last.epoch > from.epoch,
+            };
+            if is_later {
                 return false;
             }
         }

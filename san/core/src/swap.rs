@@ -190,12 +190,17 @@ impl Swap {
     /// decided that it does.
     pub fn no_ancestor_of(&self, record: &Record) -> Option<Owner> {
         let known = &self.settled;
-        let decided = record.groups.iter().any(|group| group.recovered > known.epoch);
+        let decided = self.was_decided(record);
         let by = Promise { epoch: known.epoch, owner: known.owner };
         record
             .history
             .contradicts(&by)
             .filter(|_| record.epoch > known.epoch && !decided && !left_out(Rule::R11))
+    }
+
+    /// Whether a person has decided about a group since the settled record.
+    pub fn was_decided(&self, record: &Record) -> bool {
+        record.groups.iter().any(|group| group.recovered > self.settled.epoch)
     }
 
     fn undecided_or_settled(&self) -> Outcome {

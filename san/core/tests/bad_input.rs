@@ -153,6 +153,20 @@ fn a_replica_of_another_history_opens_no_session_and_promises_nothing() {
     assert!(matches!(bench.answer(from(owner(3), 9, 9), same), Some(ToOwner::Welcome(_))));
 }
 
+/// What an owner of another history has sent may arrive late, and its numbers say nothing of those of another owner.
+#[test]
+fn a_late_greeting_of_another_owner_at_the_same_epoch_does_not_shut_an_owner_out() {
+    let mut bench = Bench::new();
+    let greeting =
+        |claims: &[(u64, u32)]| ToReplica::Hello { member_since: Epoch(0), history: history(claims) };
+    let late = bench.answer(from(owner(1), 9, 50), greeting(&[(3, 1)]));
+    assert!(matches!(late, Some(ToOwner::Welcome(_))), "{late:?}");
+    let answer = bench.answer(from(owner(3), 9, 2), greeting(&[(3, 1), (9, 3)]));
+    assert!(matches!(answer, Some(ToOwner::Welcome(_))), "{answer:?}");
+    // Of one owner they do.
+    assert_eq!(bench.answer(from(owner(3), 9, 1), greeting(&[(3, 1), (9, 3)])), None);
+}
+
 /// A damaged replica that follows node 1 at epoch 4.
 fn damaged_at_4() -> Bench {
     let found = Found {

@@ -319,15 +319,19 @@ impl<D: Clone> Volume<D> {
                     }
                     // The record that was known is of a history that is not to be.
                     Some(WentBack::Forked { .. }) => true,
-                    Some(WentBack::Lineage { .. }) => {
-                        self.c.record().is_some_and(|old| old.epoch < record.epoch || *old == record)
-                    }
+                    Some(WentBack::Lineage { .. }) => self.c.record().is_some_and(|old| *old == record),
                     _ => false,
                 };
-                let stranger = matches!(self.c.blocked, Some(WentBack::Lineage { .. }))
-                    && self.c.swap.as_ref().is_some_and(|swap| swap.no_ancestor_of(&record).is_some());
-                if (record.epoch > known || back)
-                    && !stranger
+                let knew = self.c.swap.as_ref();
+                let later = match self.c.blocked {
+                    // That its epoch grows, or that its history does not go back so far any more, proves nothing.
+                    Some(WentBack::Lineage { .. }) => knew.is_some_and(|swap| swap.was_decided(&record)),
+                    Some(WentBack::Forked { .. }) => record.epoch > known,
+                    _ => {
+                        record.epoch > known && knew.is_none_or(|swap| swap.no_ancestor_of(&record).is_none())
+                    }
+                };
+                if (later || back)
                     && self.c.agrees(&record)
                     && let Ok(swap) = Swap::new(record)
                 {
@@ -439,9 +443,15 @@ impl<D: Clone> Volume<D> {
             }
             return;
         }
+        if let ToOwner::Probed { promise, .. } = &message
+            && !matches!(self.role, Role::Active(_))
+        {
+            // Also of one that is no member, and also when it comes late.
+            self.c.promised = self.c.promised.max(promise.epoch);
+        }
         match &mut self.role {
             Role::Watch(watch) => {
-                watch.message(&mut self.c, from, &message);
+                watch.message(from, &message);
                 if self.clients.are_here() {
                     self.tick(now, out);
                 }

@@ -30,6 +30,8 @@ pub(super) struct Watch {
     /// When the members were first and last asked, and what they have answered since: nanoseconds of quiet.
     first_asked: Option<Moment>,
     asked: Option<Moment>,
+    /// How often they were asked. A connection may not be there yet the first time.
+    rounds: u32,
     answers: BTreeMap<ReplicaId, u64>,
     /// Those whose devices have failed, or whose stores were found damaged: they will say nothing else.
     failed: BTreeSet<ReplicaId>,
@@ -60,15 +62,15 @@ impl Watch {
             seen: (Epoch(0), now),
             first_asked: None,
             asked: None,
+            rounds: 0,
             answers: BTreeMap::new(),
             failed: BTreeSet::new(),
         }
     }
 
-    pub(super) fn message<D>(&mut self, c: &mut Context, from: &FromReplica, message: &ToOwner<D>) {
+    pub(super) fn message<D>(&mut self, from: &FromReplica, message: &ToOwner<D>) {
         match message {
-            ToOwner::Probed { promise, quiet_ns } => {
-                c.promised = c.promised.max(promise.epoch);
+            ToOwner::Probed { quiet_ns, .. } => {
                 self.answers.insert(from.replica, *quiet_ns);
                 self.failed.remove(&from.replica);
             }
@@ -201,7 +203,8 @@ impl Watch {
     /// Whether the replicas have told whom they follow: all of them, or after a while at least one member of each group. A takeover
     /// that reaches nobody of some group could not go on.
     fn have_told(&self, c: &Context, record: &Record, now: Moment) -> bool {
-        let waited = self.first_asked.is_some_and(|then| now.since(then) >= c.times.resend_ns);
+        let since = self.first_asked.is_some_and(|then| now.since(then) >= c.times.resend_ns);
+        let waited = since && self.rounds > 1;
         let told = |replica: &&ReplicaId| self.answers.contains_key(*replica);
         let silent = |replica: &&ReplicaId| {
             self.failed.contains(*replica) || c.ended.contains_key(&record.homes[*replica])
@@ -219,6 +222,7 @@ impl Watch {
 
     fn ask<D>(&mut self, c: &Context, record: &Record, now: Moment, out: &mut Vec<Action<D>>) {
         self.asked = Some(now);
+        self.rounds = self.rounds.saturating_add(1);
         self.first_asked.get_or_insert(now);
         let all = record.homes.iter().map(|(replica, node)| (*replica, *node));
         let members = record.members().filter(|_| left_out(Rule::P4All));

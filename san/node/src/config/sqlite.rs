@@ -8,6 +8,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 
 use super::identity::Identity;
 use super::{Change, ConfigError, ConfigStore, Stored};
+use crate::log::log;
 
 /// In the header of the file: it is ours.
 const APPLICATION: u32 = 0x4c4c_7361;
@@ -105,7 +106,10 @@ impl SqliteStore {
 /// into the same inode, that would be mixed with what was there: then the log is left, and belongs to nothing.
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        if self.check().is_err() {
+        if let Err(why) = self.check() {
+            log!(
+                "{why}. What was not in it yet stays in the log that was there, which belongs to nothing now"
+            );
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
     }

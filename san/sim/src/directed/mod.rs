@@ -500,6 +500,13 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::forked_and_restarted,
     },
     Schedule {
+        name: "an older record, and the same node owns the volume in both histories",
+        rule: Some(Rule::R11),
+        nodes: 3,
+        copies: 2,
+        drive: owners::forked_between_lives,
+    },
+    Schedule {
         name: "a stale copy that was blocked starts again beside those that went on",
         rule: Some(Rule::P4All),
         nodes: 3,

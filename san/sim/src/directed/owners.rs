@@ -218,7 +218,7 @@ pub(super) fn forked(world: &mut World) {
         world.place(0, 2);
         world.pass(600);
     }
-    go_on_with_the_first(world);
+    go_on_with(world, 0);
 }
 
 /// The same, and the process of the stale copy has ended more often than a record keeps claims.
@@ -234,7 +234,39 @@ pub(super) fn forked_and_restarted(world: &mut World) {
     world.start(1);
     world.pass(1_500);
     world.must(world.is(2, Status::Blocked), "the stale owner is blocked");
-    go_on_with_the_first(world);
+    go_on_with(world, 0);
+}
+
+/// An owner without a copy goes on without the second copy, is stopped, and begins another life on the record from before, with that
+/// copy: in both histories the same node owned the volume, in other lives of its process.
+pub(super) fn forked_between_lives(world: &mut World) {
+    let homes: Vec<usize> = world.record().homes.values().map(|node| node.0 as usize).collect();
+    let (first, second) = (homes[0], homes[1]);
+    let outside = (0..3).find(|node| !homes.contains(node)).expect("two of three have copies");
+    world.begin(outside);
+    let old = world.record().clone();
+    world.kill(second, false);
+    world.ask_first(0, What::Write);
+    world.pass_until(6_000, |world| !world.waits(0));
+    world.must(world.record().groups[0].in_sync.len() == 1, "the second copy is excluded");
+    // Until the copy that goes on has durably a mark of the epoch that it goes on with.
+    world.pass(500);
+    world.detach(outside);
+    world.tenants[0].node = None;
+    world.branch_from(old);
+    world.start(second);
+    world.start(outside);
+    world.place(0, outside);
+    world.pass_until(6_000, |world| world.serves(outside));
+    for _ in 0..5 {
+        world.detach(outside);
+        world.place(0, outside);
+        world.pass_until(6_000, |world| world.serves(outside));
+    }
+    world.start(first);
+    world.pass(3_000);
+    world.must(world.is(outside, Status::Blocked), "the owner is blocked");
+    go_on_with(world, first);
 }
 
 /// The stale copy is blocked, and its process starts again beside those that went on: it never serves.
@@ -258,16 +290,16 @@ pub(super) fn forked_and_started_again(world: &mut World) {
         world.start(node);
     }
     world.pass(700);
-    go_on_with_the_first(world);
+    go_on_with(world, 0);
 }
 
-/// A person goes on with the copy of the first node, by force.
-fn go_on_with_the_first(world: &mut World) {
-    let home = |replica: &&ReplicaId| world.home(**replica) == 0;
-    let survivor = *world.record().homes.keys().find(home).expect("each node has a copy");
-    world.recover_from(0, survivor);
-    world.place(1, 0);
-    world.pass_until(3_000, |world| world.serves(0));
+/// A person goes on with the copy of a node, by force.
+fn go_on_with(world: &mut World, node: usize) {
+    let home = |replica: &&ReplicaId| world.home(**replica) == node;
+    let survivor = *world.record().homes.keys().find(home).expect("it has a copy");
+    world.recover_from(node, survivor);
+    world.place(1, node);
+    world.pass_until(3_000, |world| world.serves(node));
     world.ask_first(1, What::Read);
     world.pass_until(600, |world| !world.waits(1));
 }

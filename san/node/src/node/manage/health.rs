@@ -233,6 +233,7 @@ impl<'a> Judge<'a> {
             found.add(Health::Blocked, format!("{why} {}", self.choice(volume, record)));
             return found.end();
         }
+        self.objections(id, record, &mut found);
         match self.serving(id, record) {
             Some((node, served)) => self.served(node, served, volume, record, &mut found),
             None if volume.attached.is_some() => {
@@ -246,6 +247,22 @@ impl<'a> Judge<'a> {
             found.add(Health::Unknown, why.into());
         }
         found.end()
+    }
+
+    /// Nodes that block a volume which another one serves: each knew a record that the store's does not come from, and may be the only
+    /// one that did.
+    fn objections(&self, id: u64, record: &Record, found: &mut Found) {
+        let Some((serves, _)) = self.serving(id, record) else { return };
+        let views =
+            self.reports.iter().filter_map(|(node, report)| Some((*node, report.as_ref().ok()?.volume(id)?)));
+        for (node, volume) in views.filter(|(_, volume)| volume.doing == Doing::Blocked) {
+            let why = volume.blocked.as_deref().unwrap_or("the configuration store went back in time");
+            let (name, serves) = (self.name(node), self.name(serves));
+            found.add(
+                Health::Unknown,
+                format!("{name} reports: {why}. If what {serves} serves is right, start {name} again"),
+            );
+        }
     }
 
     /// A volume that is served by this node.

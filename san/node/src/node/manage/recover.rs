@@ -85,7 +85,9 @@ impl Node {
             )));
         }
         let promises = judge.promises(&record);
-        let known = promises.iter().filter_map(|(_, epoch)| *epoch).max().unwrap_or(0);
+        // What running nodes know counts too: the record goes above that.
+        let views = reports.values().flatten().filter_map(|view| view.volume(id)).map(|volume| volume.epoch);
+        let known = promises.iter().filter_map(|(_, epoch)| *epoch).chain(views).max().unwrap_or(0);
         let all_known = promises.iter().all(|(_, epoch)| epoch.is_some());
         let promised = Epoch(if all_known { known } else { known.saturating_add(ABOVE_UNKNOWN) });
         log!("volume {name} is recovered by force: {what}");
@@ -119,15 +121,10 @@ impl Choice<'_> {
         self.judge.fault(replica.0).is_none() && self.follows(replica).is_some_and(agrees)
     }
 
-    /// Whether all members are kept: each agrees with the record, or does not report and another of its group agrees; and the node
-    /// that was named first has a member. Then who blocks the volume is no member.
+    /// Whether all members are kept: each reports and agrees with the record, and the node that was named first has one. Then who blocks
+    /// the volume is no member. One of which nothing is known may be of another history, and would not be compared any more.
     fn keeps_members(&self) -> bool {
-        let of_group = |group: &Group| {
-            let mut members = group.in_sync.iter();
-            let silent = |replica: &ReplicaId| self.judge.fault(replica.0).is_some_and(|fault| fault.unknown);
-            members.clone().any(|member| self.agrees(*member))
-                && members.all(|member| self.agrees(*member) || silent(member))
-        };
+        let of_group = |group: &Group| group.in_sync.iter().all(|member| self.agrees(*member));
         let here = |(_, node): (ReplicaId, NodeId)| self.from.first() == Some(&node.0);
         self.record.members().any(here) && self.record.groups.iter().all(of_group)
     }
@@ -173,9 +170,10 @@ impl Choice<'_> {
             let same = |replica: &ReplicaId| {
                 self.follows(*replica).is_some_and(|(_, owner)| owners.contains(&owner))
             };
+            let all_known = whole(group).all(|replica| self.follows(replica).is_some());
             let same: Vec<ReplicaId> = whole(group).filter(same).collect();
-            if let [one] = same[..] {
-                return Ok(one);
+            if let ([one], true) = (&same[..], all_known) {
+                return Ok(*one);
             }
             let homes: Vec<String> = whole(group).map(|replica| self.name_home(replica)).collect();
             return Err(format!(
@@ -303,10 +301,9 @@ mod tests {
             what.contains("at node-3 follows node-3 at epoch 7"),
             "not what the record says of it: {what}"
         );
-        // One of them may be away.
+        // One of which nothing is known may be of another history.
         cluster.reports.insert(2, Err(Silent::Mute("is mute".into())));
-        assert!(chosen(&cluster, &[1]).0);
-        // But none may disagree: then it is not known what the members have.
+        assert!(!chosen(&cluster, &[1]).0);
         let mut cluster = forked();
         cluster.node(2).replicas[0].epoch = Some(9);
         assert!(!chosen(&cluster, &[1]).0);

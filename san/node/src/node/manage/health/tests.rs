@@ -251,3 +251,14 @@ fn a_copy_that_follows_an_owner_whom_the_record_does_not_have_blocks_the_volume_
     let (health, _) = cluster.judged();
     assert_ne!(health, Health::Blocked);
 }
+
+#[test]
+fn a_node_that_blocks_what_another_serves_is_heard() {
+    let mut cluster = cluster();
+    let of = &mut cluster.node(2).volumes[0];
+    (of.doing, of.blocked) = (Doing::Blocked, Some("the store held epoch 8".into()));
+    cluster.must(
+        Health::Unknown,
+        "node-2 reports: the store held epoch 8. If what node-1 serves is right, start node-2 again",
+    );
+}
