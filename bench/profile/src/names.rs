@@ -32,6 +32,10 @@ impl FromStr for Profile {
         let text = text.trim();
         match known::profile(text) {
             Some(known) => known,
+            // What was meant, perhaps, is looked for only where somebody reads it.
+            None if text.len() <= LONGEST_NAME && !text.is_empty() && !has_letters_with_values(text) => {
+                Err(known::unknown(text))
+            }
             None => Profile::of_letters(text),
         }
     }
@@ -42,13 +46,10 @@ impl Profile {
     /// [`crate::known`], and be something else.
     pub fn of_letters(text: &str) -> Result<Profile, ProfileError> {
         let text = text.trim();
-        if text.is_empty() || text.len() > LONGEST_NAME {
+        if text.is_empty() || text.len() > LONGEST_NAME || !has_letters_with_values(text) {
             let shown: String = text.chars().take(20).collect();
             let problem = format!("\"{}\" ({} bytes) is not a name", shown.escape_debug(), text.len());
             return Err(ProfileError::syntax("profile name", problem, GRAMMAR));
-        }
-        if !has_letters_with_values(text) {
-            return Err(known::unknown(text));
         }
         let chars: Vec<char> = text.chars().collect();
         let fault = |at: usize, problem: String| {
