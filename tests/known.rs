@@ -132,3 +132,22 @@ fn a_load_keeps_what_it_measured_when_a_connection_ends_and_on_ctrl_c() {
         );
     }
 }
+
+/// An I/O that is slow is counted, also if it comes back in the second that is not whole any more.
+#[test]
+fn what_came_back_late_is_in_the_figures_of_a_load_that_is_stopped() {
+    let server = Server::start(Serves::Each(Box::new(|since| {
+        let silence = Duration::from_millis(2_300)..Duration::from_millis(3_300);
+        if silence.contains(&since) { silence.end - since } else { MS }
+    })));
+    let words =
+        ["bench", &server.uri, "-p", "B4-T1-O4-W0-PR", "--warm-up", "0s", "--for", "60s", "--json", "-"];
+    let child = start(words);
+    std::thread::sleep(Duration::from_millis(3_800));
+    signal(child.id(), "INT");
+    let said = finish(child, Duration::from_secs(20));
+    assert_eq!(said.code, Some(130), "{}", said.err);
+    let json = said.json();
+    let (seconds, slowest) = (number(&json, "window_s"), number(&json, "total/latency_us/max"));
+    assert!(seconds <= 3.0 && slowest > 900_000.0, "{seconds} s, {slowest} us");
+}

@@ -104,18 +104,6 @@ impl Collector<'_> {
         why
     }
 
-    /// Takes what came in last of the first seconds of the window, so many, and shortens it to these.
-    pub(crate) fn cut(&mut self, seconds: u64) {
-        self.marks[1].get_or_insert_with(|| cpu_time(&self.looked));
-        self.window.cut(Nanos(seconds * Nanos::SECOND.0));
-        while let Ok(interval) = self.receive.try_recv() {
-            self.take(&interval);
-        }
-        // What was completed later is in no figure.
-        self.pending.retain(|(second, ..), _| *second < seconds as i64);
-        self.hand_on(None);
-    }
-
     /// Takes what came in last. Says which limit it passed.
     pub(crate) fn take_rest(&mut self) -> Option<String> {
         while let Ok(interval) = self.receive.try_recv() {

@@ -158,12 +158,8 @@ impl<E: Engine> Issuer<E> {
         }
         match halt.at().filter(|_| !self.setting.watch.tripped()) {
             None => self.censor(now, timetable.close),
-            // What is measured ends with the last whole second.
-            Some(told) => {
-                let cut = timetable.begin_of(timetable.second(told));
-                self.recorder.drop_from(cut);
-                self.censor(now, cut);
-            }
+            // The window ends with the last whole second. What was intended before and has not come back counts with its age.
+            Some(told) => self.censor(now, timetable.begin_of(timetable.second(told))),
         }
         self.abandon();
         self.recorder.finish();

@@ -177,17 +177,6 @@ impl Recorder {
         }
     }
 
-    /// What completed from this moment on, which begins a second, is not sent; the second before it is the current one again.
-    pub(crate) fn drop_from(&mut self, cut: Nanos) {
-        if self.from >= cut {
-            self.second = self.timetable.second(cut) - 1;
-            self.from = self.timetable.begin_of(self.second);
-            self.until = self.from + Nanos::SECOND;
-            let second = self.second;
-            self.current.iter_mut().for_each(|i| i.reset(second, i.phase));
-        }
-    }
-
     /// Sends the last second.
     pub(crate) fn finish(&mut self) {
         self.send_current();

@@ -113,7 +113,9 @@ impl Prepared {
             if whole == 0 {
                 return Err(error);
             }
-            collector.cut(whole);
+            // As after a brake: what came back later than that is in the latencies, so that a slow I/O is not missing.
+            collector.window.cut(Nanos(whole * Nanos::SECOND.0));
+            collector.take_rest();
             let cpu = collector.cpu();
             let error = match error.kind {
                 ErrorKind::Interrupted => LoadError { message: format!("stopped after {whole} s"), ..error },
