@@ -28,7 +28,7 @@ use crate::{interrupt, profile, text};
 
 /// The threads get so long to be ready before the load begins.
 const LEAD: Nanos = Nanos(100_000_000);
-/// The load before the window, and the window, if nothing else is asked for.
+/// How long the load runs before the window, and how long the window is, by default.
 const WARM_UP: TimeSpan = TimeSpan::seconds(5);
 const MEASURE: TimeSpan = TimeSpan::seconds(30);
 

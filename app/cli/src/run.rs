@@ -172,7 +172,7 @@ fn resumed(args: &Args, folder: &Path) -> Result<Option<OwnedFolder>, StudyError
     Ok(Some(owned))
 }
 
-/// A study is a file that may come from anybody: its commands are run only if that is said.
+/// A study may come from anybody, so its commands are run only with --run-commands.
 fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
     let count = study.target.external.iter().flat_map(|external| external.lines()).count();
     if count == 0 || args.run_commands {

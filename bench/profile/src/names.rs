@@ -32,7 +32,7 @@ impl FromStr for Profile {
         let text = text.trim();
         match known::profile(text) {
             Some(known) => known,
-            // What was meant, perhaps, is looked for only where somebody reads it.
+            // Similar names are looked for only here, where a person reads the message.
             None if text.len() <= LONGEST_NAME && !text.is_empty() && !has_letters_with_values(text) => {
                 Err(known::unknown(text))
             }

@@ -35,9 +35,9 @@ const CALLED_BY_CHANCE: f64 = 0.05;
 /// From so many judged loads on it is said how many chance calls.
 const LOADS_FOR_CHANCE: usize = 5;
 
-/// A share of the CPU that the hypervisor gave others in one run and not in the other, from which on that is told.
+/// A larger difference between the shares of CPU that the hypervisor gave others in the two runs is a doubt.
 const STEAL: f64 = 0.02;
-/// The same of the time in which some task waited for a CPU. The load itself has a part in it.
+/// The same for the time in which some task waited for a CPU. The load itself causes a part of it.
 const PRESSURE: f64 = 0.2;
 
 /// The same thing of both runs.

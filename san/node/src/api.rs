@@ -226,7 +226,7 @@ fn router(node: Node) -> Router {
         .with_state(node)
 }
 
-/// Adds the cluster's id to every answer: who asks can tell a person which cluster has done it.
+/// Adds the cluster's id to every answer, so that a client can tell a person which cluster has answered.
 async fn name_cluster(State(node): State<Node>, request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
     if let Ok(cluster) = HeaderValue::from_str(&node.cluster_id().to_string()) {

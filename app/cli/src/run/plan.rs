@@ -73,7 +73,7 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
         ));
     }
     if let Some(external) = &study.target.external {
-        text.push_str("commands, which run as you (/bin/sh -c), if --run-commands is said:\n");
+        text.push_str("commands, which run as you (/bin/sh -c) with --run-commands:\n");
         for (action, line) in external.lines() {
             text.push_str(&format!("  {action}: {}\n", line.escape_debug()));
         }

@@ -102,7 +102,7 @@ impl SqliteStore {
     }
 }
 
-/// Who closes a database last puts its log into the file, and removes the log. If somebody has put another file in place meanwhile,
+/// The last process that closes a database writes its log into the file, and removes the log. If somebody has put another file in place meanwhile,
 /// into the same inode, that would be mixed with what was there: then the log is left, and belongs to nothing.
 impl Drop for SqliteStore {
     fn drop(&mut self) {
