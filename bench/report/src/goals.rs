@@ -10,10 +10,11 @@ use crate::report::Report;
 pub fn sentences(report: &Report) -> Vec<String> {
     let mut sentences = Vec::new();
     for verdict in &report.criteria {
-        let word = match verdict.held {
-            Some(true) => "yes",
-            Some(false) => "NO",
-            None => "open",
+        let word = match (verdict.held, &verdict.open_loop_missed) {
+            (Some(true), None) => "yes",
+            (Some(true), Some(_)) => "in a closed loop only",
+            (Some(false), _) => "NO",
+            (None, _) => "open",
         };
         sentences.push(format!("{word}: {}: {}", verdict.criterion, verdict.found));
     }

@@ -30,6 +30,8 @@ const MOST_BESIDE: usize = 12;
 pub struct Verdict {
     /// Whether every criterion of the study is met; `null` if it has none, or they are not decided yet.
     pub met: Option<bool>,
+    /// Whether the criteria are met, but one of them in a closed loop only: a load with a rate misses it.
+    pub closed_loop_only: bool,
     /// What it carries, in sentences: the criteria, the searches, or else the most that was measured.
     pub carries: Vec<String>,
     /// What limits it, as far as it was measured, in sentences: one for each search, or else for the largest load.
@@ -68,8 +70,16 @@ impl Verdict {
         };
         let mut verdict = Verdict { met, ..Verdict::default() };
         if met == Some(true) {
-            let all: Vec<&str> = criteria.iter().map(|decision| decision.criterion.as_str()).collect();
-            verdict.carries.push(format!("Every criterion is met: {}", all.join("; ")));
+            let (only, all): (Vec<&Decision>, Vec<&Decision>) =
+                criteria.iter().partition(|decision| decision.open_loop_missed.is_some());
+            verdict.closed_loop_only = !only.is_empty();
+            let all: Vec<&str> = all.iter().map(|decision| decision.criterion.as_str()).collect();
+            if only.is_empty() {
+                verdict.carries.push(format!("Every criterion is met: {}", all.join("; ")));
+            } else if !all.is_empty() {
+                verdict.carries.push(format!("Met: {}", all.join("; ")));
+            }
+            verdict.carries.extend(only.into_iter().map(met_in_a_closed_loop));
         }
         let missed = criteria.iter().filter(|decision| decision.held == Some(false));
         verdict
@@ -100,6 +110,17 @@ impl Verdict {
         }
         verdict
     }
+}
+
+/// Of a criterion that no load with a rate meets: what was measured, and why both are true.
+fn met_in_a_closed_loop(decision: &Decision) -> String {
+    format!(
+        "Met in a closed loop only: {}: {}; with a rate it is missed: {}. In a closed loop a slow I/O delays the next one; \
+         clients with a rate of their own wait instead",
+        decision.criterion,
+        decision.found,
+        decision.open_loop_missed.as_deref().unwrap_or_default()
+    )
 }
 
 /// One load in each of its conditions.
@@ -412,6 +433,25 @@ mod tests {
             side_by_side(&row).unwrap(),
             "B4: 1,000 IOPS healthy; one-down: -36 % (-40 % to -30 %); back: +1 %, no change shown (-3 % to +4 %); once: -10 %"
         );
+    }
+
+    #[test]
+    fn a_criterion_that_a_rate_misses_is_met_in_a_closed_loop_only() {
+        let decided = |open_loop_missed: Option<&str>| Decision {
+            criterion: "fleet >= 5 IOPS of 4K".into(),
+            held: Some(true),
+            found: "6 IOPS (B4)".into(),
+            open_loop_missed: open_loop_missed.map(Into::into),
+        };
+        let of = |criteria: &[Decision]| Verdict::of(&[], &[], &[], criteria, &[]);
+        let met = of(&[decided(None)]);
+        assert!(met.met == Some(true) && !met.closed_loop_only);
+        assert_eq!(met.carries, ["Every criterion is met: fleet >= 5 IOPS of 4K"]);
+        let only = of(&[decided(None), decided(Some("of 5 IOPS offered (B4), 4 IOPS were reached"))]);
+        assert!(only.met == Some(true) && only.closed_loop_only);
+        assert_eq!(only.carries[0], "Met: fleet >= 5 IOPS of 4K");
+        let says = "Met in a closed loop only: fleet >= 5 IOPS of 4K: 6 IOPS (B4); with a rate it is missed: of 5 IOPS offered";
+        assert!(only.carries[1].starts_with(says), "{only:?}");
     }
 
     #[test]

@@ -107,6 +107,23 @@ fn a_load_line_is_where_queueing_theory_has_it() {
 }
 
 #[test]
+fn a_criterion_that_only_a_closed_loop_meets_is_doubtful() {
+    let doubts = [2_000, 3_000].map(|least| {
+        let goal = format!(
+            "load_line = {{ percentile = 50, limit = \"2ms\" }}\n\
+             success = [\"fleet >= {least} IOPS of 4K read under 2ms at p50\"]"
+        );
+        let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n", study(&goal)));
+        // In a closed loop 4,000 IOPS are reached at half a millisecond; a rate of more than 2,345 is slow.
+        place.go_on(Orders { carries: Some(2_345.0), ..Orders::default() }).unwrap();
+        let verdict = Verdict::of(&place.folder()).unwrap();
+        assert!(verdict.missed.is_empty(), "{verdict:?}");
+        verdict.doubts
+    });
+    assert_eq!(doubts[1], doubts[0] + 1, "a rate of 2,000 is met in both");
+}
+
+#[test]
 fn a_capacity_is_the_most_workers_on_each_node() {
     let goal = "capacity = { percentile = 50, limit = \"2ms\" }\nsuccess = [\"fleet >= 1900 IOPS of 4K read\", \
                 \"each node >= 1100 IOPS of 4K read under 2ms at p50\"]";

@@ -28,7 +28,7 @@ pub struct Verdict {
     pub bad_blocks: u64,
     /// Limits that were missed, in sentences.
     pub missed: Vec<String>,
-    /// Findings that make a figure doubtful.
+    /// Findings that make a figure doubtful, searches that are undecided, and criteria that are met in a closed loop only.
     pub doubts: usize,
 }
 
@@ -60,6 +60,7 @@ impl Verdict {
         verdict.doubts += searches.iter().filter(|search| search.done && !search.is_decided()).count();
         let complete = verdict.complete == verdict.planned && searches.iter().all(|search| search.done);
         let judged = candidates.judge(&folder.manifest.study, complete);
+        verdict.doubts += judged.iter().filter(|decision| decision.open_loop_missed.is_some()).count();
         let missed = judged.into_iter().filter(|decision| decision.held == Some(false));
         verdict.missed.extend(missed.map(|missed| format!("{}: found {}", missed.criterion, missed.found)));
         Ok(verdict)

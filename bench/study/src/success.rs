@@ -1,14 +1,17 @@
 //! What a study is to decide, as a sentence: `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`.
 
+mod open_loop;
+
 use std::fmt;
 use std::str::FromStr;
 
 use loadline_base::figures::{latency, thousands};
 use loadline_base::units::{ByteSize, Rate, TimeSpan};
+use loadline_measure::audit::{FindingKind, is_carried};
 use loadline_measure::stats::median;
 use loadline_measure::summary::LatencySummary;
 use loadline_measure::window::OperationFigures;
-use loadline_profile::{Pattern, Profile};
+use loadline_profile::{Arrival, Pattern, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -85,6 +88,12 @@ pub struct Candidate {
     pub latency_us: LatencySummary,
     /// Whether it lost workers or had errors: then it holds nothing.
     pub failed: bool,
+    /// I/Os a second that were offered; `None` in a closed loop.
+    pub offered: Option<f64>,
+    /// Whether the offered rate was carried; true in a closed loop.
+    pub carried: bool,
+    /// Whether the load generator was the bottleneck: then a miss says nothing about the storage.
+    pub generator_bound: bool,
 }
 
 impl Candidate {
@@ -95,6 +104,11 @@ impl Candidate {
             figures.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))).unwrap_or((0.0, 0.0))
         };
         let of_worker = |figures: &OperationFigures| (figures.iops, figures.bytes_per_s);
+        let profile = &result.step.profile;
+        let rate = profile.rate.map(|offered| offered.rate.iops(profile.block_size));
+        let offered = rate.map(|rate| rate * result.workers.len() as f64);
+        let is_poisson = profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson);
+        let window_s = result.figures.window_s;
         Candidate {
             names: [Some(result.step.label.clone()), Some(result.step.family.clone())]
                 .into_iter()
@@ -118,6 +132,10 @@ impl Candidate {
             least_worker: least(&mut result.workers.iter().map(|worker| of_worker(&worker.figures.total))),
             latency_us: total.latency_us.clone(),
             failed: result.lost() > 0 || result.figures.errors > 0,
+            offered,
+            carried: offered
+                .is_none_or(|offered| is_carried(total.iops * window_s, offered * window_s, is_poisson)),
+            generator_bound: result.findings.iter().any(|f| f.kind == FindingKind::GeneratorBound),
         }
     }
 }
@@ -132,6 +150,8 @@ pub struct Decision {
     pub held: Option<bool>,
     /// What was found, in words.
     pub found: String,
+    /// If it is met, but only in a closed loop: which load with a rate misses it, in words. Else `null`.
+    pub open_loop_missed: Option<String>,
 }
 
 /// Complete steps by load, in the order in which they were first measured; ceilings are none of the study's loads.
@@ -161,6 +181,7 @@ impl Candidates {
     /// lucky probe decides nothing. While steps or searches are missing nothing is decided.
     pub fn judge(mut self, study: &Study, complete: bool) -> Vec<Decision> {
         let repeats = study.run.repeats as usize;
+        let every = self.0.clone();
         self.0
             .retain(|load| load.first().is_some_and(|first| first.probe.is_none()) || load.len() >= repeats);
         // A node whose workers took no part did nothing.
@@ -173,7 +194,11 @@ impl Candidates {
             let Verdict { limit, held, found } = criterion.in_each(study, &self.0);
             let held = complete.then_some(held);
             let found = if complete { found } else { format!("{found}, so far: the run is not complete") };
-            Decision { criterion: limit, held, found }
+            let open_loop_missed = match held {
+                Some(true) => criterion.open_loop_missed(study, &every),
+                _ => None,
+            };
+            Decision { criterion: limit, held, found, open_loop_missed }
         };
         study.success.iter().map(decide).collect()
     }
@@ -320,53 +345,76 @@ impl Criterion {
         let about = |one: &Candidate| self.is_about(&one.names, &one.profile);
         let mine: Vec<&Vec<Candidate>> =
             loads.iter().filter(|load| load.first().is_some_and(about)).collect();
-        let within = |load: &&Vec<Candidate>| {
-            let Some((name, limit)) = &self.within else { return true };
-            let values: Option<Vec<f64>> = load
-                .iter()
-                .map(|one| if name == "mean" { one.latency_us.mean } else { one.latency_us.percentile(name) })
-                .collect();
-            values.and_then(|values| median(&values)).is_some_and(|value| value <= *limit)
-        };
         let sound = |load: &&Vec<Candidate>| load.iter().all(|one| !one.failed);
-        let reached = |load: &Vec<Candidate>| {
-            let each = |one: &Candidate| {
-                let (iops, bytes) = match self.who {
-                    Who::Fleet => one.fleet,
-                    Who::EachNode => one.least_node,
-                    Who::EachWorker => one.least_worker,
-                };
-                match self.least {
-                    Rate::Iops(_) => iops,
-                    Rate::BytesPerSecond(_) => bytes,
-                }
-            };
-            median(&load.iter().map(each).collect::<Vec<_>>()).unwrap_or(0.0)
-        };
         let best = mine
             .iter()
             .copied()
             .filter(sound)
-            .filter(within)
-            .map(|load| (reached(load), load[0].names[0].as_str()))
+            .filter(|load| self.is_within(load))
+            .map(|load| (self.reached(load), load[0].names[0].as_str()))
             .max_by(|a, b| a.0.total_cmp(&b.0));
         let (held, found) = match best {
             None if mine.is_empty() => (false, "no such load was measured".to_string()),
             None => (false, self.nothing_within(&mine)),
             Some((most, label)) => {
-                let (least, text) = match self.least {
-                    Rate::Iops(least) => (least, format!("{} IOPS", thousands(most))),
-                    Rate::BytesPerSecond(least) => (least, format!("{:.1} MB/s", most / 1e6)),
-                };
-                let of = match self.who {
-                    Who::Fleet => "",
-                    Who::EachNode => " on the node that did least",
-                    Who::EachWorker => " by the worker that did least",
-                };
-                (most >= least, format!("{text}{of} ({label})"))
+                (most >= self.least_figure(), format!("{} ({label})", self.in_words(most)))
             }
         };
         Verdict { limit: self.text.clone(), held, found }
+    }
+
+    /// The latency that is judged of a load: the median of its repeats, microseconds; `None` if a repeat has too few I/Os
+    /// for it, or the criterion has no limit.
+    fn latency_of(&self, load: &[Candidate]) -> Option<f64> {
+        let (name, _) = self.within.as_ref()?;
+        let of = |one: &Candidate| match name.as_str() {
+            "mean" => one.latency_us.mean,
+            _ => one.latency_us.percentile(name),
+        };
+        median(&load.iter().map(of).collect::<Option<Vec<f64>>>()?)
+    }
+
+    /// Whether a load keeps the limit of latency; true if there is none.
+    fn is_within(&self, load: &[Candidate]) -> bool {
+        let Some((_, limit)) = &self.within else { return true };
+        self.latency_of(load).is_some_and(|value| value <= *limit)
+    }
+
+    /// What a load reached of what is judged, I/Os or bytes a second: the median of its repeats.
+    fn reached(&self, load: &[Candidate]) -> f64 {
+        let each = |one: &Candidate| {
+            let (iops, bytes) = match self.who {
+                Who::Fleet => one.fleet,
+                Who::EachNode => one.least_node,
+                Who::EachWorker => one.least_worker,
+            };
+            match self.least {
+                Rate::Iops(_) => iops,
+                Rate::BytesPerSecond(_) => bytes,
+            }
+        };
+        median(&load.iter().map(each).collect::<Vec<_>>()).unwrap_or(0.0)
+    }
+
+    /// The figure that must be reached, I/Os or bytes a second.
+    fn least_figure(&self) -> f64 {
+        match self.least {
+            Rate::Iops(least) | Rate::BytesPerSecond(least) => least,
+        }
+    }
+
+    /// A figure that was reached, with its unit and whose it is.
+    fn in_words(&self, reached: f64) -> String {
+        let text = match self.least {
+            Rate::Iops(_) => format!("{} IOPS", thousands(reached)),
+            Rate::BytesPerSecond(_) => format!("{:.1} MB/s", reached / 1e6),
+        };
+        let of = match self.who {
+            Who::Fleet => "",
+            Who::EachNode => " on the node that did least",
+            Who::EachWorker => " by the worker that did least",
+        };
+        format!("{text}{of}")
     }
 
     fn nothing_within(&self, mine: &[&Vec<Candidate>]) -> String {
@@ -406,6 +454,9 @@ mod tests {
                     least_worker: (node / 4.0, node / 4.0 * 8192.0),
                     latency_us: LatencySummary { p95: Some(*p95), ..LatencySummary::default() },
                     failed: *node == 1.0,
+                    offered: None,
+                    carried: true,
+                    generator_bound: false,
                 }]
             })
             .collect();
