@@ -29,6 +29,10 @@ fn a_published_table_is_audited_and_its_saturation_told() {
     let row = said.out.lines().find(|line| line.starts_with("4k-randread ")).unwrap();
     let cells: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
     assert_eq!(cells[..5], ["4k-randread", "20", "304,747", "13", "flat from 16 on"], "{row}");
+    let picture =
+        said.out.split_once("\n4k-randread: mean (o within 5.00 ms, x not)\n").expect("a picture").1;
+    assert!(picture.lines().any(|line| line.starts_with("   5.00 ms |- - -")), "{picture}");
+    assert!(picture.contains("load line 304,747 IOPS"), "{picture}");
     let json = run(["analyze", text(&table), "--json"]).json();
     assert_eq!((&json["format"], &json["limit"]), (&Value::from("loadline-analysis"), &Value::Null));
     assert_eq!(number(&json, "sources/0/groups/1/saturation/peak"), 304_747.0);

@@ -314,3 +314,38 @@ fn an_open_loop_that_is_too_fast_is_said_to_be() {
     assert!(kinds.contains(&"rate-not-met") && kinds.contains(&"censored"), "{kinds:?}");
     assert!(number(&json, "total/latency_us/max") > 1e6, "the backlog's age is counted");
 }
+
+/// What `profile list` names is a profile: `profile show` explains it, and a load can have it.
+#[test]
+fn each_name_of_the_list_of_profiles_is_one() {
+    let said = run(["profile", "list"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let table = said.out.split("\n\n").next().unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().skip(1).map(|row| row.split("  ").collect()).collect();
+    let names: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    assert!(["oltp", "sql", "vdi", "vmfleet-peak", "hcibench-4k70r"].iter().all(|name| names.contains(name)));
+    for name in names {
+        let shown = run(["profile", "show", name]);
+        assert!(shown.code == Some(0) && shown.out.contains("fio"), "{name}: {}{}", shown.out, shown.err);
+    }
+    for name in ["4k-randread", "256k-write", "8k-70-30", "peak", "4k70r"] {
+        assert_eq!(run(["profile", "show", name]).code, Some(0), "{name}");
+    }
+    run(["profile", "show", "4k-randred"]).refused(2, &["4k-randred", "randread"]);
+}
+
+/// Colour is for people at a terminal: not for pipes, and not where NO_COLOR is set.
+#[test]
+fn colour_is_shown_on_terminals_only() {
+    let on_terminal = |no_color: &str| {
+        let mut command = std::process::Command::new("script");
+        let words = format!("{} report /nowhere", env!("CARGO_BIN_EXE_loadline"));
+        command.args(["-qec", &words, "/dev/null"]).env("NO_COLOR", no_color).env("TERM", "xterm");
+        String::from_utf8(command.output().expect("script runs").stdout).unwrap()
+    };
+    let shown = on_terminal("");
+    assert!(shown.starts_with("\u{1b}[31mloadline:\u{1b}[0m "), "{shown:?}");
+    let plain = on_terminal("1");
+    assert!(plain.starts_with("loadline: ") && !plain.contains('\u{1b}'), "{plain:?}");
+    assert!(run(["report", "/nowhere"]).err.starts_with("loadline: "));
+}

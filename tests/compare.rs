@@ -88,7 +88,7 @@ fn a_file_is_slower_than_nothing_and_ci_is_told() {
     run(["compare", "/nowhere/run", text(&on_null)]).refused(2, &["A: ", "/nowhere/run"]);
     run(["compare", text(&on_null)]).refused(2, &["<B>"]);
 
-    // Unfinished: as far as it is. A step that is damaged is no missing one.
+    // Unfinished: as far as it is. A step that is damaged is a missing one, and is counted.
     let last = fs::read_dir(on_file.join("steps")).unwrap().flatten().map(|e| e.path()).max().unwrap();
     fs::remove_dir_all(&last).unwrap();
     let said = run(words);
@@ -97,5 +97,9 @@ fn a_file_is_slower_than_nothing_and_ci_is_told() {
     assert!(said.out.contains("too few repeats to tell"), "{}", said.out);
     let first = fs::read_dir(on_file.join("steps")).unwrap().flatten().map(|e| e.path()).min().unwrap();
     fs::write(first.join("result.json"), "{").unwrap();
-    run(words).refused(2, &["B: ", "result.json"]);
+    let said = run(words);
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    for part in ["B has damaged steps (1)", "B is unfinished: 2 of 4 steps are complete"] {
+        assert!(said.out.contains(part), "no \"{part}\" in {}", said.out);
+    }
 }

@@ -8,7 +8,7 @@ use loadline_import::curves::{self, Alike, Source};
 use loadline_measure::analysis::{LatencyLimit, Options, analyse};
 use loadline_report::analysis::{Analyses, SourceAnalysis, is_doubtful, text};
 use loadline_report::own::{self, Own};
-use loadline_report::points;
+use loadline_report::{picture, points};
 use loadline_study::RunFolder;
 
 use crate::bounded;
@@ -80,6 +80,10 @@ pub(crate) fn run(args: Args) -> Exit {
                 say!();
             }
             out::write(text(source, args.limit.as_ref()).as_bytes());
+            let pictures = args.limit.as_ref().map(|limit| picture::of_analysis(&source.analysis, limit));
+            if let Some(pictures) = pictures.filter(|pictures| !pictures.is_empty()) {
+                out::write(format!("\n{pictures}").as_bytes());
+            }
         }
     }
     if doubtful { Exit::Findings } else { Exit::Done }

@@ -18,6 +18,7 @@ mod manual;
 mod moves;
 mod node;
 mod out;
+mod paint;
 mod profile;
 mod report;
 mod result_file;

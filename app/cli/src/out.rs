@@ -3,7 +3,7 @@
 //! one to say so.
 //!
 //! Names and labels come from files and hosts of others. No control character of theirs reaches a terminal: everything that
-//! is printed passes here.
+//! is printed passes here, and only then is it given colour.
 
 use std::borrow::Cow;
 use std::fmt::Arguments;
@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
 use crate::exit::Exit;
+use crate::paint;
 
 /// Why standard output could not be written, once it could not.
 static FAILED: OnceLock<String> = OnceLock::new();
@@ -33,13 +34,19 @@ pub(crate) fn line(text: Arguments<'_>) {
 }
 
 pub(crate) fn error_line(text: Arguments<'_>) {
+    let text = format!("{text}\n");
+    let printed = printable(&text, |_| "?".into());
+    let printed = if paint::on_stderr() { paint::painted(&printed).into() } else { printed };
     // There is nobody left to be told if this fails.
-    let _ = io::stderr().write_all(printable(&format!("{text}\n"), |_| "?".into()).as_bytes());
+    let _ = io::stderr().write_all(printed.as_bytes());
 }
 
 /// Prints this text on standard output. Control characters but line feeds and tabs are shown as `?`.
 pub(crate) fn write(bytes: &[u8]) {
-    note(io::stdout().write_all(printable(&String::from_utf8_lossy(bytes), |_| "?".into()).as_bytes()));
+    let text = String::from_utf8_lossy(bytes);
+    let printed = printable(&text, |_| "?".into());
+    let printed = if paint::on_stdout() { paint::painted(&printed).into() } else { printed };
+    note(io::stdout().write_all(printed.as_bytes()));
 }
 
 /// Prints a JSON document on standard output, and a line feed if it does not end with one. Control characters, which stand

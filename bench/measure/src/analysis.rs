@@ -125,6 +125,18 @@ pub struct Held {
     pub latency_us: Option<f64>,
 }
 
+/// A place on the axis of a sweep, by the medians of its repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CurvePlace {
+    /// I/Os a second, or bytes where the group is `in_bytes`.
+    pub amount: f64,
+    /// The latency that is limited, microseconds; `null` where the limit is missed whatever the latency says: I/Os failed,
+    /// workers were lost, or an offered rate was not carried.
+    pub latency_us: Option<f64>,
+    /// Whether it is within the limit.
+    pub held: bool,
+}
+
 /// A sweep of one load in one condition, or points of it in which nothing varies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
@@ -150,6 +162,9 @@ pub struct Group {
     pub knee: Option<f64>,
     /// The most within the limit that was stated.
     pub load_line: Option<LoadLine>,
+    /// What the load line was found in: the places that state the latency that is limited, in the order of the load. Empty
+    /// without a limit.
+    pub curve: Vec<CurvePlace>,
     /// The load that carried it, in the axis' unit.
     pub load_at_line: Option<f64>,
     /// The last load that held the limit, in the axis' unit.
@@ -265,7 +280,7 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
     let curve: Option<Vec<(f64, f64)>> =
         places.iter().map(|place| Some((middle(place)?.1, mean_of(place)?))).collect();
     let curve = curve.filter(|_| axis.is_some());
-    let mut judged = 0;
+    let (mut judged, mut judged_places) = (0, Vec::new());
     let line = options.limit.as_ref().filter(|_| axis.is_some()).and_then(|limit| {
         let level = |place: &Place| -> Option<(f64, Level)> {
             let each = |value: &dyn Fn(&Point) -> Option<f64>| -> Option<Vec<f64>> {
@@ -277,6 +292,7 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
         // A place whose points have no such percentile, with too few I/Os for one, says nothing.
         let (loads, levels): (Vec<f64>, Vec<Level>) = places.iter().filter_map(level).unzip();
         judged = levels.len();
+        judged_places = levels.iter().filter_map(|level| curve_place(level, limit.limit_us)).collect();
         let line = load_line(&levels, limit.limit_us)?;
         Some((loads[line.at], loads[line.last], line))
     });
@@ -300,6 +316,7 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
         load_at_line: line.as_ref().map(|(at, ..)| *at),
         held_to: line.as_ref().map(|(_, last, _)| *last),
         load_line: line.map(|(.., line)| line),
+        curve: judged_places,
         held,
         judged,
         unjudged: places.len() - judged,
@@ -308,6 +325,12 @@ fn group(load: &Point, sweep: &Sweep<'_>, options: &Options) -> Group {
         cliffs: points.iter().flat_map(|p| cliffs_of(p)).collect(),
         axis: *axis,
     }
+}
+
+fn curve_place(level: &Level, limit_us: f64) -> Option<CurvePlace> {
+    let (amount, latency) = (median(&level.iops)?, median(&level.latency_us)?);
+    let latency_us = Some(latency).filter(|latency| latency.is_finite());
+    Some(CurvePlace { amount, latency_us, held: latency <= limit_us })
 }
 
 fn cliffs_of(point: &Point) -> Vec<Cliff> {

@@ -250,6 +250,12 @@ fn doubts(a: &Run, b: &Run) -> Vec<String> {
     let mut doubts = Vec::new();
     for (name, run) in [("A", a), ("B", b)] {
         let report = &run.report;
+        if report.unreadable > 0 {
+            doubts.push(format!(
+                "{name} has damaged steps ({}): loadline report names them and says what is wrong",
+                report.unreadable
+            ));
+        }
         if !report.missing.is_empty() {
             doubts.push(format!(
                 "{name} is unfinished: {} of {} steps are complete; missing: {}",

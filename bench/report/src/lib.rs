@@ -32,6 +32,7 @@ pub mod json;
 pub mod markdown;
 pub mod own;
 pub mod page;
+pub mod picture;
 pub mod points;
 pub mod report;
 pub mod rows;

@@ -32,7 +32,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Reads a run's folder, finished or not.
+    /// Reads a run's folder, finished or not. A step that is damaged is one that is missing, and the report counts it.
     ///
     /// The error says which file cannot be read, and what to do.
     pub fn open(path: &Path) -> Result<Run, StudyError> {
@@ -47,7 +47,7 @@ impl Run {
                 continue;
             }
             // One at a time: a result holds the figures of every worker.
-            let Some(result) = folder.result(step)? else { continue };
+            let Ok(Some(result)) = folder.result(step) else { continue };
             if !is_of_search {
                 let engines_of = result.workers.iter().filter_map(|worker| worker.engine.as_deref());
                 let issued = engines_of.map(|engine| engine_alone(engine).to_string()).collect();
