@@ -75,6 +75,16 @@ gather() {
 # Without the time of the commit, which is in no program, but would compile SQLite anew for each commit.
 build() { env -u SOURCE_DATE_EPOCH cargo build --locked --profile packaged -p loadline "$@"; }
 
+# The program is copied to each host of a fleet, so it stays small: bytes, without debug symbols.
+most=15000000
+
+is_small() {
+    local size
+    size=$(stat --format %s "$1")
+    say "the program has $size bytes; it may have $most"
+    ((size <= most)) || { echo "package: $1 is too large: look what is in it (nm --size-sort -C)" >&2; exit 1; }
+}
+
 debian_packages() {
     local made
     say "building the program"
@@ -87,6 +97,8 @@ debian_packages() {
         mv "$made" "$packages/$(basename "${made%.*}").deb"
     done
     gunzip "$contents/doc/third-party-licenses.txt.gz"
+    strip -o "$target/packaged/stripped" "$target/packaged/loadline"
+    is_small "$target/packaged/stripped"
 }
 
 # Linked with glibc, as the other program is: musl has another allocator and other copies of memory, so its figures would be of

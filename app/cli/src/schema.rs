@@ -1,5 +1,7 @@
 //! `loadline schema`: JSON Schemas of what is written and read.
 
+use loadline_packed::unpack;
+
 use crate::exit::Exit;
 use crate::out;
 
@@ -38,42 +40,63 @@ enum What {
     Doctor,
 }
 
-pub(crate) fn run(args: Args) -> Exit {
-    let schema = match args.what {
-        What::Bench => loadline_study::json_schema::of::<loadline_load::result::BenchResult>(),
-        What::Study => loadline_study::schema::study(),
-        What::Run => loadline_study::schema::run(),
-        What::Step => loadline_study::schema::step(),
-        What::Second => loadline_study::schema::second(),
-        What::Report => loadline_report::json::schema(),
-        What::Page => loadline_report::page::schema(),
-        What::Analysis => loadline_study::json_schema::of::<loadline_report::analysis::Analyses>(),
-        What::Compare => loadline_study::json_schema::of::<loadline_report::compare::Comparison>(),
-        What::Doctor => loadline_study::json_schema::of::<loadline_doctor::Report>(),
+/// A published schema that the build script packed.
+macro_rules! packed {
+    ($name:literal) => {
+        unpack(include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".schema.json")))
     };
-    let text = loadline_study::json_schema::text(&schema);
-    out::document(&text);
+}
+
+impl What {
+    /// The published schema.
+    fn text(self) -> String {
+        match self {
+            What::Bench => packed!("bench-result"),
+            What::Study => loadline_study::schema::published_study(),
+            What::Run => packed!("run"),
+            What::Step => packed!("step"),
+            What::Second => packed!("second"),
+            What::Report => packed!("report"),
+            What::Page => packed!("report-page"),
+            What::Analysis => packed!("analysis"),
+            What::Compare => packed!("comparison"),
+            What::Doctor => packed!("doctor"),
+        }
+    }
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    out::document(&args.what.text());
     Exit::Done
 }
 
 #[cfg(test)]
 mod tests {
-    /// To bring it up to date: `loadline schema bench > docs/reference/bench-result.schema.json`.
-    #[test]
-    fn the_published_schema_of_a_bench_result_is_current() {
-        let published = include_str!("../../../docs/reference/bench-result.schema.json");
-        let current = loadline_study::json_schema::text(&loadline_study::json_schema::of::<
-            loadline_load::result::BenchResult,
-        >());
-        assert!(published == current, "docs/reference/bench-result.schema.json is out of date");
-    }
+    use clap::ValueEnum;
+    use loadline_study::json_schema::{of, text};
+    use loadline_study::schema;
 
-    /// To bring it up to date: `loadline schema page > docs/reference/report-page.schema.json`. The page's own types are
-    /// made of it when it is built.
+    use super::*;
+
+    /// The page's own types are made of its schema when it is built.
     #[test]
-    fn the_published_schema_of_the_page_is_current() {
-        let published = include_str!("../../../docs/reference/report-page.schema.json");
-        let current = loadline_study::json_schema::text(&loadline_report::page::schema());
-        assert!(published == current, "docs/reference/report-page.schema.json is out of date");
+    fn each_published_schema_is_current() {
+        for what in What::value_variants() {
+            let (name, current) = match what {
+                What::Bench => ("bench-result", of::<loadline_load::result::BenchResult>()),
+                What::Study => ("study", schema::study()),
+                What::Run => ("run", schema::run()),
+                What::Step => ("step", schema::step()),
+                What::Second => ("second", schema::second()),
+                What::Report => ("report", loadline_report::json::schema()),
+                What::Page => ("report-page", loadline_report::page::schema()),
+                What::Analysis => ("analysis", of::<loadline_report::analysis::Analyses>()),
+                What::Compare => ("comparison", of::<loadline_report::compare::Comparison>()),
+                What::Doctor => ("doctor", of::<loadline_doctor::Report>()),
+            };
+            let (file, current) = (format!("../../docs/reference/{name}.schema.json"), text(&current));
+            assert_eq!(loadline_packed::is_current(env!("CARGO_MANIFEST_DIR"), &file, &current), Ok(()));
+            assert_eq!(what.text(), current, "what is printed is what is published");
+        }
     }
 }

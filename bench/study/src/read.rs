@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::error::StudyError;
 use crate::file::Study;
-use crate::json_schema;
+use crate::schema;
 
 /// A study is written by people; a file beyond this is something else.
 const LONGEST_FILE: u64 = 1 << 20;
@@ -73,9 +73,15 @@ fn locate(text: &str, span: &Range<usize>) -> (usize, usize, String) {
     (line, column, shown)
 }
 
+/// The published schema of a study file.
+fn published() -> Value {
+    // A test keeps the file to the types, so that it is one.
+    serde_json::from_str(&schema::published_study()).unwrap_or_default()
+}
+
 /// Whether a key of the study file is a list of tables, such as `faults`.
 fn lists_tables(key: &str) -> bool {
-    let schema = json_schema::of::<Study>();
+    let schema = published();
     let definitions = schema["definitions"].as_object().into_iter().flat_map(|all| all.values());
     let is_table = |items: &Value| {
         let name = items["$ref"].as_str().and_then(|path| path.strip_prefix("#/definitions/"));
@@ -93,7 +99,7 @@ fn line_at(text: &str, byte: usize) -> (usize, &str) {
 
 /// The keys of the table that a type of the study file describes.
 fn keys_of(type_name: &str) -> Vec<String> {
-    let schema = json_schema::of::<Study>();
+    let schema = published();
     let table = match type_name.split_once("::") {
         // The values of a pattern and the like: `Pattern::Mixed` is { mixed = { ... } }.
         Some(_) => return Vec::new(),
@@ -104,7 +110,7 @@ fn keys_of(type_name: &str) -> Vec<String> {
 
 /// The section in which a key exists, as it is written: `[run]`, `[[profile]]`, or the top.
 fn section_of(key: &str) -> Option<String> {
-    let schema = json_schema::of::<Study>();
+    let schema = published();
     let has = |object: &Value| object.pointer("/properties").is_some_and(|p| p.get(key).is_some());
     if has(&schema) {
         return Some("the top of the file, before the first [section]".into());

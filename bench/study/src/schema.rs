@@ -1,5 +1,6 @@
 //! JSON Schemas of what is written and read: an editor completes a study with them, a program reads a run.
 
+use loadline_packed::unpack;
 use serde_json::Value;
 
 use crate::file::Study;
@@ -7,6 +8,11 @@ use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
 use crate::folder::series::SecondLine;
 use crate::json_schema::of;
+
+/// The published schema of a study file, as text.
+pub fn published_study() -> String {
+    unpack(include_bytes!(concat!(env!("OUT_DIR"), "/study.schema.json")))
+}
 
 /// The schema of a study file.
 pub fn study() -> Value {
@@ -35,13 +41,8 @@ mod tests {
 
     #[test]
     fn the_published_schema_of_a_study_is_current() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/study.schema.json");
-        let published = std::fs::read_to_string(path).unwrap();
-        assert_eq!(
-            published,
-            text(&study()),
-            "run: loadline schema study > docs/reference/study.schema.json"
-        );
+        let file = "../../docs/reference/study.schema.json";
+        assert_eq!(loadline_packed::is_current(env!("CARGO_MANIFEST_DIR"), file, &text(&study())), Ok(()));
     }
 
     #[test]

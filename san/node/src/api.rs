@@ -31,12 +31,14 @@ use std::net::SocketAddr;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use loadline_packed::unpack;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -45,7 +47,6 @@ use crate::node::manage::{
     AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, Resize, TestFault,
 };
 use crate::node::{Node, NodeError};
-use crate::openapi;
 
 /// Bytes of a URL at most: names have 64. The HTTP server itself takes 64 KiB.
 const LONGEST_URL: usize = 8 << 10;
@@ -119,7 +120,7 @@ fn router(node: Node) -> Router {
         .route(
             "/metrics",
             get(async |State(node): State<Node>| {
-                let kind = [(axum::http::header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+                let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4")];
                 node.metrics().await.map(|page| (kind, page))
             }),
         )
@@ -210,7 +211,7 @@ fn router(node: Node) -> Router {
             })
             .delete(async |State(node): State<Node>| node.no_test_faults().await.map(Json)),
         )
-        .route("/v1/openapi.json", get(async || Json(openapi::document())))
+        .route("/v1/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], description())))
         .fallback(async |uri: Uri| ManageError::Unknown {
             kind: "request",
             name: uri.path().into(),
@@ -243,6 +244,11 @@ async fn short_urls(request: Request, next: Next) -> Response {
         return refusal(StatusCode::URI_TOO_LONG, message);
     }
     next.run(request).await
+}
+
+/// The published description of this API, as JSON.
+fn description() -> String {
+    unpack(include_bytes!(concat!(env!("OUT_DIR"), "/api.openapi.json")))
 }
 
 /// The answer to a request that cannot be, which no method of [`Node`] was asked.

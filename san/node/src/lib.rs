@@ -20,6 +20,7 @@ mod log;
 mod metrics;
 mod name;
 pub mod node;
+#[cfg(test)]
 mod openapi;
 pub mod settings;
 pub mod unusable;

@@ -1,4 +1,4 @@
-//! The API as OpenAPI 3.1 describes it, for programs that are made from that.
+//! The API as OpenAPI 3.1 describes it, made of the types: what is published, and served, is kept to it.
 
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
@@ -96,6 +96,12 @@ pub(crate) fn document() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_published_description_of_the_api_is_current() {
+        let (file, current) = ("../../docs/reference/api.openapi.json", format!("{:#}\n", document()));
+        assert_eq!(loadline_packed::is_current(env!("CARGO_MANIFEST_DIR"), file, &current), Ok(()));
+    }
 
     #[test]
     fn every_reference_leads_somewhere() {

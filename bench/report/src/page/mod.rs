@@ -15,12 +15,14 @@ pub mod workers;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use loadline_load::host::Inventory;
+use loadline_packed::unpack;
 use loadline_study::{RunFolder, StudyError};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -32,7 +34,8 @@ use bands::{Band, bands};
 use series::StepSeries;
 
 /// The page without data, as `web/` builds it.
-const TEMPLATE: &str = include_str!(concat!(env!("OUT_DIR"), "/report.html"));
+static TEMPLATE: LazyLock<String> =
+    LazyLock::new(|| unpack(include_bytes!(concat!(env!("OUT_DIR"), "/report.html"))));
 /// Where in it the run's name goes, as text.
 const TITLE: &str = "LOADLINE-TITLE";
 /// Where what is said goes where no script runs, as HTML.
@@ -115,7 +118,7 @@ pub fn document(
     };
     line(&mut lines, &Message::Run(Box::new(run))).map_err(failed)?;
     let data = STANDARD.encode(lines.finish().map_err(failed)?);
-    Ok(fill(TEMPLATE, report, &data))
+    Ok(fill(&TEMPLATE, report, &data))
 }
 
 fn line(out: &mut impl Write, message: &Message) -> std::io::Result<()> {
