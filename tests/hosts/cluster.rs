@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use loadline_san_node::config;
 use loadline_san_node::config::catalog::Catalog;
-use loadline_san_node::config::sqlite::SqliteStore;
 use loadline_san_protocol::record;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -251,8 +251,8 @@ impl Cluster {
         if self.locked.is_some() {
             return None;
         }
-        let mut store = SqliteStore::open(&self.store()).ok()?;
-        let catalog = Catalog::read(&mut store).ok()?;
+        let mut store = config::open(&self.store().as_path().into()).ok()?;
+        let catalog = Catalog::read(&mut *store).ok()?;
         let host = |node: u32| catalog.nodes.get(&node)?.0.name.strip_prefix("node-")?.parse::<usize>().ok();
         let sample = |volume: &Volume| {
             let (id, _) = catalog.volume(&volume.name)?;

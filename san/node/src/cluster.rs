@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::config::catalog::{Catalog, Cluster, Node, change};
-use crate::config::sqlite::SqliteStore;
-use crate::config::{ConfigError, ConfigStore};
+use crate::config::url::StoreUrl;
+use crate::config::{self, ConfigError};
 use crate::settings::NodeSettings;
 
 /// Length of leases, if nothing else is said: a node that is killed is done without after that.
@@ -63,9 +63,9 @@ impl Default for Common {
     }
 }
 
-/// Makes a cluster without nodes, in a new file.
-pub fn init(path: &Path, common: Common) -> Result<String, ConfigError> {
-    let mut store = SqliteStore::create(path)?;
+/// Makes a cluster without nodes, in a new store. Returns the cluster's id.
+pub fn init(url: &StoreUrl, common: Common) -> Result<String, ConfigError> {
+    let mut store = config::create(url)?;
     let id = format!("{:016x}{:016x}", crate::node::random(), crate::node::random());
     let Common { lease_ms, loops, overcommit } = common;
     let cluster = Cluster { id: id.clone(), next_id: 1, lease_ms, loops, overcommit };
@@ -74,8 +74,8 @@ pub fn init(path: &Path, common: Common) -> Result<String, ConfigError> {
 }
 
 /// The configuration of a cluster, as it is now.
-pub fn read(path: &Path) -> Result<Catalog, ConfigError> {
-    Catalog::read(&mut SqliteStore::open(path)?)
+pub fn read(url: &StoreUrl) -> Result<Catalog, ConfigError> {
+    Catalog::read(&mut *config::open(url)?)
 }
 
 /// Adds a node, and writes its `node.toml` into its folder, which is made. Returns where that is.
@@ -97,10 +97,10 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
     {
         return Err(JoinError::Twice(address));
     }
-    let mut store = SqliteStore::open(&settings.cluster)?;
+    let mut store = config::open(&settings.cluster)?;
     let mut joined = false;
     for _ in 0..16 {
-        let catalog = Catalog::read(&mut store)?;
+        let catalog = Catalog::read(&mut *store)?;
         if catalog.node(&node.name).is_some() {
             return Err(JoinError::Taken(node.name));
         }

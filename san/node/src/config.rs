@@ -1,7 +1,7 @@
-//! The configuration of a cluster: who is in it, what it has, and each volume's record.
+//! The configuration of a cluster: its nodes, devices and volumes, and each volume's record.
 //!
-//! All of it is in one store of keys and values that all nodes reach, and changes by compare-and-swap. The store is the only
-//! thing that a node believes of what others have decided; everything else is found out by talking.
+//! All of it is in one store of keys and values that all nodes reach, and changes by compare-and-swap. A node takes what others have
+//! decided from the store alone.
 //!
 //! | module | idea |
 //! | --- | --- |
@@ -9,13 +9,42 @@
 //! | `identity` | whether a file is still the one that was opened |
 //! | [`service`] | the store on a thread of its own |
 //! | [`sqlite`] | the store as a file, for clusters whose nodes share a machine |
+//! | [`url`] | where a store is |
+//! | [`watch`] | notices that something may have changed |
+//! | `memory`, `conformance` | for tests: a store in memory, and the suite that every store must pass |
+//!
+//! A kind of store is a file that implements [`ConfigStore`], a variant of [`StoreUrl`], and a line each in [`open`] and [`create`].
 
 pub mod catalog;
+#[cfg(test)]
+pub(crate) mod conformance;
 mod identity;
+#[cfg(test)]
+pub(crate) mod memory;
 pub mod service;
 pub mod sqlite;
+pub mod url;
+pub mod watch;
 
 use thiserror::Error;
+
+use sqlite::SqliteStore;
+use url::StoreUrl;
+use watch::Watch;
+
+/// Opens the store of a cluster that was made.
+pub fn open(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
+    Ok(match url {
+        StoreUrl::Sqlite(path) => Box::new(SqliteStore::open(path)?),
+    })
+}
+
+/// Makes an empty store, for a new cluster. The error [`ConfigError::Exists`] says that something is there.
+pub fn create(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
+    Ok(match url {
+        StoreUrl::Sqlite(path) => Box::new(SqliteStore::create(path)?),
+    })
+}
 
 /// A value, and its version: no value of its key has it again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +58,11 @@ pub struct Stored {
 /// A change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which.
+    /// The key.
     pub key: String,
-    /// The version that it must have; none: it must not be there.
+    /// The version that the key must have; `None` if the key must not exist.
     pub expected: Option<u64>,
-    /// What it is to be; nothing: it is removed.
+    /// The new value; `None` removes the key.
     pub value: Option<Vec<u8>>,
 }
 
@@ -110,6 +139,9 @@ pub trait ConfigStore: Send {
     /// Makes all of these changes if every key is as expected, durably; otherwise none. Whether it did.
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError>;
 
-    /// A number that is higher after every commit.
+    /// A number that is higher after every commit that was made.
     fn revision(&mut self) -> Result<u64, ConfigError>;
+
+    /// A connection of its own by which another thread waits for changes. It is closed before the store.
+    fn watch(&self) -> Result<Box<dyn Watch>, ConfigError>;
 }

@@ -45,8 +45,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::config::catalog::{Catalog, change};
 use crate::config::service::Config;
-use crate::config::sqlite::SqliteStore;
-use crate::config::{ConfigError, ConfigStore};
+use crate::config::{self, ConfigError, ConfigStore};
 use crate::event_loop::order::{LoopState, NotOpened, Order, Report};
 use crate::event_loop::{EventLoop, LoopError, LoopOptions, Orders};
 use crate::log::log;
@@ -59,6 +58,8 @@ pub(crate) use reconcile::random;
 
 /// How often the configuration is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long after the configuration was read it is read again, if there was no notice of a change.
+const UNNOTICED: Duration = Duration::from_secs(1);
 
 /// How long loops look before they sleep, where cores are to spare.
 const SPIN: Duration = Duration::from_micros(50);
@@ -212,8 +213,7 @@ impl Node {
     /// returns is dropped, or ends with what went wrong.
     pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
         limits::check(1)?;
-        let store = SqliteStore::open(&settings.cluster)?;
-        let config = Config::start(Box::new(store))?;
+        let config = Config::start(config::open(&settings.cluster)?)?;
         let name = settings.name.clone();
         let (id, node, cluster, count) = config
             .call(move |store| begin_life(store, &name))

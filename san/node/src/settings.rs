@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::config::url::StoreUrl;
+
 /// How long a client's request waits while its volume is not served, if `node.toml` does not say. Seconds.
 const CLIENT_WAIT_S: u64 = 60;
 
@@ -15,8 +17,8 @@ const CLIENT_WAIT_S: u64 = 60;
 pub struct NodeSettings {
     /// Its name in the cluster.
     pub name: String,
-    /// The configuration of the cluster: a SQLite file.
-    pub cluster: PathBuf,
+    /// Where the configuration of the cluster is.
+    pub cluster: StoreUrl,
     /// A folder of its own, for its socket.
     pub folder: PathBuf,
     /// How long a thread of the data path looks for what comes before it sleeps, microseconds. If nothing is said: not at all

@@ -108,7 +108,7 @@ fn address(network: Ipv4Addr, number: u8) -> Ipv4Addr {
 /// Why the addresses of a network cannot be used, if so: another cluster has them, or the folder's cluster has others.
 fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>, String> {
     if cluster.exists() {
-        let catalog = cluster::read(cluster).map_err(|why| why.to_string())?;
+        let catalog = cluster::read(&cluster.into()).map_err(|why| why.to_string())?;
         let of_node =
             |number: u8| catalog.node(&format!("node-{number}")).map(|(_, node)| (number, node.api.ip()));
         let mut theirs = (1..=args.nodes).filter_map(of_node);
@@ -145,7 +145,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
     let is_new = !cluster.exists();
     if is_new {
         std::fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-        cluster::init(&cluster, Common::default()).map_err(|why| why.to_string())?;
+        cluster::init(&cluster.as_path().into(), Common::default()).map_err(|why| why.to_string())?;
     }
     let program = std::env::current_exe().map_err(|why| why.to_string())?;
     for number in 1..=args.nodes {
@@ -158,7 +158,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
             let node = catalog::Node { name: name.clone(), api, peer, nbd, incarnation: 0, draining: false };
             let settings = NodeSettings {
                 name: name.clone(),
-                cluster: cluster.clone(),
+                cluster: cluster.as_path().into(),
                 folder: own,
                 // They have one machine together.
                 spin_us: Some(0),

@@ -9,6 +9,7 @@ use loadline_base::limits::STACK;
 use loadline_base::units::TimeSpan;
 use loadline_san_node::cluster::{self, Common};
 use loadline_san_node::config::catalog;
+use loadline_san_node::config::url::StoreUrl;
 use loadline_san_node::node::Node;
 use loadline_san_node::settings::NodeSettings;
 
@@ -16,12 +17,13 @@ use crate::exit::Exit;
 use crate::interrupt;
 use crate::out::{complain, say};
 
-/// Make a cluster without nodes: a file with its configuration, which all its nodes use.
+/// Make a cluster without nodes: the store of its configuration, which all its nodes use.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  loadline san init /srv/loadline/cluster.db")]
 pub(super) struct Init {
-    /// The file. Nothing may be there.
-    cluster: PathBuf,
+    /// Where the configuration is to be: sqlite:PATH, or only the path of a file that does not exist yet. All nodes of such a
+    /// cluster run on this machine.
+    cluster: StoreUrl,
     /// How long a node that says nothing is waited for: leases have this length. Shorter ones make for shorter stalls when a
     /// node dies, and for more false alarms.
     #[arg(long, value_name = "TIME", default_value = "600ms")]
@@ -41,8 +43,8 @@ pub(super) struct Init {
     loadline san join /srv/loadline/cluster.db --name node-1 --folder /srv/loadline/node-1 --address 127.0.0.1\n  \
     loadline san serve --config /srv/loadline/node-1/node.toml")]
 pub(super) struct Join {
-    /// The cluster's file.
-    cluster: PathBuf,
+    /// Where the cluster's configuration is, as given to 'loadline san init'.
+    cluster: StoreUrl,
     /// The node's name.
     #[arg(long)]
     name: String,
@@ -92,8 +94,8 @@ pub(super) fn init(args: &Init) -> Exit {
     let (loops, overcommit) = (args.loops, args.overcommit);
     match cluster::init(&args.cluster, Common { lease_ms, loops, overcommit }) {
         Ok(id) => {
-            say!("cluster {id} is made, in {}", args.cluster.display());
-            say!("next: loadline san join {} --name node-1 --folder FOLDER", args.cluster.display());
+            say!("cluster {id} is made, in {}", args.cluster);
+            say!("next: loadline san join {} --name node-1 --folder FOLDER", args.cluster);
             Exit::Done
         }
         Err(why) => complain(Exit::Usage, &why.to_string()),
@@ -117,7 +119,7 @@ pub(super) fn join(args: &Join) -> Exit {
     };
     let settings = NodeSettings {
         name: args.name.clone(),
-        cluster: absolute(&args.cluster),
+        cluster: args.cluster.clone().absolute(),
         folder: absolute(&args.folder),
         spin_us: None,
         client_wait_s: None,

@@ -11,6 +11,7 @@ use loadline_san_core::swap::Answer;
 use loadline_san_protocol::record;
 use tokio::sync::oneshot;
 
+use super::watch::{Changes, Watcher};
 use super::{Change, ConfigError, ConfigStore};
 use crate::event_loop::Orders;
 use crate::event_loop::order::Order;
@@ -40,17 +41,28 @@ enum About {
 
 /// To use the store, from anywhere.
 #[derive(Debug, Clone)]
-pub struct Config(Sender<Work>);
+pub struct Config {
+    work: Sender<Work>,
+    changes: Changes,
+}
 
 impl Config {
-    /// Starts the thread. It ends when the last of these is dropped.
-    pub fn start(store: Box<dyn ConfigStore>) -> std::io::Result<Config> {
+    /// Starts the thread, and the one that waits for changes. Both end when the last of these is dropped.
+    pub fn start(store: Box<dyn ConfigStore>) -> Result<Config, ConfigError> {
+        let not_started = |why: std::io::Error| ConfigError::Unavailable(why.to_string());
+        let (watcher, changes) = Watcher::start(store.watch()?).map_err(not_started)?;
         let (sender, work) = channel();
         std::thread::Builder::new()
             .name("config".into())
             .stack_size(STACK)
-            .spawn(move || serve(store, &work))?;
-        Ok(Config(sender))
+            .spawn(move || serve(store, watcher, &work))
+            .map_err(not_started)?;
+        Ok(Config { work: sender, changes })
+    }
+
+    /// Notices that something may have changed.
+    pub fn changes(&self) -> Changes {
+        self.changes.clone()
     }
 
     /// Does something with the store. Whether it was done is not known if there is no answer in time.
@@ -92,7 +104,7 @@ impl Config {
 
     fn give(&self, work: Work) {
         // The thread ends only when nobody can give it anything.
-        let _ = self.0.send(work);
+        let _ = self.work.send(work);
     }
 }
 
@@ -134,12 +146,12 @@ impl Waiting {
     }
 }
 
-fn serve(mut store: Box<dyn ConfigStore>, work: &Receiver<Work>) {
+fn serve(mut store: Box<dyn ConfigStore>, watcher: Watcher, work: &Receiver<Work>) {
     let (mut waiting, mut complaint) = (Waiting::default(), None);
     loop {
         work.try_iter().for_each(|work| waiting.add(work));
         if let Some(done) = waiting.close.take() {
-            drop(store);
+            drop((watcher, store));
             // Who waits may have given up.
             let _ = done.send(());
             return;
@@ -239,4 +251,95 @@ fn swap(
         }
     }
     Err(ConfigError::Contended)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use loadline_san_core::history::History;
+    use loadline_san_core::ids::{Incarnation, NodeId, Owner, ProposalId, ReplicaId};
+    use loadline_san_core::layout::Layout;
+    use loadline_san_core::record::{Group, State};
+
+    use super::*;
+    use crate::config::Stored;
+    use crate::config::memory::MemoryStore;
+    use crate::config::watch::Watch;
+
+    /// A store whose next commit fails, before it is made (`Some(false)`) or after that: the caller does not know which.
+    struct Unsure {
+        store: MemoryStore,
+        fails: Option<bool>,
+    }
+
+    impl ConfigStore for Unsure {
+        fn get(&mut self, key: &str) -> Result<Option<Stored>, ConfigError> {
+            self.store.get(key)
+        }
+
+        fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError> {
+            self.store.list(prefix)
+        }
+
+        fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
+            let fails = self.fails.take();
+            if fails != Some(false) {
+                let made = self.store.commit(changes)?;
+                if fails.is_none() {
+                    return Ok(made);
+                }
+            }
+            Err(ConfigError::Unavailable("no answer".into()))
+        }
+
+        fn revision(&mut self) -> Result<u64, ConfigError> {
+            self.store.revision()
+        }
+
+        fn watch(&self) -> Result<Box<dyn Watch>, ConfigError> {
+            self.store.watch()
+        }
+    }
+
+    fn record(epoch: u64, by: u32) -> Record {
+        let owner = Owner { node: NodeId(by), incarnation: Incarnation(1) };
+        Record {
+            epoch: Epoch(epoch),
+            made_by: ProposalId { by: owner, number: epoch },
+            owner,
+            state: State::Active,
+            attachment: 1,
+            fence: 0,
+            lease_ns: 600_000_000,
+            blocks: 64,
+            layout: Layout::new(1, 64, 64).unwrap(),
+            least: 1,
+            history: History::default(),
+            homes: BTreeMap::from([(ReplicaId(9), NodeId(1))]),
+            groups: vec![Group { in_sync: BTreeSet::from([ReplicaId(9)]), ..Group::default() }],
+        }
+    }
+
+    #[test]
+    fn a_proposal_whose_outcome_is_not_known_is_settled_by_what_is_stored() {
+        for was_made in [false, true] {
+            let (id, first) = (VolumeId(3), record(1, 1));
+            let mut store = Unsure { store: MemoryStore::default(), fails: None };
+            assert!(store.commit(&[record_change(id, None, &first).unwrap()]).unwrap());
+            let (mine, theirs) = (record(2, 1), record(2, 2));
+            store.fails = Some(was_made);
+            assert!(matches!(swap(&mut store, id, &mine, Epoch(1)), Err(ConfigError::Unavailable(_))));
+            // The other node has proposed meanwhile.
+            let answer = swap(&mut store, id, &theirs, Epoch(1)).unwrap();
+            let stored = read_record(&mut store, id).unwrap().unwrap().0;
+            if was_made {
+                assert_eq!((answer, stored), (Answer::Refused(mine.clone()), mine.clone()));
+                assert_eq!(swap(&mut store, id, &mine, Epoch(1)).unwrap(), Answer::Committed, "it was made");
+            } else {
+                assert_eq!((answer, stored), (Answer::Committed, theirs.clone()));
+                assert_eq!(swap(&mut store, id, &mine, Epoch(1)).unwrap(), Answer::Refused(theirs));
+            }
+        }
+    }
 }

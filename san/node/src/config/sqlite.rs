@@ -1,12 +1,13 @@
 //! The store as a SQLite file, for clusters whose nodes share a machine.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
 use super::identity::Identity;
+use super::watch::Watch;
 use super::{Change, ConfigError, ConfigStore, Stored};
 use crate::log::log;
 
@@ -15,8 +16,10 @@ const APPLICATION: u32 = 0x4c4c_7361;
 const FORMAT: u32 = 1;
 /// How long a change waits for one of another process.
 const BUSY: Duration = Duration::from_secs(3);
+/// How often a watch checks whether a connection has changed the database: that takes some microseconds.
+const CHECKED: Duration = Duration::from_millis(25);
 
-/// See the module.
+/// A connection to the file of a cluster's configuration.
 #[derive(Debug)]
 pub struct SqliteStore {
     connection: Connection,
@@ -92,14 +95,19 @@ impl SqliteStore {
 
     /// Fails if a file is not the one that was opened.
     fn check(&self) -> Result<(), ConfigError> {
-        for (end, opened) in FILES.iter().zip(&self.files) {
-            let path = with_end(&self.path, end);
-            if let Some(what) = opened.differs(Identity::of(&path)) {
-                return Err(ConfigError::Replaced { path: path.display().to_string(), what });
-            }
-        }
-        Ok(())
+        is_same(&self.path, &self.files)
     }
+}
+
+/// Fails if a file of the database at `path` is not the one that was `opened`.
+fn is_same(path: &Path, opened: &[Identity]) -> Result<(), ConfigError> {
+    for (end, opened) in FILES.iter().zip(opened) {
+        let path = with_end(path, end);
+        if let Some(what) = opened.differs(Identity::of(&path)) {
+            return Err(ConfigError::Replaced { path: path.display().to_string(), what });
+        }
+    }
+    Ok(())
 }
 
 /// The last process that closes a database writes its log into the file, and removes the log. If somebody has put another file in place meanwhile,
@@ -208,38 +216,94 @@ impl ConfigStore for SqliteStore {
         let mut query = self.connection.prepare_cached("SELECT number FROM revision").map_err(unavailable)?;
         query.query_row([], |row| row.get(0)).map_err(unavailable)
     }
+
+    fn watch(&self) -> Result<Box<dyn Watch>, ConfigError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags).map_err(unavailable)?;
+        // What a store does when it is closed, it alone does: it knows whether the file is still the one that was opened.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(unavailable)?;
+        let mut watch =
+            SqliteWatch { connection, path: self.path.clone(), files: self.files.clone(), seen: None };
+        watch.seen = watch.version();
+        Ok(Box::new(watch))
+    }
+}
+
+/// A connection that only looks whether others change the database.
+struct SqliteWatch {
+    connection: Connection,
+    path: PathBuf,
+    /// The files that the store has opened.
+    files: Vec<Identity>,
+    /// The version of the data that was seen last; `None` if it could not be read.
+    seen: Option<i64>,
+}
+
+impl SqliteWatch {
+    /// A number that changes when another connection changes the database (`PRAGMA data_version`). `None` if it cannot be read, or the
+    /// files are not those that were opened.
+    fn version(&self) -> Option<i64> {
+        is_same(&self.path, &self.files).ok()?;
+        let mut query = self.connection.prepare_cached("PRAGMA data_version").ok()?;
+        query.query_row([], |row| row.get(0)).ok()
+    }
+}
+
+impl Watch for SqliteWatch {
+    fn wait(&mut self, limit: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            let version = self.version();
+            if version != self.seen {
+                self.seen = version;
+                return true;
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(CHECKED.min(left));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::conformance::{Place, conforms};
 
     fn put(key: &str, expected: Option<u64>, value: &str) -> Change {
         Change { key: key.into(), expected, value: Some(value.as_bytes().to_vec()) }
     }
 
+    /// A file in a folder of its own.
+    struct File(tempfile::TempDir);
+
+    impl File {
+        fn path(&self) -> PathBuf {
+            self.0.path().join("cluster.db")
+        }
+    }
+
+    impl Place for File {
+        fn connect(&self) -> Box<dyn ConfigStore> {
+            Box::new(SqliteStore::open(&self.path()).unwrap())
+        }
+
+        fn backup(&self) -> Box<dyn FnOnce()> {
+            let path = self.path();
+            let content = std::fs::read(&path).unwrap();
+            Box::new(move || std::fs::write(path, content).unwrap())
+        }
+    }
+
     #[test]
-    fn all_changes_are_made_or_none() {
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("cluster.db");
-        let mut one = SqliteStore::create(&path).expect("it is new");
-        let mut other = SqliteStore::open(&path).expect("it is there");
-        assert!(one.commit(&[put("a/1", None, "x"), put("a/2", None, "y")]).unwrap());
-        assert!(!other.commit(&[put("a/3", None, "z"), put("a/1", None, "w")]).unwrap());
-        let (revision, listed) = other.list("a/").unwrap();
-        assert_eq!(revision, one.revision().unwrap());
-        assert_eq!(listed.len(), 2, "nothing was made of the second");
-        let (key, Stored { value, version }) = listed[0].clone();
-        assert_eq!((key.as_str(), value.as_slice()), ("a/1", &b"x"[..]));
-        let before = one.revision().unwrap();
-        assert!(other.commit(&[put("a/1", Some(version), "w")]).unwrap());
-        assert!(!one.commit(&[put("a/1", Some(version), "v")]).unwrap(), "its version has passed");
-        assert!(one.revision().unwrap() > before);
-        let version = one.get("a/1").unwrap().unwrap().version;
-        assert!(one.commit(&[Change { key: "a/1".into(), expected: Some(version), value: None }]).unwrap());
-        assert_eq!(other.get("a/1").unwrap(), None);
-        assert!(other.commit(&[put("a/1", None, "anew")]).unwrap());
-        assert!(other.get("a/1").unwrap().unwrap().version > version, "a version never comes again");
+    fn it_does_what_every_store_must() {
+        conforms(|| {
+            let file = File(tempfile::tempdir().expect("there is room"));
+            SqliteStore::create(&file.path()).expect("it is new");
+            file
+        });
     }
 
     #[test]

@@ -15,7 +15,7 @@ use loadline_base::figures::listed;
 use loadline_san_core::ids::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::Node;
+use super::{Node, UNNOTICED};
 use crate::config::catalog::change;
 use crate::config::{Change, ConfigError, ConfigStore};
 use crate::event_loop::order::Order;
@@ -275,7 +275,7 @@ impl Node {
     /// Answers the questions of other nodes. It goes on until the node ends.
     pub(super) async fn answer_for_ever(&self) {
         let mut answered: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-        let mut last = None;
+        let (mut last, mut changes) = (None, self.config().changes());
         loop {
             let me = self.id();
             let asked = self.config().call(move |store| {
@@ -300,7 +300,7 @@ impl Node {
                 let this = self.clone();
                 tokio::spawn(async move { this.answer(by, ask).await });
             }
-            tokio::time::sleep(LOOK).await;
+            changes.within(if last.is_some() { UNNOTICED } else { LOOK }).await;
         }
     }
 

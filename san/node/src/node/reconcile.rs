@@ -17,7 +17,7 @@ use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
 use super::manage::room;
-use super::{LOOK, Node, NodeError, OpenDevice};
+use super::{LOOK, Node, NodeError, OpenDevice, UNNOTICED};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::{Change, ConfigError};
 use crate::event_loop::most_in_flight;
@@ -40,22 +40,31 @@ impl Node {
     pub(super) async fn reconcile_for_ever(&self) -> NodeError {
         let (mut last, mut newest, mut complained) = (None, 0, false);
         let mut reported = BTreeMap::new();
+        let mut changes = self.0.config.changes();
+        let (mut is_due, mut read) = (true, Instant::now());
         loop {
             self.state().begun += 1;
-            let news = self.0.config.call(move |store| {
-                let revision = store.revision()?;
-                // What was not done is tried again.
-                match last == Some(revision) {
-                    true => Ok(None),
-                    false => Ok(Some((revision, Catalog::read(store)?))),
-                }
-            });
-            let news = news.await;
-            self.state().config_fault = news.as_ref().err().map(ToString::to_string);
+            // Without a notice the store is asked too, now and then; what was not done is tried again.
+            let news = if is_due || last.is_none() || read.elapsed() >= UNNOTICED {
+                read = Instant::now();
+                let news = self.0.config.call(move |store| {
+                    let revision = store.revision()?;
+                    match last == Some(revision) {
+                        true => Ok(None),
+                        false => Ok(Some((revision, Catalog::read(store)?))),
+                    }
+                });
+                let news = news.await;
+                self.state().config_fault = news.as_ref().err().map(ToString::to_string);
+                Some(news)
+            } else {
+                None
+            };
+            let fails = matches!(news, Some(Err(_)));
             match news {
                 // It was said why.
-                Ok(Some((revision, _))) if self.state().goes_on(newest, revision).is_err() => {}
-                Ok(Some((revision, catalog))) => {
+                Some(Ok(Some((revision, _)))) if self.state().goes_on(newest, revision).is_err() => {}
+                Some(Ok(Some((revision, catalog)))) => {
                     newest = revision;
                     if !catalog.nodes.contains_key(&self.id()) {
                         return NodeError::Removed(self.name().into());
@@ -66,12 +75,13 @@ impl Node {
                     last = done.then_some(revision);
                     complained = false;
                 }
-                Ok(None) => complained = false,
-                Err(why) => {
+                Some(Ok(None)) => complained = false,
+                Some(Err(why)) => {
                     if !std::mem::replace(&mut complained, true) {
                         log!("{why}");
                     }
                 }
+                None => {}
             }
             self.tell_unusable().await;
             {
@@ -79,7 +89,11 @@ impl Node {
                 state.ended = state.begun;
             }
             self.0.happened.notify_waiters();
-            let _ = tokio::time::timeout(LOOK, self.0.changed.notified()).await;
+            is_due = tokio::select! {
+                () = self.0.changed.notified() => true,
+                () = changes.next() => true,
+                () = tokio::time::sleep(LOOK) => fails,
+            };
         }
     }
 
