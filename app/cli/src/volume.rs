@@ -1,5 +1,7 @@
 //! `loadline volume`: made, attached, detached, deleted.
 
+mod ways;
+
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_san_node::api::{Attach, Detach};
 use loadline_san_node::node::manage::{CreateVolume, Move, Recover, Resize, StatusView, Use, VolumeView};
@@ -237,23 +239,7 @@ fn attach(args: &AttachTo) -> Result<Exit, crate::client::Failed> {
     }
     say!("{}", args.api.naming(&format!("volume {} is attached at node {}", how.volume, how.node)));
     say!();
-    say!("QEMU, on that node's machine, with its memory shared (the fastest):");
-    say!("  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem -m 4G");
-    say!(
-        "  -chardev socket,id=volume,path={},reconnect=1 -device vhost-user-blk-pci,chardev=volume",
-        how.vhost_user
-    );
-    say!("QEMU, on that node's machine:");
-    say!("  -drive file='{}',format=raw,if=virtio,cache=none,discard=unmap", how.nbd_unix);
-    say!("QEMU, from elsewhere:");
-    say!("  -drive file='{}',format=raw,if=virtio,cache=none,discard=unmap", how.nbd);
-    say!("NBD tools:");
-    say!("  nbdinfo '{}'", how.nbd);
-    say!("  qemu-img convert -n -p -O raw IMAGE '{}'", how.nbd);
-    let (address, name) = how.nbd.trim_start_matches("nbd://").split_once('/').unwrap_or(("", ""));
-    let (host, port) = address.rsplit_once(':').unwrap_or((address, "10809"));
-    say!("the kernel's block device, as root:");
-    say!("  nbd-client -N {name} {host} {port} /dev/nbd0");
+    ways::say_all(&how.ways);
     Ok(Exit::Done)
 }
 

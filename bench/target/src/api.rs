@@ -1,5 +1,6 @@
 //! The HTTP API of a cluster's nodes, as far as it is needed here (`GET /v1/openapi.json` describes all of it).
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -71,10 +72,27 @@ pub(crate) struct Replica {
 /// How a volume is used that is attached.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Use {
-    /// By TCP, from anywhere.
-    pub(crate) nbd: String,
-    /// The socket for who shares its memory, on the node's own machine.
-    pub(crate) vhost_user: String,
+    /// How clients reach it, by the name of their protocol.
+    ways: BTreeMap<String, Ways>,
+}
+
+/// How clients of a protocol reach a volume.
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Ways {
+    network: Option<String>,
+    local: Option<String>,
+}
+
+impl Use {
+    /// The URI of NBD, for any host. `None` if there is none.
+    pub(crate) fn nbd(&self) -> Option<&str> {
+        self.ways.get("nbd")?.network.as_deref()
+    }
+
+    /// The socket of vhost-user-blk, on the node's own machine. `None` if there is none.
+    pub(crate) fn vhost_user(&self) -> Option<&str> {
+        self.ways.get("vhost-user-blk")?.local.as_deref()
+    }
 }
 
 /// A new volume.

@@ -179,7 +179,12 @@ impl Cluster {
             let parsed: Result<Target, _> = text.parse();
             parsed.map_err(|e| TargetError::failed(format!("volume {}: {e}", volume.name)))
         };
-        Ok(Disk { local: target(format!("vhost-user:{}", used.vhost_user))?, nbd: target(used.nbd)?, is_new })
+        let missing = |what: &str| {
+            TargetError::failed(format!("volume {}: node {} serves no {what}", volume.name, volume.node))
+        };
+        let local = used.vhost_user().ok_or_else(|| missing("vhost-user-blk"))?;
+        let nbd = used.nbd().ok_or_else(|| missing("NBD"))?;
+        Ok(Disk { local: target(format!("vhost-user:{local}"))?, nbd: target(nbd.into())?, is_new })
     }
 
     /// The nodes that have ended though nobody asked them to, and how.

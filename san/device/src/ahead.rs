@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
-use crate::intake::Shape;
 use crate::pool::{BLOCK_BYTES, BlocksMut, Pool};
+use crate::receive_buffer::Shape;
 
 /// Messages that are received so at once, at most.
 pub(crate) const MOST: usize = 16;

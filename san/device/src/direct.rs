@@ -4,10 +4,10 @@
 use loadline_san_store::io::{Address, Area, Ask, Done, IoFault, Reading, Writing};
 use nix::libc::iovec;
 
+use crate::direct_read::DirectRead;
 use crate::file::Devices;
 use crate::mapping::Mapping;
 use crate::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool, sum};
-use crate::straight::Straight;
 use crate::vectors::{buffer_for, gather, is_in_order};
 
 /// One replica's devices, used at once.
@@ -82,10 +82,10 @@ impl Direct {
 
     /// Reads to where it is wanted, with the checksums taken where it lies: `of` is what the first is of. What no piece fills
     /// becomes zeroes. Gives the reading back if that cannot be: then it is to be [carried out](Self::carry_out) as others.
-    pub fn read_straight(
+    pub fn read_direct(
         &mut self,
         reading: Reading,
-        into: &Straight,
+        into: &DirectRead,
         of: Address,
     ) -> Result<Done<Blocks>, Reading> {
         if into.blocks() != reading.blocks as usize || !is_in_order(&reading) {
@@ -95,7 +95,7 @@ impl Direct {
         let mut next = 0;
         let zero = |from: u32, to: u32| {
             for index in from..to {
-                // SAFETY: a block that may be written, and is referred to by nobody here (`Straight::add`).
+                // SAFETY: a block that may be written, and is referred to by nobody here (`DirectRead::add`).
                 unsafe { into.block(index as usize).write_bytes(0, BLOCK_BYTES) };
             }
         };

@@ -8,8 +8,8 @@
 //! | `mapping` | such a file, mapped |
 //! | `huge` | makes huge pages of it, on a thread of its own |
 //! | [`uring`] | carries out asks by io_uring: for disks |
-//! | [`straight`] | memory of others, into which such a file is read without a copy between |
-//! | [`intake`] | what is received: small heads, and data put where it stays |
+//! | [`direct_read`] | memory of others, into which such a file is read without a copy between |
+//! | [`receive_buffer`] | what is received: small heads, and data put where it stays |
 //! | `ahead` | room for messages that are likely to come next |
 //! | [`outbox`] | what is to be sent: small heads, and data where it lies |
 //!
@@ -17,12 +17,12 @@
 
 mod ahead;
 pub mod direct;
+pub mod direct_read;
 pub mod file;
 mod huge;
-pub mod intake;
 mod mapping;
 pub mod outbox;
 pub mod pool;
-pub mod straight;
+pub mod receive_buffer;
 pub mod uring;
 mod vectors;

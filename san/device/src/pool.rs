@@ -116,7 +116,7 @@ enum Home {
         slot: u32,
     },
     Own(Rc<Own>),
-    /// Memory of somebody else (see `straight`): only the checksums are here.
+    /// Memory of somebody else (see `direct_read`): only the checksums are here.
     Elsewhere(Rc<[Cell<u32>]>),
 }
 
@@ -361,7 +361,7 @@ impl Blocks {
     /// # Panics
     /// If they are [elsewhere](Self::are_elsewhere).
     pub fn bytes(&self) -> &[u8] {
-        assert!(!self.are_elsewhere(), "what was read straight to a client is looked at nowhere else");
+        assert!(!self.are_elsewhere(), "what was read into the memory of a client is read nowhere else");
         // SAFETY: the memory is mapped and initialised, as long as said, and kept by `home`. Nobody writes to it while this is
         // borrowed: see the module. (A BlocksMut lends it from itself.)
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.blocks as usize * BLOCK_BYTES) }

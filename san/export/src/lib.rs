@@ -1,11 +1,28 @@
-//! How a volume is reached: requests of clients in, their answers out.
+//! How clients reach a volume: requests in, answers out.
+//!
+//! ```text
+//!   connection ─▶ login: which volume? ─▶ session ─▶ block requests ─▶ the data path
+//!                                            ▲                              │
+//!                                            └────────── completions ◀──────┘
+//! ```
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`asked`] | what a client asks, by whatever way |
-//! | [`nbd`] | the network block device: any client that speaks NBD. Bytes come from whoever has the socket |
+//! | [`block`] | a request of a client, whatever its protocol |
+//! | [`login`] | the contract of a client that has not chosen a volume yet |
+//! | [`session`] | the contract of a client that was let in |
+//! | [`front_ends`] | all protocols: the one place that names each |
+//! | [`nbd`] | the network block device: any client that speaks NBD |
 //! | [`vhost`] | vhost-user-blk: virtual machines and programs on the same host, by memory that both see |
+//! | [`socket`] | calls on sockets that do not wait |
+//!
+//! A protocol is a folder with a [`Session`](session::Session), a [`Login`](login::Login) unless each volume has a socket of its own,
+//! and its lines in [`front_ends`].
 
-pub mod asked;
+pub mod block;
+pub mod front_ends;
+pub mod login;
 pub mod nbd;
+pub mod session;
+pub mod socket;
 pub mod vhost;

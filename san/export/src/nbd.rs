@@ -10,8 +10,23 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`handshake`] | a client comes, asks what there is, and chooses |
-//! | [`session`] | requests are taken from the stream, and answered |
+//! | [`handshake`] | the login: a client asks which exports there are, and chooses one |
+//! | [`session`] | requests are taken from bytes, and answers are put into an outbox |
+//! | [`connection`] | the session at its socket |
 
+pub mod connection;
 pub mod handshake;
 pub mod session;
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::front_ends::Ways;
+
+/// The URIs of a volume ([the NBD URI specification](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md)).
+pub(crate) fn ways(volume: &str, address: Option<SocketAddr>, socket: &Path) -> Ways {
+    Ways {
+        network: address.map(|address| format!("nbd://{address}/{volume}")),
+        local: Some(format!("nbd+unix:///{volume}?socket={}", socket.display())),
+    }
+}

@@ -17,8 +17,9 @@ use loadline_san_core::map::{Held, Map};
 use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{BLOCK_BYTES, Class, Pool};
-use loadline_san_export::asked::{Asked, What};
-use loadline_san_export::nbd::handshake::{Choice, Export, Handshake, Next, Refusal};
+use loadline_san_export::block::{BlockRequest, Operation};
+use loadline_san_export::login::{Export, Refusal};
+use loadline_san_export::nbd::handshake::{Choice, Handshake, Next};
 use loadline_san_export::nbd::session::Session;
 
 const BYTES: u64 = 40 * BLOCK_BYTES as u64;
@@ -206,7 +207,7 @@ fn serve(random: &mut Random, pool: &Pool, choice: Choice, said: &[u8]) -> u64 {
     let (structured, first) = (choice.structured, said.len().min(random.below(100)));
     let mut session = Session::new(choice, BYTES, &said[..first]);
     let mut said = &said[first..];
-    let (mut asked, mut heard) = (Vec::<Asked>::new(), Vec::new());
+    let (mut asked, mut heard) = (Vec::<BlockRequest>::new(), Vec::new());
     let mut over = false;
     for turn in 0.. {
         assert!(turn < 1_000_000, "it goes round for ever, with {} bytes not taken", said.len());
@@ -239,14 +240,14 @@ fn serve(random: &mut Random, pool: &Pool, choice: Choice, said: &[u8]) -> u64 {
     unreachable!("it ends, or fails")
 }
 
-fn carry_out(random: &mut Random, pool: &Pool, session: &mut Session, asked: Asked) {
-    let Asked { slot, what, sector, sectors } = asked;
+fn carry_out(random: &mut Random, pool: &Pool, session: &mut Session, asked: BlockRequest) {
+    let BlockRequest { slot, operation: what, sector, sectors } = asked;
     assert!(sector * 512 + u64::from(sectors) * 512 <= BYTES, "nothing is asked behind the end");
     if random.one_in(8) {
         session.complete(slot, Err(random.one_of(&[Failure::Rotten, Failure::NoSpace, Failure::Deposed])));
         return;
     }
-    if let What::Read = what {
+    if let Operation::Read = what {
         let blocks = (sector * 512 % 4096 + u64::from(sectors) * 512).div_ceil(4096) as u32;
         let content = match random.one_in(2) {
             true => Content::Nothing,
@@ -257,7 +258,7 @@ fn carry_out(random: &mut Random, pool: &Pool, session: &mut Session, asked: Ask
         };
         session.fill(slot, 0, blocks, content);
     }
-    if let What::Map = what {
+    if let Operation::Map = what {
         let blocks = (sector * 512 % 4096 + u64::from(sectors) * 512).div_ceil(4096);
         let mut map = Map::from(0);
         for until in 1..=1 + random.next() % blocks {

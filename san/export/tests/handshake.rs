@@ -3,7 +3,8 @@
 use loadline_base::nbd::{
     OPTION_MAGIC, OPTION_REPLY_MAGIC, get_u32, get_u64, handshake, info, option, reply,
 };
-use loadline_san_export::nbd::handshake::{Choice, Export, Handshake, HandshakeError, Next, Refusal};
+use loadline_san_export::login::{Export, Refusal};
+use loadline_san_export::nbd::handshake::{Choice, Handshake, HandshakeError, Next};
 use proptest::prelude::*;
 
 fn export() -> Export {

@@ -11,7 +11,7 @@ use loadline_san_core::map::{Held, Map};
 use loadline_san_core::message::{Content, Payload};
 use loadline_san_core::volume::{Failure, MOST_MAPPED};
 use loadline_san_device::pool::{BLOCK_BYTES, Class, Pool};
-use loadline_san_export::asked::{Asked, What};
+use loadline_san_export::block::{BlockRequest, Operation};
 use loadline_san_export::nbd::handshake::Choice;
 use loadline_san_export::nbd::session::{MOST_REQUESTS, Session, SessionError};
 use proptest::prelude::*;
@@ -42,11 +42,11 @@ impl Volume {
     }
 
     /// Carries out a request; what is read is told in parts of this many blocks.
-    fn carry_out(&mut self, session: &mut Session, asked: Asked, part: usize) {
+    fn carry_out(&mut self, session: &mut Session, asked: BlockRequest, part: usize) {
         let from = asked.sector as usize * 512;
         let range = from..from + asked.sectors as usize * 512;
-        match asked.what {
-            What::Read => {
+        match asked.operation {
+            Operation::Read => {
                 let (first, end) = (from / BLOCK_BYTES, range.end.div_ceil(BLOCK_BYTES));
                 for start in (first..end).step_by(part).rev() {
                     let blocks = start..(start + part).min(end);
@@ -56,27 +56,27 @@ impl Volume {
                     session.fill(asked.slot, (start - first) as u64, blocks.len() as u32, content);
                 }
             }
-            What::Map => {
+            Operation::Map => {
                 // Something else may be told before.
                 session.map(asked.slot, Map { ranges: Vec::new(), until: 1 });
                 session.map(asked.slot, self.map(from / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES), part));
             }
-            What::Write(data) => {
+            Operation::Write(data) => {
                 self.bytes[range.clone()].copy_from_slice(&data.bytes()[..range.len()]);
                 hold(&mut self.held, &range, Held::Data);
             }
-            What::WriteZeroes => {
+            Operation::WriteZeroes => {
                 hold(&mut self.held, &range, Held::Zeroes);
                 self.bytes[range].fill(0);
             }
-            What::Trim => {
+            Operation::Trim => {
                 let blocks = filled(&range);
                 if !blocks.is_empty() {
                     self.bytes[blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES].fill(0);
                 }
                 hold(&mut self.held, &range, Held::Nothing);
             }
-            What::Flush => {}
+            Operation::Flush => {}
         }
         session.complete(asked.slot, Ok(()));
     }
@@ -486,7 +486,7 @@ fn one_answer_tells_of_as_much_as_was_asked_about() {
     let length = (1_usize << 32) - 512;
     feed(&mut session, &pool, &request(command::BLOCK_STATUS, 0, 1, 1024, length).encode());
     let asked = session.next(&pool).unwrap().expect("it is there");
-    assert!(matches!(asked.what, What::Map), "{asked:?}");
+    assert!(matches!(asked.operation, Operation::Map), "{asked:?}");
     assert_eq!((asked.sector, asked.sectors), (2, 8_388_607));
     assert!(session.taken() < 64 << 10, "the answer is short: {}", session.taken());
     let mut map = Map::from(0);

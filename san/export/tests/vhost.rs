@@ -11,8 +11,9 @@ use guest::{
 };
 use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::Failure;
-use loadline_san_export::asked::What;
-use loadline_san_export::vhost::session::{Listened, SessionError, Watch};
+use loadline_san_export::block::Operation;
+use loadline_san_export::session::{QueueWatch, Session as _};
+use loadline_san_export::vhost::session::{Listened, SessionError};
 use proptest::prelude::*;
 
 const IN: u32 = 0;
@@ -82,7 +83,7 @@ fn a_disk_is_read_written_flushed_trimmed_and_named() {
         guest.memory.put(DATA, &data);
         request(&mut guest, 0, kind, 0, data.len() as u32);
         let asked = guest.take().unwrap();
-        let trimmed = asked.first().map(|asked| matches!(asked.what, What::Trim));
+        let trimmed = asked.first().map(|asked| matches!(asked.operation, Operation::Trim));
         assert_eq!(trimmed, trims, "case {number}");
         asked.iter().for_each(|asked| guest.session.complete(asked.slot, Ok(())).unwrap());
         assert_eq!(status(&guest, 0), is, "case {number}");
@@ -106,19 +107,19 @@ fn the_other_side_is_told_when_it_wants_to_be_and_says_so_itself_when_it_is_to()
     for event_index in [0, EVENT_IDX] {
         let mut guest = Guest::new(event_index);
         let _ = guest.call.read();
-        let (queue, _) = guest.session.unwatched().expect("its bell is to be watched");
-        assert!(guest.session.unwatched().is_none(), "once");
+        let (queue, _) = guest.session.next_queue_watch().expect("its bell is to be watched");
+        assert!(guest.session.next_queue_watch().is_none(), "once");
         // It is to say so from the first request on.
-        assert!(!guest.session.wants_kicks());
+        assert!(!guest.session.arm_queues());
         request(&mut guest, 0, FLUSH, 0, 0);
-        assert!(guest.session.wants_kicks(), "there is one already");
-        guest.session.kicked(queue);
-        assert!(matches!(guest.session.unwatched(), Some((0, Watch::These(_)))));
+        assert!(guest.session.arm_queues(), "there is one already");
+        guest.session.queue_notified(queue);
+        assert!(matches!(guest.session.next_queue_watch(), Some((0, QueueWatch::By(_)))));
         // Another bell takes its place.
         let kick = std::os::fd::AsFd::as_fd(&guest.call).as_raw_fd();
         guest.tell(say::SET_VRING_KICK, &0_u64.to_le_bytes(), &[kick]);
-        assert_eq!(guest.session.unwatched(), Some((0, Watch::NoMore)));
-        assert!(matches!(guest.session.unwatched(), Some((0, Watch::These(_)))));
+        assert_eq!(guest.session.next_queue_watch(), Some((0, QueueWatch::No)));
+        assert!(matches!(guest.session.next_queue_watch(), Some((0, QueueWatch::By(_)))));
         // It wants to be told of the first answer, or of the third.
         guest.memory.put(AVAILABLE + 4 + 2 * usize::from(SIZE), &0_u16.to_le_bytes());
         guest.serve().unwrap();
@@ -425,13 +426,14 @@ fn a_queue_ends_when_what_is_in_flight_is_done() {
     let asked = guest.take().unwrap();
     request(&mut guest, 2, IN, 0, 4096);
     assert_eq!(guest.try_tell(say::GET_VRING_BASE, &state(0, 0), &[]).unwrap(), Listened::Again);
-    assert!(guest.session.ends_queues() && !guest.session.has_more() && guest.answer().is_none());
+    assert!(!guest.session.wants_turn() && !guest.session.has_queued() && guest.answer().is_none());
     guest.session.complete(asked[0].slot, Ok(())).unwrap();
     assert_eq!(guest.listen().unwrap(), Listened::Again);
     guest.session.complete(asked[1].slot, Ok(())).unwrap();
+    assert!(guest.session.wants_turn());
     assert_eq!(guest.listen().unwrap(), Listened::Watch);
     assert_eq!(guest.answer().unwrap(), state(0, 2), "it goes on with the third");
-    assert!(!guest.session.has_more(), "and is not looked at any more");
+    assert!(!guest.session.has_queued(), "and is not looked at any more");
     // It begins again where it was, and nothing is lost or done twice.
     guest.tell(say::SET_VRING_BASE, &state(0, 2), &[]);
     let kick = std::os::fd::AsFd::as_fd(&guest.kick).as_raw_fd();
@@ -471,7 +473,7 @@ fn killed(number: u64, alone_since: u64) -> (Vec<u64>, Vec<u8>) {
     guest.set_up(0);
     guest.tell(say::SET_INFLIGHT_FD, &kept, &[file.as_raw_fd()]);
     guest.run_queue();
-    assert!(guest.session.has_more());
+    assert!(guest.session.has_queued());
     let asked = guest.take().unwrap();
     let again = asked.iter().map(|asked| asked.sector / 8).collect();
     asked.iter().for_each(|asked| guest.session.complete(asked.slot, Ok(())).unwrap());
@@ -501,10 +503,10 @@ fn blocks_are_put_straight_where_they_are_wanted_if_each_has_one_place() {
         guest.memory.chain(TABLE, 0, &all);
         guest.memory.offer(0);
         let slot = guest.take().unwrap()[0].slot;
-        let straight =
-            [(0, 2), (1, 1), (0, 1)].map(|(at, blocks)| guest.session.straight(slot, at, blocks).is_some());
+        let direct_read = [(0, 2), (1, 1), (0, 1)]
+            .map(|(at, blocks)| guest.session.direct_read(slot, at, blocks).is_some());
         guest.session.complete(slot, Ok(())).unwrap();
-        straight
+        direct_read
     };
     assert_eq!(of(&[(DATA, 8192, true)], &mut guest), [true, true, true]);
     assert_eq!(of(&[(DATA, 4096, true), (DATA + 9000, 4096, true)], &mut guest), [true, true, true]);
@@ -544,7 +546,7 @@ fn a_front_end_cannot_keep_the_thread_for_itself() {
     let mut rounds = 0;
     for _ in 0..3 {
         (0..SIZE).for_each(|_| guest.memory.offer(0));
-        while guest.session.has_more() {
+        while guest.session.has_queued() {
             assert_eq!(guest.serve().unwrap(), 0);
             rounds += 1;
         }
@@ -560,7 +562,7 @@ fn a_front_end_cannot_keep_the_thread_for_itself() {
     let mut guest = Guest::new(0);
     let flags = nix::fcntl::OFlag::empty();
     nix::fcntl::fcntl(&guest.kick, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
-    guest.session.kicked(0);
+    guest.session.queue_notified(0);
     // Data that comes with what needs none takes nothing.
     guest.memory.header(HEADERS, FLUSH, 0);
     guest.memory.chain(
@@ -569,7 +571,7 @@ fn a_front_end_cannot_keep_the_thread_for_itself() {
         &[(HEADERS, 16, false), (DATA, 4096, false), (DATA, 1 << 19, true), (STATUS, 1, true)],
     );
     guest.memory.offer(0);
-    assert_eq!((guest.take().unwrap().len(), guest.session.taken()), (1, 0));
+    assert_eq!((guest.take().unwrap().len(), guest.session.bytes()), (1, 0));
 }
 
 #[test]

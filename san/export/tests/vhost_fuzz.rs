@@ -17,6 +17,7 @@ use guest::{
 };
 use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::Failure;
+use loadline_san_export::session::Session as _;
 use loadline_san_export::vhost::session::Listened;
 
 /// As many inputs at least, however slow the machine is.
@@ -162,8 +163,10 @@ fn any_memory_is_borne() {
                 assert!(at_work.insert(asked.slot), "a slot has one request at a time");
                 let end = asked.sector + u64::from(asked.sectors);
                 assert!(end <= (guest::DISK / 512) as u64, "all of it is on the disk");
-                let _ = guest.session.straight(asked.slot, 0, asked.sectors.div_ceil(8));
-                if !matches!(asked.what, loadline_san_export::asked::What::Write(_)) || asked.sectors > 0 {
+                let _ = guest.session.direct_read(asked.slot, 0, asked.sectors.div_ceil(8));
+                if !matches!(asked.operation, loadline_san_export::block::Operation::Write(_))
+                    || asked.sectors > 0
+                {
                     guest.carry_out(&asked);
                 }
             }
@@ -183,7 +186,7 @@ fn any_memory_is_borne() {
             }
             answered += guest.memory.answered().len().min(SIZE.into());
             guest.tell_all();
-            let _ = (guest.session.has_more(), guest.session.wants_kicks());
+            let _ = (guest.session.has_queued(), guest.session.arm_queues());
         }
     });
     assert!(answered > inputs, "most inputs come far: {answered} requests of {inputs}");
@@ -320,16 +323,16 @@ fn any_messages_are_borne() {
                 Ok(Listened::End) | Err(_) => return,
             }
             while guest.answer().is_some_and(|answer| answer.len() > 4000) {}
-            while guest.session.unwatched().is_some() {}
+            while guest.session.next_queue_watch().is_some() {}
             if random.one_in(3) {
                 fill(random, &mut guest.memory);
                 if guest.serve().is_err() {
                     return;
                 }
-                let _ = guest.session.wants_kicks();
+                let _ = guest.session.arm_queues();
             }
             if random.one_in(5) {
-                guest.session.kicked(random.below(20) as u16);
+                guest.session.queue_notified(random.below(20) as u16);
             }
         }
     });

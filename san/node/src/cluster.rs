@@ -26,10 +26,12 @@ pub enum JoinError {
     #[error("the cluster has a node {0} already: choose another name, or start that one")]
     Taken(String),
     /// The same address for two purposes.
-    #[error("{0} is given twice: the API, other nodes and NBD clients each need an address of their own")]
+    #[error(
+        "{0} is given twice: the API, other nodes, and clients of each protocol need an address of their own"
+    )]
     Twice(SocketAddr),
     /// An address.
-    #[error("node {node} has the address {address} already: each node needs three of its own")]
+    #[error("node {node} has the address {address} already: each node needs addresses of its own")]
     Address {
         /// Which has it.
         node: String,
@@ -92,9 +94,8 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
             "it exists already: a node is made only where none is",
         )));
     }
-    let own = [node.api, node.peer, node.nbd];
-    if let Some(address) = own.into_iter().enumerate().find(|(at, a)| own[..*at].contains(a)).map(|(_, a)| a)
-    {
+    let own = node.addresses();
+    if let Some(address) = own.iter().enumerate().find(|(at, a)| own[..*at].contains(a)).map(|(_, a)| *a) {
         return Err(JoinError::Twice(address));
     }
     let mut store = config::open(&settings.cluster)?;
@@ -105,8 +106,8 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
             return Err(JoinError::Taken(node.name));
         }
         for (other, _) in catalog.nodes.values() {
-            let theirs = [other.api, other.peer, other.nbd];
-            if let Some(address) = own.into_iter().find(|a| theirs.contains(a)) {
+            let theirs = other.addresses();
+            if let Some(address) = own.iter().copied().find(|a| theirs.contains(a)) {
                 return Err(JoinError::Address { node: other.name.clone(), address });
             }
         }

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_protocol::record;
 
+use crate::event_loop::command::LoopState;
 use crate::event_loop::counts::{BOUNDS_NS, Count};
-use crate::event_loop::order::LoopState;
 use crate::node::Node;
 use crate::node::manage::ManageError;
 
@@ -180,7 +180,7 @@ impl Node {
             &ios,
         );
         type Gauge =
-            (&'static str, &'static str, &'static str, fn(&crate::event_loop::order::ReplicaState) -> f64);
+            (&'static str, &'static str, &'static str, fn(&crate::event_loop::command::ReplicaState) -> f64);
         let gauges: [Gauge; 8] = [
             ("loadline_log_bytes", "gauge", "Room for the log of a replica.", |of| of.log_bytes as f64),
             ("loadline_log_used_bytes", "gauge", "Of it, what is not destaged.", |of| of.log_used as f64),

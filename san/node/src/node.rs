@@ -17,10 +17,9 @@
 //! | `moving` | copies move from where they are to leave |
 //! | [`manage`] | what people want: volumes, devices, nodes |
 
-mod doors;
 mod forward;
-mod guests;
 mod limits;
+mod listeners;
 pub mod manage;
 mod moving;
 mod news;
@@ -29,6 +28,7 @@ mod reconcile;
 mod sessions;
 pub(crate) mod sockets;
 mod unusable;
+mod volume_sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,6 +38,7 @@ use loadline_base::limits::STACK;
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::volume::OrderError;
 use loadline_san_device::file::DeviceFile;
+use loadline_san_export::front_ends::Protocol;
 use loadline_san_protocol::ClusterId;
 use loadline_san_store::space::Space;
 use thiserror::Error;
@@ -46,13 +47,13 @@ use tokio::sync::{Notify, oneshot};
 use crate::config::catalog::{Catalog, change};
 use crate::config::service::Config;
 use crate::config::{self, ConfigError, ConfigStore};
-use crate::event_loop::order::{LoopState, NotOpened, Order, Report};
-use crate::event_loop::{EventLoop, LoopError, LoopOptions, Orders};
+use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
+use crate::event_loop::{EventLoop, LoopError, LoopOptions, LoopSender};
 use crate::log::log;
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
-use guests::GuestDoor;
 use sessions::Sessions;
+use volume_sockets::VolumeSocket;
 
 pub(crate) use reconcile::random;
 
@@ -137,8 +138,8 @@ pub(crate) struct State {
     volumes: BTreeMap<u64, bool>,
     /// Volumes whose clients are let in here.
     pub(crate) attached: BTreeSet<u64>,
-    /// Where virtual machines come, for each of them.
-    guests: BTreeMap<u64, GuestDoor>,
+    /// The sockets that volumes have of their own, by the protocol.
+    sockets: BTreeMap<(u64, Protocol), VolumeSocket>,
     sessions: Sessions,
     /// Volumes of which an attach was ordered here.
     fenced: BTreeSet<u64>,
@@ -198,7 +199,7 @@ struct Inner {
     me: Owner,
     cluster: ClusterId,
     config: Config,
-    loops: Vec<Orders>,
+    loops: Vec<LoopSender>,
     state: Mutex<State>,
     /// When the configuration was read last: begun to be.
     reading: tokio::sync::Mutex<Option<Instant>>,
@@ -253,7 +254,7 @@ impl Node {
             happened,
         };
         let this = Node(Arc::new(inner));
-        let doors = this.open_doors(&node).await?;
+        let clients = this.listen(&node).await?;
         let api = this.open_api(node.api).await?;
         let serving = this.clone();
         Ok((this, async move {
@@ -262,7 +263,7 @@ impl Node {
                 error = serving.reconcile_for_ever() => error,
                 () = serving.answer_for_ever() => unreachable!("it goes on"),
                 () = serving.move_for_ever() => unreachable!("it goes on"),
-                error = doors => error,
+                error = clients => error,
                 error = api => error,
             }
         }))
@@ -290,14 +291,14 @@ impl Node {
     }
 
     /// The loop to which a volume belongs.
-    fn loop_of(&self, volume: u64) -> &Orders {
+    fn loop_of(&self, volume: u64) -> &LoopSender {
         &self.0.loops[(volume % self.0.loops.len() as u64) as usize]
     }
 
     /// Everything stops.
     pub fn stop(&self) {
         for orders in &self.0.loops {
-            orders.give(Order::Stop);
+            orders.give(LoopCommand::Stop);
         }
         self.0.config.close();
     }
@@ -318,30 +319,30 @@ impl Node {
     }
 
     /// Does what the loops say.
-    async fn hear(&self, mut reports: tokio::sync::mpsc::UnboundedReceiver<(u32, Report)>) {
+    async fn hear(&self, mut reports: tokio::sync::mpsc::UnboundedReceiver<(u32, LoopEvent)>) {
         while let Some((number, report)) = reports.recv().await {
             match report {
-                Report::Look(volume, asked_at) => {
+                LoopEvent::Look(volume, asked_at) => {
                     self.0.config.look(volume, asked_at, self.loop_of(volume.0).clone());
                 }
-                Report::Ask(nodes, within_ns) => {
+                LoopEvent::Ask(nodes, within_ns) => {
                     self.ask_whether_they_run(&nodes, Duration::from_nanos(within_ns));
                 }
-                Report::Propose(volume, record, replaces) => {
+                LoopEvent::Propose(volume, record, replaces) => {
                     self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
                 }
-                Report::Attached(volume) => {
-                    self.open_for_guests(volume.0);
+                LoopEvent::Attached(volume) => {
+                    self.open_volume_sockets(volume.0);
                     self.state().attached.insert(volume.0);
                 }
-                Report::Detached(volume) => _ = self.state().attached.remove(&volume.0),
-                Report::Blocked(volume, why) => self.log_blocked(volume.0, why.as_deref()),
-                Report::Ordered(number, result) => {
+                LoopEvent::Detached(volume) => _ = self.state().attached.remove(&volume.0),
+                LoopEvent::Blocked(volume, why) => self.log_blocked(volume.0, why.as_deref()),
+                LoopEvent::Ordered(number, result) => {
                     if let Some(waits) = self.state().ordered.remove(&number) {
                         let _ = waits.send(result);
                     }
                 }
-                Report::Opened(replica, Err(NotOpened { why, failed })) => {
+                LoopEvent::Opened(replica, Err(NotOpened { why, failed })) => {
                     let mut state = self.state();
                     // It is tried again, later.
                     state.replicas.remove(&replica.0);
@@ -352,7 +353,7 @@ impl Node {
                     }
                     self.look_soon();
                 }
-                Report::Opened(replica, Ok(())) => {
+                LoopEvent::Opened(replica, Ok(())) => {
                     {
                         let mut state = self.state();
                         state.unopened.remove(&replica.0);
@@ -360,7 +361,7 @@ impl Node {
                     }
                     self.look_soon();
                 }
-                Report::Unusable(replica, unusable) => {
+                LoopEvent::Unusable(replica, unusable) => {
                     if let Some(unusable) = &unusable {
                         let (copy, state) = (self.name_replica(replica.0), unusable.state());
                         log!("{copy} is {state}, and is not used: {}", unusable.why());
@@ -368,17 +369,17 @@ impl Node {
                     self.state().opened.insert(replica.0, unusable);
                     self.look_soon();
                 }
-                Report::Closed(replica) => {
+                LoopEvent::Closed(replica) => {
                     if let Some(waits) = self.state().closing.remove(&replica.0) {
                         let _ = waits.send(());
                     }
                 }
-                Report::State(state) => {
+                LoopEvent::State(state) => {
                     let mut known = self.state();
                     known.loops[number as usize] = state;
                     known.looking.remove(&number).into_iter().flatten().for_each(|waits| _ = waits.send(()));
                 }
-                Report::Ended => return,
+                LoopEvent::Ended => return,
             }
             self.0.happened.notify_waiters();
         }
@@ -403,7 +404,7 @@ impl Node {
         for (number, orders) in (0..).zip(&self.0.loops) {
             let (answer, answered) = oneshot::channel();
             self.state().looking.entry(number).or_default().push(answer);
-            orders.give(Order::Look);
+            orders.give(LoopCommand::Look);
             all &= matches!(tokio::time::timeout(Duration::from_secs(2), answered).await, Ok(Ok(())));
         }
         all
@@ -423,7 +424,7 @@ impl Node {
             state.ordered.insert(number, answer);
             number
         };
-        self.loop_of(volume).give(Order::Volume(VolumeId(volume), number, order));
+        self.loop_of(volume).give(LoopCommand::Volume(VolumeId(volume), number, order));
         let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
         self.state().ordered.remove(&number);
         answered.ok()?.ok()
@@ -433,7 +434,7 @@ impl Node {
     async fn close_replica(&self, volume: u64, replica: u64) -> bool {
         let (answer, answered) = oneshot::channel();
         self.state().closing.insert(replica, answer);
-        self.loop_of(volume).give(Order::CloseReplica(ReplicaId(replica)));
+        self.loop_of(volume).give(LoopCommand::CloseReplica(ReplicaId(replica)));
         tokio::time::timeout(Duration::from_secs(20), answered).await.is_ok()
     }
 }
@@ -474,9 +475,9 @@ fn begin_life(
 /// Starts the thread of a loop, and waits until it is made.
 fn start_loop(
     options: LoopOptions,
-    report: tokio::sync::mpsc::UnboundedSender<(u32, Report)>,
-) -> Result<Orders, NodeError> {
-    let (orders, receiver) = EventLoop::orders()?;
+    report: tokio::sync::mpsc::UnboundedSender<(u32, LoopEvent)>,
+) -> Result<LoopSender, NodeError> {
+    let (orders, receiver) = EventLoop::commands()?;
     let for_loop = (orders.clone(), receiver);
     let (made, is_made) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("loop-{}", options.number)).stack_size(STACK);
@@ -493,7 +494,7 @@ fn start_loop(
             }
             Err(error) => _ = made.send(Some(error)),
         }
-        let _ = report.send((number, Report::Ended));
+        let _ = report.send((number, LoopEvent::Ended));
     })?;
     match is_made.recv().unwrap_or(None) {
         None => Ok(orders),

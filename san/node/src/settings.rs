@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use loadline_san_export::front_ends::{Endpoint, Protocol};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -65,18 +66,16 @@ impl NodeSettings {
         toml::from_str(&text).map_err(|error| wrong(error.to_string()))
     }
 
-    /// Where virtual machines of this machine come, for the volume of this name.
-    pub fn vhost_socket(&self, volume: &str) -> PathBuf {
-        self.folder.join("vhost").join(format!("{volume}.sock"))
+    /// The unix socket at which clients of a protocol connect on this machine: that of the node, or of the volume of this name.
+    pub fn socket(&self, protocol: Protocol, volume: &str) -> PathBuf {
+        match protocol.endpoint() {
+            Endpoint::Node { socket, .. } => self.folder.join(socket),
+            Endpoint::Volume { folder } => self.folder.join(folder).join(format!("{volume}.sock")),
+        }
     }
 
     /// How long a client's request waits while its volume is not served.
     pub fn client_wait(&self) -> Duration {
         Duration::from_secs(self.client_wait_s.unwrap_or(CLIENT_WAIT_S))
-    }
-
-    /// Where clients of this machine come.
-    pub fn socket(&self) -> PathBuf {
-        self.folder.join("nbd.sock")
     }
 }

@@ -12,7 +12,7 @@ use client::client;
 use common::Serves;
 use loadline_base::nbd::{Request, command, get_u32};
 use loadline_san_core::ids::{Incarnation, NodeId, VolumeId};
-use loadline_san_node::event_loop::order::{Order, SessionId};
+use loadline_san_node::event_loop::command::{LoopCommand, SessionId};
 
 const BLOCKS: u64 = 1024;
 const VOLUME: VolumeId = VolumeId(1);
@@ -48,7 +48,7 @@ fn a_client_that_chose_before_an_attach_is_disconnected_and_one_that_comes_after
     let mut first = client(&orders, 1, None);
     assert!(is_served(&mut first));
     for fence in 1..5 {
-        orders.give(Order::Fence(VOLUME));
+        orders.give(LoopCommand::Fence(VOLUME));
         assert!(!is_served(&mut first), "it came before");
         let mut late = client(&orders, fence, None);
         assert!(!is_served(&mut late), "it chose before");
@@ -61,11 +61,11 @@ fn a_client_that_chose_before_an_attach_is_disconnected_and_one_that_comes_after
         };
         assert!(!is_served(&mut client(&orders, fence, None)), "it chose before, and comes after");
     }
-    orders.give(Order::Detach(VOLUME));
+    orders.give(LoopCommand::Detach(VOLUME));
     assert!(!is_served(&mut first));
-    orders.give(Order::Admit(VOLUME));
+    orders.give(LoopCommand::Admit(VOLUME));
     assert!(!is_served(&mut client(&orders, u64::MAX, None)), "clients do not make a node claim a volume");
-    orders.give(Order::Stop);
+    orders.give(LoopCommand::Stop);
 }
 
 #[test]
@@ -78,12 +78,12 @@ fn the_end_of_a_session_disconnects_its_clients_and_nobody_else() {
         .map(|session| client(&orders, u64::MAX, session))
         .collect();
     assert!(clients.iter_mut().all(is_served));
-    orders.give(Order::EndSession(session(1)));
+    orders.give(LoopCommand::EndSession(session(1)));
     let served: Vec<bool> = clients.iter_mut().map(is_served).collect();
     assert_eq!(served, [true, false, true, false]);
     // One that has only just come.
     let mut late = client(&orders, u64::MAX, Some(session(2)));
-    orders.give(Order::EndSession(session(2)));
+    orders.give(LoopCommand::EndSession(session(2)));
     assert!(!is_served(&mut late));
-    orders.give(Order::Stop);
+    orders.give(LoopCommand::Stop);
 }

@@ -13,12 +13,12 @@ use client::client;
 use common::{Serves, serve};
 use loadline_base::nbd::{Request, command, get_u32};
 use loadline_san_core::ids::ReplicaId;
-use loadline_san_node::event_loop::Orders;
-use loadline_san_node::event_loop::order::{Order, ReplicaFault};
+use loadline_san_node::event_loop::LoopSender;
+use loadline_san_node::event_loop::command::{LoopCommand, ReplicaFault};
 
 const BLOCK: u64 = 4096;
 
-fn come(orders: &Orders) -> UnixStream {
+fn come(orders: &LoopSender) -> UnixStream {
     client(orders, u64::MAX, None)
 }
 
@@ -68,7 +68,7 @@ fn what_a_client_sent_before_it_was_let_in_and_went_is_not_carried_out() {
     let mut later = come(&orders);
     assert_eq!(read(&mut later, 0).unwrap(), 9);
     assert_eq!(read(&mut there, 0).unwrap(), 9);
-    orders.give(Order::Stop);
+    orders.give(LoopCommand::Stop);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_client_that_is_not_let_in_waits_for_as_long_as_clients_may() {
     assert!(!matches!(ended.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{ended}");
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
     assert_eq!(read(&mut there, 0).unwrap(), 0, "who was let in is served");
-    orders.give(Order::Stop);
+    orders.give(LoopCommand::Stop);
 }
 
 /// A client with as many requests outstanding as it may have is not listened to, and ends.
@@ -97,7 +97,7 @@ fn what_a_client_that_was_not_listened_to_has_left_is_not_carried_out() {
         let (mut other, mut one) = (come(&orders), come(&orders));
         assert_eq!((read(&mut other, 0).unwrap(), read(&mut one, 0).unwrap()), (0, 0));
         let slow = ReplicaFault { slow_ns: 1_500_000_000, ..ReplicaFault::default() };
-        orders.give(Order::Fault(vec![ReplicaId(1)], slow));
+        orders.give(LoopCommand::Fault(vec![ReplicaId(1)], slow));
         std::thread::sleep(Duration::from_millis(100));
         // Each waits for the one before, and the first for the device.
         for number in 0..count {
@@ -106,7 +106,7 @@ fn what_a_client_that_was_not_listened_to_has_left_is_not_carried_out() {
         std::thread::sleep(Duration::from_millis(100));
         drop(one);
         std::thread::sleep(Duration::from_secs(1));
-        orders.give(Order::NoFaults);
+        orders.give(LoopCommand::NoFaults);
         // What comes now waits for all that came before, and is there: nothing that comes later may change it.
         ask_to_write(&mut other, 1, 3);
         answer(&mut other).unwrap();
@@ -116,7 +116,7 @@ fn what_a_client_that_was_not_listened_to_has_left_is_not_carried_out() {
             assert!(found < 2, "{count} writes: one of a client that had gone for long was carried out");
             std::thread::sleep(Duration::from_millis(20));
         }
-        orders.give(Order::Stop);
+        orders.give(LoopCommand::Stop);
     }
 }
 
@@ -139,7 +139,7 @@ fn reads_go_on_beside_any_number_of_writes_that_are_held() {
         send(&mut reader, command::FLUSH, 0, 0, &[]).unwrap();
         answer(&mut reader).unwrap();
     }
-    orders.give(Order::Stop);
+    orders.give(LoopCommand::Stop);
 }
 
 /// As libnbd does it: the farewell, and then the end of its own direction.
@@ -164,18 +164,18 @@ fn a_client_that_takes_its_leave_is_not_reset_and_what_it_asked_for_before_is_do
     assert_eq!(other.read(&mut [0; 16]).expect("it is not reset"), 0);
     // One with requests that are not answered, of which the first waits for a device.
     let slow = ReplicaFault { slow_ns: 1_500_000_000, ..ReplicaFault::default() };
-    orders.give(Order::Fault(vec![ReplicaId(1)], slow));
+    orders.give(LoopCommand::Fault(vec![ReplicaId(1)], slow));
     std::thread::sleep(Duration::from_millis(100));
     for number in 0..200u64 {
         ask_to_write(&mut one, 0, if number == 199 { 7 } else { 1 });
     }
     take_leave(&mut one);
     std::thread::sleep(Duration::from_secs(1));
-    orders.give(Order::NoFaults);
+    orders.give(LoopCommand::NoFaults);
     for _ in 0..200 {
         answer(&mut one).expect("it is answered");
     }
     assert_eq!(one.read(&mut [0; 16]).expect("it is not reset"), 0);
     assert_eq!(read(&mut come(&orders), 0).unwrap(), 7);
-    orders.give(Order::Stop);
+    orders.give(LoopCommand::Stop);
 }

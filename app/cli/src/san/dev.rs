@@ -14,16 +14,16 @@ use loadline_san_node::config::catalog;
 use loadline_san_node::node::manage::{AddDevice, StatusView};
 use loadline_san_node::settings::NodeSettings;
 
+use super::node;
 use crate::client::Api;
 use crate::exit::Exit;
 use crate::interrupt;
 use crate::made::PassingFolder;
 use crate::out::{complain, say, tell};
 
-/// The ports of a node: of the API, for other nodes, and of NBD.
+/// The ports of a node: of the API, and for other nodes. Those for clients are their protocols'.
 const API: u16 = 7400;
 const PEERS: u16 = 7401;
-const NBD: u16 = 10809;
 /// How long a node may take to answer.
 const ANSWERS: Duration = Duration::from_secs(20);
 /// How long one may take to stop, before it is killed.
@@ -123,8 +123,9 @@ fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>,
         }
     }
     for number in 1..=args.nodes {
-        for port in [API, PEERS, NBD] {
-            let at = SocketAddr::from((address(args.network, number), port));
+        let ip = IpAddr::from(address(args.network, number));
+        let own = [API, PEERS].map(|port| SocketAddr::new(ip, port));
+        for at in own.into_iter().chain(node::endpoints(ip, &[]).into_values()) {
             if let Err(why) = TcpListener::bind(at) {
                 return Ok(Some(format!(
                     "{at} cannot be used ({why}): another cluster may run there. Stop that one, or give this one a network of its \
@@ -154,8 +155,10 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         let file = own.join("node.toml");
         if !file.exists() {
             let at = |port| SocketAddr::from((address(args.network, number), port));
-            let (api, peer, nbd) = (at(API), at(PEERS), at(NBD));
-            let node = catalog::Node { name: name.clone(), api, peer, nbd, incarnation: 0, draining: false };
+            let (api, peer) = (at(API), at(PEERS));
+            let endpoints = node::endpoints(address(args.network, number).into(), &[]);
+            let node =
+                catalog::Node { name: name.clone(), api, peer, endpoints, incarnation: 0, draining: false };
             let settings = NodeSettings {
                 name: name.clone(),
                 cluster: cluster.as_path().into(),

@@ -14,6 +14,8 @@ use serde::Serialize;
 const LIMIT: Duration = Duration::from_secs(4);
 /// Volumes that are probed at once.
 const AT_ONCE: usize = 16;
+/// The protocol by which blocks are read.
+const NBD: &str = "nbd";
 const BLOCK: u32 = 4096;
 /// The server's answers to an option are shorter.
 const LONGEST: u32 = 64 << 10;
@@ -37,7 +39,7 @@ pub(super) fn probe(status: &StatusView) -> Vec<Probe> {
     let mut probes: Vec<(Probe, Option<SocketAddr>)> = Vec::new();
     for volume in attached {
         let node = status.nodes.iter().find(|node| Some(&node.name) == volume.owner.as_ref());
-        let address = node.and_then(|node| node.nbd.parse().ok());
+        let address = node.and_then(|node| node.endpoints.get(NBD)?.parse().ok());
         let failed = address.is_none().then(|| "no node owns it".to_owned());
         let (volume, node) = (volume.name.clone(), volume.owner.clone());
         probes.push((Probe { volume, node, milliseconds: None, failed }, address));

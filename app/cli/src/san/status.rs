@@ -106,10 +106,12 @@ pub(crate) fn print_nodes(nodes: &[NodeView]) {
                 (true, false) => "reports",
             };
             let (devices, replicas) = (node.devices.to_string(), node.replicas.to_string());
-            vec![node.name.clone(), state.into(), devices, replicas, node.api.clone(), node.nbd.clone()]
+            let clients = node.endpoints.iter().map(|(protocol, at)| format!("{protocol} {at}"));
+            let clients: Vec<String> = clients.collect();
+            vec![node.name.clone(), state.into(), devices, replicas, node.api.clone(), clients.join(", ")]
         })
         .collect();
-    write(table(&["node", "state", "devices", "replicas", "API", "NBD"], &nodes).as_bytes());
+    write(table(&["node", "state", "devices", "replicas", "API", "clients"], &nodes).as_bytes());
 }
 
 /// The volumes as a table, and what people should know of them.

@@ -9,6 +9,8 @@ use loadline_base::nbd::{
 };
 use thiserror::Error;
 
+use crate::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
+
 /// The most bytes of an option that are looked at; of longer ones, up to [`MOST_SKIPPED`] are skipped.
 const MOST_OPTION: usize = 16 << 10;
 /// Who sends a longer option is hung up on.
@@ -22,33 +24,11 @@ pub const SECTOR: u32 = 512;
 /// Requests of this length, and aligned to it, need not read what is around them.
 const PREFERRED: u32 = 4096;
 
-/// An export.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Export {
-    /// For people.
-    pub description: String,
-    /// How long it is.
-    pub bytes: u64,
-    /// The most bytes that are written at once: a power of two, at least 1 MiB and at most 32.
-    pub most: u32,
-}
-
-impl Export {
-    /// What can be done with it.
-    fn flags() -> u16 {
-        use transmission::*;
-        let writes = SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES;
-        HAS_FLAGS | writes | SEND_DF | CAN_MULTI_CONN
-    }
-}
-
-/// Why an export is not to be had.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// There is none of this name.
-    Unknown(String),
-    /// It cannot be served now, for this reason.
-    NotNow(String),
+/// What can be done with an export.
+fn flags() -> u16 {
+    use transmission::*;
+    let writes = SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES;
+    HAS_FLAGS | writes | SEND_DF | CAN_MULTI_CONN
 }
 
 /// What a client has chosen.
@@ -60,6 +40,19 @@ pub struct Choice {
     pub structured: bool,
     /// It may ask what is allocated.
     pub allocation: bool,
+}
+
+impl Choice {
+    /// What was negotiated, for another node or this one: of the export's name nothing.
+    fn encode(&self) -> Vec<u8> {
+        vec![self.structured.into(), self.allocation.into()]
+    }
+
+    /// From what was [encoded](Self::encode). What is missing was not negotiated.
+    pub(super) fn decode(bytes: &[u8]) -> Choice {
+        let is_set = |at: usize| bytes.get(at) == Some(&1);
+        Choice { name: String::new(), structured: is_set(0), allocation: is_set(1) }
+    }
 }
 
 /// What it needs to know to go on, or what has come of it.
@@ -330,7 +323,7 @@ impl Handshake {
         };
         if option == option::EXPORT_NAME {
             self.out.extend(export.bytes.to_be_bytes());
-            self.out.extend(Export::flags().to_be_bytes());
+            self.out.extend(flags().to_be_bytes());
             if !self.no_zeroes {
                 self.out.extend([0; 124]);
             }
@@ -348,7 +341,7 @@ impl Handshake {
     fn tell(&mut self, option: u32, name: &str, export: &Export, wants: &[u16]) {
         let mut told = info::EXPORT.to_be_bytes().to_vec();
         told.extend(export.bytes.to_be_bytes());
-        told.extend(Export::flags().to_be_bytes());
+        told.extend(flags().to_be_bytes());
         self.reply(option, reply::INFO, &told);
         let mut told = info::BLOCK_SIZE.to_be_bytes().to_vec();
         [SECTOR, PREFERRED, export.most.min(MOST_DATA)]
@@ -371,6 +364,40 @@ impl Handshake {
         self.out.extend((data.len() as u32).to_be_bytes());
         self.out.extend_from_slice(data);
     }
+}
+
+impl Login for Handshake {
+    fn feed(&mut self, bytes: &[u8]) {
+        Handshake::feed(self, bytes);
+    }
+
+    fn step(&mut self) -> Result<LoginStep, LoginError> {
+        Ok(match Handshake::step(self).map_err(said)? {
+            Next::Bytes => LoginStep::Bytes,
+            Next::List => LoginStep::List,
+            Next::Export(name) => LoginStep::Export(name),
+            Next::Chosen(choice) => {
+                LoginStep::Chosen(Chosen { negotiated: choice.encode(), rest: self.rest() })
+            }
+            Next::Gone => LoginStep::Gone,
+        })
+    }
+
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    fn list(&mut self, exports: &[(String, Export)]) {
+        Handshake::list(self, exports);
+    }
+
+    fn export(&mut self, found: Result<&Export, Refusal>) -> Result<(), LoginError> {
+        Handshake::export(self, found).map_err(said)
+    }
+}
+
+fn said(why: HandshakeError) -> LoginError {
+    LoginError(why.to_string())
 }
 
 fn text(bytes: &[u8]) -> Option<String> {

@@ -15,9 +15,9 @@ use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use thiserror::Error;
 
 use super::handshake::{ALLOCATION_ID, Choice, SECTOR};
-use crate::asked::{Asked, What};
-use loadline_san_device::intake::{Intake, Shape};
+use crate::block::{BlockRequest, Operation};
 use loadline_san_device::outbox::Outbox;
+use loadline_san_device::receive_buffer::{ReceiveBuffer, Shape};
 
 /// The most requests of a connection that are not answered. More wait in its socket.
 pub const MOST_REQUESTS: usize = 256;
@@ -74,7 +74,7 @@ enum Reading {
 pub struct Session {
     choice: Choice,
     bytes: u64,
-    intake: Intake,
+    receive_buffer: ReceiveBuffer,
     reading: Reading,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -96,7 +96,7 @@ impl Session {
         Session {
             choice,
             bytes,
-            intake: Intake::new(rest),
+            receive_buffer: ReceiveBuffer::new(rest),
             reading: Reading::Requests,
             slots: Vec::new(),
             free: Vec::new(),
@@ -149,12 +149,12 @@ impl Session {
         pool: &Pool,
         receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Option<usize>,
     ) -> bool {
-        self.intake.receive(pool, receive)
+        self.receive_buffer.receive(pool, receive)
     }
 
     /// The next request, if all of it is there. What is wrong is answered. A client that does not follow the protocol is to
     /// be hung up on.
-    pub fn next(&mut self, pool: &Pool) -> Result<Option<Asked>, SessionError> {
+    pub fn next(&mut self, pool: &Pool) -> Result<Option<BlockRequest>, SessionError> {
         const HEAD: Result<Option<usize>, SessionError> = Ok(Some(Request::BYTES));
         loop {
             match &mut self.reading {
@@ -162,7 +162,7 @@ impl Session {
                     if !self.wants_bytes() {
                         return Ok(None);
                     }
-                    let Some(head) = self.intake.head(|_| HEAD)? else { return Ok(None) };
+                    let Some(head) = self.receive_buffer.head(|_| HEAD)? else { return Ok(None) };
                     let head = head.first_chunk().expect("a head is so long");
                     let request = Request::decode(head).ok_or(SessionError::Magic)?;
                     if let Some(asked) = self.request(request, pool)? {
@@ -171,12 +171,12 @@ impl Session {
                 }
                 Reading::Data(request) => {
                     let request = *request;
-                    let Some(data) = self.intake.data() else { return Ok(None) };
+                    let Some(data) = self.receive_buffer.data() else { return Ok(None) };
                     self.reading = Reading::Requests;
-                    return Ok(Some(self.take(request, What::Write(data))));
+                    return Ok(Some(self.take(request, Operation::Write(data))));
                 }
                 Reading::Refused { left } => {
-                    *left -= self.intake.skip(*left);
+                    *left -= self.receive_buffer.skip(*left);
                     if *left > 0 {
                         return Ok(None);
                     }
@@ -186,7 +186,7 @@ impl Session {
         }
     }
 
-    fn request(&mut self, request: Request, pool: &Pool) -> Result<Option<Asked>, SessionError> {
+    fn request(&mut self, request: Request, pool: &Pool) -> Result<Option<BlockRequest>, SessionError> {
         if request.command == command::DISC {
             self.leaving = true;
             return Ok(None);
@@ -197,7 +197,7 @@ impl Session {
         let checked = self.check(&request);
         let is_write = request.command == command::WRITE && checked.is_ok();
         let shape = Shape { head: Request::BYTES, data: if is_write { request.length as usize } else { 0 } };
-        self.intake.take(shape, pool).map_err(|_| SessionError::Memory(request.length))?;
+        self.receive_buffer.take(shape, pool).map_err(|_| SessionError::Memory(request.length))?;
         if let Err((code, why)) = checked {
             self.fail(&request, code, why);
             if request.command == command::WRITE {
@@ -205,18 +205,18 @@ impl Session {
             }
             return Ok(None);
         }
-        let what = match request.command {
+        let operation = match request.command {
             command::WRITE => {
                 self.reading = Reading::Data(request);
                 return Ok(None);
             }
-            command::FLUSH => What::Flush,
-            command::TRIM => What::Trim,
-            command::WRITE_ZEROES => What::WriteZeroes,
-            command::BLOCK_STATUS => What::Map,
-            _ => What::Read,
+            command::FLUSH => Operation::Flush,
+            command::TRIM => Operation::Trim,
+            command::WRITE_ZEROES => Operation::WriteZeroes,
+            command::BLOCK_STATUS => Operation::Map,
+            _ => Operation::Read,
         };
-        Ok(Some(self.take(request, what)))
+        Ok(Some(self.take(request, operation)))
     }
 
     /// What is wrong with a request, if anything is.
@@ -248,7 +248,7 @@ impl Session {
         Ok(())
     }
 
-    fn take(&mut self, mut request: Request, what: What) -> Asked {
+    fn take(&mut self, mut request: Request, operation: Operation) -> BlockRequest {
         if request.command == command::FLUSH {
             (request.offset, request.length) = (0, 0);
         }
@@ -264,7 +264,7 @@ impl Session {
                 self.slots.len() as u32 - 1
             }
         };
-        Asked { slot, what, sector, sectors }
+        BlockRequest { slot, operation, sector, sectors }
     }
 
     /// A part of what is read: whole blocks, from this one on, counted from that with the request's first sector. It may come

@@ -17,10 +17,11 @@ use virtio_bindings::virtio_blk::{
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-use super::inflight::{Attachment, InFlight};
+use super::inflight::InFlight;
 use super::memory::{MOST_REGIONS, Memory, Place, Reason};
 use super::queue::{Places, Queue};
 use super::request::MOST_ZEROED;
+use crate::session::Attachment;
 
 /// Queues that are offered.
 pub(super) const MOST_QUEUES: u16 = 16;

@@ -23,6 +23,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
 use super::guard::Guard;
+use crate::session::Attachment;
 
 const HEADER: usize = 16;
 const DESCRIPTOR: usize = 16;
@@ -35,19 +36,6 @@ const VERSION: u16 = 1;
 const IDLE: u8 = 0;
 const BEGUN: u8 = 1;
 const FAILS: u8 = 2;
-
-/// A volume, as it is attached here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attachment {
-    /// The cluster.
-    pub cluster: u128,
-    /// The volume.
-    pub volume: u64,
-    /// How often it was attached.
-    pub number: u64,
-    /// No other node has owned it since it had been attached so often.
-    pub alone_since: u64,
-}
 
 /// Requests of all queues. Shared with the front-end, which may change any of it: it can harm its own requests only.
 #[derive(Debug)]

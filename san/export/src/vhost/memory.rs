@@ -268,7 +268,7 @@ impl Memory {
 /// Whether a file may be mapped: it is memory (nobody else's program is asked for its pages), as long as it is to be, and of whole
 /// pages if these are huge. (What else is mapped of it could not be replaced when it goes away.)
 pub(super) fn check(file: &File, offset: u64, bytes: u64) -> Result<(), Reason> {
-    // Asked first: only memory can answer that, and nothing waits for it.
+    // BlockRequest first: only memory can answer that, and nothing waits for it.
     if fcntl(file, FcntlArg::F_GET_SEALS).is_err() {
         return Err("what it shares is no memory: only memfd, /dev/shm and hugetlbfs are taken".into());
     }

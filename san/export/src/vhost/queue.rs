@@ -11,6 +11,7 @@ use virtio_queue::{Queue as Ring, QueueT};
 
 use super::inflight::{Again, InFlight};
 use super::memory::{Mapped, Memory, Reason};
+use crate::session::QueueWatch;
 
 /// The most descriptors of a queue: QEMU's limit too.
 pub(super) const MOST_DESCRIPTORS: u16 = 1024;
@@ -21,15 +22,6 @@ pub(super) struct Places {
     pub(super) descriptors: u64,
     pub(super) available: u64,
     pub(super) used: u64,
-}
-
-/// How a queue is to be watched for news.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Watch {
-    /// By this descriptor, once.
-    These(RawFd),
-    /// By what it was watched by before no more.
-    NoMore,
 }
 
 /// See the module.
@@ -125,13 +117,13 @@ impl Queue {
     }
 
     /// What is to be done about watching for news, if something is.
-    pub(super) fn unwatched(&mut self) -> Option<Watch> {
+    pub(super) fn unwatched(&mut self) -> Option<QueueWatch> {
         if std::mem::take(&mut self.stale) {
-            return Some(Watch::NoMore);
+            return Some(QueueWatch::No);
         }
         let kick = self.kick.as_ref().filter(|_| !self.watched)?;
         self.watched = true;
-        Some(Watch::These(kick.as_raw_fd()))
+        Some(QueueWatch::By(kick.as_raw_fd()))
     }
 
     /// The kernel has said that there is news.

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use loadline_san_core::lease::Moment;
+use loadline_san_core::map::Map;
 use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
+use loadline_san_device::direct_read::DirectRead;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
-use loadline_san_device::straight::Straight;
 use thiserror::Error;
 use vhost::vhost_user::BackendReqHandler;
 use vhost::vhost_user::message::FrontendReq;
@@ -19,13 +20,12 @@ use virtio_queue::QueueT;
 use vm_memory::GuestAddress;
 
 use super::backend::{Backend, State};
-pub use super::inflight::Attachment;
 use super::memory::Mapped;
-pub use super::queue::Watch;
 use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Verb, status};
 use super::socket::{HEADER, has_room, peek, waiting};
 use super::spans::{write, zero};
-use crate::asked::{Asked, What};
+use crate::block::{BlockRequest, Operation};
+use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, Session as _, SessionEnd};
 
 /// The most requests of a front-end that are not answered. More wait in its queues.
 pub const MOST_REQUESTS: usize = 1024;
@@ -149,29 +149,9 @@ impl Session {
         })
     }
 
-    /// The socket, to be watched.
-    pub fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-
-    /// The volume was attached anew, and no other node has owned it meanwhile.
-    pub fn attached(&mut self, attachment: Attachment) {
-        self.backend.0.borrow_mut().attached(attachment);
-    }
-
     /// Requests that are not answered.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
-    }
-
-    /// Bytes that these write and read.
-    pub fn taken(&self) -> usize {
-        self.taken
-    }
-
-    /// Whether more may be asked now.
-    pub fn wants_requests(&self) -> bool {
-        !self.drains && self.in_flight() < MOST_REQUESTS && self.taken < MOST_BYTES
     }
 
     // ---- what it says ----------------------------------------------------------------------------------
@@ -234,41 +214,11 @@ impl Session {
         }
     }
 
-    /// How a queue, by its number, is to be watched for news from now on. Each is told once, until there [was](Self::kicked) some.
-    pub fn unwatched(&mut self) -> Option<(u16, Watch)> {
-        let mut state = self.backend.0.borrow_mut();
-        (0..).zip(&mut state.queues).find_map(|(number, queue)| Some((number, queue.unwatched()?)))
-    }
-
-    /// There is news of a queue.
-    pub fn kicked(&mut self, queue: u16) {
-        if let Some(queue) = self.backend.0.borrow_mut().queues.get_mut(queue as usize) {
-            queue.kicked();
-        }
-    }
-
     // ---- what it asks ----------------------------------------------------------------------------------
-
-    /// Whether there is something in its queues that may be taken.
-    pub fn has_more(&self) -> bool {
-        let state = self.backend.0.borrow();
-        let Some(mapped) = state.memory.mapped().filter(|_| self.wants_requests()) else { return false };
-        state.queues.iter().any(|queue| queue.has_more(mapped))
-    }
-
-    /// It is to kick when there is more. Whether there is some already.
-    pub fn wants_kicks(&mut self) -> bool {
-        if !self.wants_requests() {
-            return false;
-        }
-        let mut state = self.backend.0.borrow_mut();
-        let Some(mapped) = state.memory.mapped().cloned() else { return false };
-        state.queues.iter_mut().fold(false, |some, queue| queue.wants_kicks(&mapped) | some)
-    }
 
     /// Takes what is in its queues, as much as it may. What is wrong is answered. One that does not follow the rules is to be
     /// hung up on.
-    pub fn take(&mut self, pool: &Pool, asked: &mut Vec<Asked>) -> Result<(), SessionError> {
+    pub fn take(&mut self, pool: &Pool, asked: &mut Vec<BlockRequest>) -> Result<(), SessionError> {
         let backend = Arc::clone(&self.backend);
         let mut state = backend.0.borrow_mut();
         let Some(mapped) = state.memory.mapped().cloned() else { return Ok(()) };
@@ -291,7 +241,7 @@ impl Session {
         number: u16,
         (mapped, pool): (&Rc<Mapped>, &Pool),
         budget: &mut usize,
-        asked: &mut Vec<Asked>,
+        asked: &mut Vec<BlockRequest>,
     ) -> Result<(), SessionError> {
         let State { queues, kept, .. } = state;
         let queue = &mut queues[number as usize];
@@ -371,19 +321,139 @@ impl Session {
         (this.queue, this.head) = (queue, head);
         slot
     }
+}
 
-    // ---- what it is answered ---------------------------------------------------------------------------
+/// What the data path does with a session.
+impl crate::session::Session for Session {
+    fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
 
-    /// Where blocks of what is read may be put by whoever has them, counted from that with the request's first sector; if each
-    /// is in one place.
-    pub fn straight(&self, slot: u32, at: u64, blocks: u32) -> Option<Straight> {
+    fn receive(&mut self, from: &mut Receiving<'_>) -> Result<Next, SessionEnd> {
+        let listened = if from.is_ready { self.listen(from.now) } else { Ok(Listened::Watch) };
+        let next = match listened.map_err(end)? {
+            Listened::End => return Err(SessionEnd::Closed),
+            Listened::Watch => Next::Watch,
+            Listened::More => Next::More,
+            Listened::Again => Next::Later,
+        };
+        if from.accepts {
+            self.take(from.pool, from.requests).map_err(end)?;
+        }
+        Ok(next)
+    }
+
+    fn fill(&mut self, slot: u32, at: u64, blocks: u32, content: Content<Blocks>) {
+        let this = &self.slots[slot as usize];
+        let skip = (this.parsed.sector * SECTOR) as usize % BLOCK_BYTES;
+        // Of the bytes that are read: where these blocks begin and end. The first may begin before.
+        let start = at as usize * BLOCK_BYTES;
+        let end = (start + blocks as usize * BLOCK_BYTES).saturating_sub(skip).min(this.place.length);
+        let begin = start.saturating_sub(skip);
+        let cut = skip.saturating_sub(start);
+        match &content {
+            Content::Nothing => zero(&this.place.data, begin, end - begin),
+            Content::Data(payload) | Content::Sparse(payload, _) => {
+                if payload.data.are_elsewhere() {
+                    return;
+                }
+                let from = payload.first as usize * BLOCK_BYTES + cut;
+                write(&this.place.data, begin, &payload.data.bytes()[from..from + end - begin]);
+            }
+        }
+    }
+
+    fn map(&mut self, _slot: u32, _map: Map) {
+        unreachable!("a front-end cannot request a map");
+    }
+
+    fn complete(&mut self, slot: u32, result: Result<(), Failure>) -> Result<(), SessionEnd> {
+        let backend = Arc::clone(&self.backend);
+        let mut state = backend.0.borrow_mut();
+        let State { queues, kept, .. } = &mut *state;
+        let this = &mut self.slots[slot as usize];
+        let mapped = this.mapped.take().expect("a request that is not answered has its memory");
+        let queue = &mut queues[this.queue as usize];
+        let moved = if this.parsed.verb == Verb::Read && result.is_ok() { this.place.length } else { 0 };
+        let status = if result.is_ok() { status::OK } else { status::IO };
+        self.taken -= this.place.length;
+        let answered =
+            answer(queue, this.queue, this.head, &this.place, status, moved, &mapped, kept.as_ref());
+        this.place.done();
+        self.free.push(slot);
+        answered.map_err(end)
+    }
+
+    /// Notifies the front-end of what was answered, in the queues where it wants that.
+    fn send(&mut self, has_room: bool, mut ring: impl FnMut(RawFd)) -> Result<Sent, SessionEnd> {
+        let mut state = self.backend.0.borrow_mut();
+        if let Some(mapped) = state.memory.mapped().cloned() {
+            state.queues.iter_mut().for_each(|queue| queue.ring(&mapped, &mut ring));
+        }
+        Ok(Sent { is_full: !has_room, ..Sent::default() })
+    }
+
+    fn bytes(&self) -> usize {
+        self.taken
+    }
+
+    fn wants_requests(&self) -> bool {
+        !self.drains && self.in_flight() < MOST_REQUESTS && self.taken < MOST_BYTES
+    }
+
+    /// Of a queue that is to end: everything in flight is complete.
+    fn wants_turn(&self) -> bool {
+        self.drains && self.in_flight() == 0
+    }
+
+    /// Messages need no memory.
+    fn is_always_watched(&self) -> bool {
+        true
+    }
+
+    fn attached(&mut self, attachment: Attachment) {
+        self.backend.0.borrow_mut().attached(attachment);
+    }
+
+    fn has_queues(&self) -> bool {
+        true
+    }
+
+    fn has_queued(&self) -> bool {
+        let state = self.backend.0.borrow();
+        let Some(mapped) = state.memory.mapped().filter(|_| self.wants_requests()) else { return false };
+        state.queues.iter().any(|queue| queue.has_more(mapped))
+    }
+
+    fn arm_queues(&mut self) -> bool {
+        if !self.wants_requests() {
+            return false;
+        }
+        let mut state = self.backend.0.borrow_mut();
+        let Some(mapped) = state.memory.mapped().cloned() else { return false };
+        state.queues.iter_mut().fold(false, |some, queue| queue.wants_kicks(&mapped) | some)
+    }
+
+    fn next_queue_watch(&mut self) -> Option<(u16, QueueWatch)> {
+        let mut state = self.backend.0.borrow_mut();
+        (0..).zip(&mut state.queues).find_map(|(number, queue)| Some((number, queue.unwatched()?)))
+    }
+
+    fn queue_notified(&mut self, queue: u16) {
+        if let Some(queue) = self.backend.0.borrow_mut().queues.get_mut(queue as usize) {
+            queue.kicked();
+        }
+    }
+
+    /// `None` also if a block would lie in two places.
+    fn direct_read(&self, slot: u32, at: u64, blocks: u32) -> Option<DirectRead> {
         let this = &self.slots[slot as usize];
         let first = this.parsed.sector * SECTOR;
         if this.parsed.verb != Verb::Read || !first.is_multiple_of(BLOCK_BYTES as u64) {
             return None;
         }
         let keep: Rc<Mapped> = Rc::clone(this.mapped.as_ref()?);
-        let mut straight = Straight::new(keep);
+        let mut direct_read = DirectRead::new(keep);
         let mut skip = at as usize * BLOCK_BYTES;
         let mut left = blocks as usize * BLOCK_BYTES;
         for span in &this.place.data {
@@ -402,80 +472,32 @@ impl Session {
             left -= bytes;
             // SAFETY: `from` is less than the span's length, and the bytes lie within it. It is mapped as long as `keep` is there,
             // and it is a front-end's memory, of which nobody here has a reference.
-            unsafe { straight.add(span.start.add(from), bytes / BLOCK_BYTES) };
+            unsafe { direct_read.add(span.start.add(from), bytes / BLOCK_BYTES) };
         }
-        (left == 0).then_some(straight)
+        (left == 0).then_some(direct_read)
     }
+}
 
-    /// A part of what is read: whole blocks, from this one on, counted from that with the request's first sector. It may come
-    /// again.
-    pub fn fill(&mut self, slot: u32, at: u64, blocks: u32, content: &Content<Blocks>) {
-        let this = &self.slots[slot as usize];
-        let skip = (this.parsed.sector * SECTOR) as usize % BLOCK_BYTES;
-        // Of the bytes that are read: where these blocks begin and end. The first may begin before.
-        let start = at as usize * BLOCK_BYTES;
-        let end = (start + blocks as usize * BLOCK_BYTES).saturating_sub(skip).min(this.place.length);
-        let begin = start.saturating_sub(skip);
-        let cut = skip.saturating_sub(start);
-        match content {
-            Content::Nothing => zero(&this.place.data, begin, end - begin),
-            Content::Data(payload) | Content::Sparse(payload, _) => {
-                if payload.data.are_elsewhere() {
-                    return;
-                }
-                let from = payload.first as usize * BLOCK_BYTES + cut;
-                write(&this.place.data, begin, &payload.data.bytes()[from..from + end - begin]);
-            }
-        }
-    }
-
-    /// A request is complete: it is answered.
-    pub fn complete(&mut self, slot: u32, result: Result<(), Failure>) -> Result<(), SessionError> {
-        let backend = Arc::clone(&self.backend);
-        let mut state = backend.0.borrow_mut();
-        let State { queues, kept, .. } = &mut *state;
-        let this = &mut self.slots[slot as usize];
-        let mapped = this.mapped.take().expect("a request that is not answered has its memory");
-        let queue = &mut queues[this.queue as usize];
-        let moved = if this.parsed.verb == Verb::Read && result.is_ok() { this.place.length } else { 0 };
-        let status = if result.is_ok() { status::OK } else { status::IO };
-        self.taken -= this.place.length;
-        let answered =
-            answer(queue, this.queue, this.head, &this.place, status, moved, &mapped, kept.as_ref());
-        this.place.done();
-        self.free.push(slot);
-        answered
-    }
-
-    /// Tells the front-end what was answered, if it wants to know: by eventfds, to each of which one is to be added.
-    pub fn tell(&mut self, mut ring: impl FnMut(RawFd)) {
-        let mut state = self.backend.0.borrow_mut();
-        let Some(mapped) = state.memory.mapped().cloned() else { return };
-        state.queues.iter_mut().for_each(|queue| queue.ring(&mapped, &mut ring));
-    }
-
-    /// It waits for what is in flight: a queue is to end.
-    pub fn ends_queues(&self) -> bool {
-        self.drains
-    }
+fn end(why: SessionError) -> SessionEnd {
+    SessionEnd::Protocol(why.to_string())
 }
 
 impl Slot {
     /// What is asked of the volume. What is written is copied, once: the guest may change it meanwhile, and copies must not
     /// differ.
-    fn ask(&self, slot: u32, pool: &Pool) -> Result<Asked, SessionError> {
+    fn ask(&self, slot: u32, pool: &Pool) -> Result<BlockRequest, SessionError> {
         let Parsed { verb, sector, sectors } = self.parsed;
         let whole = sector.is_multiple_of(8) && sectors.is_multiple_of(8);
-        let what = match verb {
-            Verb::Write => What::Write(self.copy(pool)?),
-            Verb::Flush => What::Flush,
-            Verb::Discard => What::Trim,
+        let operation = match verb {
+            Verb::Write => Operation::Write(self.copy(pool)?),
+            Verb::Flush => Operation::Flush,
+            Verb::Discard => Operation::Trim,
             // What does not fill a block is left as it is by a trim.
-            Verb::WriteZeroes { unmap } if unmap && whole => What::Trim,
-            Verb::WriteZeroes { .. } => What::WriteZeroes,
-            Verb::Read | Verb::Id => What::Read,
+            Verb::WriteZeroes { unmap } if unmap && whole => Operation::Trim,
+            Verb::WriteZeroes { .. } => Operation::WriteZeroes,
+            Verb::Read | Verb::Id => Operation::Read,
         };
-        Ok(Asked { slot, what, sector, sectors })
+        Ok(BlockRequest { slot, operation, sector, sectors })
     }
 
     fn copy(&self, pool: &Pool) -> Result<BlocksMut, SessionError> {

@@ -11,8 +11,9 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{Content, Payload};
 use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{Class, Pool};
-use loadline_san_export::asked::{Asked, What};
-use loadline_san_export::vhost::session::{Attachment, Listened, Session, SessionError};
+use loadline_san_export::block::{BlockRequest, Operation};
+use loadline_san_export::session::{Attachment, Session as _, SessionEnd};
+use loadline_san_export::vhost::session::{Listened, Session, SessionError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
@@ -238,14 +239,14 @@ impl Guest {
         self.answer().expect("it is answered")
     }
 
-    pub(crate) fn take(&mut self) -> Result<Vec<Asked>, SessionError> {
+    pub(crate) fn take(&mut self) -> Result<Vec<BlockRequest>, SessionError> {
         let mut asked = Vec::new();
         self.session.take(&self.pool, &mut asked).map(|()| asked)
     }
 
     /// Takes what is in the queue, and does it.
-    pub(crate) fn serve(&mut self) -> Result<usize, SessionError> {
-        let asked = self.take()?;
+    pub(crate) fn serve(&mut self) -> Result<usize, SessionEnd> {
+        let asked = self.take().map_err(|why| SessionEnd::Protocol(why.to_string()))?;
         let count = asked.len();
         for asked in asked {
             self.carry_out(&asked);
@@ -258,7 +259,7 @@ impl Guest {
     /// Rings the bells that are to be rung.
     pub(crate) fn tell_all(&mut self) {
         let mut bells = Vec::new();
-        self.session.tell(|fd| bells.push(fd));
+        self.session.send(true, |fd| bells.push(fd)).expect("it sends nothing by itself");
         for fd in bells {
             // SAFETY: it is open, as the session says, and is given back at once.
             let bell =
@@ -267,15 +268,15 @@ impl Guest {
         }
     }
 
-    pub(crate) fn fail(&mut self, asked: &Asked, why: Failure) {
+    pub(crate) fn fail(&mut self, asked: &BlockRequest, why: Failure) {
         self.session.complete(asked.slot, Err(why)).unwrap();
     }
 
-    pub(crate) fn carry_out(&mut self, asked: &Asked) {
+    pub(crate) fn carry_out(&mut self, asked: &BlockRequest) {
         let from = asked.sector as usize * 512;
         let place = from..from + asked.sectors as usize * 512;
-        match &asked.what {
-            What::Read => {
+        match &asked.operation {
+            Operation::Read => {
                 let (first, end) = (place.start / 4096, place.end.div_ceil(4096));
                 // In parts of a block, and some of them twice.
                 for block in (first..end).chain(first..end.min(first + 1)) {
@@ -288,13 +289,13 @@ impl Guest {
                             Content::Data(Payload { data, first: 0 })
                         }
                     };
-                    self.session.fill(asked.slot, at, 1, &content);
+                    self.session.fill(asked.slot, at, 1, content);
                 }
             }
-            What::Write(data) => self.disk[place.clone()].copy_from_slice(&data.bytes()[..place.len()]),
-            What::WriteZeroes | What::Trim => self.disk[place].fill(0),
-            What::Map => unreachable!("a guest cannot ask for that"),
-            What::Flush => assert_eq!(asked.sectors, 0),
+            Operation::Write(data) => self.disk[place.clone()].copy_from_slice(&data.bytes()[..place.len()]),
+            Operation::WriteZeroes | Operation::Trim => self.disk[place].fill(0),
+            Operation::Map => unreachable!("a guest cannot ask for that"),
+            Operation::Flush => assert_eq!(asked.sectors, 0),
         }
     }
 }

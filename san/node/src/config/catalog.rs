@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use loadline_san_export::front_ends::Protocol;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -46,15 +47,27 @@ pub struct Node {
     pub name: String,
     /// Where its API is.
     pub api: SocketAddr,
-    /// Where other nodes talk to it.
+    /// Where other nodes connect to it.
     pub peer: SocketAddr,
-    /// Where clients of NBD come.
-    pub nbd: SocketAddr,
+    /// Where clients connect to it, by the [name](Protocol::name) of their protocol.
+    pub endpoints: BTreeMap<String, SocketAddr>,
     /// How often its process has started.
     pub incarnation: u64,
     /// New replicas do not come here, and those that are here leave.
     #[serde(default)]
     pub draining: bool,
+}
+
+impl Node {
+    /// Where clients of a protocol connect to it over the network; `None` if they cannot.
+    pub fn endpoint(&self, protocol: Protocol) -> Option<SocketAddr> {
+        self.endpoints.get(protocol.name()).copied()
+    }
+
+    /// All addresses that are its own.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        [self.api, self.peer].into_iter().chain(self.endpoints.values().copied()).collect()
+    }
 }
 
 /// A device.

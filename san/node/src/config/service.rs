@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 use super::watch::{Changes, Watcher};
 use super::{Change, ConfigError, ConfigStore};
-use crate::event_loop::Orders;
-use crate::event_loop::order::Order;
+use crate::event_loop::LoopSender;
+use crate::event_loop::command::LoopCommand;
 use crate::log::log;
 
 /// How long an answer of the store is waited for.
@@ -28,7 +28,7 @@ type Job = Box<dyn FnOnce(&mut dyn ConfigStore) + Send>;
 /// What the store is asked for.
 enum Work {
     Job(Job),
-    Record(VolumeId, About, Orders),
+    Record(VolumeId, About, LoopSender),
     /// The store is closed. Nothing is asked of it after that.
     Close(Sender<()>),
 }
@@ -85,12 +85,12 @@ impl Config {
     }
 
     /// What is the record? The loop is told, if there is an answer; otherwise it asks again.
-    pub fn look(&self, volume: VolumeId, asked_at: Epoch, orders: Orders) {
+    pub fn look(&self, volume: VolumeId, asked_at: Epoch, orders: LoopSender) {
         self.give(Work::Record(volume, About::Look(asked_at), orders));
     }
 
     /// Makes this the record, if it is at this epoch. The loop is told, if the answer is known; otherwise it proposes again.
-    pub fn propose(&self, volume: VolumeId, record: Box<Record>, replaces: Epoch, orders: Orders) {
+    pub fn propose(&self, volume: VolumeId, record: Box<Record>, replaces: Epoch, orders: LoopSender) {
         self.give(Work::Record(volume, About::Propose(record, replaces), orders));
     }
 
@@ -113,7 +113,7 @@ impl Config {
 struct Waiting {
     /// Who waits until the store is closed.
     close: Option<Sender<()>>,
-    records: VecDeque<(VolumeId, About, Orders)>,
+    records: VecDeque<(VolumeId, About, LoopSender)>,
     jobs: VecDeque<Job>,
 }
 
@@ -191,16 +191,16 @@ fn answer(
     store: &mut dyn ConfigStore,
     volume: VolumeId,
     about: About,
-    orders: &Orders,
+    orders: &LoopSender,
 ) -> Result<(), ConfigError> {
     match about {
         About::Look(asked_at) => read_record(store, volume).map(|found| {
             if let Some((record, _)) = found {
-                orders.give(Order::Seen(volume, Box::new(record), asked_at));
+                orders.give(LoopCommand::Seen(volume, Box::new(record), asked_at));
             }
         }),
         About::Propose(record, replaces) => swap(store, volume, &record, replaces)
-            .map(|answer| _ = orders.give(Order::Swapped(volume, record.made_by, answer, replaces))),
+            .map(|answer| _ = orders.give(LoopCommand::Swapped(volume, record.made_by, answer, replaces))),
     }
 }
 

@@ -1,35 +1,27 @@
 //! Connections of clients end. Each that this node ends has a reason, which is logged once.
 
-use std::io;
-
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::volume::{Event, Status};
-use nix::errno::Errno;
+use loadline_san_export::session::{Session as _, SessionEnd};
+use loadline_san_export::socket::throw_away;
 use thiserror::Error;
 
-use super::client::{self, Who};
-use super::order::{NewClient, Report, SessionId};
-use super::{EventLoop, Local, sockets};
+use super::EventLoop;
+use super::admission::MOST_CLIENTS;
+use super::client::{Client, Who};
+use super::command::{LoopEvent, NewClient, SessionId};
+use super::route::Local;
 use crate::log::log;
 use crate::node::sockets::is_closed;
-
-/// Looks at clients that wait after which one that has taken its leave is gone: 5 s.
-const MOST_LEAVES: u32 = 10;
 
 /// Why a client's connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Why {
-    /// The client has closed it.
-    #[error("the client has closed the connection")]
-    Closed,
-    /// The system has closed it.
-    #[error("its connection is broken: {0}")]
-    Broken(Errno),
-    /// The client does not follow its protocol.
-    #[error("{0}")]
-    Protocol(String),
+    /// Its session has ended.
+    #[error(transparent)]
+    Ended(SessionEnd),
     /// There are too many.
-    #[error("the node has {max} connections of clients already", max = sockets::MOST_CLIENTS)]
+    #[error("the node has {MOST_CLIENTS} connections of clients already")]
     TooMany,
     /// The loop cannot watch it.
     #[error("the system refuses to watch its connection: {0}")]
@@ -66,19 +58,14 @@ pub(super) enum Why {
     /// Its host does not confirm what it is sent.
     #[error("its host has not confirmed for {} s what it was sent", super::confirmed::LIMIT.as_secs())]
     Unconfirmed,
-    /// A front-end that cannot be served.
+    /// A front-end that cannot be host.
     #[error("it is not served: {0}")]
     Refused(String),
 }
 
 impl Why {
-    /// Something could not be sent.
-    pub(super) fn not_sent(error: &io::Error) -> Why {
-        match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EPIPE | Errno::ECONNRESET) => Why::Closed,
-            other => Why::Broken(other.unwrap_or(Errno::UnknownErrno)),
-        }
-    }
+    /// The client has closed the connection.
+    pub(super) const CLOSED: Why = Why::Ended(SessionEnd::Closed);
 }
 
 impl Who {
@@ -88,7 +75,7 @@ impl Who {
 
     /// Logs that the connection ends, unless the client itself has ended it.
     pub(super) fn leaves(&self, why: &Why) {
-        if *why != Why::Closed {
+        if *why != Why::CLOSED {
             log!("client {} of volume {} is disconnected: {why}", self.from, self.name);
         }
     }
@@ -97,74 +84,64 @@ impl Who {
 /// Ends the connection of a client that was not let in.
 pub(super) fn refuse(new: NewClient, why: &Why) {
     Who::of(&new).leaves(why);
-    if *why == Why::Closed {
-        client::throw_away(&new.socket);
+    if *why == Why::CLOSED {
+        throw_away(&new.socket);
     }
 }
 
 impl EventLoop {
-    /// Ends a client's connection. What it asked for and has not begun is dropped (rule T13).
+    /// Ends a client's connection. What it requested and has not begun is dropped (rule T13).
     pub(super) fn disconnect(&mut self, key: u32, why: &Why) {
-        let Some(client) = self.clients.remove(&key) else { return };
-        client.who.leaves(why);
-        if *why == Why::Closed && matches!(client.way, client::Way::Nbd(..)) {
-            client::throw_away(client.socket());
-        }
-        client::shut_down(client.socket());
-        self.forget_bells(key, &client);
-        self.taken -= client.taken;
-        if let Some(served) = self.volumes.get_mut(&client.volume) {
-            let begun = served.leave(key);
-            // Not from within a step: this may be one.
-            self.local.extend(begun.map(|request| Local::Cancel(client.volume, request)));
+        self.front_ends.disconnect(key, &mut self.uring, why);
+        self.drop_gone();
+    }
+
+    /// Drops what clients that were disconnected have requested.
+    pub(super) fn drop_gone(&mut self) {
+        for (volume, key) in self.front_ends.take_gone() {
+            if let Some(host) = self.volumes.get_mut(volume) {
+                // Not from within a step: this may be one.
+                self.local.extend(host.leave(key).map(|request| Local::Cancel(volume, request)));
+            }
         }
     }
 
     /// Clients of a volume are not let in any more: those that are here are disconnected.
     pub(super) fn detached(&mut self, id: VolumeId, why: &Why) {
-        let Some(served) = self.volumes.get_mut(&id) else { return };
-        served.attached = false;
-        let coming = served.arriving.drain(..).chain(served.announced.drain(..));
+        let Some(host) = self.volumes.get_mut(id) else { return };
+        host.attached = false;
+        let coming = host.arriving.drain(..).chain(host.announced.drain(..));
         coming.for_each(|(new, _)| refuse(new, why));
         self.disconnect_all(|client| client.volume == id, why);
-        (self.tell)(Report::Detached(id));
+        (self.report)(LoopEvent::Detached(id));
     }
 
     /// Disconnects those of these clients whose other side has closed the connection. What they have sent and is not read yet is
     /// dropped.
-    pub(super) fn disconnect_closed(&mut self, which: impl Fn(&client::Client) -> bool) {
-        self.disconnect_all(|client| which(client) && is_closed(client.socket()), &Why::Closed);
+    pub(super) fn disconnect_closed(&mut self, which: impl Fn(&Client) -> bool) {
+        self.disconnect_all(|client| which(client) && is_closed(client.session.socket()), &Why::CLOSED);
     }
 
-    fn disconnect_all(&mut self, which: impl Fn(&client::Client) -> bool, why: &Why) {
-        let gone: Vec<u32> =
-            self.clients.iter().filter(|(_, client)| which(client)).map(|(key, _)| *key).collect();
-        gone.into_iter().for_each(|key| self.disconnect(key, why));
+    fn disconnect_all(&mut self, which: impl Fn(&Client) -> bool, why: &Why) {
+        self.front_ends.disconnect_all(&mut self.uring, which, why);
+        self.drop_gone();
     }
 
     /// An attach was ordered here: clients that came before it are disconnected, and what they asked for is dropped.
     pub(super) fn fence(&mut self, id: VolumeId) {
         self.detached(id, &Why::Fenced);
-        if let Some(served) = self.volumes.get_mut(&id) {
-            served.claims = true;
+        if let Some(host) = self.volumes.get_mut(id) {
+            host.claims = true;
         }
         self.step_volume(id, Event::Fence);
-    }
-
-    /// Clients have come to a volume. They do not make this node take it from another.
-    pub(super) fn admit(&mut self, id: VolumeId) {
-        let owned = |status| !matches!(status, Status::Watching | Status::Blocked);
-        if self.volumes.get(&id).is_some_and(|served| owned(served.volume.status())) {
-            self.step_volume(id, Event::Attach);
-        }
     }
 
     /// If another node owns the volume, and no attach was ordered here, clients do not make this node claim it.
     pub(super) fn give_way(&mut self, id: VolumeId) {
         let me = self.options.me.node;
-        let Some(served) = self.volumes.get(&id) else { return };
-        let elsewhere = served.volume.record().is_some_and(|record| record.owner.node != me);
-        if elsewhere && !served.claims && served.volume.status() == Status::Watching {
+        let Some(host) = self.volumes.get(id) else { return };
+        let elsewhere = host.volume.record().is_some_and(|record| record.owner.node != me);
+        if elsewhere && !host.claims && host.volume.status() == Status::Watching {
             self.detached(id, &Why::Elsewhere);
             self.step_volume(id, Event::Detach);
         }
@@ -172,8 +149,8 @@ impl EventLoop {
 
     /// A session has ended: the clients that are forwarded by it are disconnected, before anything more is read from them.
     pub(super) fn end_session(&mut self, session: SessionId) {
-        for served in self.volumes.values_mut() {
-            for coming in [&mut served.arriving, &mut served.announced] {
+        for host in self.volumes.iter_mut() {
+            for coming in [&mut host.arriving, &mut host.announced] {
                 let gone = coming.extract_if(.., |(new, _)| new.session == Some(session));
                 gone.for_each(|(new, _)| refuse(new, &Why::Session));
             }
@@ -187,37 +164,17 @@ impl EventLoop {
         let (now, limit) = (self.now, self.options.client_wait);
         let limit_ns = limit.as_nanos() as u64;
         let mut late = Vec::new();
-        for served in self.volumes.values_mut() {
-            served.find_late(now, limit_ns, &mut late);
-            for coming in [&mut served.arriving, &mut served.announced] {
+        for host in self.volumes.iter_mut() {
+            host.find_late(now, limit_ns, &mut late);
+            for coming in [&mut host.arriving, &mut host.announced] {
                 let gone = coming.extract_if(.., |(new, _)| is_closed(&new.socket));
-                gone.for_each(|(new, _)| refuse(new, &Why::Closed));
+                gone.for_each(|(new, _)| refuse(new, &Why::CLOSED));
                 let late = coming.extract_if(.., |(_, came)| now.since(*came) >= limit_ns);
                 late.for_each(|(new, _)| refuse(new, &Why::NotLetIn(limit.as_secs())));
             }
         }
-        let mut gone = Vec::new();
-        for (key, client) in self.clients.iter_mut().filter(|(_, client)| client.paused) {
-            let client::Way::Nbd(socket, session) = &client.way else { continue };
-            if is_closed(socket) {
-                // One that has taken its leave is promised that what it asked for before is done, and closes its direction already.
-                client.leaves += 1;
-                if !session.is_leaving() || client.leaves > MOST_LEAVES {
-                    gone.push(*key);
-                }
-            }
-        }
-        gone.into_iter().for_each(|key| self.disconnect(key, &Why::Closed));
         late.into_iter().for_each(|key| self.disconnect(key, &Why::Waited(limit.as_secs())));
-        let mut late = Vec::new();
-        for (key, client) in &mut self.clients {
-            if !client.unread.is_local()
-                && let client::Way::Nbd(socket, _) = &client.way
-                && !client.confirmed.is_so(socket)
-            {
-                late.push(*key);
-            }
-        }
-        late.into_iter().for_each(|key| self.disconnect(key, &Why::Unconfirmed));
+        self.front_ends.end_silent(&mut self.uring);
+        self.drop_gone();
     }
 }

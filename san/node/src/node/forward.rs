@@ -9,17 +9,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadline_san_export::nbd::handshake::Choice;
+use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::login::Chosen;
 use loadline_san_protocol::{ClusterId, record};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::doors::Connection;
+use super::listeners::Connection;
 use super::sessions::{self, Session};
 use super::{LOOK, Node, sockets};
+use crate::event_loop::command::SessionId;
 use crate::event_loop::confirmed::{self, Confirmed};
-use crate::event_loop::order::SessionId;
-use crate::event_loop::peer::Preamble;
+use crate::event_loop::peer_sender::Preamble;
 
 /// How long the owner may take to let a client in.
 pub(super) const TAKES: Duration = Duration::from_secs(4);
@@ -32,41 +33,48 @@ const BUFFER: usize = 256 << 10;
 /// Bytes of a client's address, as text.
 const FROM: usize = 56;
 
-/// What a forwarded connection begins with. What follows are requests of NBD, as if the client had chosen at the owner.
+/// What a forwarded connection begins with. What follows is what the client sends, as if it had chosen its volume at the owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Forward {
     pub(super) cluster: ClusterId,
     pub(super) volume: u64,
-    structured: bool,
-    allocation: bool,
+    /// The [number](Protocol::number) of the client's protocol.
+    pub(super) protocol: u8,
     /// The session with the owner.
     pub(super) session: SessionId,
     /// The fence of the volume's record when the client chose it.
     pub(super) fence: u64,
     /// Where the client is, for messages.
     pub(super) from: String,
+    /// What the client has negotiated, as its protocol writes it: at most [`Chosen::MOST`] bytes.
+    pub(super) negotiated: Vec<u8>,
 }
 
 impl Forward {
-    const MAGIC: [u8; 8] = *b"LLfwd\0\0\x02";
+    const MAGIC: [u8; 8] = *b"LLfwd\0\0\x03";
     /// The owner's answer: requests may follow.
     pub(super) const TAKEN: [u8; 8] = *b"LLtaken\x01";
     /// The owner's answer: it does not know the session, or has given it up.
     pub(super) const NO_SESSION: [u8; 8] = *b"LLnosess";
-    /// Bytes that follow those of a [`Preamble`].
+    /// Bytes that follow those of a [`Preamble`]. What was negotiated comes behind them.
     pub(super) const MORE: usize = 24 + FROM;
 
-    fn encode(&self) -> [u8; Preamble::BYTES + Forward::MORE] {
-        let mut bytes = [0; Preamble::BYTES + Forward::MORE];
+    fn encode(&self) -> Vec<u8> {
+        let length =
+            u16::try_from(self.negotiated.len()).ok().filter(|length| *length as usize <= Chosen::MOST);
+        let length = length.expect("a login keeps to the limit of what is negotiated");
+        let mut bytes = vec![0; Preamble::BYTES + Forward::MORE];
         bytes[..8].copy_from_slice(&Self::MAGIC);
         bytes[8..24].copy_from_slice(&self.cluster.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.volume.to_le_bytes());
-        (bytes[32], bytes[33]) = (self.structured.into(), self.allocation.into());
+        bytes[32] = self.protocol;
+        bytes[34..36].copy_from_slice(&length.to_le_bytes());
         let more = &mut bytes[Preamble::BYTES..];
         sessions::encode_id(self.session, &mut more[..16]);
         more[16..24].copy_from_slice(&self.fence.to_le_bytes());
         let from = &self.from.as_bytes()[..self.from.len().min(FROM)];
         more[24..24 + from.len()].copy_from_slice(from);
+        bytes.extend_from_slice(&self.negotiated);
         bytes
     }
 
@@ -75,23 +83,25 @@ impl Forward {
         bytes[..8] == Self::MAGIC
     }
 
-    pub(super) fn decode(bytes: &[u8; Preamble::BYTES], more: &[u8; Forward::MORE]) -> Forward {
+    /// From the wire, but for what was negotiated; and how many bytes of that follow. `None` if these are too many.
+    pub(super) fn decode(
+        bytes: &[u8; Preamble::BYTES],
+        more: &[u8; Forward::MORE],
+    ) -> Option<(Forward, usize)> {
         let from = more[24..].split(|byte| *byte == 0).next().unwrap_or_default();
         // It goes into messages: nothing in it may look like more than one.
         let from = String::from_utf8_lossy(from).replace(char::is_control, "?");
-        Forward {
+        let length = usize::from(u16::from_le_bytes([bytes[34], bytes[35]]));
+        let forward = Forward {
             cluster: ClusterId(u128::from_le_bytes(bytes[8..24].try_into().expect("sixteen bytes"))),
             volume: u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes")),
-            structured: bytes[32] == 1,
-            allocation: bytes[33] == 1,
+            protocol: bytes[32],
             session: sessions::decode_id(&more[..16]),
             fence: u64::from_le_bytes(more[16..24].try_into().expect("eight bytes")),
             from,
-        }
-    }
-
-    pub(super) fn choice(&self) -> Choice {
-        Choice { name: String::new(), structured: self.structured, allocation: self.allocation }
+            negotiated: Vec::new(),
+        };
+        (length <= Chosen::MOST).then_some((forward, length))
     }
 }
 
@@ -139,19 +149,18 @@ impl Node {
         mut client: C,
         route: &Route,
         (volume, fence): (u64, u64),
-        choice: &Choice,
-        (from, rest): (&str, &[u8]),
+        (protocol, chosen): (Protocol, &Chosen),
+        from: &str,
     ) -> Option<String> {
         let Route { name, address, session } = route;
-        let Choice { structured, allocation, .. } = *choice;
         let forward = Forward {
             cluster: self.0.cluster,
             volume,
-            structured,
-            allocation,
+            protocol: protocol.number(),
             session: session.id,
             fence,
             from: from.into(),
+            negotiated: chosen.negotiated.clone(),
         };
         let taken = tokio::select! {
             taken = tokio::time::timeout(TAKES, take(*address, &forward)) => taken,
@@ -172,7 +181,7 @@ impl Node {
             Ok(Err(error)) => return Some(format!("{name}, which owns the volume, is not reached: {error}")),
             Err(_) => return Some(format!("{name} does not serve the volume in time")),
         };
-        let end = match owner.write_all(rest).await {
+        let end = match owner.write_all(&chosen.rest).await {
             Err(_) => End::Owner,
             Ok(()) => tokio::select! {
                 end = carry(&mut client, &mut owner) => end,
@@ -285,19 +294,25 @@ mod tests {
         let forward = Forward {
             cluster: ClusterId(5 << 90),
             volume: 1 << 50,
-            structured: true,
-            allocation: false,
+            protocol: Protocol::Nbd.number(),
             session,
             fence: 9,
             from: "[fe80::1]:4711".into(),
+            negotiated: vec![7; Chosen::MOST],
         };
-        let bytes = forward.encode();
-        let (head, more) = bytes.split_first_chunk::<{ Preamble::BYTES }>().unwrap();
-        assert!(Forward::begins_with(head));
-        assert_eq!(Forward::decode(head, more.try_into().unwrap()), forward);
+        let decoded = |bytes: &[u8]| {
+            let (head, rest) = bytes.split_first_chunk::<{ Preamble::BYTES }>().unwrap();
+            let (more, negotiated) = rest.split_first_chunk::<{ Forward::MORE }>().unwrap();
+            assert!(Forward::begins_with(head));
+            let (forward, length) = Forward::decode(head, more)?;
+            assert_eq!(negotiated.len(), length);
+            Some(Forward { negotiated: negotiated.to_vec(), ..forward })
+        };
+        let mut bytes = forward.encode();
+        assert_eq!(decoded(&bytes), Some(forward.clone()));
         let evil = Forward { from: "x\nloadline: all is well".repeat(9), ..forward };
-        let bytes = evil.encode();
-        let (head, more) = bytes.split_first_chunk::<{ Preamble::BYTES }>().unwrap();
-        assert!(!Forward::decode(head, more.try_into().unwrap()).from.contains('\n'));
+        assert!(!decoded(&evil.encode()).unwrap().from.contains('\n'));
+        bytes[34..36].copy_from_slice(&(Chosen::MOST as u16 + 1).to_le_bytes());
+        assert_eq!(decoded(&bytes), None, "no more is received for it");
     }
 }

@@ -41,7 +41,7 @@ pub use nodes::{Drain, Move};
 pub use recover::Recover;
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
-pub use volumes::{CreateVolume, Use};
+pub use volumes::{CreateVolume, Use, WaysView};
 pub(super) use volumes::{blocks_of, devices, new_replica};
 
 /// Why something is not done.

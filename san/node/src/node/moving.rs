@@ -21,7 +21,7 @@ use super::Node;
 use super::manage::{ManageError, blocks_of, devices, new_replica, no_room, room};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
 use crate::config::{Change, ConfigError};
-use crate::event_loop::order::Order;
+use crate::event_loop::command::LoopCommand;
 use crate::log::log;
 use crate::unusable::Unusable;
 
@@ -160,7 +160,7 @@ impl Node {
             let known = self.refresh().await.is_ok();
             let attached = self.state().catalog.volumes.get(&id).is_none_or(|(v, _)| v.attached.is_some());
             if known && !attached {
-                self.loop_of(id).give(Order::Detach(VolumeId(id)));
+                self.loop_of(id).give(LoopCommand::Detach(VolumeId(id)));
             }
             self.look_again(id);
         }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{Node, UNNOTICED};
 use crate::config::catalog::change;
 use crate::config::{Change, ConfigError, ConfigStore};
-use crate::event_loop::order::Order;
+use crate::event_loop::command::LoopCommand;
 use crate::log::log;
 
 /// How often a node looks whether it is asked, and whether it was answered.
@@ -158,7 +158,7 @@ impl Node {
         let reaches: Option<BTreeSet<NodeId>> =
             reaches.map(|reaches| reaches.iter().map(|node| NodeId(*node)).collect());
         for orders in &self.0.loops {
-            orders.give(Order::Reaches(NodeId(node), reaches.clone()));
+            orders.give(LoopCommand::Reaches(NodeId(node), reaches.clone()));
         }
     }
 

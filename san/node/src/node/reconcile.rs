@@ -20,8 +20,8 @@ use super::manage::room;
 use super::{LOOK, Node, NodeError, OpenDevice, UNNOTICED};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::{Change, ConfigError};
+use crate::event_loop::command::{LoopCommand, OpenReplica, OpenVolume};
 use crate::event_loop::most_in_flight;
-use crate::event_loop::order::{OpenReplica, OpenVolume, Order};
 use crate::log::log;
 
 /// Nodes without a copy that watch a volume whose parts are apart.
@@ -106,7 +106,7 @@ impl Node {
                 && reported.insert(*id, stored.version) != Some(stored.version)
                 && let Ok(record) = record::decode(&stored.value)
             {
-                self.loop_of(*id).give(Order::Record(VolumeId(*id), Box::new(record)));
+                self.loop_of(*id).give(LoopCommand::Record(VolumeId(*id), Box::new(record)));
             }
         }
         reported.retain(|id, _| state.catalog.records.contains_key(id));
@@ -138,7 +138,7 @@ impl Node {
         let me = self.id();
         for (id, (node, _)) in catalog.nodes.iter().filter(|(id, _)| **id != me) {
             for orders in &self.0.loops {
-                orders.give(Order::Peer(NodeId(*id), node.name.clone(), node.peer));
+                orders.give(LoopCommand::Peer(NodeId(*id), node.name.clone(), node.peer));
             }
             self.state().peers.insert(*id);
         }
@@ -146,24 +146,24 @@ impl Node {
             self.state().peers.iter().filter(|id| !catalog.nodes.contains_key(id)).copied().collect();
         for id in gone {
             self.state().peers.remove(&id);
-            self.0.loops.iter().for_each(|orders| _ = orders.give(Order::NoPeer(NodeId(id))));
+            self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::NoPeer(NodeId(id))));
         }
         let done = self.reconcile_devices(&catalog).await;
         let gone: Vec<u64> =
             self.state().volumes.keys().filter(|id| !catalog.volumes.contains_key(id)).copied().collect();
         for id in gone {
             self.state().volumes.remove(&id);
-            self.loop_of(id).give(Order::CloseVolume(VolumeId(id)));
+            self.loop_of(id).give(LoopCommand::CloseVolume(VolumeId(id)));
         }
         let mine = |volume: u64| catalog.replicas.values().any(|(r, _)| r.volume == volume && r.node == me);
         for (id, (volume, _)) in &catalog.volumes {
             // It was detached by a node that did not reach this one.
             if volume.attached.is_none() && self.state().attached.contains(id) {
-                self.loop_of(*id).give(Order::Detach(VolumeId(*id)));
+                self.loop_of(*id).give(LoopCommand::Detach(VolumeId(*id)));
             }
             // An attach was ordered here, and another elsewhere since. If this node owns the volume, it serves it until then.
             if volume.attached != Some(me) && self.state().fenced.remove(id) {
-                self.loop_of(*id).give(Order::GiveWay(VolumeId(*id)));
+                self.loop_of(*id).give(LoopCommand::GiveWay(VolumeId(*id)));
             }
             // It is opened where it may have to be served, and stays open.
             let known = self.state().volumes.contains_key(id);
@@ -174,7 +174,7 @@ impl Node {
                 self.open_volume(*id, volume, here);
             }
         }
-        self.doors_for_guests();
+        self.volume_sockets();
         done
     }
 
@@ -334,7 +334,7 @@ impl Node {
             let mut state = self.state();
             if state.replicas.contains(&id) {
                 if state.sizes.insert(id, extents) != Some(extents) {
-                    self.loop_of(replica.volume).give(Order::Resize(ReplicaId(id), extents));
+                    self.loop_of(replica.volume).give(LoopCommand::Resize(ReplicaId(id), extents));
                 }
                 return true;
             }
@@ -360,7 +360,7 @@ impl Node {
             state.replicas.insert(id);
             state.sizes.insert(id, extents);
         }
-        self.loop_of(replica.volume).give(Order::OpenReplica(Box::new(open)));
+        self.loop_of(replica.volume).give(LoopCommand::OpenReplica(Box::new(open)));
         true
     }
 
@@ -415,12 +415,12 @@ impl Node {
         let orders = self.loop_of(id);
         match known {
             Some(was) if was == watch => {}
-            Some(_) => _ = orders.give(Order::Watch(VolumeId(id), watch)),
+            Some(_) => _ = orders.give(LoopCommand::Watch(VolumeId(id), watch)),
             None => {
                 let lease_ns = volume.lease_ms * 1_000_000;
                 let most_in_flight = most_in_flight(volume.log_bytes);
                 let open = OpenVolume { id: VolumeId(id), layout, lease_ns, watch, most_in_flight };
-                orders.give(Order::OpenVolume(open));
+                orders.give(LoopCommand::OpenVolume(open));
             }
         }
     }

@@ -25,8 +25,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::{Node, sockets};
-use crate::event_loop::order::{Order, SessionId};
-use crate::event_loop::peer::Preamble;
+use crate::event_loop::command::{LoopCommand, SessionId};
+use crate::event_loop::peer_sender::Preamble;
 use crate::log::log;
 
 /// Between two pings.
@@ -242,7 +242,7 @@ impl Node {
     }
 
     fn end_session(&self, id: SessionId) {
-        self.0.loops.iter().for_each(|orders| _ = orders.give(Order::EndSession(id)));
+        self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::EndSession(id)));
     }
 }
 

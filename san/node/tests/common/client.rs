@@ -4,17 +4,17 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use loadline_san_core::ids::VolumeId;
-use loadline_san_export::nbd::handshake::Choice;
-use loadline_san_node::event_loop::Orders;
-use loadline_san_node::event_loop::order::{NewClient, NewWay, Order, SessionId};
+use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::login::Chosen;
+use loadline_san_node::event_loop::LoopSender;
+use loadline_san_node::event_loop::command::{LoopCommand, NewClient, SessionId};
 
 const VOLUME: VolumeId = VolumeId(1);
 
 /// A client that chose the volume when its record had this fence.
-pub(crate) fn client(orders: &Orders, fence: u64, session: Option<SessionId>) -> UnixStream {
+pub(crate) fn client(orders: &LoopSender, fence: u64, session: Option<SessionId>) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().expect("it can be");
     theirs.set_nonblocking(true).expect("it can be");
-    let choice = Choice { name: "vol".into(), structured: false, allocation: false };
     let new = NewClient {
         socket: theirs.into(),
         volume: VOLUME,
@@ -23,9 +23,10 @@ pub(crate) fn client(orders: &Orders, fence: u64, session: Option<SessionId>) ->
         bytes: 1 << 40,
         fence,
         session,
-        way: NewWay::Nbd(choice, Vec::new()),
+        protocol: Protocol::Nbd,
+        chosen: Chosen::default(),
     };
-    orders.give(Order::Client(Box::new(new)));
+    orders.give(LoopCommand::Client(Box::new(new)));
     ours.set_read_timeout(Some(Duration::from_secs(20))).expect("it may be so long");
     ours
 }

@@ -15,9 +15,10 @@ use loadline_san_core::message::Promise;
 use loadline_san_core::record::{Group, Record, State};
 use loadline_san_core::swap::Answer;
 use loadline_san_device::file::{DeviceFile, Devices};
-use loadline_san_export::nbd::handshake::{Export, Handshake, Next, Refusal};
-use loadline_san_node::event_loop::order::{NewClient, NewWay, OpenReplica, OpenVolume, Order, Report};
-use loadline_san_node::event_loop::{EventLoop, LoopOptions, Orders, most_in_flight};
+use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::login::{Export, LoginStep, Refusal};
+use loadline_san_node::event_loop::command::{LoopCommand, LoopEvent, NewClient, OpenReplica, OpenVolume};
+use loadline_san_node::event_loop::{EventLoop, LoopOptions, LoopSender, most_in_flight};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_store::io::{Area, Disk};
@@ -49,7 +50,7 @@ impl Default for Serves {
 }
 
 /// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
-pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) -> Orders {
+pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) -> LoopSender {
     let Serves { least, client_wait, away } = how.clone();
     let path = folder.join("device");
     let file = DeviceFile::create(&path, blocks * 4096 * 9 / 8 + (600 << 20)).expect("there is room");
@@ -84,7 +85,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         homes: [(REPLICA, ME.node)].into(),
         groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
     };
-    let (orders, receiver) = EventLoop::orders().expect("it can be woken");
+    let (orders, receiver) = EventLoop::commands().expect("it can be woken");
     let (tell, told) = channel();
     let for_loop = (orders.clone(), receiver);
     std::thread::spawn(move || {
@@ -103,23 +104,23 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         settings: Settings::default(),
         process: ME.incarnation,
     };
-    orders.give(Order::OpenReplica(Box::new(open)));
+    orders.give(LoopCommand::OpenReplica(Box::new(open)));
     let most_in_flight = most_in_flight(256 << 20);
     let open = OpenVolume { id: VOLUME, layout, lease_ns: LEASE_NS, watch: true, most_in_flight };
-    orders.give(Order::OpenVolume(open));
-    orders.give(Order::Attach(VOLUME));
+    orders.give(LoopCommand::OpenVolume(open));
+    orders.give(LoopCommand::Attach(VOLUME));
     let (attached, is_attached) = channel();
     let of_store = orders.clone();
     std::thread::spawn(move || {
         let mut record = record;
         for report in told {
             match report {
-                Report::Opened(_, result) => result.expect("it opens"),
-                Report::Look(..) | Report::Propose(..) if away.load(Ordering::SeqCst) => {}
-                Report::Look(volume, asked_at) => {
-                    of_store.give(Order::Seen(volume, Box::new(record.clone()), asked_at));
+                LoopEvent::Opened(_, result) => result.expect("it opens"),
+                LoopEvent::Look(..) | LoopEvent::Propose(..) if away.load(Ordering::SeqCst) => {}
+                LoopEvent::Look(volume, asked_at) => {
+                    of_store.give(LoopCommand::Seen(volume, Box::new(record.clone()), asked_at));
                 }
-                Report::Propose(volume, next, replaces) => {
+                LoopEvent::Propose(volume, next, replaces) => {
                     let id = next.made_by;
                     let answer = match record.epoch == replaces {
                         true => {
@@ -128,9 +129,9 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
                         }
                         false => Answer::Refused(record.clone()),
                     };
-                    of_store.give(Order::Swapped(volume, id, answer, replaces));
+                    of_store.give(LoopCommand::Swapped(volume, id, answer, replaces));
                 }
-                Report::Attached(_) => _ = attached.send(()),
+                LoopEvent::Attached(_) => _ = attached.send(()),
                 _ => {}
             }
         }
@@ -147,33 +148,30 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
     orders
 }
 
-fn greet(mut stream: UnixStream, orders: &Orders, bytes: u64) {
-    let mut handshake = Handshake::default();
+fn greet(mut stream: UnixStream, orders: &LoopSender, bytes: u64) {
+    let mut login = Protocol::Nbd.login().expect("clients choose a volume");
     let export = Export { description: "a test".into(), bytes, most: 32 << 20 };
     loop {
-        let Ok(next) = handshake.step() else { return };
-        stream.write_all(&std::mem::take(&mut handshake.out)).expect("it listens");
-        match next {
-            Next::Bytes => {
+        let Ok(step) = login.step() else { return };
+        stream.write_all(&login.take_output()).expect("it listens");
+        match step {
+            LoginStep::Bytes => {
                 let mut buffer = [0; 4096];
                 match stream.read(&mut buffer) {
                     Ok(0) | Err(_) => return,
-                    Ok(read) => handshake.feed(&buffer[..read]),
+                    Ok(read) => login.feed(&buffer[..read]),
                 }
             }
-            Next::List => handshake.list(&[("vol".into(), export.clone())]),
-            Next::Export(name) if name == "vol" => handshake.export(Ok(&export)).expect("it is told"),
-            Next::Export(name) => {
-                if handshake.export(Err(Refusal::Unknown(name))).is_err() {
+            LoginStep::List => login.list(&[("vol".into(), export.clone())]),
+            LoginStep::Export(name) if name == "vol" => login.export(Ok(&export)).expect("it is told"),
+            LoginStep::Export(name) => {
+                if login.export(Err(Refusal::Unknown(name))).is_err() {
                     return;
                 }
             }
-            Next::Gone => return,
-            Next::Chosen(choice) => {
-                stream.write_all(&std::mem::take(&mut handshake.out)).expect("it listens");
+            LoginStep::Gone => return,
+            LoginStep::Chosen(chosen) => {
                 stream.set_nonblocking(true).expect("it can be");
-                let rest = handshake.rest();
-                let way = NewWay::Nbd(choice, rest);
                 let new = NewClient {
                     socket: stream.into(),
                     volume: VOLUME,
@@ -182,9 +180,10 @@ fn greet(mut stream: UnixStream, orders: &Orders, bytes: u64) {
                     bytes,
                     fence: u64::MAX,
                     session: None,
-                    way,
+                    protocol: Protocol::Nbd,
+                    chosen,
                 };
-                orders.give(Order::Client(Box::new(new)));
+                orders.give(LoopCommand::Client(Box::new(new)));
                 return;
             }
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::volumes::unknown_node;
 use super::{ManageError, listed};
-use crate::event_loop::order::{Order, ReplicaFault};
+use crate::event_loop::command::{LoopCommand, ReplicaFault};
 use crate::node::Node;
 
 /// A fault that this node is to have until it is taken back, or the node ends.
@@ -73,13 +73,13 @@ impl Node {
             }
             TestFault::DropPeer { node } => {
                 let (id, _) = state.catalog.node(node).ok_or_else(|| unknown_node(&state.catalog, node))?;
-                self.0.loops.iter().for_each(|orders| _ = orders.give(Order::Drop(NodeId(id))));
+                self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::Drop(NodeId(id))));
                 return Ok(());
             }
         };
         let (replicas, how) = order;
         for orders in &self.0.loops {
-            orders.give(Order::Fault(replicas.clone(), how));
+            orders.give(LoopCommand::Fault(replicas.clone(), how));
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Node {
     /// Has no fault any more. What has failed by then has failed.
     pub async fn no_test_faults(&self) -> Result<(), ManageError> {
         self.may_have_faults()?;
-        self.0.loops.iter().for_each(|orders| _ = orders.give(Order::NoFaults));
+        self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::NoFaults));
         Ok(())
     }
 }

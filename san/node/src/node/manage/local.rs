@@ -14,7 +14,9 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::config::catalog::ReplicaState;
-use crate::event_loop::order::{LoopState, Order, ReplicaState as LoopReplica, VolumeState as LoopVolume};
+use crate::event_loop::command::{
+    LoopCommand, LoopState, ReplicaState as LoopReplica, VolumeState as LoopVolume,
+};
 use crate::node::Node;
 
 /// How long another node may take to report.
@@ -295,10 +297,10 @@ impl Node {
 
     /// How each loop is at this moment; nothing of one that does not answer in time.
     async fn fresh_loops(&self, limit: Duration) -> Vec<Option<LoopState>> {
-        let ask = |(number, orders): (u32, &crate::event_loop::Orders)| {
+        let ask = |(number, orders): (u32, &crate::event_loop::LoopSender)| {
             let (answer, answered) = oneshot::channel();
             self.state().looking.entry(number).or_default().push(answer);
-            orders.give(Order::Look);
+            orders.give(LoopCommand::Look);
             (number, answered)
         };
         let asked: Vec<_> = (0..).zip(&self.0.loops).map(ask).collect();

@@ -37,7 +37,7 @@ const ABOVE_UNKNOWN: u64 = 1 << 20;
 const MOST_LISTED: usize = 4;
 
 /// What is kept.
-enum Kept {
+enum ReplicaHost {
     /// One replica of each of these groups.
     One(BTreeMap<GroupIndex, ReplicaId>),
     /// All members of all groups. They agree with the record; others do not, and are copied in full.
@@ -66,11 +66,11 @@ impl Node {
         let choice = Choice { judge: &judge, record: &record, from: &from };
         let blocked = judge.blocked(id, &record);
         let kept = if blocked.is_some() && choice.keeps_members() {
-            Kept::Members
+            ReplicaHost::Members
         } else {
-            Kept::One(choice.survivors(blocked.is_some()).map_err(ManageError::Wrong)?)
+            ReplicaHost::One(choice.survivors(blocked.is_some()).map_err(ManageError::Wrong)?)
         };
-        if matches!(&kept, Kept::One(survivors) if survivors.is_empty()) {
+        if matches!(&kept, ReplicaHost::One(survivors) if survivors.is_empty()) {
             return Err(ManageError::Wrong(format!(
                 "of each group of volume {name} a copy in sync is used, and the volume is not blocked: nothing is to be recovered, \
                  wait or attach it"
@@ -92,8 +92,8 @@ impl Node {
         let promised = Epoch(if all_known { known } else { known.saturating_add(ABOVE_UNKNOWN) });
         log!("volume {name} is recovered by force: {what}");
         let survivors = match kept {
-            Kept::One(survivors) => survivors,
-            Kept::Members => BTreeMap::new(),
+            ReplicaHost::One(survivors) => survivors,
+            ReplicaHost::Members => BTreeMap::new(),
         };
         self.ordered(id, Order::Recover { record: Box::new(record), survivors, promised }).await
     }
@@ -197,15 +197,15 @@ impl Choice<'_> {
     }
 
     /// What is kept, in words, what is known of what it has missed, and which copies are not known.
-    fn describe(&self, kept: &Kept) -> String {
+    fn describe(&self, kept: &ReplicaHost) -> String {
         let what = match kept {
-            Kept::Members => {
+            ReplicaHost::Members => {
                 let homes: BTreeSet<String> =
                     self.record.members().map(|(replica, _)| self.name_home(replica)).collect();
                 let homes: Vec<String> = homes.into_iter().collect();
                 format!("the copies in sync by the record hold, at {}", listed(&homes, MOST_LISTED))
             }
-            Kept::One(survivors) => {
+            ReplicaHost::One(survivors) => {
                 let taken: Vec<String> =
                     survivors.iter().map(|(index, replica)| self.describe_one(*index, *replica)).collect();
                 let (count, all) = (survivors.len(), self.record.groups.len());
@@ -272,8 +272,9 @@ mod tests {
         let judge = Judge { catalog: &cluster.catalog, reports: &cluster.reports, store_fault: None };
         let choice = Choice { judge: &judge, record: &cluster.record, from };
         let survivors = choice.survivors(true);
-        let what =
-            survivors.clone().map_or(String::new(), |survivors| choice.describe(&Kept::One(survivors)));
+        let what = survivors
+            .clone()
+            .map_or(String::new(), |survivors| choice.describe(&ReplicaHost::One(survivors)));
         (choice.keeps_members(), survivors, what)
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ManageError;
 use crate::config::catalog::ReplicaState;
-use crate::event_loop::order::Order;
+use crate::event_loop::command::LoopCommand;
 use crate::node::Node;
 use crate::node::moving::is_in_sync;
 
@@ -43,7 +43,7 @@ impl Node {
         self.refresh().await?;
         let (id, _) = self.volume(name)?;
         let here = self.of_volume_here(id).into_iter().map(ReplicaId).collect();
-        self.loop_of(id).give(Order::Scrub(here));
+        self.loop_of(id).give(LoopCommand::Scrub(here));
         Ok(())
     }
 

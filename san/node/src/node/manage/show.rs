@@ -100,8 +100,8 @@ pub struct NodeView {
     pub alive: bool,
     /// Where its API is.
     pub api: String,
-    /// Where clients of NBD come.
-    pub nbd: String,
+    /// Where clients connect, by the name of their protocol.
+    pub endpoints: BTreeMap<String, String>,
     /// New replicas do not come here.
     pub draining: bool,
     /// Its devices.
@@ -194,7 +194,7 @@ impl Node {
                 name: node.name.clone(),
                 alive: matches!(reports.get(id), Some(Ok(_))),
                 api: node.api.to_string(),
-                nbd: node.nbd.to_string(),
+                endpoints: node.endpoints.iter().map(|(name, at)| (name.clone(), at.to_string())).collect(),
                 draining: node.draining,
                 devices: catalog.devices.values().filter(|(device, _)| device.node == *id).count(),
                 replicas: catalog.replicas.values().filter(|(replica, _)| replica.node == *id).count(),

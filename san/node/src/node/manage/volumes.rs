@@ -8,16 +8,17 @@ use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, Repl
 use loadline_san_core::layout::{BLOCK, Layout};
 use loadline_san_core::placement::{self, DeviceId, Domain, MOST_COPIES, place};
 use loadline_san_core::record::{Group, Record, State as RecordState};
+use loadline_san_export::front_ends::{Protocol, Ways};
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::no_room::{self, Wanted};
 use super::{ManageError, listed, room};
-use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState, change};
+use crate::config::catalog::{self, Catalog, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::service::{record_change, record_key};
 use crate::config::{Change, ConfigError, ConfigStore};
-use crate::event_loop::order::Order;
+use crate::event_loop::command::LoopCommand;
 use crate::node::Node;
 
 /// Blocks of a stripe unit: 1 MiB.
@@ -71,12 +72,17 @@ pub struct Use {
     pub volume: String,
     /// The node that owns it.
     pub node: String,
-    /// By TCP.
-    pub nbd: String,
-    /// On the node's own machine.
-    pub nbd_unix: String,
-    /// On the node's own machine, for who shares its memory (vhost-user-blk): the socket.
-    pub vhost_user: String,
+    /// How clients reach it, by the name of their protocol (`nbd`, `vhost-user-blk`).
+    pub ways: BTreeMap<String, WaysView>,
+}
+
+/// How clients of a protocol reach a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WaysView {
+    /// From anywhere: a URI; `null` if there is no such way.
+    pub network: Option<String>,
+    /// On the node's own machine: a URI, or the path of a socket.
+    pub local: Option<String>,
 }
 
 impl Node {
@@ -311,7 +317,7 @@ impl Node {
         self.refresh().await?;
         let fence = self.record(id).map_or(0, |record| record.fence);
         self.state().fenced.insert(id);
-        self.loop_of(id).give(Order::Fence(VolumeId(id)));
+        self.loop_of(id).give(LoopCommand::Fence(VolumeId(id)));
         if !self.wait_until_served(id, fence).await? {
             let why = self.why_not_served(id).await;
             return Err(ManageError::TimedOut(format!(
@@ -322,10 +328,15 @@ impl Node {
         Ok(Use {
             volume: name.into(),
             node: node.name.clone(),
-            nbd: format!("nbd://{}/{name}", node.nbd),
-            nbd_unix: format!("nbd+unix:///{name}?socket={}", self.0.settings.socket().display()),
-            vhost_user: self.0.settings.vhost_socket(name).display().to_string(),
+            ways: Protocol::ALL.into_iter().map(|protocol| self.ways(protocol, name, node)).collect(),
         })
+    }
+
+    /// How clients of a protocol reach a volume at this node, with the protocol's name.
+    fn ways(&self, protocol: Protocol, volume: &str, node: &catalog::Node) -> (String, WaysView) {
+        let socket = self.0.settings.socket(protocol, volume);
+        let Ways { network, local } = protocol.ways(volume, node.endpoint(protocol), &socket);
+        (protocol.name().into(), WaysView { network, local })
     }
 
     fn record(&self, id: u64) -> Option<Record> {
@@ -413,7 +424,7 @@ impl Node {
             )));
         }
         self.set_attached(id, None).await?;
-        self.loop_of(id).give(Order::Detach(VolumeId(id)));
+        self.loop_of(id).give(LoopCommand::Detach(VolumeId(id)));
         self.look_soon();
         match self.wait_until(SERVED, |state| !state.attached.contains(&id)).await {
             true => Ok(()),

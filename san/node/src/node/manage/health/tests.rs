@@ -57,7 +57,7 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
             name: name.clone(),
             api: address,
             peer: address,
-            nbd: address,
+            endpoints: BTreeMap::new(),
             incarnation: 5,
             draining: false,
         };

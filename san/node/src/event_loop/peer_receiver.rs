@@ -5,27 +5,27 @@ use std::os::fd::OwnedFd;
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::message::{Entry, FromOwner, FromReplica, ToOwner, ToReplica};
-use loadline_san_device::intake::{Intake, Shape};
 use loadline_san_device::pool::{Blocks, BlocksMut, Pool};
+use loadline_san_device::receive_buffer::{ReceiveBuffer, Shape};
 use loadline_san_protocol::{Body, ClusterId, DecodeError, decode, needed};
 use loadline_san_store::io::{Address, Data};
 use thiserror::Error;
 
-use super::client::{Received, receive_to};
+use loadline_san_export::socket::{Received, receive_to};
 
 /// Memory of a longer frame is given back.
 const LONG: usize = 64 << 10;
 
 /// A message.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum PeerMessage {
     ToReplica(FromOwner, ToReplica<Blocks>),
     ToOwner(FromReplica, ToOwner<Blocks>),
 }
 
 /// Why a connection is closed.
 #[derive(Debug, Error)]
-pub(super) enum HearError {
+pub(super) enum ReceiveError {
     /// A frame that is none.
     #[error(transparent)]
     Frame(#[from] DecodeError),
@@ -41,24 +41,24 @@ pub(super) enum HearError {
 
 /// A connection from a node.
 #[derive(Debug)]
-pub(super) struct Hearing {
+pub(super) struct PeerReceiver {
     pub(super) socket: OwnedFd,
     pub(super) from: NodeId,
     cluster: ClusterId,
-    intake: Intake,
+    receive_buffer: ReceiveBuffer,
     /// The frame of the message that is being received, without its data.
     frame: Vec<u8>,
 }
 
-impl Hearing {
-    pub(super) fn new(socket: OwnedFd, from: NodeId, cluster: ClusterId) -> Hearing {
-        Hearing { socket, from, cluster, intake: Intake::new(&[]), frame: Vec::new() }
+impl PeerReceiver {
+    pub(super) fn new(socket: OwnedFd, from: NodeId, cluster: ClusterId) -> PeerReceiver {
+        PeerReceiver { socket, from, cluster, receive_buffer: ReceiveBuffer::new(&[]), frame: Vec::new() }
     }
 
     /// Receives what is there, as far as there is room.
     pub(super) fn receive(&mut self, pool: &Pool) -> Received {
         let mut received = Received::Nothing;
-        self.intake.receive(pool, |spaces| {
+        self.receive_buffer.receive(pool, |spaces| {
             received = receive_to(&self.socket, spaces);
             if let Received::Some(bytes) = received { Some(bytes) } else { None }
         });
@@ -70,18 +70,18 @@ impl Hearing {
         &mut self,
         pool: &Pool,
         group_of: impl Fn(ReplicaId) -> Option<GroupIndex>,
-    ) -> Result<Option<Heard>, HearError> {
+    ) -> Result<Option<PeerMessage>, ReceiveError> {
         let is_new = self.frame.is_empty();
         if is_new {
-            let Some(head) = self.intake.head(needed)? else { return Ok(None) };
+            let Some(head) = self.receive_buffer.head(needed)? else { return Ok(None) };
             self.frame.extend_from_slice(head);
         }
         let frame = decode(&self.frame, self.cluster)?;
         let shape = Shape { head: frame.length(), data: frame.payload() };
         if is_new {
-            self.intake.take(shape, pool).map_err(|_| HearError::Memory(shape.data))?;
+            self.receive_buffer.take(shape, pool).map_err(|_| ReceiveError::Memory(shape.data))?;
         }
-        let data = self.intake.data();
+        let data = self.receive_buffer.data();
         if shape.data > 0 && data.is_none() {
             return Ok(None);
         }
@@ -98,11 +98,11 @@ impl Hearing {
                 {
                     verify(&from, group, entry)?;
                 }
-                Heard::ToReplica(from, message)
+                PeerMessage::ToReplica(from, message)
             }
             Body::ToOwner(from, body) => {
                 let blocks = whole(&mut body.checksums().iter().map(|sum| sum.get()), data);
-                Heard::ToOwner(from, body.message(|| blocks.expect(HAS)))
+                PeerMessage::ToOwner(from, body.message(|| blocks.expect(HAS)))
             }
         };
         self.frame.clear();
@@ -112,14 +112,14 @@ impl Hearing {
 }
 
 /// What is appended is what the owner has taken the checksums of.
-fn verify(from: &FromOwner, group: GroupIndex, entry: &Entry<Blocks>) -> Result<(), HearError> {
+fn verify(from: &FromOwner, group: GroupIndex, entry: &Entry<Blocks>) -> Result<(), ReceiveError> {
     let loadline_san_core::message::What::Data(payload) = &entry.what else { return Ok(()) };
     for index in 0..entry.blocks {
         let block = entry.block + u64::from(index);
         let of = Address { volume: from.volume, group, block };
         let (said, mut data) = (payload.data.checksum(payload.first + index, of), payload.data.clone());
         if data.take_checksum(payload.first + index, of) != said {
-            return Err(HearError::Data { replica: from.replica.0, block });
+            return Err(ReceiveError::Data { replica: from.replica.0, block });
         }
     }
     Ok(())

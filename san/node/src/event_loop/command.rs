@@ -1,4 +1,4 @@
-//! What the control path tells an event loop, and what it is told.
+//! What the control path has an event loop do, and what the loop reports.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,8 @@ use loadline_san_core::replica;
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, OrderError, view};
 use loadline_san_device::file::Devices;
-use loadline_san_export::nbd::handshake::Choice;
+use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::login::Chosen;
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
@@ -85,25 +86,18 @@ pub struct NewClient {
     pub fence: u64,
     /// The session by which another node forwards the client.
     pub session: Option<SessionId>,
-    /// How it asks.
-    pub way: NewWay,
-}
-
-/// How a client asks.
-#[derive(Debug)]
-pub enum NewWay {
-    /// By NBD: what it has chosen, and what it has sent since.
-    Nbd(Choice, Vec<u8>),
-    /// By its memory.
-    Vhost,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// What it has chosen, beside the volume.
+    pub chosen: Chosen,
 }
 
 /// What the control path tells.
 #[derive(Debug)]
-pub enum Order {
-    /// Open this replica. → [`Report::Opened`]
+pub enum LoopCommand {
+    /// Open this replica. → [`LoopEvent::Opened`]
     OpenReplica(Box<OpenReplica>),
-    /// Give this replica up. → [`Report::Closed`]
+    /// Give this replica up. → [`LoopEvent::Closed`]
     CloseReplica(ReplicaId),
     /// The volume has so many extents in the group of this replica now.
     Resize(ReplicaId, u64),
@@ -113,20 +107,20 @@ pub enum Order {
     CloseVolume(VolumeId),
     /// It is to be taken over if nobody serves it, or not.
     Watch(VolumeId, bool),
-    /// It is to be owned here, whichever node owns it. → [`Report::Attached`]
+    /// It is to be owned here, whichever node owns it. → [`LoopEvent::Attached`]
     Attach(VolumeId),
     /// An attach was ordered at this node: all connections of the volume's clients end, nothing that they asked for is carried
-    /// out any more, and the volume is to be owned here. → [`Report::Attached`]
+    /// out any more, and the volume is to be owned here. → [`LoopEvent::Attached`]
     Fence(VolumeId),
     /// An attach was ordered elsewhere: if this node still claims the volume, it gives that up.
     GiveWay(VolumeId),
-    /// Clients have come. They are let in if this node owns the volume; otherwise nothing is done. → [`Report::Attached`]
+    /// Clients have come. They are let in if this node owns the volume; otherwise nothing is done. → [`LoopEvent::Attached`]
     Admit(VolumeId),
     /// The connections that are forwarded by this session end.
     EndSession(SessionId),
-    /// Its clients go, and nobody owns it here. → [`Report::Detached`]
+    /// Its clients go, and nobody owns it here. → [`LoopEvent::Detached`]
     Detach(VolumeId),
-    /// Something that a person decides, by a number that no other order has. → [`Report::Ordered`]
+    /// Something that a person decides, by a number that no other order has. → [`LoopEvent::Ordered`]
     Volume(VolumeId, u64, volume::Order),
     /// The record of a volume as the configuration has it, without a question of the volume.
     Record(VolumeId, Box<Record>),
@@ -152,7 +146,7 @@ pub enum Order {
     NoFaults,
     /// Look through these replicas, all of them and as fast as their devices let.
     Scrub(Vec<ReplicaId>),
-    /// How is it? → [`Report::State`]
+    /// How is it? → [`LoopEvent::State`]
     Look,
     /// No more is to be done.
     Stop,
@@ -160,7 +154,7 @@ pub enum Order {
 
 /// What a loop tells.
 #[derive(Debug)]
-pub enum Report {
+pub enum LoopEvent {
     /// A replica was opened, or why not.
     Opened(ReplicaId, Result<(), NotOpened>),
     /// A replica that is open cannot be used, or can be again: why.
@@ -170,7 +164,7 @@ pub enum Report {
     /// What is the record? To be told with the answer: what is known when this is asked.
     Look(VolumeId, Epoch),
     /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. They have so many nanoseconds
-    /// to answer. → [`Order::Reaches`]
+    /// to answer. → [`LoopCommand::Reaches`]
     Ask(Vec<NodeId>, u64),
     /// Make this the record, if it is at this epoch.
     Propose(VolumeId, Box<Record>, Epoch),

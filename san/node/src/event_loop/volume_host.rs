@@ -7,11 +7,11 @@ use loadline_san_core::layout::{Layout, MOST_TOGETHER};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::{Ask, OrderError, Request, RequestId, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
-use loadline_san_export::asked::{Asked, What};
+use loadline_san_export::block::{BlockRequest, Operation};
 
 use super::blocks::{address, is_whole};
+use super::command::{NewClient, OpenVolume};
 use super::counts::FrontEnd;
-use super::order::{NewClient, OpenVolume};
 use crate::node::manage::room::EXTENT_BLOCKS;
 
 /// Bytes that a block takes in a log at the most, with its header.
@@ -70,7 +70,7 @@ struct Waits {
     /// In which order they came.
     number: u64,
     client: u32,
-    asked: Asked,
+    asked: BlockRequest,
     since: Moment,
 }
 
@@ -98,7 +98,7 @@ enum Kind {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct VolumeHost {
     pub(super) volume: Volume<Blocks>,
     pub(super) open: OpenVolume,
     /// Clients may come: it was attached here, and not detached since.
@@ -129,9 +129,9 @@ pub(super) struct Served {
     pub(super) ordered: Option<u64>,
 }
 
-impl Served {
-    pub(super) fn new(volume: Volume<Blocks>, open: OpenVolume) -> Served {
-        Served {
+impl VolumeHost {
+    pub(super) fn new(volume: Volume<Blocks>, open: OpenVolume) -> VolumeHost {
+        VolumeHost {
             volume,
             open,
             attached: false,
@@ -172,13 +172,13 @@ impl Served {
     }
 
     /// A client asks.
-    pub(super) fn ask(&mut self, client: u32, asked: Asked, now: Moment) {
+    pub(super) fn ask(&mut self, client: u32, asked: BlockRequest, now: Moment) {
         self.asked += 1;
         let waits = Waits { number: self.asked, client, asked, since: now };
-        let queue = match waits.asked.what {
-            What::Write(_) | What::WriteZeroes | What::Trim => &mut self.changes,
-            What::Read | What::Flush => &mut self.looks,
-            What::Map => &mut self.maps,
+        let queue = match waits.asked.operation {
+            Operation::Write(_) | Operation::WriteZeroes | Operation::Trim => &mut self.changes,
+            Operation::Read | Operation::Flush => &mut self.looks,
+            Operation::Map => &mut self.maps,
         };
         queue.waiting.push_back(waits);
     }
@@ -212,15 +212,16 @@ impl Served {
     pub(super) fn begin(&mut self) -> Option<Begun> {
         let most = self.open.most_in_flight;
         // One that begins in the middle of a block has one more.
-        let is_too_long =
-            |waits: &Waits| matches!(waits.asked.what, What::Write(_)) && blocks_of(&waits.asked) > most + 1;
+        let is_too_long = |waits: &Waits| {
+            matches!(waits.asked.operation, Operation::Write(_)) && blocks_of(&waits.asked) > most + 1
+        };
         if self.changes.waiting.front().is_some_and(is_too_long) {
             let Waits { client, asked, .. } = self.changes.waiting.pop_front()?;
             self.front_end.write.errors += 1;
             return Some(Begun::TooLong(client, asked.slot));
         }
         let for_looks = most / FOR_LOOKS;
-        let Served { looks, changes, maps, .. } = self;
+        let VolumeHost { looks, changes, maps, .. } = self;
         // One alone begins whatever it needs.
         let change = changes.waiting.front().filter(|waits| {
             let fits = changes.blocks + blocks_of(&waits.asked) + looks.blocks.min(for_looks) <= most
@@ -243,32 +244,32 @@ impl Served {
         queue.at_work += 1;
         queue.blocks += blocks;
         queue.extents += extents;
-        let Asked { slot, what, sector, sectors } = asked;
+        let BlockRequest { slot, operation, sector, sectors } = asked;
         let id = RequestId(self.next);
         self.next += 1;
-        let kind = match &what {
-            What::Read => Kind::Read,
-            What::Map => Kind::Map,
-            What::Write(_) => Kind::Write,
-            What::WriteZeroes => Kind::Zero,
-            What::Trim => Kind::Trim,
-            What::Flush => Kind::Flush,
+        let kind = match &operation {
+            Operation::Read => Kind::Read,
+            Operation::Map => Kind::Map,
+            Operation::Write(_) => Kind::Write,
+            Operation::WriteZeroes => Kind::Zero,
+            Operation::Trim => Kind::Trim,
+            Operation::Flush => Kind::Flush,
         };
         let (bytes, since) = (u64::from(sectors) * 512, Moment(0));
         self.at_work.insert(id, AtWork { client, slot, blocks, extents, kind, bytes, since });
-        let ask = match what {
-            What::Read => Ask::Read,
-            What::Map => Ask::Map,
-            What::WriteZeroes => Ask::WriteZeroes,
-            What::Trim => Ask::Trim,
-            What::Flush => Ask::Flush,
-            What::Write(data) if is_whole(sector, sectors) => {
+        let ask = match operation {
+            Operation::Read => Ask::Read,
+            Operation::Map => Ask::Map,
+            Operation::WriteZeroes => Ask::WriteZeroes,
+            Operation::Trim => Ask::Trim,
+            Operation::Flush => Ask::Flush,
+            Operation::Write(data) if is_whole(sector, sectors) => {
                 let (volume, first) = (self.open.id, sector / SECTORS);
                 let layout = self.open.layout;
                 Ask::Write(data.freeze(|index| address(volume, &layout, first + u64::from(index))))
             }
             // Whole blocks are made of it later, with their checksums.
-            What::Write(data) => Ask::Write(data.freeze_without()),
+            Operation::Write(data) => Ask::Write(data.freeze_without()),
         };
         Some(Begun::Request(Request { id, ask, sector, sectors }))
     }
@@ -328,30 +329,30 @@ impl Served {
 }
 
 /// Blocks that a request may have in flight.
-fn blocks_of(asked: &Asked) -> u64 {
-    match asked.what {
-        What::Write(_) => u64::from(asked.sectors).div_ceil(SECTORS) + 1,
-        What::Read => 2,
-        What::Map => 0,
+fn blocks_of(asked: &BlockRequest) -> u64 {
+    match asked.operation {
+        Operation::Write(_) => u64::from(asked.sectors).div_ceil(SECTORS) + 1,
+        Operation::Read => 2,
+        Operation::Map => 0,
         // What has no data is in a log as a header for each piece, and of a very long one not all at once.
-        What::WriteZeroes | What::Trim => {
+        Operation::WriteZeroes | Operation::Trim => {
             2 + (u64::from(asked.sectors) / SECTORS / PIECE / PIECES_OF_BLOCK).min(MOST_OF_PIECES)
         }
-        What::Flush => 0,
+        Operation::Flush => 0,
     }
 }
 
 /// Extents that may need a place for a request. A stripe unit has whole extents, so extents of the volume are extents of its
 /// groups.
-fn extents_of(asked: &Asked) -> u64 {
+fn extents_of(asked: &BlockRequest) -> u64 {
     const SECTORS_OF_EXTENT: u64 = EXTENT_BLOCKS as u64 * SECTORS;
-    match asked.what {
-        What::Write(_) => {
+    match asked.operation {
+        Operation::Write(_) => {
             let end = asked.sector + u64::from(asked.sectors);
             end.div_ceil(SECTORS_OF_EXTENT) - asked.sector / SECTORS_OF_EXTENT
         }
         // The first block and the last are written as data if the request has only a part of them.
-        What::WriteZeroes | What::Trim => 2,
-        What::Read | What::Map | What::Flush => 0,
+        Operation::WriteZeroes | Operation::Trim => 2,
+        Operation::Read | Operation::Map | Operation::Flush => 0,
     }
 }

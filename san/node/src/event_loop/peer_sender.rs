@@ -17,8 +17,8 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
 };
 
-use super::client::{Received, receive, send_all};
 use crate::log::log;
+use loadline_san_export::socket::{Received, receive, send_all, shut_down};
 
 /// What is said to a peer that does not take it: more is dropped.
 const MOST_UNSENT: usize = 64 << 20;
@@ -74,7 +74,7 @@ impl Preamble {
 }
 
 #[derive(Debug)]
-enum Talk {
+enum ConnectionState {
     Down,
     Connecting(OwnedFd),
     Up(OwnedFd),
@@ -82,11 +82,11 @@ enum Talk {
 
 /// What is said to a node.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct PeerSender {
     name: String,
     address: SocketAddr,
     preamble: Preamble,
-    talk: Talk,
+    talk: ConnectionState,
     out: Outbox,
     /// Checksums of the message that is being written.
     checksums: Vec<u32>,
@@ -108,13 +108,13 @@ pub(super) struct Outgoing {
     news: Option<bool>,
 }
 
-impl Outgoing {
-    pub(super) fn new(name: String, address: SocketAddr, preamble: Preamble) -> Outgoing {
-        Outgoing {
+impl PeerSender {
+    pub(super) fn new(name: String, address: SocketAddr, preamble: Preamble) -> PeerSender {
+        PeerSender {
             name,
             address,
             preamble,
-            talk: Talk::Down,
+            talk: ConnectionState::Down,
             out: Outbox::default(),
             checksums: Vec::new(),
             key: 0,
@@ -140,9 +140,9 @@ impl Outgoing {
     /// The descriptor that is to be watched from now on, and for what, if it is not yet.
     pub(super) fn is_to_be_watched(&mut self) -> Option<(i32, For)> {
         let (fd, input, room) = match &self.talk {
-            Talk::Down => return None,
-            Talk::Connecting(socket) => (socket.as_raw_fd(), false, true),
-            Talk::Up(socket) => (socket.as_raw_fd(), true, self.blocked),
+            ConnectionState::Down => return None,
+            ConnectionState::Connecting(socket) => (socket.as_raw_fd(), false, true),
+            ConnectionState::Up(socket) => (socket.as_raw_fd(), true, self.blocked),
         };
         if room && !std::mem::replace(&mut self.watched_for_room, true) {
             return Some((fd, For::Room));
@@ -153,13 +153,13 @@ impl Outgoing {
 
     /// Begins to connect, if it is time. Whether there is a new connection, which needs a key.
     pub(super) fn connect(&mut self, now: Moment) -> bool {
-        if !matches!(self.talk, Talk::Down) || now < self.tried.after(RETRY_NS) {
+        if !matches!(self.talk, ConnectionState::Down) || now < self.tried.after(RETRY_NS) {
             return false;
         }
         self.tried = now;
         match begin_to_connect(self.address) {
             Ok(socket) => {
-                self.talk = Talk::Connecting(socket);
+                self.talk = ConnectionState::Connecting(socket);
                 (self.watched, self.watched_for_room, self.blocked) = (false, false, false);
                 true
             }
@@ -177,16 +177,18 @@ impl Outgoing {
             For::Room => (self.watched_for_room, self.blocked) = (false, false),
         }
         match &self.talk {
-            Talk::Connecting(socket) => {
+            ConnectionState::Connecting(socket) => {
                 let failed = nix::sys::socket::getsockopt(socket, sockopt::SocketError).unwrap_or(1);
                 if failed != 0 {
                     self.not_reached(&io::Error::from_raw_os_error(failed));
                     return;
                 }
-                let Talk::Connecting(socket) = std::mem::replace(&mut self.talk, Talk::Down) else {
+                let ConnectionState::Connecting(socket) =
+                    std::mem::replace(&mut self.talk, ConnectionState::Down)
+                else {
                     unreachable!("it was just looked at")
                 };
-                self.talk = Talk::Up(socket);
+                self.talk = ConnectionState::Up(socket);
                 self.refusals = 0;
                 self.runs(true);
                 self.out.text(self.preamble.encode().to_vec());
@@ -194,12 +196,12 @@ impl Outgoing {
                     log!("node {} is reached again, at {}", self.name, self.address);
                 }
             }
-            Talk::Up(socket) if what == For::Input => {
+            ConnectionState::Up(socket) if what == For::Input => {
                 if receive(socket, &mut [0; 64]) != Received::Nothing {
                     self.down("it has hung up");
                 }
             }
-            Talk::Up(_) | Talk::Down => {}
+            ConnectionState::Up(_) | ConnectionState::Down => {}
         }
     }
 
@@ -228,10 +230,10 @@ impl Outgoing {
 
     /// The connection is given up, and tried again: at once, unless that was just tried. Whose process has ended refuses it.
     pub(super) fn down(&mut self, why: &str) {
-        if let Talk::Connecting(socket) | Talk::Up(socket) = &self.talk {
-            super::client::shut_down(socket);
+        if let ConnectionState::Connecting(socket) | ConnectionState::Up(socket) = &self.talk {
+            shut_down(socket);
         }
-        self.talk = Talk::Down;
+        self.talk = ConnectionState::Down;
         self.out = Outbox::default();
         self.failures = self.failures.saturating_add(1);
         if self.failures == FAILURES {
@@ -241,11 +243,11 @@ impl Outgoing {
 
     /// Takes a message, if the connection can.
     fn takes(&mut self) -> bool {
-        matches!(self.talk, Talk::Up(_)) && self.out.bytes() < MOST_UNSENT
+        matches!(self.talk, ConnectionState::Up(_)) && self.out.bytes() < MOST_UNSENT
     }
 
     /// Says something to a replica.
-    pub(super) fn say_to_replica(&mut self, from: &FromOwner, message: &ToReplica<Blocks>) {
+    pub(super) fn send_to_replica(&mut self, from: &FromOwner, message: &ToReplica<Blocks>) {
         if !self.takes() {
             return;
         }
@@ -260,7 +262,7 @@ impl Outgoing {
     }
 
     /// Says something to an owner.
-    pub(super) fn say_to_owner(&mut self, from: &FromReplica, message: &ToOwner<Blocks>) {
+    pub(super) fn send_to_owner(&mut self, from: &FromReplica, message: &ToOwner<Blocks>) {
         if !self.takes() {
             return;
         }
@@ -294,8 +296,8 @@ impl Outgoing {
     }
 
     /// Sends what was said.
-    pub(super) fn send(&mut self) {
-        if let Talk::Up(socket) = &self.talk
+    pub(super) fn flush(&mut self) {
+        if let ConnectionState::Up(socket) = &self.talk
             && !self.blocked
         {
             match send_all(socket, &mut self.out) {

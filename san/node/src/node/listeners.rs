@@ -1,4 +1,5 @@
-//! Clients and other nodes come.
+//! Listeners for clients and other nodes. A client logs in by its protocol, until it has chosen a volume; then its connection goes
+//! to the loop that has the volume, or is forwarded to the node that owns it.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::record::{Record, State as RecordState};
-use loadline_san_export::nbd::handshake::{Choice, Export, Handshake, HandshakeError, Next, Refusal};
+use loadline_san_export::front_ends::{Endpoint, Protocol};
+use loadline_san_export::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
 use loadline_san_protocol::record;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -18,9 +20,9 @@ use super::forward::{Forward, Route, TAKES};
 use super::{Node, NodeError, sessions, sockets};
 use crate::config::catalog;
 use crate::config::catalog::VolumeState;
+use crate::event_loop::command::{LoopCommand, NewClient, SessionId};
 use crate::event_loop::most_in_flight;
-use crate::event_loop::order::{NewClient, NewWay, Order, SessionId};
-use crate::event_loop::peer::Preamble;
+use crate::event_loop::peer_sender::Preamble;
 use crate::log::log;
 
 /// A client that has not chosen by then is disconnected.
@@ -31,8 +33,9 @@ const SERVED: Duration = Duration::from_millis(3500);
 const LEAST_LOOK: Duration = Duration::from_millis(100);
 /// How often a loop is told that a volume is wanted here.
 const ASKED: Duration = Duration::from_millis(500);
-/// Clients that have not chosen yet, and those that are forwarded; and nodes. Others are disconnected.
-const MOST_AT_THE_DOOR: usize = 2048;
+/// Clients that have not chosen yet, and those that are forwarded; and connections of nodes that have not said what they are. More
+/// are disconnected.
+const MOST_NEW: usize = 2048;
 
 /// Where a volume is to be reached.
 enum Place {
@@ -47,10 +50,12 @@ struct Admission {
     bytes: u64,
     fence: u64,
     session: Option<SessionId>,
+    protocol: Protocol,
+    chosen: Chosen,
 }
 
-/// A volume that a client has chosen.
-struct Chosen {
+/// A volume that a client has named.
+struct Found {
     id: u64,
     name: String,
     export: Export,
@@ -97,51 +102,72 @@ fn ends(from: &str, why: &str) {
 }
 
 impl Node {
-    /// Opens the doors. The future lets in who comes.
-    pub(super) async fn open_doors(
+    /// Listens for other nodes, and for clients of each protocol. The future accepts connections.
+    pub(super) async fn listen(
         &self,
         node: &catalog::Node,
     ) -> Result<impl Future<Output = NodeError> + use<>, NodeError> {
-        let listen = |what: String| move |error| NodeError::Listen { what, error };
+        let failed = |what: String| move |error| NodeError::Listen { what, error };
         let peers =
-            TcpListener::bind(node.peer).await.map_err(listen(format!("{} (other nodes)", node.peer)))?;
-        let nbd = TcpListener::bind(node.nbd).await.map_err(listen(format!("{} (NBD)", node.nbd)))?;
-        let socket = self.0.settings.socket();
-        // What a dead process has left. A living one has its addresses too, so this one would not have come so far.
-        let _ = std::fs::remove_file(&socket);
-        let local = UnixListener::bind(&socket).map_err(listen(format!("{} (NBD)", socket.display())))?;
+            TcpListener::bind(node.peer).await.map_err(failed(format!("{} (other nodes)", node.peer)))?;
         // Apart: neither shuts the other out.
-        let (clients, nodes) = (MOST_AT_THE_DOOR, MOST_AT_THE_DOOR);
-        let (clients, nodes) = (Arc::new(Semaphore::new(clients)), Arc::new(Semaphore::new(nodes)));
+        let (clients, nodes) = (Arc::new(Semaphore::new(MOST_NEW)), Arc::new(Semaphore::new(MOST_NEW)));
+        let mut accepting = tokio::task::JoinSet::new();
+        for protocol in Protocol::ALL {
+            if !matches!(protocol.endpoint(), Endpoint::Node { .. }) {
+                continue;
+            }
+            if let Some(address) = node.endpoint(protocol) {
+                let what = format!("{address} ({})", protocol.name());
+                let listener = TcpListener::bind(address).await.map_err(failed(what))?;
+                accepting.spawn(self.clone().accept_network(listener, protocol, clients.clone()));
+            }
+            let socket = self.0.settings.socket(protocol, "");
+            // What a dead process has left. A living one has its addresses too, so this one would not have come so far.
+            let _ = std::fs::remove_file(&socket);
+            let what = format!("{} ({})", socket.display(), protocol.name());
+            let listener = UnixListener::bind(&socket).map_err(failed(what))?;
+            accepting.spawn(self.clone().accept_local(listener, protocol, clients.clone()));
+        }
         let this = self.clone();
         Ok(async move {
+            // They end with this future.
+            let _accepting = accepting;
             loop {
-                let came: Result<(), std::io::Error> = tokio::select! {
-                    came = peers.accept() => came.map(|(stream, from)| {
-                        this.clone().let_in_peer(stream, from, &nodes);
-                    }),
-                    came = nbd.accept() => came.map(|(stream, from)| {
-                        // If it cannot be watched over, it is gone already.
-                        let _ = sockets::watch_client(&stream);
-                        let _ = stream.set_nodelay(true);
-                        this.clone().let_in_client(stream, from.to_string(), &clients);
-                    }),
-                    came = local.accept() => came.map(|(stream, _)| {
-                        this.clone().let_in_client(stream, LOCAL.into(), &clients);
-                    }),
-                };
-                if let Err(error) = came {
-                    // Out of descriptors, perhaps: some will be closed.
-                    log!("a connection is not taken: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                match peers.accept().await {
+                    Ok((stream, from)) => this.clone().let_in_peer(stream, from, &nodes),
+                    Err(error) => not_accepted(&error).await,
                 }
             }
         })
     }
 
+    async fn accept_network(self, listener: TcpListener, protocol: Protocol, room: Arc<Semaphore>) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, from)) => {
+                    // If it cannot be watched over, it is gone already.
+                    let _ = sockets::watch_client(&stream);
+                    let _ = stream.set_nodelay(true);
+                    self.clone().let_in_client(stream, from.to_string(), protocol, &room);
+                }
+                Err(error) => not_accepted(&error).await,
+            }
+        }
+    }
+
+    async fn accept_local(self, listener: UnixListener, protocol: Protocol, room: Arc<Semaphore>) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.clone().let_in_client(stream, LOCAL.into(), protocol, &room),
+                Err(error) => not_accepted(&error).await,
+            }
+        }
+    }
+
     fn let_in_peer(self, mut stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
         let Ok(permit) = room.clone().try_acquire_owned() else {
-            log!("{from} is disconnected: {MOST_AT_THE_DOOR} connections of nodes are there already");
+            log!("{from} is disconnected: {MOST_NEW} connections of nodes are there already");
             return;
         };
         tokio::spawn(async move {
@@ -155,10 +181,8 @@ impl Node {
                 return;
             }
             if Forward::begins_with(&bytes) {
-                let mut more = [0; Forward::MORE];
-                let read = tokio::time::timeout(CHOOSES, stream.read_exact(&mut more)).await;
-                if matches!(read, Ok(Ok(_))) {
-                    let forward = Forward::decode(&bytes, &more);
+                let read = tokio::time::timeout(CHOOSES, read_forward(&bytes, &mut stream)).await;
+                if let Ok(Some(forward)) = read {
                     let client = self.name_forwarded(&forward);
                     if let Err(why) = self.take_forwarded(forward, stream).await {
                         ends(&client, &why);
@@ -168,7 +192,7 @@ impl Node {
             }
             drop(permit);
             let Some(preamble) = Preamble::decode(&bytes) else {
-                log!("what is no node, or one of another version, came to the door of nodes");
+                log!("{from} is disconnected: it is no node, or one of another version");
                 return;
             };
             let (ours, theirs) = (self.0.cluster, preamble.cluster);
@@ -187,20 +211,26 @@ impl Node {
             if sockets::watch_node(&stream).is_ok()
                 && let Ok(socket) = stream.descriptor()
             {
-                orders.give(Order::Hear(socket, preamble.from));
+                orders.give(LoopCommand::Hear(socket, preamble.from));
             }
         });
     }
 
-    fn let_in_client<C: Connection>(self, mut stream: C, from: String, room: &Arc<Semaphore>) {
+    fn let_in_client<C: Connection>(
+        self,
+        mut stream: C,
+        from: String,
+        protocol: Protocol,
+        room: &Arc<Semaphore>,
+    ) {
         let Ok(permit) = room.clone().try_acquire_owned() else {
-            ends(&from, &format!("{MOST_AT_THE_DOOR} others have not chosen a volume, or are forwarded"));
+            ends(&from, &format!("{MOST_NEW} others have not chosen a volume, or are forwarded"));
             return;
         };
+        let Some(mut login) = protocol.login() else { return };
         tokio::spawn(async move {
-            let mut handshake = Handshake::default();
-            let greeted = self.greet(&mut handshake, &mut stream, &from);
-            let (choice, chosen) = match tokio::time::timeout(CHOOSES + SERVED, greeted).await {
+            let logged_in = self.log_in(&mut *login, &mut stream, &from);
+            let (chosen, found) = match tokio::time::timeout(CHOOSES + SERVED, logged_in).await {
                 Ok(Ok(Some(chosen))) => chosen,
                 Ok(Ok(None)) => return,
                 Ok(Err(why)) => return ends(&from, &why.to_string()),
@@ -208,17 +238,20 @@ impl Node {
                     return ends(&from, &format!("it has not chosen a volume for {} s", CHOOSES.as_secs()));
                 }
             };
-            let rest = handshake.rest();
-            let Chosen { id, name, export, fence, place } = chosen;
+            let Found { id, name, export, fence, place } = found;
             match place {
                 Place::Here => {
                     drop(permit);
-                    let admission = Admission { id, name, bytes: export.bytes, fence, session: None };
-                    self.hand_over(stream, from, admission, choice, rest);
+                    let (bytes, session) = (export.bytes, None);
+                    self.hand_over(
+                        stream,
+                        from,
+                        Admission { id, name, bytes, fence, session, protocol, chosen },
+                    );
                 }
-                // It stays at the door.
+                // This task carries its bytes.
                 Place::At(route) => {
-                    let why = self.forward(stream, &route, (id, fence), &choice, (&from, &rest)).await;
+                    let why = self.forward(stream, &route, (id, fence), (protocol, &chosen), &from).await;
                     if let Some(why) = why {
                         log!("client {from} of volume {name} is disconnected: {why}");
                     }
@@ -227,63 +260,54 @@ impl Node {
         });
     }
 
-    fn hand_over<C: Connection>(
-        &self,
-        stream: C,
-        from: String,
-        admission: Admission,
-        choice: Choice,
-        rest: Vec<u8>,
-    ) {
-        let Admission { id, name, bytes, fence, session } = admission;
+    fn hand_over<C: Connection>(&self, stream: C, from: String, admission: Admission) {
+        let Admission { id, name, bytes, fence, session, protocol, chosen } = admission;
         match stream.descriptor() {
             Ok(socket) => {
-                let (volume, way) = (VolumeId(id), NewWay::Nbd(choice, rest));
-                let client = NewClient { socket, volume, name, from, bytes, fence, session, way };
-                self.loop_of(id).give(Order::Client(Box::new(client)));
+                let volume = VolumeId(id);
+                let client =
+                    NewClient { socket, volume, name, from, bytes, fence, session, protocol, chosen };
+                self.loop_of(id).give(LoopCommand::Client(Box::new(client)));
             }
             Err(error) => ends(&from, &error.to_string()),
         }
     }
 
-    /// Talks with a client until it has chosen. `None` if it has gone.
-    async fn greet<C: Connection>(
+    /// Has a client log in, until it has chosen a volume. `None` if it has gone.
+    async fn log_in<C: Connection>(
         &self,
-        handshake: &mut Handshake,
+        login: &mut dyn Login,
         stream: &mut C,
         from: &str,
-    ) -> Result<Option<(Choice, Chosen)>, HandshakeError> {
+    ) -> Result<Option<(Chosen, Found)>, LoginError> {
         let mut buffer = [0; 4096];
         let mut found = None;
         loop {
-            let next = handshake.step();
-            if stream.write_all(&std::mem::take(&mut handshake.out)).await.is_err() {
+            let step = login.step();
+            if stream.write_all(&login.take_output()).await.is_err() {
                 return Ok(None);
             }
-            match next? {
-                Next::Bytes => match stream.read(&mut buffer).await {
+            match step? {
+                LoginStep::Bytes => match stream.read(&mut buffer).await {
                     Ok(0) | Err(_) => return Ok(None),
-                    Ok(read) => handshake.feed(&buffer[..read]),
+                    Ok(read) => login.feed(&buffer[..read]),
                 },
-                Next::List => {
-                    let exports = self.exports();
-                    handshake.list(&exports);
-                }
-                Next::Export(name) => match self.find(&name).await {
-                    Ok(chosen) => {
-                        handshake.export(Ok(&chosen.export))?;
-                        found = Some(chosen);
+                LoginStep::List => login.list(&self.exports()),
+                LoginStep::Export(name) => match self.find(&name).await {
+                    Ok(volume) => {
+                        login.export(Ok(&volume.export))?;
+                        found = Some(volume);
                     }
                     Err(refusal) => {
                         // Some clients show their users a number instead of this.
                         if let Refusal::NotNow(why) = &refusal {
                             log!("client {from} is not let in: {why}");
                         }
-                        handshake.export(Err(refusal))?;
+                        login.export(Err(refusal))?;
                     }
                 },
-                Next::Gone => return Ok(None),
-                Next::Chosen(choice) => return Ok(found.map(|chosen| (choice, chosen))),
+                LoginStep::Gone => return Ok(None),
+                LoginStep::Chosen(chosen) => return Ok(found.map(|found| (chosen, found))),
             }
         }
     }
@@ -295,7 +319,7 @@ impl Node {
     }
 
     /// The volume of this name, where it is served; which is waited for.
-    async fn find(&self, name: &str) -> Result<Chosen, Refusal> {
+    async fn find(&self, name: &str) -> Result<Found, Refusal> {
         let unknown =
             || Refusal::Unknown(format!("there is no volume {name}: 'loadline volume list' shows them"));
         let begun = Instant::now();
@@ -323,7 +347,7 @@ impl Node {
             let Some(record) = record else { return Err(unknown()) };
             let export = Export { bytes: record.blocks * BLOCK, ..export_of(&volume) };
             let chosen =
-                |place| Chosen { id, name: name.into(), export: export.clone(), fence: record.fence, place };
+                |place| Found { id, name: name.into(), export: export.clone(), fence: record.fence, place };
             let mut why = "no node serves it now".into();
             if record.owner.node == self.0.me.node {
                 if self.state().attached.contains(&id) {
@@ -352,7 +376,7 @@ impl Node {
         if asked.is_none_or(|asked| asked.elapsed() > ASKED) {
             *asked = Some(Instant::now());
             let attached = self.state().catalog.volumes.get(&id).and_then(|(volume, _)| volume.attached);
-            let order = if attached == Some(self.id()) { Order::Attach } else { Order::Admit };
+            let order = if attached == Some(self.id()) { LoopCommand::Attach } else { LoopCommand::Admit };
             self.loop_of(id).give(order(VolumeId(id)));
         }
     }
@@ -376,6 +400,12 @@ impl Node {
         if forward.cluster != self.0.cluster {
             return Err(format!("it is forwarded by a node of cluster {}", forward.cluster));
         }
+        let Some(protocol) = Protocol::of_number(forward.protocol) else {
+            return Err(format!(
+                "this node does not know its protocol, which has number {}",
+                forward.protocol
+            ));
+        };
         while begun.elapsed() < TAKES {
             self.refresh().await.map_err(|error| error.to_string())?;
             let (mine, here, through) = {
@@ -402,14 +432,15 @@ impl Node {
                 if stream.write_all(&Forward::TAKEN).await.is_err() {
                     return Err("the node that forwards it has ended the connection".into());
                 }
-                let (id, fence, choice) = (forward.volume, forward.fence, forward.choice());
+                let (id, fence, session) = (forward.volume, forward.fence, Some(forward.session));
                 let from = format!("{} through {through}", forward.from);
-                let admission = Admission { id, name, bytes, fence, session: Some(forward.session) };
+                let chosen = Chosen { negotiated: forward.negotiated, rest: Vec::new() };
+                let admission = Admission { id, name, bytes, fence, session, protocol, chosen };
                 // It may have been given up meanwhile. If it is from now on, the loop is told so after this.
                 if !self.state().sessions.is_open(forward.session) {
                     return Err(SESSION_ENDED.into());
                 }
-                self.hand_over(stream, from, admission, choice, Vec::new());
+                self.hand_over(stream, from, admission);
                 return Ok(());
             }
             self.want_attached(forward.volume, &mut asked);
@@ -417,6 +448,22 @@ impl Node {
         }
         Err(format!("the volume was not served within {} s", TAKES.as_secs()))
     }
+}
+
+/// The rest of what a forwarded connection begins with; `None` if it does not come, or is none.
+async fn read_forward(head: &[u8; Preamble::BYTES], stream: &mut TcpStream) -> Option<Forward> {
+    let mut more = [0; Forward::MORE];
+    stream.read_exact(&mut more).await.ok()?;
+    let (mut forward, length) = Forward::decode(head, &more)?;
+    forward.negotiated = vec![0; length];
+    stream.read_exact(&mut forward.negotiated).await.ok()?;
+    Some(forward)
+}
+
+/// A connection was not accepted: for want of descriptors, perhaps, of which some will be closed.
+async fn not_accepted(error: &std::io::Error) {
+    log!("a connection is not taken: {error}");
+    tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
 fn export_of(volume: &catalog::Volume) -> Export {

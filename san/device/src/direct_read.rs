@@ -13,7 +13,7 @@ struct Span {
 }
 
 /// See the module. What lies there may change at any time: it is written, and never looked at.
-pub struct Straight {
+pub struct DirectRead {
     /// What keeps the memory.
     _keep: Rc<dyn Any>,
     first: Option<Span>,
@@ -21,10 +21,10 @@ pub struct Straight {
     more: Vec<Span>,
 }
 
-impl Straight {
+impl DirectRead {
     /// Nothing yet, in memory that is there as long as this is.
-    pub fn new(keep: Rc<dyn Any>) -> Straight {
-        Straight { _keep: keep, first: None, more: Vec::new() }
+    pub fn new(keep: Rc<dyn Any>) -> DirectRead {
+        DirectRead { _keep: keep, first: None, more: Vec::new() }
     }
 
     /// More blocks, which are to follow those before.
@@ -62,8 +62,8 @@ impl Straight {
     }
 }
 
-impl fmt::Debug for Straight {
+impl fmt::Debug for DirectRead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Straight").field("blocks", &self.blocks()).finish_non_exhaustive()
+        f.debug_struct("DirectRead").field("blocks", &self.blocks()).finish_non_exhaustive()
     }
 }

@@ -7,8 +7,8 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 
 use common::*;
-use loadline_san_device::intake::{Intake, Shape};
 use loadline_san_device::pool::Pool;
+use loadline_san_device::receive_buffer::{ReceiveBuffer, Shape};
 use rand_core::Rng;
 
 /// A head says how long it is, and how much data follows it. What else is in both depends on the place, and on the message.
@@ -28,9 +28,9 @@ fn lengths(head: &[u8]) -> Option<Shape> {
 }
 
 /// Puts as much as there is room for, at most so many bytes, where it is to be. How many, and how many places there were.
-fn receive(intake: &mut Intake, pool: &Pool, bytes: &[u8], most: usize) -> (usize, usize) {
+fn receive(receive_buffer: &mut ReceiveBuffer, pool: &Pool, bytes: &[u8], most: usize) -> (usize, usize) {
     let (mut done, mut places) = (0, 0);
-    intake.receive(pool, |spaces: &mut [IoSliceMut<'_>]| {
+    receive_buffer.receive(pool, |spaces: &mut [IoSliceMut<'_>]| {
         places = spaces.len();
         for space in spaces {
             assert!(!space.is_empty(), "there is always room for something");
@@ -44,19 +44,19 @@ fn receive(intake: &mut Intake, pool: &Pool, bytes: &[u8], most: usize) -> (usiz
 }
 
 /// The next message, as it was sent. A head is kept until its data is there.
-fn next(intake: &mut Intake, pool: &Pool, head: &mut Vec<u8>) -> Option<Vec<u8>> {
+fn next(receive_buffer: &mut ReceiveBuffer, pool: &Pool, head: &mut Vec<u8>) -> Option<Vec<u8>> {
     let is_new = head.is_empty();
     if is_new {
         let of = |head: &[u8]| Ok::<_, Infallible>(lengths(head).map(|shape| shape.head));
-        head.extend_from_slice(intake.head(of).unwrap()?);
+        head.extend_from_slice(receive_buffer.head(of).unwrap()?);
     }
     let shape = lengths(head).unwrap();
     if is_new {
-        intake.take(shape, pool).unwrap();
+        receive_buffer.take(shape, pool).unwrap();
     }
     let mut message = head.clone();
     if shape.data > 0 {
-        let mut data = intake.data()?;
+        let mut data = receive_buffer.data()?;
         message.extend_from_slice(&data.bytes_mut()[..shape.data]);
     }
     head.clear();
@@ -72,7 +72,7 @@ fn messages_come_as_they_were_sent_whatever_their_parts() {
     let mut below = move |end: usize| (chance.next_u64() % end as u64) as usize;
     let mut ahead = 0;
     for _ in 0..40 {
-        let (mut intake, mut head) = (Intake::new(&[]), Vec::new());
+        let (mut receive_buffer, mut head) = (ReceiveBuffer::new(&[]), Vec::new());
         let shapes: Vec<Shape> = (0..3)
             .map(|_| Shape {
                 head: [LENGTHS, 28, 150, LENGTHS + below(400_000)][below(4)],
@@ -90,11 +90,11 @@ fn messages_come_as_they_were_sent_whatever_their_parts() {
         let (mut done, mut came) = (0, 0);
         while done < stream.len() {
             let most = [1, 30, 5_000, 70_000, usize::MAX][below(5)];
-            let (some, places) = receive(&mut intake, &pool, &stream[done..], most);
+            let (some, places) = receive(&mut receive_buffer, &pool, &stream[done..], most);
             done += some;
             let before = came;
             ahead += usize::from(places > 2);
-            while let Some(message) = next(&mut intake, &pool, &mut head) {
+            while let Some(message) = next(&mut receive_buffer, &pool, &mut head) {
                 assert!(message == sent[came], "message {came} of {}", sent.len());
                 came += 1;
             }

@@ -41,7 +41,7 @@ struct Data {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Intake {
+pub struct ReceiveBuffer {
     stage: Vec<u8>,
     /// What is received and not taken.
     start: usize,
@@ -58,16 +58,25 @@ pub struct Intake {
     together: usize,
 }
 
-impl Intake {
+impl ReceiveBuffer {
     /// These bytes have come already.
     ///
     /// # Panics
     /// If they are more than are received at once.
-    pub fn new(rest: &[u8]) -> Intake {
+    pub fn new(rest: &[u8]) -> ReceiveBuffer {
         let mut stage = vec![0; STAGE];
         stage[..rest.len()].copy_from_slice(rest);
         let alike = (Shape { head: 0, data: 0 }, 0);
-        Intake { stage, start: 0, end: rest.len(), wanted: 0, data: None, ahead: None, alike, together: 1 }
+        ReceiveBuffer {
+            stage,
+            start: 0,
+            end: rest.len(),
+            wanted: 0,
+            data: None,
+            ahead: None,
+            alike,
+            together: 1,
+        }
     }
 
     /// Receives what comes next: `receive` is told where it is to be put, in which order, and says how many bytes came, if any
@@ -225,16 +234,20 @@ mod tests {
     fn a_long_head_gets_room_only_as_it_comes() {
         const LONG: usize = 30 << 20;
         let pool = Pool::new(&[Class { blocks: 1, buffers: 1 }]).unwrap();
-        let (mut intake, mut done) = (Intake::new(&[]), 0);
+        let (mut receive_buffer, mut done) = (ReceiveBuffer::new(&[]), 0);
         let said = |there: &[u8]| Ok::<_, io::Error>((there.len() >= 16).then_some(LONG));
-        while intake.head(said).unwrap().is_none() {
-            intake.receive(&pool, |spaces| {
+        while receive_buffer.head(said).unwrap().is_none() {
+            receive_buffer.receive(&pool, |spaces| {
                 let room: usize = spaces.iter().map(|space| space.len()).sum();
                 assert!(room > 0 && done < LONG, "after {done}");
                 done += room.min(LONG - done);
                 Some(room.min(LONG))
             });
-            assert!(intake.stage.len() <= 2 * (done + STAGE), "{} bytes for {done}", intake.stage.len());
+            assert!(
+                receive_buffer.stage.len() <= 2 * (done + STAGE),
+                "{} bytes for {done}",
+                receive_buffer.stage.len()
+            );
         }
         assert_eq!(done, LONG);
     }

@@ -1,4 +1,5 @@
-//! Virtual machines, and programs of this host, come to a volume that is attached here: each has a socket of its own.
+//! Volumes that are attached here have unix sockets of their own, for the protocols that want that: virtual machines, and programs of
+//! this host.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -7,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
+use loadline_san_export::front_ends::{Endpoint, Protocol};
+use loadline_san_export::login::Chosen;
 use loadline_san_protocol::record;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
 use super::Node;
-use super::doors::LOCAL;
-use crate::event_loop::order::{NewClient, NewWay, Order};
+use super::listeners::LOCAL;
+use crate::event_loop::command::{LoopCommand, NewClient};
 use crate::log::log;
 
 /// How long a virtual machine waits until its volume is served.
@@ -21,14 +24,14 @@ const SERVED: Duration = Duration::from_secs(8);
 
 /// A volume's socket. It is closed, and removed, by dropping this.
 #[derive(Debug)]
-pub(super) struct GuestDoor {
+pub(super) struct VolumeSocket {
     path: PathBuf,
     /// Which one there is this.
     inode: Option<u64>,
     accepts: JoinHandle<()>,
 }
 
-impl Drop for GuestDoor {
+impl Drop for VolumeSocket {
     fn drop(&mut self) {
         self.accepts.abort();
         // Another volume of the same name may have one there by now.
@@ -44,7 +47,7 @@ fn inode(path: &Path) -> Option<u64> {
 
 impl Node {
     /// Volumes that are attached here have their sockets, and others none.
-    pub(super) fn doors_for_guests(&self) {
+    pub(super) fn volume_sockets(&self) {
         let wanted: BTreeSet<u64> = {
             let mut state = self.state();
             // Here, or at a node that is done without.
@@ -52,23 +55,31 @@ impl Node {
                 volume.attached.is_some_and(|node| node == self.id() || state.attached.contains(id))
             });
             let wanted = wanted.map(|(id, _)| *id).collect();
-            state.guests.retain(|id, _| BTreeSet::contains(&wanted, id));
+            state.sockets.retain(|(id, _), _| BTreeSet::contains(&wanted, id));
             wanted
         };
-        wanted.into_iter().for_each(|id| self.open_for_guests(id));
+        wanted.into_iter().for_each(|id| self.open_volume_sockets(id));
     }
 
-    /// Opens the socket of a volume, unless it is open. If that cannot be, the volume is served without.
-    pub(super) fn open_for_guests(&self, id: u64) {
+    /// Opens the sockets of a volume, unless they are open. If one cannot be, the volume is served without it.
+    pub(super) fn open_volume_sockets(&self, id: u64) {
+        for protocol in Protocol::ALL {
+            if matches!(protocol.endpoint(), Endpoint::Volume { .. }) {
+                self.open_volume_socket(id, protocol);
+            }
+        }
+    }
+
+    fn open_volume_socket(&self, id: u64, protocol: Protocol) {
         let name = {
             let state = self.state();
-            if state.guests.contains_key(&id) {
+            if state.sockets.contains_key(&(id, protocol)) {
                 return;
             }
             state.catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone())
         };
         let Some(name) = name else { return };
-        let path = self.0.settings.vhost_socket(&name);
+        let path = self.0.settings.socket(protocol, &name);
         let listener = match listen(&path) {
             Ok(listener) => listener,
             Err(error) => {
@@ -82,7 +93,7 @@ impl Node {
                 match listener.accept().await {
                     Ok((stream, _)) => {
                         let (this, name) = (this.clone(), name.clone());
-                        tokio::spawn(async move { this.let_in_guest(stream, id, name).await });
+                        tokio::spawn(async move { this.let_in_local(stream, id, name, protocol).await });
                     }
                     Err(error) => {
                         log!("a virtual machine is not let in: {error}");
@@ -91,11 +102,12 @@ impl Node {
                 }
             }
         });
-        self.state().guests.insert(id, GuestDoor { inode: inode(&path), path, accepts });
+        let socket = VolumeSocket { inode: inode(&path), path, accepts };
+        self.state().sockets.insert((id, protocol), socket);
     }
 
     /// One that has come waits until the volume is served here.
-    async fn let_in_guest(&self, stream: tokio::net::UnixStream, id: u64, name: String) {
+    async fn let_in_local(&self, stream: tokio::net::UnixStream, id: u64, name: String, protocol: Protocol) {
         let begun = Instant::now();
         let mut asked = None;
         loop {
@@ -138,9 +150,10 @@ impl Node {
                 bytes: record.blocks * BLOCK,
                 fence: record.fence,
                 session: None,
-                way: NewWay::Vhost,
+                protocol,
+                chosen: Chosen::default(),
             };
-            self.loop_of(id).give(Order::Client(Box::new(client)));
+            self.loop_of(id).give(LoopCommand::Client(Box::new(client)));
         }
     }
 }

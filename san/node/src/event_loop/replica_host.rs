@@ -10,17 +10,17 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::replica::{Action, Event, Replica};
 use loadline_san_core::store::Completion;
 use loadline_san_device::direct::Direct;
+use loadline_san_device::direct_read::DirectRead;
 use loadline_san_device::file::Devices;
 use loadline_san_device::pool::Blocks;
-use loadline_san_device::straight::Straight;
 use loadline_san_device::uring::Uring;
 use loadline_san_store::io::{Address, Area, Ask, Done, IoFault, Reading, Token};
 use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
 
+use super::command::{ReplicaFault, ReplicaState, Scrub};
 use super::counts::{BackEnd, Count};
-use super::guests::Guests;
-use super::order::{ReplicaFault, ReplicaState, Scrub};
+use super::direct_reads::DirectReads;
 use crate::log::log;
 use crate::unusable::Unusable;
 
@@ -39,7 +39,7 @@ pub(super) enum Io {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ReplicaHost {
     pub(super) replica: Replica,
     pub(super) store: Store<Blocks>,
     pub(super) io: Io,
@@ -67,11 +67,11 @@ pub(super) struct Kept {
     unusable: Option<Unusable>,
 }
 
-impl Kept {
-    pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io, damage: Option<String>) -> Kept {
+impl ReplicaHost {
+    pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io, damage: Option<String>) -> ReplicaHost {
         let (asks, store_actions) = (VecDeque::new(), Vec::new());
         let (counts, ended, begun) = (Default::default(), Vec::new(), HashMap::default());
-        Kept {
+        ReplicaHost {
             replica,
             store,
             io,
@@ -213,7 +213,7 @@ impl Kept {
     pub(super) fn run(
         &mut self,
         uring: &mut Uring,
-        guests: &Guests,
+        reads: &impl DirectReads,
         told: &mut Vec<Completion<Blocks>>,
     ) -> bool {
         self.store.run(&mut self.store_actions);
@@ -230,13 +230,14 @@ impl Kept {
                     direct.prepare_next(next);
                 }
                 let done = match ask {
-                    Ask::Read(reading) => match straight(&self.replica, &self.store, guests, token, &reading)
-                    {
-                        Some((into, of)) => direct
-                            .read_straight(reading, &into, of)
-                            .unwrap_or_else(|reading| direct.carry_out(Ask::Read(reading))),
-                        None => direct.carry_out(Ask::Read(reading)),
-                    },
+                    Ask::Read(reading) => {
+                        match direct_read(&self.replica, &self.store, reads, token, &reading) {
+                            Some((into, of)) => direct
+                                .read_direct(reading, &into, of)
+                                .unwrap_or_else(|reading| direct.carry_out(Ask::Read(reading))),
+                            None => direct.carry_out(Ask::Read(reading)),
+                        }
+                    }
                     ask => direct.carry_out(ask),
                 };
                 self.ended.push(Ended::of(&done));
@@ -285,16 +286,16 @@ impl Kept {
 }
 
 /// Where a client waits for what is read, if it can be put there; and what the first of its checksums is of.
-fn straight(
+fn direct_read(
     asked: &Replica,
     store: &Store<Blocks>,
-    guests: &Guests,
+    reads: &impl DirectReads,
     token: Token,
     reading: &Reading,
-) -> Option<(Straight, Address)> {
+) -> Option<(DirectRead, Address)> {
     let (tag, of) = store.reads_for(token)?;
     let (owner, session) = asked.asked_by(tag)?;
-    let into = guests.straight(store.identity(), (owner, session), tag.job, of.block, reading.blocks)?;
+    let into = reads.direct_read(store.identity(), (owner, session), tag.job, of.block, reading.blocks)?;
     Some((into, of))
 }
 

@@ -1,4 +1,4 @@
-//! Who has not read what it was told is in no hurry.
+//! A client that has many answers to read can wait for the next ones.
 //!
 //! A client that sends each request by itself (fio, QEMU) wakes the loop for each two or three, and is itself held up by waking
 //! it. While it has answers enough to go on with, the loop sleeps for a little, whatever comes ([`GATHER`]): what is asked
@@ -24,21 +24,21 @@ const MESSAGE: f32 = 768.0;
 /// Where more clients are told something between two waits, what they ask comes together anyway.
 const MOST_CLIENTS: usize = 8;
 
-/// What one client was told and has not read.
+/// Answers that one client was sent and has not read.
 #[derive(Debug, Default)]
-pub(super) struct Unread {
+pub(super) struct ReplyBacklog {
     /// The kernel knows what the other side has not read: of unix sockets. Of others it knows what has not arrived.
     is_known: bool,
     /// Bytes of an answer, on average of late.
     answer: f32,
 }
 
-impl Unread {
+impl ReplyBacklog {
     /// Of a client at this socket.
-    pub(super) fn new(socket: &OwnedFd) -> Unread {
+    pub(super) fn new(socket: &OwnedFd) -> ReplyBacklog {
         let address = getsockname::<SockaddrStorage>(socket.as_raw_fd());
         let is_known = address.is_ok_and(|address| address.family() == Some(AddressFamily::Unix));
-        Unread { is_known, answer: 0.0 }
+        ReplyBacklog { is_known, answer: 0.0 }
     }
 
     /// Whether it is a client at a unix socket.
@@ -46,8 +46,8 @@ impl Unread {
         self.is_known
     }
 
-    /// So many answers are sent, which are so many bytes.
-    pub(super) fn told(&mut self, answers: usize, bytes: usize) {
+    /// So many answers are sent, of so many bytes together.
+    pub(super) fn sent(&mut self, answers: usize, bytes: usize) {
         if answers > 0 {
             self.answer = (self.answer * 7.0 + bytes as f32 / answers as f32) / 8.0;
         }
@@ -59,14 +59,14 @@ impl Unread {
     }
 }
 
-/// Clients that were told something since the loop has waited.
+/// Clients that were sent answers since the loop has waited.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Answered {
     keys: Vec<u32>,
     too_many: bool,
 }
 
-impl Told {
+impl Answered {
     /// This one was.
     pub(super) fn note(&mut self, key: u32) {
         if self.keys.contains(&key) {
@@ -81,7 +81,7 @@ impl Told {
     /// Whether all of them have many answers to read. There is nobody afterwards.
     pub(super) fn nobody_hurries<'a>(
         &mut self,
-        of: impl Fn(u32) -> Option<(&'a Unread, &'a OwnedFd)>,
+        of: impl Fn(u32) -> Option<(&'a ReplyBacklog, &'a OwnedFd)>,
     ) -> bool {
         let all = !self.keys.is_empty()
             && !std::mem::take(&mut self.too_many)
@@ -108,12 +108,12 @@ mod tests {
     use super::*;
 
     /// A client that was told so many answers of so many bytes, each by itself, and has read some.
-    fn client(answers: usize, bytes: usize, read: usize) -> (Unread, OwnedFd, UnixStream) {
+    fn client(answers: usize, bytes: usize, read: usize) -> (ReplyBacklog, OwnedFd, UnixStream) {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut unread = Unread::new(&ours.try_clone().unwrap().into());
+        let mut unread = ReplyBacklog::new(&ours.try_clone().unwrap().into());
         for _ in 0..answers {
             ours.write_all(&vec![1; bytes]).unwrap();
-            unread.told(1, bytes);
+            unread.sent(1, bytes);
         }
         theirs.read_exact(&mut vec![0; read * bytes]).unwrap();
         (unread, ours.into(), theirs)
@@ -133,21 +133,21 @@ mod tests {
     fn one_client_that_has_read_all_is_enough_to_hurry() {
         let (behind, ready) = (client(40, 16, 0), client(40, 16, 40));
         let of = |key| Some(if key == 1 { (&behind.0, &behind.1) } else { (&ready.0, &ready.1) });
-        let mut told = Told::default();
-        assert!(!told.nobody_hurries(of), "nobody was told anything");
-        told.note(1);
-        told.note(1);
-        assert!(told.nobody_hurries(of));
-        assert!(!told.nobody_hurries(of), "nobody was told anything since");
-        told.note(1);
-        told.note(2);
-        assert!(!told.nobody_hurries(of));
-        (0..100).for_each(|key| told.note(key * 2 + 1));
-        assert!(!told.nobody_hurries(|_| of(1)), "more than are looked at");
-        told.note(1);
-        assert!(told.nobody_hurries(of), "as before");
-        told.note(7);
-        assert!(!told.nobody_hurries(|_| None), "it is gone");
+        let mut answered = Answered::default();
+        assert!(!answered.nobody_hurries(of), "nobody was told anything");
+        answered.note(1);
+        answered.note(1);
+        assert!(answered.nobody_hurries(of));
+        assert!(!answered.nobody_hurries(of), "nobody was told anything since");
+        answered.note(1);
+        answered.note(2);
+        assert!(!answered.nobody_hurries(of));
+        (0..100).for_each(|key| answered.note(key * 2 + 1));
+        assert!(!answered.nobody_hurries(|_| of(1)), "more than are looked at");
+        answered.note(1);
+        assert!(answered.nobody_hurries(of), "as before");
+        answered.note(7);
+        assert!(!answered.nobody_hurries(|_| None), "it is gone");
     }
 
     #[test]
@@ -155,10 +155,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _theirs = listener.accept().unwrap();
-        let mut unread = Unread::new(&ours.try_clone().unwrap().into());
+        let mut unread = ReplyBacklog::new(&ours.try_clone().unwrap().into());
         for _ in 0..40 {
             ours.write_all(&[1; 4096]).unwrap();
-            unread.told(1, 4096);
+            unread.sent(1, 4096);
         }
         assert!(!unread.are_many(&ours.into()));
     }

@@ -1,0 +1,247 @@
+//! All front ends: the one place that names each protocol. What else has to do with a protocol is in its own folder.
+
+use std::io::Error;
+use std::net::SocketAddr;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::Path;
+
+use loadline_san_core::map::Map;
+use loadline_san_core::message::Content;
+use loadline_san_core::volume::Failure;
+use loadline_san_device::direct_read::DirectRead;
+use loadline_san_device::pool::Blocks;
+
+use crate::login::{Chosen, Login};
+use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, Session, SessionEnd};
+use crate::{nbd, vhost};
+
+/// A protocol by which clients reach volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// The network block device.
+    Nbd,
+    /// vhost-user-blk: virtual machines and programs on the same host, by memory that both see.
+    Vhost,
+}
+
+/// Where a node listens for clients of a protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// At an address of the node, on this TCP port if no other is chosen, and at a unix socket of this name in the node's folder.
+    /// Clients name their volume there.
+    Node {
+        /// The port.
+        port: u16,
+        /// The name of the unix socket.
+        socket: &'static str,
+    },
+    /// At a unix socket of each volume that is attached at the node, in this folder below the node's. There is no login.
+    Volume {
+        /// The name of the folder.
+        folder: &'static str,
+    },
+}
+
+/// How clients of a protocol name a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ways {
+    /// From anywhere: a URI.
+    pub network: Option<String>,
+    /// On the node's own machine: a URI, or the path of a socket.
+    pub local: Option<String>,
+}
+
+impl Protocol {
+    /// All of them.
+    pub const ALL: [Protocol; 2] = [Protocol::Nbd, Protocol::Vhost];
+
+    /// The name in configuration, in the API and in messages. No other protocol ever has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Nbd => "nbd",
+            Protocol::Vhost => "vhost-user-blk",
+        }
+    }
+
+    /// The protocol of this name.
+    pub fn of_name(name: &str) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    /// The number between nodes. No other protocol ever has it.
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Nbd => 1,
+            Protocol::Vhost => 2,
+        }
+    }
+
+    /// The protocol of this number.
+    pub fn of_number(number: u8) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
+    }
+
+    /// Where a node listens for it.
+    pub fn endpoint(self) -> Endpoint {
+        match self {
+            Protocol::Nbd => Endpoint::Node { port: 10809, socket: "nbd.sock" },
+            Protocol::Vhost => Endpoint::Volume { folder: "vhost" },
+        }
+    }
+
+    /// How clients name a volume at a node that listens at this address of the network, if at any, and at this unix socket.
+    pub fn ways(self, volume: &str, address: Option<SocketAddr>, socket: &Path) -> Ways {
+        match self {
+            Protocol::Nbd => nbd::ways(volume, address, socket),
+            Protocol::Vhost => Ways { network: None, local: Some(socket.display().to_string()) },
+        }
+    }
+
+    /// A client that has connected to a node's endpoint; `None` if the protocol has no login.
+    pub fn login(self) -> Option<Box<dyn Login>> {
+        match self {
+            Protocol::Nbd => Some(Box::new(nbd::handshake::Handshake::default())),
+            Protocol::Vhost => None,
+        }
+    }
+
+    /// Whether a volume has one client of the protocol at a time.
+    pub fn is_exclusive(self) -> bool {
+        match self {
+            Protocol::Nbd => false,
+            Protocol::Vhost => true,
+        }
+    }
+}
+
+/// What a session begins with.
+#[derive(Debug)]
+pub struct Opening<'a> {
+    /// The connection, which does not block.
+    pub socket: OwnedFd,
+    /// The size of the volume that the client knows, in bytes.
+    pub bytes: u64,
+    /// The name of the volume.
+    pub name: &'a str,
+    /// What the client has chosen.
+    pub chosen: &'a Chosen,
+    /// What requests that are kept across a failure are found by; `None` if this node does not own the volume.
+    pub attachment: Option<Attachment>,
+}
+
+/// A session of any protocol.
+#[derive(Debug)]
+pub enum AnySession {
+    /// Of NBD.
+    Nbd(Box<nbd::connection::Connection>),
+    /// Of vhost-user-blk.
+    Vhost(Box<vhost::session::Session>),
+}
+
+impl AnySession {
+    /// Begins a session. The error says why that cannot be.
+    pub fn open(protocol: Protocol, opening: Opening<'_>) -> std::io::Result<AnySession> {
+        let Opening { socket, bytes, name, chosen, attachment } = opening;
+        Ok(match protocol {
+            Protocol::Nbd => {
+                AnySession::Nbd(Box::new(nbd::connection::Connection::new(socket, bytes, chosen)))
+            }
+            Protocol::Vhost => {
+                let attachment = attachment.ok_or_else(|| Error::other("it is not owned here"))?;
+                AnySession::Vhost(Box::new(vhost::session::Session::new(socket, bytes, name, attachment)?))
+            }
+        })
+    }
+
+    /// The protocol.
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            AnySession::Nbd(_) => Protocol::Nbd,
+            AnySession::Vhost(_) => Protocol::Vhost,
+        }
+    }
+}
+
+/// The same call on whichever session it is.
+macro_rules! each {
+    ($any:ident.$call:ident($($argument:expr),*)) => {
+        match $any {
+            AnySession::Nbd(session) => session.$call($($argument),*),
+            AnySession::Vhost(session) => session.$call($($argument),*),
+        }
+    };
+}
+
+impl Session for AnySession {
+    fn socket(&self) -> &OwnedFd {
+        each!(self.socket())
+    }
+
+    fn receive(&mut self, from: &mut Receiving<'_>) -> Result<Next, SessionEnd> {
+        each!(self.receive(from))
+    }
+
+    fn fill(&mut self, slot: u32, at: u64, blocks: u32, content: Content<Blocks>) {
+        each!(self.fill(slot, at, blocks, content));
+    }
+
+    fn map(&mut self, slot: u32, map: Map) {
+        each!(self.map(slot, map));
+    }
+
+    fn complete(&mut self, slot: u32, result: Result<(), Failure>) -> Result<(), SessionEnd> {
+        each!(self.complete(slot, result))
+    }
+
+    fn send(&mut self, has_room: bool, ring: impl FnMut(RawFd)) -> Result<Sent, SessionEnd> {
+        each!(self.send(has_room, ring))
+    }
+
+    fn bytes(&self) -> usize {
+        each!(self.bytes())
+    }
+
+    fn wants_requests(&self) -> bool {
+        each!(self.wants_requests())
+    }
+
+    fn is_leaving(&self) -> bool {
+        each!(self.is_leaving())
+    }
+
+    fn wants_turn(&self) -> bool {
+        each!(self.wants_turn())
+    }
+
+    fn is_always_watched(&self) -> bool {
+        each!(self.is_always_watched())
+    }
+
+    fn attached(&mut self, attachment: Attachment) {
+        each!(self.attached(attachment));
+    }
+
+    fn has_queues(&self) -> bool {
+        each!(self.has_queues())
+    }
+
+    fn has_queued(&self) -> bool {
+        each!(self.has_queued())
+    }
+
+    fn arm_queues(&mut self) -> bool {
+        each!(self.arm_queues())
+    }
+
+    fn next_queue_watch(&mut self) -> Option<(u16, QueueWatch)> {
+        each!(self.next_queue_watch())
+    }
+
+    fn queue_notified(&mut self, queue: u16) {
+        each!(self.queue_notified(queue));
+    }
+
+    fn direct_read(&self, slot: u32, at: u64, blocks: u32) -> Option<DirectRead> {
+        each!(self.direct_read(slot, at, blocks))
+    }
+}

@@ -1,0 +1,83 @@
+//! The contract between a node's listeners and a client that has not chosen a volume yet: bytes in, bytes out, and questions about
+//! volumes. It owns no socket and no time: the node feeds it, and limits how long it takes.
+
+use thiserror::Error;
+
+/// A volume, as a client sees it before it has chosen one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Export {
+    /// A line for people.
+    pub description: String,
+    /// The size in bytes.
+    pub bytes: u64,
+    /// The most bytes that are written at once: a power of two, from 1 to 32 MiB.
+    pub most: u32,
+}
+
+/// Why a client does not get the volume that it has named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is none of this name.
+    Unknown(String),
+    /// It cannot be served now, for this reason.
+    NotNow(String),
+}
+
+/// What a login needs to go on, or what has come of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoginStep {
+    /// More bytes of the client: [`Login::feed`].
+    Bytes,
+    /// The names of all volumes: [`Login::list`].
+    List,
+    /// Whether there is a volume of this name: [`Login::export`].
+    Export(String),
+    /// The client has chosen the volume that was found last.
+    Chosen(Chosen),
+    /// The client leaves, as it may.
+    Gone,
+}
+
+/// What a session is made of, beside its connection and its volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Chosen {
+    /// What was negotiated, as the protocol itself writes it: at most [`Chosen::MOST`] bytes. Another node can serve the client
+    /// by it.
+    pub negotiated: Vec<u8>,
+    /// What the client has sent since it chose.
+    pub rest: Vec<u8>,
+}
+
+impl Chosen {
+    /// The most bytes of what was negotiated.
+    pub const MOST: usize = 1024;
+}
+
+/// Why a client is disconnected before it has chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct LoginError(pub String);
+
+/// A client that has not chosen a volume yet.
+pub trait Login: Send {
+    /// Takes bytes that the client has sent.
+    fn feed(&mut self, bytes: &[u8]);
+
+    /// What comes next. An error disconnects the client.
+    fn step(&mut self) -> Result<LoginStep, LoginError>;
+
+    /// Bytes for the client, which are to be sent before anything else. There are none of them afterwards.
+    fn take_output(&mut self) -> Vec<u8>;
+
+    /// Answers [`LoginStep::List`].
+    ///
+    /// # Panics
+    /// If that was not asked.
+    fn list(&mut self, exports: &[(String, Export)]);
+
+    /// Answers [`LoginStep::Export`]. An error disconnects the client.
+    ///
+    /// # Panics
+    /// If that was not asked.
+    fn export(&mut self, found: Result<&Export, Refusal>) -> Result<(), LoginError>;
+}

@@ -1,0 +1,180 @@
+//! The contract between the data path and a client that was let in to a volume: bytes or queues in, block requests out;
+//! completions in, answers out. A session owns its connection, and reads and writes it itself. It never waits.
+
+use std::os::fd::{OwnedFd, RawFd};
+
+use loadline_san_core::lease::Moment;
+use loadline_san_core::map::Map;
+use loadline_san_core::message::Content;
+use loadline_san_core::volume::Failure;
+use loadline_san_device::direct_read::DirectRead;
+use loadline_san_device::pool::{Blocks, Pool};
+use nix::errno::Errno;
+use thiserror::Error;
+
+use crate::block::BlockRequest;
+
+/// Why a session ends.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SessionEnd {
+    /// The client has closed the connection, as it may.
+    #[error("the client has closed the connection")]
+    Closed,
+    /// The system has closed the connection.
+    #[error("its connection is broken: {0}")]
+    Broken(Errno),
+    /// The client does not follow its protocol, or what it needs cannot be had.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+impl SessionEnd {
+    /// Of an error while something was sent.
+    pub fn not_sent(error: &std::io::Error) -> SessionEnd {
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EPIPE | Errno::ECONNRESET) => SessionEnd::Closed,
+            other => SessionEnd::Broken(other.unwrap_or(Errno::UnknownErrno)),
+        }
+    }
+}
+
+/// What a session receives with.
+#[derive(Debug)]
+pub struct Receiving<'a> {
+    /// Where data of writes is received to.
+    pub pool: &'a Pool,
+    /// A moment that is no later than now.
+    pub now: Moment,
+    /// There is memory for more requests. If it is false, the session only handles what needs none.
+    pub accepts: bool,
+    /// The connection was ready to be read since the session last returned [`Next::Watch`].
+    pub is_ready: bool,
+    /// Where requests are added.
+    pub requests: &'a mut Vec<BlockRequest>,
+}
+
+/// When a session is to receive again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// When its socket is ready to be read.
+    Watch,
+    /// At once: there may be more.
+    More,
+    /// A little later, without anything that would say so.
+    Later,
+}
+
+/// What was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// Requests that were answered by it.
+    pub answers: usize,
+    /// Bytes that were to be sent.
+    pub bytes: usize,
+    /// The socket has no room: the rest is sent when it has.
+    pub is_full: bool,
+}
+
+/// What a front-end that keeps its requests across a failure of this node finds them by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attachment {
+    /// The cluster's id.
+    pub cluster: u128,
+    /// The volume's id.
+    pub volume: u64,
+    /// The number of the attachment.
+    pub number: u64,
+    /// The attachment since which no other node has owned the volume.
+    pub alone_since: u64,
+}
+
+/// How a queue in shared memory is to be watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueWatch {
+    /// By this eventfd, from now on.
+    By(RawFd),
+    /// Not any more.
+    No,
+}
+
+/// A client that was let in to a volume.
+pub trait Session {
+    /// The connection: it is watched for [input](Next::Watch) and room, and shut down at the end.
+    fn socket(&self) -> &OwnedFd;
+
+    /// Takes what the client has sent, and adds the requests that are there. A request that is refused is answered, without
+    /// being added. An error ends the session.
+    fn receive(&mut self, from: &mut Receiving<'_>) -> Result<Next, SessionEnd>;
+
+    /// A part of what a request reads: whole blocks from `at` on, counted from the block with the request's first sector. The
+    /// same part may come again, and the last one counts.
+    fn fill(&mut self, slot: u32, at: u64, blocks: u32, content: Content<Blocks>);
+
+    /// What the blocks of a request for a [map](crate::block::Operation::Map) hold, counted in the same way.
+    ///
+    /// # Panics
+    /// If the session requested none.
+    fn map(&mut self, slot: u32, map: Map);
+
+    /// A request is complete, and is to be answered. An error ends the session.
+    fn complete(&mut self, slot: u32, result: Result<(), Failure>) -> Result<(), SessionEnd>;
+
+    /// Sends answers, unless the socket has no room (`has_room`), and notifies the client where it wants that: by one more in
+    /// each eventfd that `ring` is called with. An error ends the session.
+    fn send(&mut self, has_room: bool, ring: impl FnMut(RawFd)) -> Result<Sent, SessionEnd>;
+
+    /// Bytes that requests, and answers that were not sent, take or may take.
+    fn bytes(&self) -> usize;
+
+    /// Whether the session takes requests now. If not, it does once some are complete and sent.
+    fn wants_requests(&self) -> bool;
+
+    /// Whether the client has said that it leaves. Its requests are still carried out.
+    fn is_leaving(&self) -> bool {
+        false
+    }
+
+    /// Whether the session is to receive again although its socket was not ready: it waited for what is complete now.
+    fn wants_turn(&self) -> bool {
+        false
+    }
+
+    /// Whether the socket is watched while the session takes no requests, too.
+    fn is_always_watched(&self) -> bool {
+        false
+    }
+
+    /// The volume was attached anew, and no other node has owned it meanwhile.
+    fn attached(&mut self, _attachment: Attachment) {}
+
+    // ---- queues in memory that the client shares -------------------------------------------------------
+
+    /// Whether requests come by queues in shared memory, which are polled.
+    fn has_queues(&self) -> bool {
+        false
+    }
+
+    /// Whether there is a request in a queue that may be taken.
+    fn has_queued(&self) -> bool {
+        false
+    }
+
+    /// From now on the client is to notify of requests by eventfds. Whether one is there already.
+    fn arm_queues(&mut self) -> bool {
+        false
+    }
+
+    /// A queue, by its number, that is to be watched otherwise from now on. Each is returned once, until it
+    /// [notified](Self::queue_notified).
+    fn next_queue_watch(&mut self) -> Option<(u16, QueueWatch)> {
+        None
+    }
+
+    /// The eventfd of a queue was ready.
+    fn queue_notified(&mut self, _queue: u16) {}
+
+    /// Memory of the client to which blocks of a request may be read, counted as in [`Self::fill`]; `None` if they must be filled.
+    fn direct_read(&self, _slot: u32, _at: u64, _blocks: u32) -> Option<DirectRead> {
+        None
+    }
+}

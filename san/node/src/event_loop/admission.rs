@@ -1,0 +1,89 @@
+//! Clients are let in to volumes.
+
+use loadline_san_core::ids::VolumeId;
+use loadline_san_core::volume::{Event, Status};
+use loadline_san_export::front_ends::{AnySession, Opening};
+
+use super::EventLoop;
+use super::client::{Client, Who};
+use super::command::NewClient;
+use super::leave::{Why, refuse};
+use crate::node::sockets::is_closed;
+
+/// Connections of clients at most.
+pub(super) const MOST_CLIENTS: usize = 4096;
+
+impl EventLoop {
+    /// A client has come. It may request when the record of the volume says that it has: a client that came to another node before
+    /// may still have something waiting there (rule T12). A client that chose the volume before an attach is disconnected.
+    pub(super) fn new_client(&mut self, new: NewClient) {
+        let id = new.volume;
+        let count = self.front_ends.len();
+        let Some(host) = self.volumes.get_mut(id) else { return refuse(new, &Why::Deleted) };
+        // It has moved since, or was detached.
+        if !host.attached {
+            return refuse(new, &Why::Detached);
+        }
+        if host.is_old(&new) {
+            return refuse(new, &Why::Old);
+        }
+        if count + host.arriving.len() + host.announced.len() >= MOST_CLIENTS {
+            return refuse(new, &Why::TooMany);
+        }
+        host.arriving.push((new, self.now));
+        if host.announced.is_empty() {
+            host.announced.append(&mut host.arriving);
+            self.step_volume(id, Event::Attach);
+        }
+    }
+
+    /// Those that were announced may request. Whether others have come since, which are announced now.
+    pub(super) fn let_in(&mut self, id: VolumeId) -> bool {
+        let Some(host) = self.volumes.get_mut(id) else { return false };
+        let coming = std::mem::take(&mut host.arriving);
+        let come = std::mem::replace(&mut host.announced, coming);
+        let more = !host.announced.is_empty();
+        for (new, _) in come {
+            let Some(host) = self.volumes.get_mut(id) else { return false };
+            if host.is_old(&new) {
+                refuse(new, &Why::Old);
+                continue;
+            }
+            // What it sent before it went is not carried out (rule T13).
+            if is_closed(&new.socket) {
+                refuse(new, &Why::CLOSED);
+                continue;
+            }
+            self.open_session(new);
+        }
+        more
+    }
+
+    fn open_session(&mut self, new: NewClient) {
+        let NewClient { socket, volume, name, from, bytes, session, protocol, chosen, .. } = new;
+        let who = Who { from, name, session };
+        if protocol.is_exclusive() && self.front_ends.has(volume, protocol) {
+            let why = "another one has it; a volume is one virtual machine's disk";
+            return who.leaves(&Why::Refused(why.into()));
+        }
+        let attachment = self.volumes.attachment(volume);
+        let opening = Opening { socket, bytes, name: &who.name, chosen: &chosen, attachment };
+        match AnySession::open(protocol, opening) {
+            Ok(session) => {
+                if let Some(host) = self.volumes.get_mut(volume) {
+                    host.clients += 1;
+                }
+                self.front_ends.add(self.keys.take(), Client::new(session, volume, who));
+            }
+            Err(why) => who.leaves(&Why::Refused(why.to_string())),
+        }
+    }
+
+    /// Clients have come to a volume. They do not make this node take it from another.
+    pub(super) fn admit(&mut self, id: VolumeId) {
+        let owned = |status| !matches!(status, Status::Watching | Status::Blocked);
+        if self.volumes.get(id).is_some_and(|host| owned(host.volume.status())) {
+            self.step_volume(id, Event::Attach);
+        }
+    }
+}

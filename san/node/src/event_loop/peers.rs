@@ -1,0 +1,201 @@
+//! All other nodes of the cluster: what this loop sends to them, and what it receives from them.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use foldhash::fast::RandomState;
+use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::{FromOwner, FromReplica, ToOwner, ToReplica};
+use loadline_san_device::pool::{Blocks, Pool};
+use loadline_san_device::uring::{For, Uring};
+use loadline_san_export::socket::{Received, shut_down};
+
+use super::LoopOptions;
+use super::keys::Keys;
+use super::peer_receiver::{PeerMessage, PeerReceiver};
+use super::peer_sender::{PeerSender, Preamble};
+use crate::log::log;
+
+/// See the module.
+pub(super) struct Peers {
+    options: LoopOptions,
+    senders: HashMap<NodeId, PeerSender, RandomState>,
+    /// The node to which each key's connection leads.
+    sender_keys: HashMap<u32, NodeId, RandomState>,
+    receivers: HashMap<u32, PeerReceiver, RandomState>,
+    /// Receivers that are ready.
+    readable: VecDeque<u32>,
+    /// Nodes to which nothing is sent, and from which nothing is taken, on purpose.
+    dropped: HashSet<NodeId>,
+    /// Something is to be sent.
+    has_unsent: bool,
+    /// Something was to be sent to another node, or was received, since the loop has waited.
+    talked: bool,
+}
+
+impl Peers {
+    pub(super) fn new(options: LoopOptions) -> Peers {
+        Peers {
+            options,
+            senders: HashMap::default(),
+            sender_keys: HashMap::default(),
+            receivers: HashMap::default(),
+            readable: VecDeque::new(),
+            dropped: HashSet::new(),
+            has_unsent: false,
+            talked: false,
+        }
+    }
+
+    /// A node is at this address.
+    pub(super) fn add(&mut self, node: NodeId, name: String, address: SocketAddr) {
+        let LoopOptions { me, cluster, number, .. } = self.options;
+        let preamble = Preamble { cluster, from: me.node, to: node, to_loop: number };
+        let sender = self.senders.entry(node).or_insert_with(|| PeerSender::new(name, address, preamble));
+        sender.moved(address);
+    }
+
+    /// A node is removed from the cluster.
+    pub(super) fn remove(&mut self, node: NodeId) {
+        if let Some(mut sender) = self.senders.remove(&node) {
+            sender.down("it was removed");
+            self.sender_keys.remove(&sender.key);
+        }
+    }
+
+    /// A node has connected. An older connection of it is lost, whether that is known here or not.
+    pub(super) fn accept(&mut self, socket: OwnedFd, from: NodeId, keys: &mut Keys) {
+        for (_, old) in self.receivers.extract_if(|_, old| old.from == from) {
+            shut_down(&old.socket);
+        }
+        let key = keys.take();
+        self.receivers.insert(key, PeerReceiver::new(socket, from, self.options.cluster));
+        self.readable.push_back(key);
+    }
+
+    /// From now on nothing is exchanged with this node, on purpose.
+    pub(super) fn drop_all(&mut self, node: NodeId) {
+        self.dropped.insert(node);
+    }
+
+    /// Everything is exchanged with all nodes again.
+    pub(super) fn drop_none(&mut self) {
+        self.dropped.clear();
+    }
+
+    // ---- sending ---------------------------------------------------------------------------------------
+
+    /// A message for a replica at another node. It may be lost.
+    pub(super) fn send_to_replica(&mut self, node: NodeId, from: &FromOwner, message: &ToReplica<Blocks>) {
+        if let Some(sender) = self.senders.get_mut(&node)
+            && !self.dropped.contains(&node)
+        {
+            sender.send_to_replica(from, message);
+            (self.has_unsent, self.talked) = (true, true);
+        }
+    }
+
+    /// A message for an owner at another node. It may be lost.
+    pub(super) fn send_to_owner(&mut self, node: NodeId, from: &FromReplica, message: &ToOwner<Blocks>) {
+        if let Some(sender) = self.senders.get_mut(&node)
+            && !self.dropped.contains(&node)
+        {
+            sender.send_to_owner(from, message);
+            (self.has_unsent, self.talked) = (true, true);
+        }
+    }
+
+    /// Whether messages were added since [`Self::flush`].
+    pub(super) fn has_unsent(&self) -> bool {
+        self.has_unsent
+    }
+
+    /// Writes messages to sockets, and connects to nodes where that is due. `news` is called for each node whose process was found to
+    /// run, or not to run any more.
+    pub(super) fn flush(
+        &mut self,
+        uring: &mut Uring,
+        keys: &mut Keys,
+        now: Moment,
+        mut news: impl FnMut(NodeId, bool),
+    ) {
+        self.has_unsent = false;
+        for (node, sender) in &mut self.senders {
+            sender.flush();
+            if sender.connect(now) {
+                self.sender_keys.remove(&sender.key);
+                sender.key = keys.take();
+                self.sender_keys.insert(sender.key, *node);
+            }
+            while let Some((fd, what)) = sender.is_to_be_watched() {
+                if uring.watch(fd, sender.key, what).is_err() {
+                    sender.down("it cannot be watched");
+                }
+            }
+            if let Some(runs) = sender.news() {
+                news(*node, runs);
+            }
+        }
+    }
+
+    /// Whether something was exchanged since this was last called.
+    pub(super) fn take_talked(&mut self) -> bool {
+        std::mem::take(&mut self.talked)
+    }
+
+    // ---- receiving -------------------------------------------------------------------------------------
+
+    /// Something that the ring watches by this key is ready. False if it is nothing of a node.
+    pub(super) fn ready(&mut self, key: u32, what: For) -> bool {
+        if self.receivers.contains_key(&key) {
+            self.readable.push_back(key);
+            return true;
+        }
+        let Some(node) = self.sender_keys.get(&key) else { return false };
+        if let Some(sender) = self.senders.get_mut(node).filter(|sender| sender.key == key) {
+            sender.ready(what);
+        }
+        true
+    }
+
+    /// Whether connections are ready to be read.
+    pub(super) fn have_readable(&self) -> bool {
+        !self.readable.is_empty()
+    }
+
+    /// Receives from all connections that are ready. `group_of`: the group of a replica of this loop. `take` is called for each
+    /// message.
+    pub(super) fn receive(
+        &mut self,
+        uring: &mut Uring,
+        pool: &Pool,
+        group_of: impl Fn(ReplicaId) -> Option<GroupIndex>,
+        mut take: impl FnMut(PeerMessage),
+    ) {
+        for _ in 0..self.readable.len() {
+            let Some(key) = self.readable.pop_front() else { break };
+            let Some(receiver) = self.receivers.get_mut(&key) else { continue };
+            self.talked = true;
+            let mut over = matches!(receiver.receive(pool), Received::End | Received::Broken(_));
+            loop {
+                match receiver.next(pool, &group_of) {
+                    Ok(Some(_)) if self.dropped.contains(&receiver.from) => {}
+                    Ok(Some(message)) => take(message),
+                    Ok(None) => break,
+                    Err(why) => {
+                        log!("what node {} sends is not taken: {why}", receiver.from.0);
+                        over = true;
+                        break;
+                    }
+                }
+            }
+            if over || uring.watch(receiver.socket.as_raw_fd(), key, For::Input).is_err() {
+                shut_down(&receiver.socket);
+                self.receivers.remove(&key);
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The replicas of a loop, with their stores and devices. Nothing here knows clients or other nodes: what replicas send is handed
+//! to whoever lets them take a step.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::os::fd::AsFd;
+
+use foldhash::fast::RandomState;
+use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::layout::GroupIndex;
+use loadline_san_core::lease::Moment;
+use loadline_san_core::message::{FromReplica, ToOwner};
+use loadline_san_core::replica::{Action, Event, Replica};
+use loadline_san_core::store::Completion;
+use loadline_san_device::direct::Direct;
+use loadline_san_device::pool::{Blocks, Pool};
+use loadline_san_device::uring::Uring;
+use loadline_san_store::io::{Done, Token};
+use loadline_san_store::open::open;
+use loadline_san_store::store::Settings;
+
+use super::IDLE_TICKS;
+use super::command::{NotOpened, OpenReplica, ReplicaFault, ReplicaState, Scrub};
+use super::direct_reads::DirectReads;
+use super::replica_host::{AT_ONCE, Io, ReplicaHost};
+use crate::unusable::Unusable;
+
+/// Bytes that all stores scrub in each of their ticks: 2 MiB a second, a TiB in six days.
+const SCRUB: u64 = 200 << 10;
+/// Bytes that a store scrubs in each tick if a person wants it: more than most devices give beside what is requested.
+const FAST_SCRUB: u64 = 64 << 20;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Replicas {
+    hosts: HashMap<ReplicaId, ReplicaHost, RandomState>,
+    /// The replica of each store that the ring knows.
+    of_ring: HashMap<u32, ReplicaId, RandomState>,
+    /// Replicas that are to be given up.
+    closing: Vec<ReplicaId>,
+    /// Replicas whose stores have something to do.
+    listed: VecDeque<ReplicaId>,
+    wakes: BinaryHeap<Reverse<(Moment, ReplicaId)>>,
+    /// Devices have, or had, faults on purpose.
+    has_faults: bool,
+    /// A person has a replica scrubbed.
+    scrubs: bool,
+    // Vectors that are used again.
+    actions: Vec<Action<Blocks>>,
+    sent: Vec<Action<Blocks>>,
+    completions: Vec<Completion<Blocks>>,
+}
+
+impl Replicas {
+    /// Whether devices are used by the ring: none of them is in memory.
+    pub(super) fn use_ring(&self) -> bool {
+        !self.of_ring.is_empty()
+    }
+
+    /// The group of a replica that is open.
+    pub(super) fn group_of(&self, id: ReplicaId) -> Option<GroupIndex> {
+        self.hosts.get(&id).map(|host| host.store.identity().group)
+    }
+
+    /// How each is.
+    pub(super) fn states(&self) -> Vec<ReplicaState> {
+        self.hosts.iter().map(|(id, host)| host.state(*id)).collect()
+    }
+
+    /// How far those are that a person has scrubbed.
+    pub(super) fn scrubs(&self) -> Vec<(ReplicaId, Scrub)> {
+        self.hosts.iter().filter_map(|(id, host)| Some((*id, host.scrubs()?))).collect()
+    }
+
+    // ---- opening and closing ---------------------------------------------------------------------------
+
+    /// Opens a replica that is on a device. That may take long.
+    pub(super) fn open(&mut self, new: OpenReplica, uring: &mut Uring, pool: &Pool) -> Result<(), NotOpened> {
+        let failed = |why: String| NotOpened { why, failed: true };
+        let not_used = |why: String| NotOpened { why, failed: false };
+        let OpenReplica { id, key, lease_ns, mut devices, log, capacity, settings, process } = new;
+        let settings = if devices.are_in_memory() { in_memory(settings) } else { settings };
+        let (store, found, damage) = open(&mut devices, &log, &capacity, id.replica, settings)
+            .map_err(|why| failed(why.to_string()))?;
+        if store.key() != key {
+            let why = "its device has another one of the same id: the configuration was restored from an older copy";
+            return Err(not_used(why.into()));
+        }
+        let damage = damage.first().map(|first| match damage.len() {
+            1 => first.to_string(),
+            all => format!("{first}; and {} more", all - 1),
+        });
+        let io = match devices.are_in_memory() {
+            true => Io::Direct(Box::new(Direct::new(devices, pool.clone()))),
+            false => {
+                let capacity = devices.capacity.as_ref().map(AsFd::as_fd);
+                let number = uring.add(devices.log.as_fd(), capacity);
+                let number = number.map_err(|why| not_used(why.to_string()))?;
+                self.of_ring.insert(number, id.replica);
+                Io::Ring(number, devices)
+            }
+        };
+        let now = crate::clock::now();
+        let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, now);
+        self.hosts.insert(id.replica, ReplicaHost::new(replica, store, io, damage));
+        self.share_out_scrub();
+        self.list(id.replica);
+        Ok(())
+    }
+
+    /// A replica is to be given up.
+    pub(super) fn close(&mut self, id: ReplicaId) {
+        self.closing.push(id);
+    }
+
+    /// Gives up those that are to be, once their devices do nothing for them any more. `closed` is called for each.
+    pub(super) fn end_closing(&mut self, uring: &mut Uring, mut closed: impl FnMut(ReplicaId)) {
+        for id in std::mem::take(&mut self.closing) {
+            let busy = match self.hosts.get(&id).map(|host| &host.io) {
+                Some(Io::Ring(number, _)) => uring.remove(*number).is_err(),
+                Some(Io::Direct(_)) | None => false,
+            };
+            if busy {
+                self.closing.push(id);
+                continue;
+            }
+            if let Some(host) = self.hosts.remove(&id)
+                && let Io::Ring(number, _) = host.io
+            {
+                self.of_ring.remove(&number);
+            }
+            self.listed.retain(|listed| *listed != id);
+            self.share_out_scrub();
+            closed(id);
+        }
+    }
+
+    /// The volume of a replica has so many extents in its group now.
+    pub(super) fn resize(&mut self, id: ReplicaId, extents: u64) {
+        if let Some(host) = self.hosts.get_mut(&id) {
+            host.store.resize(extents);
+            self.list(id);
+        }
+    }
+
+    // ---- working ---------------------------------------------------------------------------------------
+
+    /// The store of a replica has something to do.
+    pub(super) fn list(&mut self, id: ReplicaId) {
+        if let Some(host) = self.hosts.get_mut(&id)
+            && !std::mem::replace(&mut host.listed, true)
+        {
+            self.listed.push_back(id);
+        }
+    }
+
+    /// Whether some store has something to do.
+    pub(super) fn have_work(&self) -> bool {
+        !self.listed.is_empty()
+    }
+
+    /// The next replica whose store has something to do.
+    pub(super) fn next_listed(&mut self) -> Option<ReplicaId> {
+        self.listed.pop_front()
+    }
+
+    /// The ring has done something for a store.
+    pub(super) fn done(&mut self, number: u32, token: Token, done: Done<Blocks>, now: Moment) {
+        if let Some(id) = self.of_ring.get(&number).copied() {
+            self.hosts.get_mut(&id).expect("the ring knows open stores only").done(token, done, now);
+            self.list(id);
+        }
+    }
+
+    /// The store of a listed replica does what it can do now. What it completes is returned, in a vector that is to be
+    /// [given back](Self::give_back). Whether it has more to do.
+    pub(super) fn run(
+        &mut self,
+        id: ReplicaId,
+        uring: &mut Uring,
+        pool_is_short: bool,
+        reads: &impl DirectReads,
+    ) -> (Vec<Completion<Blocks>>, bool) {
+        let mut completions = std::mem::take(&mut self.completions);
+        let host = self.hosts.get_mut(&id).expect("listed replicas are open");
+        host.listed = false;
+        host.store.hold(if pool_is_short { 0 } else { u64::MAX });
+        let more = host.run(uring, reads, &mut completions);
+        (completions, more)
+    }
+
+    /// The vector of [`Self::run`], empty.
+    pub(super) fn give_back(&mut self, completions: Vec<Completion<Blocks>>) {
+        self.completions = completions;
+    }
+
+    /// A replica takes a step. `send` is called for each message to an owner, with the owner's node.
+    pub(super) fn step(
+        &mut self,
+        id: ReplicaId,
+        event: Event<Blocks>,
+        now: Moment,
+        mut send: impl FnMut(NodeId, FromReplica, ToOwner<Blocks>),
+    ) {
+        let Some(host) = self.hosts.get_mut(&id) else { return };
+        let wanted = host.step(now, event, &mut self.actions, &mut self.sent);
+        if let Some(at) = host.replica.wake_at() {
+            self.wakes.push(Reverse((at, id)));
+        }
+        host.busy |= wanted;
+        for action in self.sent.drain(..) {
+            if let Action::Send(node, from, answer) = action {
+                send(node, from, answer);
+            }
+        }
+        if wanted {
+            self.list(id);
+        }
+    }
+
+    /// Whether an open replica can be used, if that has changed since this was last asked.
+    pub(super) fn unusable(&mut self, id: ReplicaId) -> Option<Option<Unusable>> {
+        self.hosts.get_mut(&id).and_then(ReplicaHost::unusable)
+    }
+
+    // ---- time ------------------------------------------------------------------------------------------
+
+    /// When the next replica is to be woken.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        self.wakes.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// A replica that is to be woken by now.
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<ReplicaId> {
+        let Reverse((at, id)) = self.wakes.peek().copied()?;
+        (at <= now).then(|| {
+            self.wakes.pop();
+            id
+        })
+    }
+
+    /// Stores take a tick: busy ones each time, and others in their turn.
+    pub(super) fn tick(&mut self, number: u64) {
+        let turn = number % IDLE_TICKS;
+        let (mut ticked, mut scrubs) = (Vec::new(), false);
+        for (id, host) in &mut self.hosts {
+            let fast = host.scrubs_fast();
+            scrubs |= fast;
+            let active = std::mem::take(&mut host.busy) || host.store.is_destaging();
+            if active || fast || id.0 % IDLE_TICKS == turn {
+                host.store.tick();
+                ticked.push(*id);
+            }
+        }
+        ticked.into_iter().for_each(|id| self.list(id));
+        if scrubs || self.scrubs {
+            self.scrubs = scrubs;
+            self.share_out_scrub();
+        }
+    }
+
+    // ---- scrubs and faults -----------------------------------------------------------------------------
+
+    /// A person has these scrubbed, as fast as their devices let.
+    pub(super) fn scrub(&mut self, ids: &[ReplicaId]) {
+        for id in ids {
+            if let Some(host) = self.hosts.get_mut(id) {
+                host.scrub();
+            }
+        }
+    }
+
+    /// However many stores there are, together they scrub no more while they are idle. Of one that is used each tick counts, so that
+    /// it scrubs up to four times its share.
+    fn share_out_scrub(&mut self) {
+        let each = SCRUB * IDLE_TICKS / self.hosts.len().max(1) as u64;
+        for host in self.hosts.values_mut() {
+            host.store.scrub_at(if host.scrubs_fast() { FAST_SCRUB } else { each });
+        }
+    }
+
+    /// Devices of these have this fault, on purpose.
+    pub(super) fn fault(&mut self, ids: &[ReplicaId], fault: ReplicaFault) {
+        self.has_faults = true;
+        for id in ids {
+            if let Some(host) = self.hosts.get_mut(id) {
+                host.fault = fault;
+            }
+        }
+    }
+
+    /// No device has a fault on purpose any more. What was held back by one still comes.
+    pub(super) fn no_faults(&mut self) {
+        self.hosts.values_mut().for_each(|host| host.fault = ReplicaFault::default());
+    }
+
+    /// Whether devices have, or had, faults on purpose.
+    pub(super) fn have_faults(&self) -> bool {
+        self.has_faults
+    }
+
+    /// What faults have held back until now comes.
+    pub(super) fn take_late(&mut self, now: Moment) {
+        if !self.has_faults {
+            return;
+        }
+        self.has_faults = self.hosts.values().any(ReplicaHost::has_fault);
+        let mut late = Vec::new();
+        for (id, host) in self.hosts.iter_mut().filter(|(_, host)| host.is_late(now)) {
+            host.take_late(now);
+            late.push(*id);
+        }
+        late.into_iter().for_each(|id| self.list(id));
+    }
+}
+
+/// Bytes that a store on devices in memory destages together: they are in the CPU's cache still, and their buffers are when they
+/// are used again. With 8 MiB a write cost 1.1 to 1.2 times as much, and with 256 KiB 1.1 times, by shared memory.
+const ROUND_IN_MEMORY: u64 = 1 << 20;
+
+/// How a store on devices in memory behaves: a smaller append takes no longer for each where nothing is synced, and is answered
+/// sooner; what is destaged soon need not be read from the log; and what is written together waits for nothing.
+fn in_memory(settings: Settings) -> Settings {
+    let round = settings.round.min(ROUND_IN_MEMORY);
+    Settings { together: AT_ONCE, low: 0, round, at_once: 256, ..settings }
+}
