@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use loadline_report::compare::{Comparison, Run};
-use loadline_report::{Report, faults, findings, fio, goals, json, table, verdict, write};
+use loadline_report::{Report, faults, findings, fio, goals, json, orientation, table, verdict, write};
 use loadline_study::{RunFolder, StudyError};
 
 use crate::exit::Exit;
@@ -109,6 +109,10 @@ pub(crate) fn print(report: &Report) {
     let verdict = verdict::text(&report.verdict);
     if !verdict.is_empty() {
         out::write(format!("\n{verdict}").as_bytes());
+    }
+    let orientation = orientation::text(&report.orientation);
+    if !orientation.is_empty() {
+        out::write(format!("\n{orientation}").as_bytes());
     }
     let goals = goals::text(report);
     if !goals.is_empty() {

@@ -40,7 +40,7 @@ enum What {
 
 pub(crate) fn run(args: Args) -> Exit {
     let schema = match args.what {
-        What::Bench => loadline_study::json_schema::of::<loadline_load::result::BenchResult>(),
+        What::Bench => loadline_study::json_schema::of::<loadline_report::own::BenchDocument>(),
         What::Study => loadline_study::schema::study(),
         What::Run => loadline_study::schema::run(),
         What::Step => loadline_study::schema::step(),
@@ -63,7 +63,7 @@ mod tests {
     fn the_published_schema_of_a_bench_result_is_current() {
         let published = include_str!("../../../docs/reference/bench-result.schema.json");
         let current = loadline_study::json_schema::text(&loadline_study::json_schema::of::<
-            loadline_load::result::BenchResult,
+            loadline_report::own::BenchDocument,
         >());
         assert!(published == current, "docs/reference/bench-result.schema.json is out of date");
     }
