@@ -13,12 +13,11 @@ pub mod machines;
 pub mod neighbours;
 pub mod subject;
 
-use loadline_base::figures::{latency, thousands};
+use loadline_base::figures::{latency, megabytes, thousands};
 use loadline_profile::Profile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::table::megabytes;
 use known::{Shape, known};
 use machines::MachineCount;
 use neighbours::{Candidate, Neighbours};

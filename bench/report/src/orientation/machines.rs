@@ -1,13 +1,12 @@
 //! For how many machines of a kind a load is enough. Rounded down: what is not enough for one is less than one.
 
-use loadline_base::figures::{latency, thousands};
+use loadline_base::figures::{latency, megabytes, thousands};
 use loadline_base::units::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Load;
 use super::known::{Figure, Limits, Machine, Order, Shape, Source, known};
-use crate::table::megabytes;
 
 /// A machine's blocks are similar to a load's if neither is more than so many times the other.
 const SIMILAR_BLOCK: f64 = 2.5;

@@ -1,11 +1,10 @@
 //! The nearest published figures of a like load: the largest that is no more than it, and the least that is more.
 
-use loadline_base::figures::thousands;
+use loadline_base::figures::{megabytes, thousands};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::known::{Figure, Source};
-use crate::table::megabytes;
 
 /// The nearest published figures; both `null` if there is none of a like load.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]

@@ -7,6 +7,7 @@ use loadline_load::result::BenchResult;
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_study::RunFolder;
 use loadline_study::folder::result::StepResult;
+use loadline_study::plan::Purpose;
 use loadline_study::searches::SearchResult;
 
 use super::{Load, Orientation, Within};
@@ -84,27 +85,39 @@ pub(crate) fn of_run(
     if searches.is_empty() {
         let most = verdict::most(steps, loads);
         all.extend(most.into_iter().filter_map(|load| largest(steps, load, storage)));
+        // A load with faults in its window is never the largest; it is named with the reason.
+        let harmed = |load: &&LoadRow| {
+            verdict::of_label(steps, &load.label).iter().any(|step| step.timeline.is_some())
+                && !all.iter().any(|named| named.label == load.label)
+        };
+        let harmed: Vec<Load> =
+            loads.iter().filter(harmed).filter_map(|load| largest(steps, load, storage)).collect();
+        all.extend(harmed);
     }
     all.truncate(MOST_LOADS);
     super::of(&all)
 }
 
-/// The load line that a search found; `None` if it found none.
+/// The load line that a search found, or that it found none; `None` if nothing was measured for it.
 fn load_line(steps: &[StepRow], search: &SearchResult, number: u32, storage: &Storage) -> Option<Load> {
-    let (iops, _) = (search.iops?, search.latency_us?);
-    let at = verdict::measured_at(steps, number, Some(search.held?));
-    let profile = at.first()?.profile.clone();
-    let refused = storage.in_memory.clone().or_else(|| why_not(&at));
+    let is_its = |step: &&StepRow| matches!(step.purpose, Purpose::Search { search, .. } if search == number);
+    let profile = steps.iter().find(is_its)?.profile.clone();
+    let held = search.held.filter(|_| search.latency_us.is_some());
+    let why = match held {
+        Some(_) => why_not(&verdict::measured_at(steps, number, held)),
+        None => Some("its search found no load that keeps the limit".into()),
+    };
+    let iops = search.iops.filter(|_| held.is_some()).unwrap_or(0.0);
     Some(Load {
         label: search.label.clone(),
         iops,
         bytes_per_s: iops * profile.block_size.0 as f64,
         profile,
         within: Some(Within { percentile: search.percentile.clone(), limit_us: search.limit_us }),
-        at_least: search.missed.is_none(),
+        at_least: held.is_some() && search.missed.is_none(),
         p99_us: None,
         nodes: storage.nodes,
-        refused,
+        refused: storage.in_memory.clone().or(why),
     })
 }
 

@@ -7,6 +7,7 @@ use loadline_load::host::DiskInventory;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_study::plan::Purpose;
 use loadline_study::searches::{SearchOver, SearchResult};
+use loadline_study::timeline::Timeline;
 
 fn load(profile: &str, iops: f64) -> Load {
     let profile: Profile = profile.parse().unwrap();
@@ -193,6 +194,11 @@ fn what_is_doubtful_compares_with_nothing_and_says_why() {
     assert!(refused(&|step| step.errors = 1).contains("failed"));
     assert!(refused(&|step| step.lost_workers = 1).contains("lost"));
     assert!(refused(&|step| step.rate_iops = Some(9e3)).contains("offered a rate"));
+    let mut harmed = step("B8-T1-O8-W0-PR", 9e3);
+    harmed.timeline = Some(Timeline { baseline: None, events: Vec::new() });
+    let both = run(&[harmed, step("B4-T1-O8-W0-PR", 1e3)], &[], &Storage::default());
+    assert_eq!((both.len(), both[0].refused.as_deref()), (2, None));
+    assert!(both[1].refused.as_ref().unwrap().contains("done to the storage in its window"));
     // A note about something else leaves it as it is.
     let mut noted = step("B4-T1-O8-W0-PR", 9e3);
     noted.findings.push(found(FindingKind::Adjusted));
@@ -256,9 +262,14 @@ fn a_load_line_is_compared_within_its_limit() {
     assert_eq!(run(&steps, &[search(Some(11_000.0))], &Storage::default())[0].refused, None);
     steps[1].errors = 5;
     assert!(run(&steps, &[search(Some(11_000.0))], &Storage::default())[0].refused.is_some());
-    // A search that found nothing has nothing to compare.
+    // A search that found nothing has nothing to compare, and the largest load does not take its place.
     let none = SearchResult { held: None, iops: None, latency_us: None, ..search(Some(1.0)) };
-    assert!(run(&steps, &[none], &Storage::default()).is_empty());
+    let found = run(&steps, &[none], &Storage::default());
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].refused.as_deref(), Some("its search found no load that keeps the limit"));
+    // One that has not ended is not told of.
+    let open = SearchResult { done: false, ..search(None) };
+    assert!(run(&steps, &[open], &Storage::default()).is_empty());
 }
 
 #[test]
