@@ -3,7 +3,7 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`known`] | the published figures, each with its source (`known.toml`) |
+//! | [`mod@known`] | the published figures, each with its source (`known.toml`) |
 //! | [`neighbours`] | the nearest published figures of a like load, below and above |
 //! | [`machines`] | for how many machines of a kind it is enough |
 //! | [`subject`] | which loads of a run or a bench are compared, and why one is not |
@@ -12,6 +12,8 @@ pub mod known;
 pub mod machines;
 pub mod neighbours;
 pub mod subject;
+
+use std::fmt;
 
 use loadline_base::figures::{latency, megabytes, thousands};
 use loadline_profile::Profile;
@@ -73,6 +75,12 @@ pub struct Within {
     pub percentile: String,
     /// The limit, microseconds.
     pub limit_us: f64,
+}
+
+impl fmt::Display for Within {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} <= {}", self.percentile, latency(self.limit_us))
+    }
 }
 
 /// A load to compare.
@@ -162,7 +170,7 @@ fn sentences(found: &LoadOrientation) -> Vec<String> {
     if sentences.is_empty() {
         sentences.push("no figure of a load like this is among the published ones".into());
     }
-    sentences.extend(machines::sentence(&found.machines));
+    sentences.extend(machines::sentence(&found.machines, found.within.as_ref()));
     sentences
 }
 
@@ -194,9 +202,7 @@ fn lines(orientation: &Orientation) -> Vec<String> {
 
 /// The load, and how much it is.
 pub fn title(load: &LoadOrientation) -> String {
-    let within = load.within.as_ref().map_or(String::new(), |within| {
-        format!(" within {} <= {}", within.percentile, latency(within.limit_us))
-    });
+    let within = load.within.as_ref().map_or(String::new(), |within| format!(" within {within}"));
     let least = if load.at_least { "at least " } else { "" };
     let (iops, mb) = (thousands(load.iops), megabytes(load.bytes_per_s));
     format!("{}: {least}{iops} IOPS, {mb} MB/s{within}", load.label)

@@ -5,8 +5,8 @@ use loadline_base::units::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Load;
 use super::known::{Figure, Limits, Machine, Order, Shape, Source, known};
+use super::{Load, Within};
 
 /// A machine's blocks are similar to a load's if neither is more than so many times the other.
 const SIMILAR_BLOCK: f64 = 2.5;
@@ -83,10 +83,11 @@ fn keeps(load: &Load, needs: &Figure) -> bool {
     kept.is_some_and(|us| us <= within_ms * 1e3)
 }
 
-/// The first kinds, in words; `None` if there is none.
-pub(super) fn sentence(machines: &[MachineCount]) -> Option<String> {
+/// The first kinds, in words, with the latency limit within which the load was carried; `None` if there is no kind.
+pub(super) fn sentence(machines: &[MachineCount], within: Option<&Within>) -> Option<String> {
     let named: Vec<String> = machines.iter().take(MOST_NAMED).map(in_words).collect();
-    (!named.is_empty()).then(|| format!("enough for: {}", named.join("; ")))
+    let limit = within.map_or(String::new(), |within| format!(", within {within},"));
+    (!named.is_empty()).then(|| format!("enough{limit} for: {}", named.join("; ")))
 }
 
 fn in_words(machine: &MachineCount) -> String {

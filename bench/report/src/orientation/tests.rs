@@ -254,7 +254,11 @@ fn a_load_line_is_compared_within_its_limit() {
     let found = run(&steps, &[search(Some(11_000.0))], &Storage::default());
     assert_eq!(found.len(), 1, "the load line, and not the largest load");
     assert_eq!(title(&found[0]), "B4-T1-O8-W0-PR: 9,900 IOPS, 40.6 MB/s within p99 <= 2.00 ms");
-    assert!(!found[0].sentences.is_empty());
+    let last = found[0].sentences.last().unwrap();
+    assert!(
+        last.starts_with("enough, within p99 <= 2.00 ms, for: 19 × Azure P10 disk (500 IOPS each)"),
+        "{last}"
+    );
     let found = run(&steps, &[search(None)], &Storage::default());
     assert!(title(&found[0]).contains(": at least 9,900 IOPS"), "{}", title(&found[0]));
     // What makes the rate that missed doubtful says nothing of the one that held.
