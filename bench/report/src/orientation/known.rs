@@ -103,7 +103,7 @@ pub struct Figure {
     pub within_ms: Option<f64>,
 }
 
-/// What a disk of a cloud is limited to.
+/// The limits that a cloud sets to a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -113,13 +113,13 @@ pub struct Limits {
     pub mb_per_s: f64,
 }
 
-/// Where one I/O goes after another.
+/// The order of the offsets of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Anywhere.
+    /// Each I/O goes to an offset drawn at random.
     Random,
-    /// Behind the last one.
+    /// Each I/O goes to the offset behind the last one.
     Sequential,
 }
 
