@@ -59,6 +59,52 @@ fn a_result_has_every_key_that_programs_read() {
 }
 
 #[test]
+fn a_load_on_a_file_is_compared_with_published_figures_and_one_on_memory_is_not() {
+    let folder = folder();
+    let file = precious_file(folder.path(), 16);
+    let words = ["bench", text(&file), "--profile", "B4-T1-O4-W0-PR"];
+    let json = run(words.iter().chain(&["--json", "-"]).chain(&QUICK)).json();
+    let load = &json["orientation"]["loads"][0];
+    // A busy machine may make the load doubtful, and the temporary folder may be in memory.
+    let spoils = |finding: &serde_json::Value| {
+        finding["severity"] == "doubt"
+            || ["not-direct", "generator-bound"].iter().any(|kind| finding["kind"] == *kind)
+    };
+    let in_memory =
+        json["inventory"]["disks"][0]["file_system"].as_str().is_some_and(|fs| fs.starts_with("tmpfs"));
+    let is_compared = !in_memory && !json["findings"].as_array().unwrap().iter().any(spoils);
+    assert_eq!(load["refused"].is_null(), is_compared, "{load}");
+    if is_compared {
+        assert_eq!(load["iops"], json["total"]["iops"]);
+        let drives = [&load["drives"]["below"], &load["drives"]["above"]];
+        let named = drives.into_iter().find(|drive| !drive.is_null()).expect("a drive");
+        assert!(
+            named["sources"][0]["address"].as_str().is_some_and(|at| at.starts_with("https://")),
+            "{named}"
+        );
+        assert!(load["machines"].as_array().is_some_and(|all| !all.is_empty()));
+    }
+    let said = run(words.iter().chain(&QUICK));
+    assert!(
+        said.out.contains("orientation only: data sheets") || said.out.contains("not compared: "),
+        "{}",
+        said.out
+    );
+    // The figures of memory are given, and compared with nothing.
+    let said = run(["bench", "null:1GiB"].iter().chain(&QUICK));
+    assert!(
+        said.out.contains("not compared: its target") && !said.out.contains("enough for"),
+        "{}",
+        said.out
+    );
+    if let Ok(memory) = tempfile::tempdir_in("/dev/shm") {
+        let file = precious_file(memory.path(), 16);
+        let said = run(["bench", text(&file)].iter().chain(&QUICK));
+        assert!(said.out.contains("in memory (tmpfs)") && !said.out.contains("enough for"), "{}", said.out);
+    }
+}
+
+#[test]
 fn a_strangers_file_is_read_and_never_written() {
     let folder = folder();
     let file = precious_file(folder.path(), 4);

@@ -32,6 +32,7 @@ fn the_page_of_a_real_run_shows_every_figure_as_it_is_and_compares_with_an_earli
         [
             "verdict",
             "validity",
+            "orientation",
             "load-line",
             "loads",
             "timeline",
@@ -48,6 +49,9 @@ fn the_page_of_a_real_run_shows_every_figure_as_it_is_and_compares_with_an_earli
     let text = page["text"].as_str().unwrap();
     assert!(text.contains("all 8 steps are complete"), "{text}");
     assert!(text.contains("B4-paced") && text.contains("of configuration"), "{text}");
+    // What loads compare with is marked as orientation, or the reason is given.
+    let compares = text.contains("data sheets state a new drive") && text.contains(" for: ");
+    assert!(compares || text.contains("not compared: "), "{text}");
     assert_eq!(page["missing"], serde_json::json!([]));
 
     run(["report", &place("now"), "--baseline", &place("nowhere")]).refused(2, &["--baseline", "nowhere"]);

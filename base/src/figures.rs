@@ -25,6 +25,12 @@ pub fn latency(micros: f64) -> String {
     }
 }
 
+/// A number of bytes a second in megabytes a second (10^6), as networks and drives are labelled, without the unit: `25.0`, `1,500`.
+pub fn megabytes(bytes_per_s: f64) -> String {
+    let mb = bytes_per_s / 1e6;
+    if mb < 100.0 { format!("{mb:.1}") } else { thousands(mb) }
+}
+
 /// The first few of a list, and how many more there are.
 pub fn listed<T: ToString>(all: &[T], most: usize) -> String {
     let named: Vec<String> = all.iter().take(most).map(T::to_string).collect();
@@ -44,6 +50,7 @@ mod tests {
             [0.2, 7.0, 99.94, 523.7, 12_345.0, 1_234_567.0].map(thousands),
             ["0.2", "7", "99.9", "524", "12,345", "1,234,567"]
         );
+        assert_eq!([512.0, 2.5e7, 1.5e9].map(megabytes), ["0.0", "25.0", "1,500"]);
         assert_eq!([83.24, 7_051.0, 5_200_000.0].map(latency), ["83.2 us", "7.05 ms", "5.20 s"]);
     }
 

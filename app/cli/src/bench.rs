@@ -19,10 +19,12 @@ use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::interval::Interval;
 use loadline_measure::window::OperationFigures;
 use loadline_profile::{OfferedRate, Profile};
+use loadline_report::orientation;
+use loadline_report::own::BenchDocument;
 
 use crate::exit::Exit;
 use crate::made::Made;
-use crate::out::{complain, say};
+use crate::out::{self, complain, say};
 use crate::result_file::Place;
 use crate::{interrupt, profile, text};
 
@@ -144,15 +146,18 @@ pub(crate) fn run(mut args: Args, typed: Option<&typed::Typed>) -> Exit {
         Ok(measured) => measured,
         Err(error) => return complain(error.kind.into(), &error.message),
     };
+    let Measured { result, ended } = measured;
+    let document = BenchDocument::of(result);
     // First of all: what was measured is told, whatever becomes of the file.
     if !matches!(place, Some(Place::Output)) {
-        print(&measured.result);
+        print(&document.result);
+        out::write(orientation::text(&document.orientation).as_bytes());
     }
-    let written = place.map_or(Ok(()), |place| write_json(&place, &measured.result));
-    match (written, &measured.ended) {
+    let written = place.map_or(Ok(()), |place| write_json(&place, &document));
+    match (written, &ended) {
         (Err(error), _) => complain(error.kind.into(), &error.message),
         (Ok(()), Some(error)) => complain(error.kind.into(), &error.message),
-        (Ok(()), None) => conclude(&measured.result),
+        (Ok(()), None) => conclude(&document.result),
     }
 }
 
@@ -359,8 +364,8 @@ impl Drop for Bar {
     }
 }
 
-fn write_json(place: &Place, result: &BenchResult) -> Result<(), LoadError> {
-    let text = serde_json::to_string_pretty(result).map_err(|e| LoadError::failed(e.to_string()))? + "\n";
+fn write_json(place: &Place, document: &BenchDocument) -> Result<(), LoadError> {
+    let text = serde_json::to_string_pretty(document).map_err(|e| LoadError::failed(e.to_string()))? + "\n";
     place.write(&text).map_err(|e| LoadError::failed(format!("the result cannot be written to {place}: {e}")))
 }
 

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use loadline_report::compare::{Comparison, Run};
-use loadline_report::{Report, faults, findings, fio, goals, json, picture, table, verdict, write};
+use loadline_report::{
+    Report, faults, findings, fio, goals, json, orientation, picture, table, verdict, write,
+};
 use loadline_study::{RunFolder, StudyError};
 
 use crate::exit::Exit;
@@ -113,6 +115,10 @@ pub(crate) fn print(report: &Report) {
     let pictures = picture::of_report(report);
     if !pictures.is_empty() {
         out::write(format!("\n{pictures}").as_bytes());
+    }
+    let orientation = orientation::text(&report.orientation);
+    if !orientation.is_empty() {
+        out::write(format!("\n{orientation}").as_bytes());
     }
     let goals = goals::text(report);
     if !goals.is_empty() {

@@ -83,7 +83,7 @@ mod tests {
     fn each_published_schema_is_current() {
         for what in What::value_variants() {
             let (name, current) = match what {
-                What::Bench => ("bench-result", of::<loadline_load::result::BenchResult>()),
+                What::Bench => ("bench-result", of::<loadline_report::own::BenchDocument>()),
                 What::Study => ("study", schema::study()),
                 What::Run => ("run", schema::run()),
                 What::Step => ("step", schema::step()),

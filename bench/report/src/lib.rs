@@ -10,6 +10,7 @@
 //! | [`faults`] | what was done to the storage while it was measured, and what followed |
 //! | [`findings`] | what a reader should know, in sentences |
 //! | [`goals`] | what a study was to find out, and what it found |
+//! | [`orientation`] | what a load compares with: published drives and clusters, and how many machines it is enough for |
 //! | [`analysis`] | what measured points came to, as text |
 //! | [`points`] | its steps as measured points, to be analysed |
 //! | [`own`] | single files of ours as measured points: results of a bench and of a step |
@@ -30,6 +31,7 @@ pub mod fio;
 pub mod goals;
 pub mod json;
 pub mod markdown;
+pub mod orientation;
 pub mod own;
 pub mod page;
 pub mod picture;

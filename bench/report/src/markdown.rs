@@ -3,6 +3,7 @@
 use crate::faults;
 use crate::findings::sentences;
 use crate::goals;
+use crate::orientation::{self, Orientation};
 use crate::report::Report;
 use crate::table::{Unit, level, load_cells, load_titles, step_cells, verified};
 
@@ -65,6 +66,7 @@ pub fn page(report: &Report) -> String {
         page.push_str("\n## Found out\n\n");
         goals.iter().for_each(|sentence| page.push_str(&format!("- {}\n", escaped(sentence))));
     }
+    page.push_str(&oriented(&report.orientation));
     let verified = verified(report);
     if !verified.is_empty() {
         page.push_str(&format!("\n{}", escaped(verified.trim_end())));
@@ -80,6 +82,25 @@ pub fn page(report: &Report) -> String {
          of the I/Os intended inside it, from merged histograms. A percentile is printed if at least 100 I/Os lie \
          beyond it; `deepest` is the deepest such one.\n",
     );
+    page
+}
+
+/// What loads compare with; empty if none is compared.
+fn oriented(orientation: &Orientation) -> String {
+    if orientation.loads.is_empty() {
+        return String::new();
+    }
+    let mut page = format!("\n## Orientation\n\nOrientation only: {}.\n\n", escaped(&orientation.caveat));
+    for load in &orientation.loads {
+        match &load.refused {
+            Some(why) => {
+                let line = format!("{}: not compared: {why}", load.label);
+                page.push_str(&format!("- {}\n", escaped(&line)));
+            }
+            None => page.push_str(&format!("- {}\n", escaped(&orientation::title(load)))),
+        }
+        load.sentences.iter().for_each(|sentence| page.push_str(&format!("  - {}\n", escaped(sentence))));
+    }
     page
 }
 

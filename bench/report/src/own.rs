@@ -13,13 +13,34 @@ use loadline_measure::window::{Figures, OperationFigures, Window, WindowSecond};
 use loadline_profile::Profile;
 use loadline_study::StudyError;
 use loadline_study::folder::result::StepResult;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::orientation::Orientation;
+use crate::orientation::subject;
 use crate::points::point;
 
 /// The longest window whose seconds are added up again, seconds: a day.
 const LONGEST_S: f64 = 86_400.0;
+
+/// What `loadline bench --json` writes: a result, and what it compares with.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct BenchDocument {
+    /// The result.
+    #[serde(flatten)]
+    pub result: BenchResult,
+    /// What the load compares with: orientation, not a verdict. Files of earlier versions have none.
+    pub orientation: Orientation,
+}
+
+impl BenchDocument {
+    /// A result with what it compares with.
+    pub fn of(result: BenchResult) -> BenchDocument {
+        let orientation = subject::of_bench(&result);
+        BenchDocument { result, orientation }
+    }
+}
 
 /// What one file holds.
 #[derive(Debug, Clone)]

@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::answers;
 use crate::conditions::{self, ConditionRow};
 use crate::faults::{self, FaultsRow};
+use crate::orientation::Orientation;
+use crate::orientation::subject::{self, Storage};
 use crate::points;
 use crate::rows::{LoadRow, StepRow, loads, verified};
 use crate::validity::{self, Check, Memory, Progress};
@@ -69,6 +71,8 @@ pub struct Report {
     pub searches: Vec<SearchResult>,
     /// How the study's criteria of success are met.
     pub criteria: Vec<Decision>,
+    /// What the load lines, or else the largest loads, compare with: orientation, not a verdict.
+    pub orientation: Orientation,
     /// Steps that are not complete: their number, load and repeat, in words.
     pub missing: Vec<String>,
     /// What is wrong with files that no figure comes from.
@@ -110,6 +114,7 @@ impl Report {
             network: manifest.network.clone().unwrap_or_default(),
             searches: Vec::new(),
             criteria: Vec::new(),
+            orientation: Orientation::default(),
             missing: Vec::new(),
             notices: Vec::new(),
             unreadable: 0,
@@ -118,6 +123,7 @@ impl Report {
         let mut measured = Vec::new();
         let mut points = Vec::new();
         let mut memory = Memory::of(folder);
+        let mut storage = Storage::of(folder);
         // One step at a time: a result of many workers is large.
         for step in steps {
             let missing = format!("{} ({}, repeat {})", step.number, step.label, step.repeat);
@@ -126,6 +132,7 @@ impl Report {
                     report.notices.extend(folder.damaged_series(step, &result));
                     candidates.add(&result);
                     memory.of_hosts(&result);
+                    storage.of_hosts(&result);
                     if step.purpose != Purpose::Ceiling {
                         points.push(points::point(&result, Some(folder.plan.disks_per_worker)));
                     }
@@ -161,6 +168,7 @@ impl Report {
         report.validity = validity::checks(progress, &report.steps, &report.loads, &memory);
         report.verdict =
             Verdict::of(&report.steps, &report.loads, &report.searches, &report.criteria, &report.conditions);
+        report.orientation = subject::of_run(&report.steps, &report.loads, &report.searches, &storage);
         report.verdict.carries.extend(answers::growth(&report.steps, &report.sweeps));
         report.verdict.beside.extend(answers::two_variables(&manifest.study));
         report.verdict.beside.extend(answers::one_machine(&manifest.study));

@@ -1,6 +1,6 @@
 //! As aligned text, for a terminal of 120 columns where labels allow it.
 
-use loadline_base::figures::thousands;
+use loadline_base::figures::{megabytes, thousands};
 
 use crate::report::Report;
 use crate::rows::{LoadRow, StepRow};
@@ -46,12 +46,6 @@ impl Unit {
         let decimals = if figure > 0.0 { (2.0 - figure.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
         format!("{figure:.0$}", decimals as usize)
     }
-}
-
-/// Megabytes a second: decimal, as networks and drives are labelled.
-pub fn megabytes(bytes_per_s: f64) -> String {
-    let mb = bytes_per_s / 1e6;
-    if mb < 100.0 { format!("{mb:.1}") } else { thousands(mb) }
 }
 
 /// The table of all complete steps.
@@ -197,7 +191,6 @@ mod tests {
 
     #[test]
     fn figures_are_short_and_exact_enough() {
-        assert_eq!([512.0, 2.5e7, 1.5e9].map(megabytes), ["0.0", "25.0", "1,500"]);
         assert_eq!(
             [7.051, 83.25, 350.4, 7050.2].map(|us| Unit::Micro.show(Some(us))),
             ["7.05", "83.2", "350", "7050"]

@@ -207,7 +207,7 @@ fn closed_loop(steps: &[StepRow], search: &SearchResult) -> Option<String> {
 }
 
 /// The steps that a search measured at this load, in what it varied.
-fn measured_at(steps: &[StepRow], number: u32, at: Option<f64>) -> Vec<&StepRow> {
+pub(crate) fn measured_at(steps: &[StepRow], number: u32, at: Option<f64>) -> Vec<&StepRow> {
     let is = |step: &&StepRow| match step.purpose {
         Purpose::Search { search, load } => search == number && Some(load) == at,
         _ => false,
@@ -233,13 +233,14 @@ fn limit_of(steps: &[StepRow], number: u32, search: &SearchResult) -> Option<Str
     because(&missed)
 }
 
-fn of_label<'a>(steps: &'a [StepRow], label: &str) -> Vec<&'a StepRow> {
+/// The measurements of a load that is measured for its own sake.
+pub(crate) fn of_label<'a>(steps: &'a [StepRow], label: &str) -> Vec<&'a StepRow> {
     steps.iter().filter(|step| step.label == label && step.purpose == Purpose::Load).collect()
 }
 
 /// The largest load of each family, the largest first: by medians, of those that nothing makes doubtful where there are
 /// such.
-fn most<'a>(steps: &[StepRow], loads: &'a [LoadRow]) -> Vec<&'a LoadRow> {
+pub(crate) fn most<'a>(steps: &[StepRow], loads: &'a [LoadRow]) -> Vec<&'a LoadRow> {
     let mut families: BTreeMap<&str, &LoadRow> = BTreeMap::new();
     let iops = |load: &LoadRow| load.iops.map_or(0.0, |iops| iops.median);
     for load in loads.iter().filter(|load| iops(load) > 0.0) {

@@ -223,6 +223,15 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
         "{lines:?}"
     );
     let page = markdown::page(&report);
+    // Two loads are compared, or named with the reason; it is marked as orientation.
+    assert_eq!(report.orientation.loads.len(), 2);
+    let oriented = page.split_once("\n## Orientation\n").expect("a part of its own").1;
+    assert!(
+        oriented.contains("Orientation only: data sheets state") && oriented.contains("times Seagate"),
+        "{page}"
+    );
+    assert!(oriented.contains("- B4-T1-O8-W0-PR: not compared: workers were lost"), "{page}");
+    assert!(oriented.contains("- B64-T1-O8-W100-PS: 2,000 IOPS"), "{page}");
     assert_eq!(
         table::verified(&report),
         "verified: 9 blocks checked, 0 lost, 0 corrupt, 0 foreign, 0 unreadable, 2 not judged (a write was in flight, or \
