@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::compare::Run;
+use crate::compare::record::{LoadRecord, RunRecord};
 use crate::rows::StepRow;
 
 /// A value longer than this is cut where it is printed.
@@ -82,34 +83,36 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Everything that differs, the most general first.
-pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
+pub fn differences(a: &RunRecord, b: &RunRecord) -> Vec<Difference> {
     let mut all = Vec::new();
-    if a.report.loadline != b.report.loadline {
-        let version = |run: &Run| Some(run.report.loadline.clone());
+    if a.loadline != b.loadline {
+        let version = |run: &RunRecord| Some(run.loadline.clone());
         all.push(Difference::new("Loadline", version(a), version(b)));
     }
-    all.extend(of_maps("", &study(a), &study(b)));
-    all.extend(of_maps("", &fleet(a), &fleet(b)));
+    all.extend(of_maps("", &a.configuration, &b.configuration));
+    all.extend(of_maps("", &a.fleet, &b.fleet));
     all.extend(of_hosts(&a.hosts, &b.hosts));
     all.extend(of_engines(a, b));
     all
 }
 
 /// What differs in the loads of one name: the profile, and what it was put on.
-pub(super) fn of_loads(a: &StepRow, b: &StepRow) -> Vec<Difference> {
-    let keys = |step: &StepRow| {
-        let mut keys = flat(&serde_json::to_value(&step.profile).unwrap_or_default());
-        let on = [
-            ("fill_level", step.fill_level.map(|percent| format!("{percent} %"))),
-            ("unaligned_percent", Some(step.unaligned_percent).filter(|p| *p > 0).map(|p| p.to_string())),
-            ("policy", step.policy.as_ref().map(Name::to_string)),
-            ("condition", step.condition.as_ref().map(Name::to_string)),
-            ("measured as a ceiling", (step.purpose == Purpose::Ceiling).then(|| "yes".into())),
-        ];
-        keys.extend(on.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
-        keys
-    };
-    of_maps("", &keys(a), &keys(b))
+pub(super) fn of_loads(a: &LoadRecord, b: &LoadRecord) -> Vec<Difference> {
+    of_maps("", &a.keys, &b.keys)
+}
+
+/// What makes a load the one that it is: the keys of its profile, and what it was put on.
+pub(super) fn load_keys(step: &StepRow) -> BTreeMap<String, String> {
+    let mut keys = flat(&serde_json::to_value(&step.profile).unwrap_or_default());
+    let on = [
+        ("fill_level", step.fill_level.map(|percent| format!("{percent} %"))),
+        ("unaligned_percent", Some(step.unaligned_percent).filter(|p| *p > 0).map(|p| p.to_string())),
+        ("policy", step.policy.as_ref().map(Name::to_string)),
+        ("condition", step.condition.as_ref().map(Name::to_string)),
+        ("measured as a ceiling", (step.purpose == Purpose::Ceiling).then(|| "yes".into())),
+    ];
+    keys.extend(on.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
+    keys
 }
 
 fn of_maps(prefix: &str, a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<Difference> {
@@ -121,14 +124,14 @@ fn of_maps(prefix: &str, a: &BTreeMap<String, String>, b: &BTreeMap<String, Stri
 }
 
 /// The study as keys with dots. A folder for files is the one that was meant, wherever the study file was.
-fn study(run: &Run) -> BTreeMap<String, String> {
+pub(super) fn study(run: &Run) -> BTreeMap<String, String> {
     let mut study = run.manifest.study.clone();
     study.target.folder = study.target.folder.map(|folder| run.manifest.study_folder.join(folder));
     flat(&serde_json::to_value(&study).unwrap_or_default())
 }
 
 /// Who measured.
-fn fleet(run: &Run) -> BTreeMap<String, String> {
+pub(super) fn fleet(run: &Run) -> BTreeMap<String, String> {
     let workers = &run.manifest.workers;
     let distinct = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
     [
@@ -182,9 +185,12 @@ fn names(list: &[Value]) -> Vec<String> {
     }
 }
 
+/// What each host is, by its name.
+type Hosts = BTreeMap<String, BTreeMap<String, String>>;
+
 /// What differs in what the hosts are. Hosts of one name are compared, and the others in the order of their names. The
 /// same difference of many hosts is one.
-fn of_hosts(a: &BTreeMap<String, Inventory>, b: &BTreeMap<String, Inventory>) -> Vec<Difference> {
+fn of_hosts(a: &Hosts, b: &Hosts) -> Vec<Difference> {
     let in_both = a.iter().filter_map(|(name, host)| Some((name.clone(), host, b.get(name)?)));
     let rest_of_a = a.iter().filter(|(name, _)| !b.contains_key(*name));
     let rest_of_b = b.iter().filter(|(name, _)| !a.contains_key(*name));
@@ -193,7 +199,7 @@ fn of_hosts(a: &BTreeMap<String, Inventory>, b: &BTreeMap<String, Inventory>) ->
         .map(|((name, host), (other, there))| (format!("{name} -> {other}"), host, there));
     let mut all: Vec<Difference> = Vec::new();
     for (name, host, other) in in_both.chain(in_turn) {
-        for difference in of_maps("host: ", &facts(host), &facts(other)) {
+        for difference in of_maps("host: ", host, other) {
             add(&mut all, difference, &name);
         }
     }
@@ -214,7 +220,7 @@ fn add(all: &mut Vec<Difference>, difference: Difference, of: &str) {
 
 /// What a host is, as far as it matters to a figure. Targets are not among it: files are made anew for each run, and
 /// devices are in the study.
-fn facts(host: &Inventory) -> BTreeMap<String, String> {
+pub(super) fn facts(host: &Inventory) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::from([("CPUs".to_string(), host.cpus.to_string())]);
     let known = [
         ("kernel", host.kernel.clone()),
@@ -253,15 +259,15 @@ fn settings(disk: &DiskInventory) -> BTreeMap<String, String> {
 
 /// What issued a load on each side, if that is known and not the same.
 pub(super) fn other_engines<'a>(
-    a: &'a Run,
-    b: &'a Run,
+    a: &'a RunRecord,
+    b: &'a RunRecord,
     label: &str,
 ) -> Option<(&'a BTreeSet<String>, &'a BTreeSet<String>)> {
-    let known = |run: &'a Run| run.engines.get(label).filter(|engines| !engines.is_empty());
+    let known = |run: &'a RunRecord| run.engines.get(label).filter(|engines| !engines.is_empty());
     known(a).zip(known(b)).filter(|(of_a, of_b)| of_a != of_b)
 }
 
-fn of_engines(a: &Run, b: &Run) -> Vec<Difference> {
+fn of_engines(a: &RunRecord, b: &RunRecord) -> Vec<Difference> {
     let mut all = Vec::new();
     for label in a.engines.keys() {
         let Some((of_a, of_b)) = other_engines(a, b, label) else { continue };
@@ -330,7 +336,10 @@ mod tests {
             .unwrap()
             .disks
             .push(DiskInventory { kind: "file".into(), ..DiskInventory::default() });
-        let lines: Vec<String> = of_hosts(&a, &b).iter().map(Difference::line).collect();
+        let facts = |hosts: BTreeMap<String, Inventory>| -> Hosts {
+            hosts.iter().map(|(name, host)| (name.clone(), facts(host))).collect()
+        };
+        let lines: Vec<String> = of_hosts(&facts(a), &facts(b)).iter().map(Difference::line).collect();
         assert_eq!(
             lines,
             [
