@@ -26,7 +26,7 @@ enum What {
     Step,
     /// A line of a step's `seconds.jsonl`.
     Second,
-    /// `report.json`, which is also what `loadline run --json` prints.
+    /// `report.json`, which is also what `loadline run --json` prints without a baseline.
     Report,
     /// The messages that the page of a report is made of.
     Page,
@@ -34,6 +34,10 @@ enum What {
     Analysis,
     /// What `loadline compare --json` prints.
     Compare,
+    /// What `loadline run --baseline --json` prints.
+    Gate,
+    /// A result that `loadline run --baseline` keeps.
+    Kept,
     /// What `loadline doctor --json` prints.
     Doctor,
 }
@@ -49,6 +53,8 @@ pub(crate) fn run(args: Args) -> Exit {
         What::Page => loadline_report::page::schema(),
         What::Analysis => loadline_study::json_schema::of::<loadline_report::analysis::Analyses>(),
         What::Compare => loadline_study::json_schema::of::<loadline_report::compare::Comparison>(),
+        What::Gate => loadline_study::json_schema::of::<loadline_report::baseline::Gate>(),
+        What::Kept => loadline_study::json_schema::of::<loadline_report::baseline::Kept>(),
         What::Doctor => loadline_study::json_schema::of::<loadline_doctor::Report>(),
     };
     let text = loadline_study::json_schema::text(&schema);

@@ -71,7 +71,7 @@ fn cut(value: &str, from: usize) -> String {
 }
 
 /// Control characters would do to a terminal what they like.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {
         match c.is_control() {

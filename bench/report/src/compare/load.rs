@@ -7,8 +7,8 @@ use loadline_study::plan::Purpose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::compare::configuration::{Difference, of_loads, other_engines};
 use crate::compare::Both;
+use crate::compare::configuration::{Difference, of_loads, other_engines};
 use crate::compare::record::{LoadRecord, RunRecord};
 
 /// Of a rate, less than this share may be missing without the IOPS deciding.
