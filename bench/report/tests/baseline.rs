@@ -360,7 +360,7 @@ fn a_slower_run_is_slower_in_every_form_with_its_trend_and_what_was_detectable()
         "(outside)",
         "below the range of 8",
         "22 % of runs",
-        "2026-01-01 to 2026-01-01",
+        "kept results, of 2026-01-01, then",
     ] {
         assert!(page.contains(words), "no {words} in:\n{page}");
     }
@@ -388,7 +388,7 @@ fn creep_is_seen_since_the_pinned_result_stays() {
 fn with_nothing_to_compare_with_it_says_so_in_every_form() {
     let first = gate(0, 1000.0);
     assert!(first.comparison.is_none() && first.outcome().is_none());
-    assert!(text::page(&first).contains("nothing is kept to compare with"));
+    assert!(text::page(&first).contains("no result is kept to compare with"));
     assert!(markdown::page(&first).contains("nothing to compare with"));
     let xml = junit::document(&first);
     assert!(

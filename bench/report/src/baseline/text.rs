@@ -32,7 +32,7 @@ pub(super) fn title(gate: &Gate) -> String {
     let pinned = match (&gate.pinned, &gate.comparison) {
         (Some(pinned), _) => format!("pinned is {}", run(pinned)),
         (None, _) if gate.kept == KeptAs::Pinned => "this run is the pinned result".into(),
-        (None, _) => "nothing is kept to compare with".into(),
+        (None, _) => "no result is kept to compare with".into(),
     };
     format!("baseline {}: {pinned}", gate.baseline)
 }
@@ -124,10 +124,12 @@ fn about_trend(gate: &Gate) -> Vec<String> {
     let count = longest.results.len();
     let results =
         if count == 1 { "the kept result".into() } else { format!("the last {count} kept results") };
+    let dates = match (date(first.begun.as_str()), date(last.begun.as_str())) {
+        (first, last) if first == last => format!("of {first}"),
+        (first, last) => format!("{first} to {last}"),
+    };
     let mut sentences = vec![format!(
-        "Trend: {results}, {} to {}, then this run; the bars span a tenth of the median at least.",
-        date(first.begun.as_str()),
-        date(last.begun.as_str())
+        "Trend: {results}, {dates}, then this run; the bars span a tenth of the median at least."
     )];
     if longest.between_runs.is_none() {
         sentences.push(format!(
