@@ -25,6 +25,7 @@ use crate::exit::Exit;
 use crate::interrupt;
 use crate::out::{self, complain, say, tell};
 use crate::report;
+use crate::text::quoted;
 use gate::{GateArgs, PreparedGate};
 
 /// How often it is looked whether Ctrl-C was pressed.
@@ -298,17 +299,6 @@ fn resume_line(args: &Args, path: &Path) -> String {
     format!("loadline run --resume {}{destroy}{commands}{}", quoted(path), args.gate.typed())
 }
 
-/// A path as a shell reads it.
-pub(crate) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
-}
-
 fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exit {
     let outcome = Report::of(folder).and_then(|report| {
         write::files(&report, folder, None)?;
@@ -377,11 +367,5 @@ mod tests {
         let missed = Verdict { missed: vec!["p99".into()], ..doubtful };
         assert_eq!(exit_of_run(&missed), Exit::Missed);
         assert_eq!(exit_of_run(&Verdict { bad_blocks: 1, ..missed }), Exit::Failed);
-    }
-
-    #[test]
-    fn a_path_is_printed_so_that_a_shell_reads_it() {
-        assert_eq!(quoted(Path::new("runs/a-1")), "runs/a-1");
-        assert_eq!(quoted(Path::new("my runs/it's")), "'my runs/it'\\''s'");
     }
 }

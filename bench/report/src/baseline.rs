@@ -24,8 +24,25 @@ pub mod store;
 pub mod text;
 pub mod trend;
 
+use loadline_study::StudyError;
+
+use folder::FolderStore;
+use git::GitStore;
+
 pub use gate::Gate;
 pub use history::History;
 pub use kept::Kept;
 pub use name::BaselineName;
 pub use store::{Addition, BaselineStore, Pin};
+
+/// The prefix of a place that is a git ref.
+const GIT: &str = "git:";
+
+/// The store at a place: a folder, or `git:REF` in the repository of the current folder. Nothing is made.
+pub fn open(place: &str) -> Result<Box<dyn BaselineStore>, StudyError> {
+    match place.strip_prefix(GIT) {
+        Some(reference) => Ok(Box::new(GitStore::open(reference)?)),
+        None if place.is_empty() => Err(StudyError::usage("--baselines is empty: give a folder, or git:REF")),
+        None => Ok(Box::new(FolderStore::new(place))),
+    }
+}

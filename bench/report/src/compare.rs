@@ -4,12 +4,15 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`run`] | one side: a run's report, and under which circumstances it was measured |
-//! | [`record`] | all that is compared of a run, small enough to be kept |
+//! | [`record`], `extract` | all that is compared of a run, small enough to be kept; and what a run's record is made of |
+//! | [`figure`] | the figures that are compared |
 //! | [`configuration`] | what differs beside the figures |
 //! | [`load`] | one load on both sides, and the word for it |
 //! | [`text`], [`markdown`], [`junit`] | as aligned text, and as files for a CI |
 
 pub mod configuration;
+mod extract;
+pub mod figure;
 pub mod junit;
 pub mod load;
 pub mod markdown;
@@ -26,7 +29,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use configuration::Difference;
-pub use load::{Compared, Figure, Load, Verdict};
+pub use figure::Figure;
+pub use load::{Compared, Load, Verdict};
 pub use record::RunRecord;
 pub use run::Run;
 
@@ -119,7 +123,7 @@ impl Comparison {
     ///
     /// A usage error if both are the same run, or no load is complete in both.
     pub fn of(a: &Run, b: &Run, allowed_slower_percent: f64) -> Result<Comparison, StudyError> {
-        Comparison::of_records(&RunRecord::of(a), &RunRecord::of(b), allowed_slower_percent)
+        Comparison::of_records(&RunRecord::from(a), &RunRecord::from(b), allowed_slower_percent)
     }
 
     /// The same of what was kept of a run, or of two.

@@ -10,9 +10,8 @@ use std::sync::{Mutex, MutexGuard};
 use loadline_report::baseline::gate::{KeptAs, document};
 use loadline_report::baseline::history::MOST_RESULTS;
 use loadline_report::baseline::kept::PINNED_FILE;
-use loadline_report::baseline::store::open;
 use loadline_report::baseline::{
-    Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, text,
+    Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
 };
 use loadline_report::compare::record::{LoadRecord, RepeatRecord};
 use loadline_report::compare::{Outcome, RunRecord};

@@ -8,7 +8,7 @@ use loadline_study::StudyError;
 use super::file::Place;
 use crate::exit::Exit;
 use crate::out::{complain, tell};
-use crate::run::quoted;
+use crate::text::quoted;
 
 /// What is allowed, and which files are written.
 #[derive(Debug, Default, clap::Args)]

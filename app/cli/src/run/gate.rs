@@ -6,16 +6,16 @@ use std::path::Path;
 use loadline_base::figures::listed;
 use loadline_report::baseline::gate::{KeptAs, document};
 use loadline_report::baseline::{
-    Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, store, text,
+    Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
 };
 use loadline_report::compare::{Run, RunRecord, junit as comparison_junit};
 use loadline_study::plan::Purpose;
 use loadline_study::{Plan, RunFolder, Study, StudyError};
 
-use super::quoted;
 use crate::compare::judge::{JudgeArgs, Page, exit_of, write};
 use crate::exit::Exit;
 use crate::out::{self, complain, say, tell};
+use crate::text::quoted;
 
 /// Where results are kept if nothing is said.
 const FOLDER: &str = "baselines";
@@ -68,7 +68,7 @@ impl GateArgs {
         };
         let pages =
             self.judge.pages((comparison_junit::HEAD, junit::document), (markdown::HEAD, markdown::page))?;
-        let store = store::open(self.baselines.as_deref().unwrap_or(FOLDER))?;
+        let store = open(self.baselines.as_deref().unwrap_or(FOLDER))?;
         store.check(&name, !self.compare_only)?;
         let (compare_only, accept) = (self.compare_only, self.accept);
         Ok(Some(PreparedGate { name, store, pages, allowed: self.judge.allowed(), compare_only, accept }))
@@ -153,7 +153,7 @@ impl PreparedGate {
     }
 
     fn compared(&self, folder: &RunFolder) -> Result<(Kept, History, Gate), StudyError> {
-        let record = RunRecord::of(&Run::open(folder.path())?);
+        let record = RunRecord::from(&Run::open(folder.path())?);
         let this = Kept::new(record, folder.manifest.commit.clone());
         // As it is now: another run may have been kept or accepted meanwhile.
         let history = History::read(&*self.store, &self.name)?;

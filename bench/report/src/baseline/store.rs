@@ -5,12 +5,7 @@ use std::collections::BTreeSet;
 
 use loadline_study::StudyError;
 
-use crate::baseline::folder::FolderStore;
-use crate::baseline::git::GitStore;
 use crate::baseline::name::BaselineName;
-
-/// The prefix of a place that is a git ref.
-const GIT: &str = "git:";
 
 /// When a result that is added becomes the pinned one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,13 +54,4 @@ pub trait BaselineStore {
 
     /// What messages call a file of a baseline.
     fn place(&self, baseline: &BaselineName, file: &str) -> String;
-}
-
-/// The store at a place: a folder, or `git:REF` in the repository of the current folder. Nothing is made.
-pub fn open(place: &str) -> Result<Box<dyn BaselineStore>, StudyError> {
-    match place.strip_prefix(GIT) {
-        Some(reference) => Ok(Box::new(GitStore::open(reference)?)),
-        None if place.is_empty() => Err(StudyError::usage("--baselines is empty: give a folder, or git:REF")),
-        None => Ok(Box::new(FolderStore::new(place))),
-    }
 }

@@ -1,14 +1,14 @@
 //! One load on both sides, and the word for it. The statistics are those of `loadline_measure::difference`, over
 //! whole repeats.
 
-use loadline_base::figures::{latency, listed, thousands};
+use loadline_base::figures::listed;
 use loadline_measure::difference::{Change, Ratio, ratio};
-use loadline_study::plan::Purpose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::Both;
 use crate::compare::configuration::{Difference, of_loads, other_engines};
+use crate::compare::figure::Figure;
 use crate::compare::record::{LoadRecord, RunRecord};
 
 /// Of a rate, less than this share may be missing without the IOPS deciding.
@@ -68,37 +68,6 @@ impl Verdict {
     /// Whether the repeats said something.
     pub fn is_judged(self) -> bool {
         matches!(self, Verdict::Faster | Verdict::Slower | Verdict::NoDifferenceShown)
-    }
-}
-
-/// A figure that is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Figure {
-    /// I/Os a second.
-    Iops,
-    /// Mean response time, microseconds.
-    MeanUs,
-    /// 99th percentile of the response times, microseconds.
-    P99Us,
-}
-
-impl Figure {
-    /// What it is called in a sentence.
-    pub fn name(self) -> &'static str {
-        match self {
-            Figure::Iops => "IOPS",
-            Figure::MeanUs => "mean response",
-            Figure::P99Us => "p99",
-        }
-    }
-
-    /// A value of it, in its unit.
-    pub fn show(self, value: f64) -> String {
-        match self {
-            Figure::Iops => thousands(value),
-            Figure::MeanUs | Figure::P99Us => latency(value),
-        }
     }
 }
 
@@ -258,11 +227,6 @@ pub(super) fn all(a: &RunRecord, b: &RunRecord, allowed: f64) -> Vec<Load> {
         }
     };
     a.loads.iter().chain(only_in_b).map(load).collect()
-}
-
-/// Whether a search asked for it, and so no load of the study.
-pub(super) fn is_of_search(purpose: Purpose) -> bool {
-    matches!(purpose, Purpose::Search { .. })
 }
 
 /// A load that is on one side only, or is not the same: its figures, and no ratio.

@@ -9,10 +9,8 @@ use loadline_study::when::When;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::compare::configuration::{facts, fleet, load_keys, study};
-use crate::compare::load::{Figure, is_of_search};
-use crate::compare::{Run, Side};
-use crate::rows::StepRow;
+use crate::compare::Side;
+use crate::compare::figure::Figure;
 
 /// A run as it is compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -88,36 +86,6 @@ pub struct RepeatRecord {
 }
 
 impl RunRecord {
-    /// What a comparison needs of this run.
-    pub fn of(run: &Run) -> RunRecord {
-        let (report, manifest) = (&run.report, &run.manifest);
-        let workers = manifest.workers.iter().map(|worker| worker.version.clone());
-        let measured = || report.steps.iter().filter(|step| !is_of_search(step.purpose));
-        let steal: Vec<f64> = measured().filter_map(|step| step.host_steal).collect();
-        let planned = manifest.steps.iter().filter(|step| !is_of_search(step.purpose));
-        RunRecord {
-            place: run.folder.clone(),
-            run_id: report.run_id.clone(),
-            study: report.study.clone(),
-            loadline: report.loadline.clone(),
-            begun: report.begun.clone(),
-            complete: report.complete,
-            planned: report.planned,
-            missing: report.missing.clone(),
-            versions: workers.chain([report.loadline.clone()]).collect(),
-            disks: manifest.study.fleet.disks(),
-            steal: median(&steal),
-            cpu_pressure: median(&run.cpu_pressure),
-            configuration: study(run),
-            fleet: fleet(run),
-            hosts: run.hosts.iter().map(|(name, host)| (name.clone(), facts(host))).collect(),
-            engines: run.engines.clone(),
-            planned_loads: planned.map(|step| step.label.clone()).collect(),
-            searches: !report.searches.is_empty(),
-            loads: loads(run),
-        }
-    }
-
     /// The load of this name.
     pub fn load(&self, label: &str) -> Option<&LoadRecord> {
         self.loads.iter().find(|load| load.label == label)
@@ -152,26 +120,4 @@ impl LoadRecord {
     pub fn median(&self, figure: Figure) -> Option<f64> {
         self.values(figure).and_then(|values| median(&values))
     }
-}
-
-/// The loads of a run that have a complete repeat. A step of a search is no repeat of a load.
-fn loads(run: &Run) -> Vec<LoadRecord> {
-    let record = |row: &crate::rows::LoadRow| {
-        let is_of_load = |step: &&StepRow| step.label == row.label && !is_of_search(step.purpose);
-        let steps: Vec<&StepRow> = run.report.steps.iter().filter(is_of_load).collect();
-        let first = steps.first()?;
-        let repeat = |step: &&StepRow| RepeatRecord {
-            iops: step.iops,
-            mean_us: step.latency_us.mean,
-            p99_us: step.latency_us.p99,
-        };
-        Some(LoadRecord {
-            label: row.label.clone(),
-            keys: load_keys(first),
-            has_rate: first.profile.rate.is_some(),
-            doubtful: row.doubtful,
-            repeats: steps.iter().map(repeat).collect(),
-        })
-    };
-    run.report.loads.iter().filter_map(record).collect()
 }
