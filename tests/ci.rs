@@ -17,9 +17,11 @@ use support::{Said, folder, loadline, run};
 
 const GITHUB: &str = include_str!("../docs/ci/github.yml");
 const GITLAB: &str = include_str!("../docs/ci/gitlab.yml");
-/// How long each I/O takes, in milliseconds: half of them again is slower by far more than the recipes allow.
-const BEFORE: u64 = 20;
-const SLOWER: u64 = 30;
+/// How long each I/O takes, in milliseconds: so long, and so much longer, that what else the host does changes no verdict.
+const BEFORE: u64 = 40;
+const SLOWER: u64 = 200;
+/// In the place of what the recipes allow, for the same reason.
+const ALLOWED_PERCENT: &str = "40";
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
@@ -122,6 +124,8 @@ impl Project {
         ];
         let path = path.map(|path| path.display().to_string()).join(":");
         project.environment.insert("PATH".into(), path);
+        let allowed = project.environment.insert("ALLOWED_PERCENT".into(), ALLOWED_PERCENT.into());
+        assert_eq!(allowed.as_deref(), Some("5"), "the recipe's own");
         project
     }
 
@@ -372,7 +376,7 @@ fn a_run_is_kept_once_and_can_be_accepted_later() {
     let said = on(&resume, &["--compare-only", "--json"]);
     assert_eq!((said.code, said.json()["kept"].as_str()), (Some(99), Some("not_kept")), "{}", said.err);
     assert_eq!(kept(), 2);
-    assert_eq!(on(&resume, &["--allow-slower", "1"]).code, Some(99));
+    assert_eq!(on(&resume, &["--allow-slower", ALLOWED_PERCENT]).code, Some(99));
     assert_eq!(kept(), 3);
     let said = on(&resume, &["--accept", "--json"]);
     assert!(matches!(said.code, Some(0 | 3)), "{}", said.err);
