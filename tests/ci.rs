@@ -230,6 +230,8 @@ fn github() {
         assert!(said.out.contains("This run is not kept"), "{}", said.out);
         let page = fs::read_to_string(clone.join("loadline.md")).unwrap();
         assert!(page.starts_with("<!-- loadline-baseline storage -->\n"), "{page}");
+        let commit = &git(&clone, &["rev-parse", "HEAD"])[..12];
+        assert!(page.contains(&format!("commit {commit}")), "{page}");
         assert!(page.contains(title) && page.contains("detectable") && page.contains("Trend: "), "{page}");
         let junit = fs::read_to_string(clone.join("loadline.xml")).unwrap();
         assert!(junit.contains(&format!("failures=\"{}\"", usize::from(code == 99))), "{junit}");

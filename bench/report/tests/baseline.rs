@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use loadline_report::baseline::gate::{KeptAs, document};
@@ -149,18 +150,22 @@ fn holds_its_promises(store: &dyn BaselineStore) {
 
 /// Keepers at the same moment: no result is lost, and one of them is pinned.
 fn loses_nothing(open: impl Fn() -> Box<dyn BaselineStore> + Sync) {
+    let pinned = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for keeper in 0..4 {
-            let open = &open;
+            let (open, pinned) = (&open, &pinned);
             scope.spawn(move || {
                 let store = open();
                 for round in 0..3 {
                     store.check(&name(), true).unwrap();
-                    store.add(&name(), &addition(&kept(keeper * 3 + round, 1000.0), Pin::IfFirst)).unwrap();
+                    let addition = addition(&kept(keeper * 3 + round, 1000.0), Pin::IfFirst);
+                    let added = store.add(&name(), &addition).unwrap();
+                    pinned.fetch_add(usize::from(added.is_pinned), Ordering::Relaxed);
                 }
             });
         }
     });
+    assert_eq!(pinned.into_inner(), 1);
     let read = history(&*open());
     let all: BTreeSet<String> = (0..12).map(|number| kept(number, 1000.0).file()).collect();
     assert_eq!(read.files, all);
@@ -315,6 +320,7 @@ fn a_damaged_file_is_named_and_stays_and_another_version_is_told_apart() {
     assert!(message.contains(PINNED_FILE) && message.contains("is not there"), "{message}");
     fs::remove_file(path.with_file_name(PINNED_FILE)).unwrap();
     fs::write(path.with_file_name("README.md"), "another's").unwrap();
+    fs::write(path.with_file_name(kept(2, 1000.0).file()), kept(2, 1000.0).text()).unwrap();
     assert_eq!(history(&*store).pinned.unwrap().file(), kept(1, 1000.0).file());
 }
 
