@@ -123,7 +123,7 @@ fn begun(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>
     let named =
         |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
     let plan = Plan::of(&study).map_err(named)?;
-    gate.map_or(Ok(()), |gate| gate.admit(&study, &plan))?;
+    gate.map_or(Ok(()), |gate| gate.check_study(&study, &plan))?;
     let absolute =
         std::path::absolute(path).map_err(|e| StudyError::failed(format!("no current folder: {e}")))?;
     let study_folder = absolute.parent().unwrap_or(Path::new("/"));
@@ -164,7 +164,7 @@ fn resumed(
     if args.plan {
         let run = RunFolder::open(folder)?;
         same_study(args, &run)?;
-        gate.map_or(Ok(()), |gate| gate.admit(&run.manifest.study, &run.plan))?;
+        gate.map_or(Ok(()), |gate| gate.check_study(&run.manifest.study, &run.plan))?;
         let complete: Vec<u32> = run
             .results()?
             .iter()
@@ -178,7 +178,7 @@ fn resumed(
     }
     let mut owned = OwnedFolder::resume(folder)?;
     same_study(args, &owned.folder)?;
-    gate.map_or(Ok(()), |gate| gate.admit(&owned.folder.manifest.study, &owned.folder.plan))?;
+    gate.map_or(Ok(()), |gate| gate.check_study(&owned.folder.manifest.study, &owned.folder.plan))?;
     again(&owned.folder)?.accept()?;
     if owned.folder.manifest.state == State::Begun {
         may_run_commands(args, &owned.folder.manifest.study)?;

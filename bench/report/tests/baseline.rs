@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use loadline_report::baseline::gate::{KeptAs, document};
 use loadline_report::baseline::history::MOST_RESULTS;
 use loadline_report::baseline::kept::PINNED_FILE;
+use loadline_report::baseline::store::Added;
 use loadline_report::baseline::{
     Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
 };
@@ -245,7 +246,7 @@ fn a_ref_that_is_no_place_for_results_is_refused_with_the_reason() {
         let message = open(place).err().unwrap_or_else(|| panic!("{place} is accepted")).message;
         assert!(message.contains(why) && message.contains(place), "{place}: {message}");
     }
-    // A branch of somebody else, and a ref in the way of another.
+    // A branch that Loadline did not make, and a ref in the way of another.
     let before = git("rev-parse other");
     for writes in [true, false] {
         let message = open("git:other").unwrap().check(&name(), writes).unwrap_err().message;
@@ -329,7 +330,7 @@ fn another_study_and_other_loads_are_refused_before_the_load() {
     let pinned = Some(kept(0, 1000.0));
     let history = History { pinned, ..History::default() };
     let loads = |labels: &[&str]| labels.iter().map(|label| label.to_string()).collect::<BTreeSet<_>>();
-    let admit = |study: &str, labels: &[&str]| history.admit(&name(), study, &loads(labels));
+    let admit = |study: &str, labels: &[&str]| history.check_study(&name(), study, &loads(labels));
     admit("mirror-study", &["4k", "8k"]).unwrap();
     for (study, labels, words) in [
         ("other", &["4k"][..], ["mirror-study", "other"]),
@@ -339,7 +340,7 @@ fn another_study_and_other_loads_are_refused_before_the_load() {
         let message = admit(study, labels).unwrap_err().message;
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
     }
-    History::default().admit(&name(), "any", &loads(&["x"])).unwrap();
+    History::default().check_study(&name(), "any", &loads(&["x"])).unwrap();
 }
 
 /// A gate with this many results of 1,000 IOPS, of which the first is pinned.
@@ -417,4 +418,32 @@ fn a_result_in_which_another_load_has_the_name_is_not_in_the_trend() {
     let gate = Gate::of(&name(), &history, &kept(3, 1000.0), 0.0).unwrap();
     assert_eq!(gate.trend[0].results.len(), 2);
     assert!(text::page(&gate).contains("from 5 kept results on"));
+}
+
+#[test]
+fn a_doubtful_result_that_is_pinned_is_said_to_make_every_comparison_doubtful() {
+    let mut doubtful = kept(0, 1000.0);
+    doubtful.run.loads[0].doubtful = 2;
+    let mut first = Gate::of(&name(), &History::default(), &doubtful, 0.0).unwrap();
+    first.note_added(&doubtful, Added { is_new: true, is_pinned: true }, "place".into());
+    assert_eq!((first.kept, first.kept_in.as_deref()), (KeptAs::Pinned, Some("place")));
+    assert!(text::page(&first).contains("doubtful: the pinned result has findings"));
+    let history = History { pinned: Some(doubtful.clone()), recent: vec![doubtful], ..History::default() };
+    let second = kept(1, 1000.0);
+    let mut gate = Gate::of(&name(), &history, &second, 0.0).unwrap();
+    gate.note_added(&second, Added { is_new: true, is_pinned: false }, "place".into());
+    assert_eq!((gate.kept, gate.outcome()), (KeptAs::Kept, Some(Outcome::Doubtful)));
+    assert!(text::page(&gate).contains("1 of 1 kept results have findings"));
+}
+
+#[test]
+fn a_run_that_is_not_added_says_why_and_one_that_was_kept_before_stays() {
+    let mut new = gate(2, 1000.0);
+    let history = History { files: BTreeSet::from([kept(1, 1.0).file()]), ..History::default() };
+    new.note_not_added(&history, &kept(400, 1.0), "the storage failed", "place".into());
+    assert_eq!((new.kept, new.kept_in.clone()), (KeptAs::NotKept, None));
+    assert!(text::page(&new).contains("not kept in the baseline mirror: the storage failed."));
+    let mut known = gate(2, 1000.0);
+    known.note_not_added(&history, &kept(1, 1.0), "--compare-only", "place".into());
+    assert_eq!((known.kept, known.not_kept_because.clone()), (KeptAs::Kept, None));
 }

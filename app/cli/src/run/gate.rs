@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use loadline_base::figures::listed;
-use loadline_report::baseline::gate::{KeptAs, document};
+use loadline_report::baseline::gate::document;
+use loadline_report::baseline::store::Added;
 use loadline_report::baseline::{
     Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
 };
@@ -88,14 +89,14 @@ impl GateArgs {
 
 impl PreparedGate {
     /// Checks, before anything is measured, that this study can be compared with what is kept.
-    pub(super) fn admit(&self, study: &Study, plan: &Plan) -> Result<(), StudyError> {
+    pub(super) fn check_study(&self, study: &Study, plan: &Plan) -> Result<(), StudyError> {
         let mut repeats: BTreeMap<String, usize> = BTreeMap::new();
         for step in plan.steps.iter().filter(|step| !matches!(step.purpose, Purpose::Search { .. })) {
             *repeats.entry(step.label.clone()).or_default() += 1;
         }
         let history = History::read(&*self.store, &self.name)?;
         let loads: BTreeSet<String> = repeats.keys().cloned().collect();
-        history.admit(&self.name, study.name.as_str(), &loads)?;
+        history.check_study(&self.name, study.name.as_str(), &loads)?;
         let few: Vec<String> = repeats
             .into_iter()
             .filter(|(_, n)| *n < REPEATS_FOR_AN_INTERVAL)
@@ -120,18 +121,11 @@ impl PreparedGate {
             Err(error) => return complain(worse(error.kind.into(), run), &self.advice(&error, folder)),
         };
         self.note(&mut gate, &this, run);
-        let why_not = self.why_not_kept(&this, run);
-        let kept = match &why_not {
-            None => self.keep(&mut gate, &this),
-            Some(why) => {
-                gate.notes.extend(why.clone());
-                // What was kept before stays.
-                if history.files.contains(&this.file()) {
-                    let is_pinned =
-                        history.pinned.as_ref().is_some_and(|pinned| pinned.file() == this.file());
-                    gate.kept = if is_pinned { KeptAs::Pinned } else { KeptAs::Kept };
-                    gate.kept_in = Some(self.store.place(&self.name, &this.file()));
-                }
+        let file = self.store.place(&self.name, &this.file());
+        let kept = match self.reason_not_to_keep(&this, run) {
+            None => self.keep(&this).map(|added| gate.note_added(&this, added, file)),
+            Some(because) => {
+                gate.note_not_added(&history, &this, because, file);
                 Ok(())
             }
         };
@@ -161,36 +155,20 @@ impl PreparedGate {
         Ok((this, history, gate))
     }
 
-    /// Why a run is not kept; `None` if it is to be. The inner text is what a reader should know besides.
-    fn why_not_kept(&self, this: &Kept, run: Exit) -> Option<Option<String>> {
+    /// Why a run is not kept; `None` if it is to be.
+    fn reason_not_to_keep(&self, this: &Kept, run: Exit) -> Option<&'static str> {
         if run == Exit::Failed {
-            return Some(Some("A run in which the storage failed is not kept.".into()));
+            return Some("the storage failed");
         }
         if !this.run.missing.is_empty() {
-            return Some(Some("A run whose steps are not all complete is not kept.".into()));
+            return Some("not all steps are complete");
         }
-        self.compare_only.then_some(None)
+        self.compare_only.then_some("--compare-only")
     }
 
-    fn keep(&self, gate: &mut Gate, this: &Kept) -> Result<(), StudyError> {
+    fn keep(&self, this: &Kept) -> Result<Added, StudyError> {
         let pin = if self.accept { Pin::Always } else { Pin::IfFirst };
-        let addition = Addition { file: this.file(), text: this.text(), pin };
-        let added = self.store.add(&self.name, &addition)?;
-        let was_pinned = gate.comparison.is_none() && !added.is_new;
-        gate.kept = if added.is_pinned || was_pinned { KeptAs::Pinned } else { KeptAs::Kept };
-        gate.kept_in = Some(self.store.place(&self.name, &this.file()));
-        if !added.is_new {
-            gate.notes.push("This run was kept before, and is not kept a second time.".into());
-        }
-        let is_doubtful = this.run.loads.iter().any(|load| load.doubtful > 0);
-        if gate.kept == KeptAs::Pinned && is_doubtful {
-            gate.notes.push(
-                "doubtful: the pinned result has findings that make a figure doubtful, so every comparison with it is \
-                 doubtful. Measure again on a quieter host, and pin that run with --accept."
-                    .into(),
-            );
-        }
-        Ok(())
+        self.store.add(&self.name, &Addition { file: this.file(), text: this.text(), pin })
     }
 
     /// What the run itself came to, where that decides the exit code.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::baseline::history::History;
 use crate::baseline::kept::Kept;
 use crate::baseline::name::BaselineName;
+use crate::baseline::store::Added;
 use crate::baseline::trend::Trend;
 use crate::compare::{Comparison, Outcome};
 
@@ -39,6 +40,8 @@ pub struct Gate {
     pub kept: KeptAs,
     /// The file in which this run is kept; `null` if it is not.
     pub kept_in: Option<String>,
+    /// Why this run is not kept, in words; `null` if it is kept.
+    pub not_kept_because: Option<String>,
     /// What a reader should know of it, in sentences.
     pub notes: Vec<String>,
 }
@@ -108,11 +111,41 @@ impl Gate {
             trend: Trend::all(&others, &this.run),
             kept: KeptAs::NotKept,
             kept_in: None,
+            not_kept_because: None,
             notes: Vec::new(),
         })
     }
 
-    /// What whoever asked should do, by the comparison; `None` without one.
+    /// Notes that the store has added this run, and in which file.
+    pub fn note_added(&mut self, this: &Kept, added: Added, place: String) {
+        // A run that was kept before and is compared with nothing is the pinned one.
+        let was_pinned = !added.is_new && self.pinned.is_none();
+        self.kept = if added.is_pinned || was_pinned { KeptAs::Pinned } else { KeptAs::Kept };
+        self.kept_in = Some(place);
+        if !added.is_new {
+            self.notes.push("This run was kept before, and is not kept a second time.".into());
+        }
+        if self.kept == KeptAs::Pinned && this.run.loads.iter().any(|load| load.doubtful > 0) {
+            self.notes.push(
+                "doubtful: the pinned result has findings that make a figure doubtful, so every comparison with it is \
+                 doubtful. Measure again on a quieter host, and pin that run with --accept."
+                    .into(),
+            );
+        }
+    }
+
+    /// Notes that this run is not added, and why. If it is among the results that were kept before, it stays there; `place`
+    /// is its file.
+    pub fn note_not_added(&mut self, history: &History, this: &Kept, because: &str, place: String) {
+        if !history.files.contains(&this.file()) {
+            self.not_kept_because = Some(because.to_string());
+            return;
+        }
+        self.kept = if self.pinned.is_none() { KeptAs::Pinned } else { KeptAs::Kept };
+        self.kept_in = Some(place);
+    }
+
+    /// The outcome of the comparison; `None` without one.
     pub fn outcome(&self) -> Option<Outcome> {
         self.comparison.as_ref().map(Comparison::outcome)
     }

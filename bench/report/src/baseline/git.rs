@@ -114,7 +114,7 @@ impl GitStore {
     }
 
     /// An update of the ref as far as it goes without one: objects can be written, and the ref can be locked.
-    fn rehearse(&self) -> Result<(), Fault> {
+    fn check_update(&self) -> Result<(), Fault> {
         let tree = Self::empty()?.write()?;
         let change = match self.tip()? {
             Some(tip) => format!("update {} {tip} {tip}\n", self.reference),
@@ -183,7 +183,7 @@ impl BaselineStore for GitStore {
         }
         let mut last = None;
         for attempt in 0..CHECKS {
-            match self.rehearse() {
+            match self.check_update() {
                 Ok(()) => return Ok(()),
                 // Another process may have moved the ref, or be about to.
                 Err(fault) => last = Some(fault),

@@ -54,7 +54,7 @@ impl History {
     }
 
     /// Checks that a run of this study with these loads can be compared with the pinned result.
-    pub fn admit(
+    pub fn check_study(
         &self,
         baseline: &BaselineName,
         study: &str,

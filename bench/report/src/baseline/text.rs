@@ -103,7 +103,10 @@ pub(super) fn sentences(gate: &Gate) -> Vec<String> {
     sentences.extend(gate.notes.iter().cloned());
     let (baseline, file) = (&gate.baseline, gate.kept_in.as_deref().unwrap_or("-"));
     sentences.push(match gate.kept {
-        KeptAs::NotKept => format!("This run is not kept in the baseline {baseline}."),
+        KeptAs::NotKept => match &gate.not_kept_because {
+            Some(because) => format!("This run is not kept in the baseline {baseline}: {because}."),
+            None => format!("This run is not kept in the baseline {baseline}."),
+        },
         KeptAs::Kept => format!(
             "This run is kept in the baseline {baseline}: {file}. Later runs are compared with the pinned result, as \
              this one was."
@@ -136,6 +139,16 @@ fn about_trend(gate: &Gate) -> Vec<String> {
             "The range between runs is given from {RESULTS_FOR_A_RANGE} kept results on: it shows the noise between \
              runs, which repeats within one run do not show."
         ));
+    }
+    for trend in &gate.trend {
+        let doubtful = trend.results.iter().filter(|result| result.is_doubtful).count();
+        if doubtful > 0 {
+            sentences.push(format!(
+                "doubtful: {}: {doubtful} of {} kept results have findings that make a figure doubtful.",
+                trend.label,
+                trend.results.len()
+            ));
+        }
     }
     for trend in gate.trend.iter().filter(|trend| trend.is_outside == Some(true)) {
         let chance = trend.between_runs.map_or(0.0, |range| 100.0 * (1.0 - range.chance_within));

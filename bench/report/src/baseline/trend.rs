@@ -48,6 +48,8 @@ pub struct TrendResult {
     pub commit: Option<String>,
     /// The median of the run's repeats.
     pub value: f64,
+    /// Whether a repeat lost workers, had errors, or has another finding that makes a figure doubtful.
+    pub is_doubtful: bool,
 }
 
 /// The range of kept results. It assumes nothing about how runs are distributed: if nothing changed, every order of the
@@ -83,6 +85,7 @@ impl Trend {
                 begun: kept.run.begun.clone(),
                 commit: kept.commit.clone(),
                 value: load.median(figure)?,
+                is_doubtful: load.doubtful > 0,
             })
         };
         let results: Vec<TrendResult> = kept.iter().filter_map(result).collect();
@@ -140,8 +143,13 @@ mod tests {
     use super::*;
 
     fn trend(values: &[f64], this_run: Option<f64>) -> Trend {
-        let result =
-            |value: &f64| TrendResult { run_id: "r".into(), begun: When::now(), commit: None, value: *value };
+        let result = |value: &f64| TrendResult {
+            run_id: "r".into(),
+            begun: When::now(),
+            commit: None,
+            value: *value,
+            is_doubtful: false,
+        };
         Trend {
             label: "x".into(),
             figure: Figure::Iops,
