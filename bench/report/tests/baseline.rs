@@ -366,6 +366,7 @@ fn a_slower_run_is_slower_in_every_form_with_its_trend_and_what_was_detectable()
         "(outside)",
         "below the range of 8",
         "22 % of runs",
+        "78 % of further runs lie within the range of 8 kept results",
         "kept results, of 2026-01-01, then",
     ] {
         assert!(page.contains(words), "no {words} in:\n{page}");

@@ -134,12 +134,16 @@ fn about_trend(gate: &Gate) -> Vec<String> {
     let mut sentences = vec![format!(
         "Trend: {results}, {dates}, then this run; the bars span a tenth of the median at least."
     )];
-    if longest.between_runs.is_none() {
-        sentences.push(format!(
+    sentences.push(match longest.between_runs {
+        Some(range) => format!(
+            "Range between runs: if nothing changed, {:.0} % of further runs lie within the range of {count} kept results.",
+            100.0 * range.chance_within
+        ),
+        None => format!(
             "The range between runs is given from {RESULTS_FOR_A_RANGE} kept results on: it shows the noise between \
              runs, which repeats within one run do not show."
-        ));
-    }
+        ),
+    });
     for trend in &gate.trend {
         let doubtful = trend.results.iter().filter(|result| result.is_doubtful).count();
         if doubtful > 0 {
