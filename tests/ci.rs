@@ -65,7 +65,10 @@ fn git(folder: &Path, words: &[&str]) -> String {
 /// The top-level keys of one indentation below a key, such as the environment of a recipe.
 fn environment(recipe: &str, key: &str) -> BTreeMap<String, String> {
     let lines = recipe.lines().skip_while(|line| *line != format!("{key}:")).skip(1);
-    let pair = |line: &str| line.trim().split_once(": ").map(|(key, value)| (key.into(), value.into()));
+    let pair = |line: &str| {
+        let (key, value) = line.trim().split_once(": ").filter(|(key, _)| !key.starts_with('#'))?;
+        Some((key.into(), value.trim_matches('"').into()))
+    };
     lines.take_while(|line| line.starts_with("  ")).filter_map(pair).collect()
 }
 
@@ -250,6 +253,20 @@ fn github() {
         project.stand_in("gh", "printf '123\\n124\\n'");
     }
     assert_eq!(project.kept(&reference), first, "pull requests keep nothing");
+
+    // The slowness is known and wanted: main accepts it.
+    let [fetch, measure, push] = <[String; 3]>::try_from(blocks(GITHUB, "main", "run: |")).unwrap();
+    project.environment.insert("ACCEPT".into(), "--accept".into());
+    let clone = project.checkout();
+    assert_eq!(project.shell(&clone, &fetch).code, Some(0));
+    let said = project.shell(&clone, &measure);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert!(said.out.contains("  slower\n") && said.out.contains("The run is accepted"), "{}", said.out);
+    assert_eq!(project.shell(&clone, &push).code, Some(0));
+    let accepted = project.kept(&reference);
+    assert_eq!((accepted.0.len(), accepted.1), (3, 2), "{accepted:?}");
+    let pinned = git(&project.at("origin.git"), &["show", &format!("{reference}:storage/pinned.json")]);
+    assert!(!pinned.contains(first.0[0].trim_start_matches("storage/")), "{pinned}");
 }
 
 fn gitlab() {
