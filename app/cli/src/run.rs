@@ -1,5 +1,6 @@
 //! `loadline run`: a study, planned, run, resumed.
 
+mod gate;
 mod plan;
 pub(crate) mod progress;
 
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadline_base::units::ByteSize;
+use loadline_report::baseline::git::commit_of;
 use loadline_report::{Report, json, write};
 use loadline_study::check::{Found, Place, check, human};
 use loadline_study::folder::manifest::{Manifest, State};
@@ -23,6 +25,8 @@ use crate::exit::Exit;
 use crate::interrupt;
 use crate::out::{self, complain, say, tell};
 use crate::report;
+use crate::text::quoted;
+use gate::{GateArgs, PreparedGate};
 
 /// How often it is looked whether Ctrl-C was pressed.
 const TICK: Duration = Duration::from_millis(50);
@@ -35,10 +39,13 @@ const TICK: Duration = Duration::from_millis(50);
 #[command(after_help = "Examples:\n  \
     loadline run studies/files.toml --plan      what it would do, how long, how much space\n  \
     loadline run studies/files.toml\n  \
-    loadline run --resume runs/files-20260131-120000\n\n\
+    loadline run --resume runs/files-20260131-120000\n  \
+    loadline run study.toml --baseline main     compare with what is kept, and keep this run\n  \
+    loadline run study.toml --baseline main --compare-only --junit run.xml --markdown run.md\n\n\
     Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make\n\
-    a figure doubtful; 99 a limit of the study was missed or ended it; 130 after Ctrl-C. The first\n\
-    that applies of 2, 1, 99, 3.")]
+    a figure doubtful; 99 a limit of the study was missed or ended it; 130 after Ctrl-C. With\n\
+    --baseline also 99 if a load is slower by more than is allowed, and 3 if the comparison is\n\
+    doubtful, or --compare-only has nothing to compare with. The first that applies of 2, 1, 99, 3.")]
 pub(crate) struct Args {
     /// The study file. `loadline schema study` describes it.
     #[arg(value_name = "STUDY.toml", required_unless_present = "resume")]
@@ -68,9 +75,12 @@ pub(crate) struct Args {
     /// as hard to guess.
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Print the result as JSON, for programs, in place of the table.
+    /// Print the result as JSON, for programs, in place of the table. With --baseline, the comparison with the trend; the
+    /// run's own report is in report/report.json of its folder.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    gate: GateArgs,
 }
 
 impl Args {
@@ -78,28 +88,30 @@ impl Args {
     pub(crate) fn of_text(text: &'static str, out: Option<PathBuf>, plan: bool, json: bool) -> Args {
         let (study, resume, token, text) = (None, None, None, Some(text));
         let (keep, destroy_data, run_commands) = (false, false, false);
-        Args { study, text, plan, out, resume, keep, destroy_data, run_commands, token, json }
+        let gate = GateArgs::default();
+        Args { study, text, plan, out, resume, keep, destroy_data, run_commands, token, json, gate }
     }
 }
 
 pub(crate) fn run(args: Args) -> Exit {
     let stop = interrupt::flag();
-    match prepared(&args) {
-        Ok(None) => Exit::Done,
-        Ok(Some(owned)) => carry_out(&args, owned, &stop),
+    let outcome = args.gate.prepare().and_then(|gate| Ok((prepared(&args, gate.as_ref())?, gate)));
+    match outcome {
+        Ok((None, _)) => Exit::Done,
+        Ok((Some(owned), gate)) => carry_out(&args, owned, gate.as_ref(), &stop),
         Err(error) => complain(error.kind.into(), &error.message),
     }
 }
 
 /// The folder to work in; `None` if there is nothing to be done but what was printed.
-fn prepared(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
+fn prepared(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>, StudyError> {
     match &args.resume {
-        Some(folder) => resumed(args, folder),
-        None => begun(args),
+        Some(folder) => resumed(args, gate, folder),
+        None => begun(args, gate),
     }
 }
 
-fn begun(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
+fn begun(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>, StudyError> {
     let built_in = PathBuf::from("quick.toml");
     let (path, (study, text)) = match (&args.study, args.text) {
         (Some(path), _) => (path, read::read(path)?),
@@ -111,6 +123,7 @@ fn begun(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
     let named =
         |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
     let plan = Plan::of(&study).map_err(named)?;
+    gate.map_or(Ok(()), |gate| gate.check_study(&study, &plan))?;
     let absolute =
         std::path::absolute(path).map_err(|e| StudyError::failed(format!("no current folder: {e}")))?;
     let study_folder = absolute.parent().unwrap_or(Path::new("/"));
@@ -126,10 +139,15 @@ fn begun(args: &Args) -> Result<Option<OwnedFolder>, StudyError> {
     may_run_commands(args, &study)?;
     let mut manifest = Manifest::new(study, text, study_folder.to_path_buf())?;
     (manifest.destroy_data, manifest.keep_files) = (args.destroy_data, args.keep);
+    manifest.commit = commit_of(&manifest.study_folder);
     OwnedFolder::create(&out, manifest).map(Some)
 }
 
-fn resumed(args: &Args, folder: &Path) -> Result<Option<OwnedFolder>, StudyError> {
+fn resumed(
+    args: &Args,
+    gate: Option<&PreparedGate>,
+    folder: &Path,
+) -> Result<Option<OwnedFolder>, StudyError> {
     let again = |run: &RunFolder| -> Result<Found, StudyError> {
         let manifest = &run.manifest;
         let place = Place {
@@ -146,6 +164,7 @@ fn resumed(args: &Args, folder: &Path) -> Result<Option<OwnedFolder>, StudyError
     if args.plan {
         let run = RunFolder::open(folder)?;
         same_study(args, &run)?;
+        gate.map_or(Ok(()), |gate| gate.check_study(&run.manifest.study, &run.plan))?;
         let complete: Vec<u32> = run
             .results()?
             .iter()
@@ -159,6 +178,7 @@ fn resumed(args: &Args, folder: &Path) -> Result<Option<OwnedFolder>, StudyError
     }
     let mut owned = OwnedFolder::resume(folder)?;
     same_study(args, &owned.folder)?;
+    gate.map_or(Ok(()), |gate| gate.check_study(&owned.folder.manifest.study, &owned.folder.plan))?;
     again(&owned.folder)?.accept()?;
     if owned.folder.manifest.state == State::Begun {
         may_run_commands(args, &owned.folder.manifest.study)?;
@@ -198,7 +218,7 @@ fn same_study(args: &Args, run: &RunFolder) -> Result<(), StudyError> {
     )))
 }
 
-fn carry_out(args: &Args, owned: OwnedFolder, stop: &Arc<AtomicBool>) -> Exit {
+fn carry_out(args: &Args, owned: OwnedFolder, gate: Option<&PreparedGate>, stop: &Arc<AtomicBool>) -> Exit {
     let path = owned.folder.path().to_path_buf();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -212,7 +232,7 @@ fn carry_out(args: &Args, owned: OwnedFolder, stop: &Arc<AtomicBool>) -> Exit {
         loadline_study::run::run(owned, shown, token, stopped).await
     });
     match outcome {
-        Ok(folder) => finished(args, &folder),
+        Ok(folder) => finished(args, gate, &folder),
         Err(error) => {
             let exit = Exit::from(error.kind);
             let what = match exit {
@@ -276,21 +296,10 @@ fn size_of(path: &Path) -> u64 {
 fn resume_line(args: &Args, path: &Path) -> String {
     let destroy = if args.destroy_data { " --destroy-data" } else { "" };
     let commands = if args.run_commands { " --run-commands" } else { "" };
-    format!("loadline run --resume {}{destroy}{commands}", quoted(path))
+    format!("loadline run --resume {}{destroy}{commands}{}", quoted(path), args.gate.typed())
 }
 
-/// A path as a shell reads it.
-pub(crate) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
-}
-
-fn finished(args: &Args, folder: &RunFolder) -> Exit {
+fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exit {
     let outcome = Report::of(folder).and_then(|report| {
         write::files(&report, folder, None)?;
         Ok((report, Verdict::of(folder)?))
@@ -300,7 +309,9 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
         Err(error) => return complain(error.kind.into(), &error.message),
     };
     if args.json {
-        out::document(&json::document(&report));
+        if gate.is_none() {
+            out::document(&json::document(&report));
+        }
     } else {
         report::print(&report);
         say!("\nresults: {}", folder.path().display());
@@ -310,6 +321,12 @@ fn finished(args: &Args, folder: &RunFolder) -> Exit {
     // What is only seen of all steps together, such as more than the ceiling.
     let doubts = report.steps.iter().filter(|step| step.is_doubtful()).count();
     let exit = exit_of_run(&Verdict { doubts: verdict.doubts.max(doubts), ..verdict });
+    let exit = after_cleanup(args, folder, exit);
+    gate.map_or(exit, |gate| gate.conclude(folder, exit, args.json))
+}
+
+/// The exit code of a run that is done, if files that it made are left.
+fn after_cleanup(args: &Args, folder: &RunFolder, exit: Exit) -> Exit {
     let is_left = folder.manifest.state != State::Finished;
     if is_left && matches!(exit, Exit::Done | Exit::Findings) {
         let files =
@@ -350,11 +367,5 @@ mod tests {
         let missed = Verdict { missed: vec!["p99".into()], ..doubtful };
         assert_eq!(exit_of_run(&missed), Exit::Missed);
         assert_eq!(exit_of_run(&Verdict { bad_blocks: 1, ..missed }), Exit::Failed);
-    }
-
-    #[test]
-    fn a_path_is_printed_so_that_a_shell_reads_it() {
-        assert_eq!(quoted(Path::new("runs/a-1")), "runs/a-1");
-        assert_eq!(quoted(Path::new("my runs/it's")), "'my runs/it'\\''s'");
     }
 }

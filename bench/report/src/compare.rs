@@ -4,28 +4,34 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`run`] | one side: a run's report, and under which circumstances it was measured |
+//! | [`record`], `extract` | all that is compared of a run, small enough to be kept; and what a run's record is made of |
+//! | [`figure`] | the figures that are compared |
 //! | [`configuration`] | what differs beside the figures |
 //! | [`load`] | one load on both sides, and the word for it |
 //! | [`text`], [`markdown`], [`junit`] | as aligned text, and as files for a CI |
 
 pub mod configuration;
+mod extract;
+pub mod figure;
 pub mod junit;
 pub mod load;
 pub mod markdown;
+pub mod record;
 pub mod run;
 pub mod text;
 
 use std::collections::BTreeSet;
 
 use loadline_base::figures::listed;
-use loadline_measure::stats::median;
 use loadline_study::StudyError;
 use loadline_study::when::When;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use configuration::Difference;
-pub use load::{Compared, Figure, Load, Verdict};
+pub use figure::Figure;
+pub use load::{Compared, Load, Verdict};
+pub use record::RunRecord;
 pub use run::Run;
 
 /// How many missing steps or loads are named one by one.
@@ -117,10 +123,19 @@ impl Comparison {
     ///
     /// A usage error if both are the same run, or no load is complete in both.
     pub fn of(a: &Run, b: &Run, allowed_slower_percent: f64) -> Result<Comparison, StudyError> {
-        if a.report.run_id == b.report.run_id {
+        Comparison::of_records(&RunRecord::from(a), &RunRecord::from(b), allowed_slower_percent)
+    }
+
+    /// The same of what was kept of a run, or of two.
+    pub fn of_records(
+        a: &RunRecord,
+        b: &RunRecord,
+        allowed_slower_percent: f64,
+    ) -> Result<Comparison, StudyError> {
+        if a.run_id == b.run_id {
             return Err(StudyError::usage(format!(
                 "{} and {} are the same run ({}): give the folders of two runs",
-                a.folder, b.folder, a.report.run_id
+                a.place, b.place, a.run_id
             )));
         }
         let configuration = configuration::differences(a, b);
@@ -132,14 +147,14 @@ impl Comparison {
         Ok(Comparison {
             format: FORMAT.into(),
             version: VERSION,
-            runs: Both { a: side(a), b: side(b) },
+            runs: Both { a: a.side(), b: b.side() },
             doubts: doubts(a, b),
             configuration,
             loads,
             judged,
             called_by_chance: judged as f64 * CALLED_BY_CHANCE,
             allowed_slower_percent,
-            searches: [a, b].iter().any(|run| !run.report.searches.is_empty()),
+            searches: a.searches || b.searches,
         })
     }
 
@@ -233,72 +248,49 @@ pub fn document(comparison: &Comparison) -> String {
     text
 }
 
-fn side(run: &Run) -> Side {
-    let report = &run.report;
-    Side {
-        folder: run.folder.clone(),
-        study: report.study.clone(),
-        run_id: report.run_id.clone(),
-        loadline: report.loadline.clone(),
-        begun: report.begun.clone(),
-        complete: report.complete,
-        planned: report.planned,
-    }
-}
-
-fn doubts(a: &Run, b: &Run) -> Vec<String> {
+fn doubts(a: &RunRecord, b: &RunRecord) -> Vec<String> {
     let mut doubts = Vec::new();
     for (name, run) in [("A", a), ("B", b)] {
-        let report = &run.report;
-        if report.unreadable > 0 {
+        if run.damaged > 0 {
             doubts.push(format!(
                 "{name} has damaged steps ({}): loadline report names them and says what is wrong",
-                report.unreadable
+                run.damaged
             ));
         }
-        if !report.missing.is_empty() {
+        if !run.missing.is_empty() {
             doubts.push(format!(
                 "{name} is unfinished: {} of {} steps are complete; missing: {}",
-                report.complete,
-                report.planned,
-                listed(&report.missing, MOST_NAMED)
+                run.complete,
+                run.planned,
+                listed(&run.missing, MOST_NAMED)
             ));
         }
     }
     doubts.extend(machines(a, b));
-    let disks = |run: &Run| run.manifest.study.fleet.disks();
-    if disks(a) != disks(b) {
+    if a.disks != b.disks {
         doubts.push(format!(
             "A has disks: {}, B: {}; each of them gets the load, so it is not the same in all",
-            disks(a),
-            disks(b)
+            a.disks, b.disks
         ));
     }
-    let versions = |run: &Run| -> BTreeSet<String> {
-        let workers = run.manifest.workers.iter().map(|worker| worker.version.clone());
-        workers.chain([run.report.loadline.clone()]).collect()
-    };
-    let (of_a, of_b) = (versions(a), versions(b));
-    if of_a != of_b {
-        let named = |versions: BTreeSet<String>| versions.into_iter().collect::<Vec<_>>().join(" and ");
+    if a.versions != b.versions {
+        let named = |versions: &BTreeSet<String>| {
+            versions.iter().map(String::as_str).collect::<Vec<_>>().join(" and ")
+        };
         doubts.push(format!(
             "A was measured by Loadline {}, B by {}: a difference may be one of the generators",
-            named(of_a),
-            named(of_b)
+            named(&a.versions),
+            named(&b.versions)
         ));
     }
     doubts
 }
 
 /// What the machines did beside the load, where that was not the same in both runs.
-fn machines(a: &Run, b: &Run) -> Vec<String> {
-    let steal = |run: &Run| {
-        let loads = run.report.steps.iter().filter(|step| !load::is_of_search(step.purpose));
-        median(&loads.filter_map(|step| step.host_steal).collect::<Vec<_>>())
-    };
+fn machines(a: &RunRecord, b: &RunRecord) -> Vec<String> {
     let all = [
-        ("the hypervisor gave others", "of the CPU", STEAL, [steal(a), steal(b)]),
-        ("some task waited for a CPU", "of the time", PRESSURE, [a, b].map(|run| median(&run.cpu_pressure))),
+        ("the hypervisor gave others", "of the CPU", STEAL, [a.steal, b.steal]),
+        ("some task waited for a CPU", "of the time", PRESSURE, [a.cpu_pressure, b.cpu_pressure]),
     ];
     let differs = |(what, of, least, sides): (&str, &str, f64, [Option<f64>; 2])| {
         let [Some(a), Some(b)] = sides else { return None };
@@ -313,12 +305,12 @@ fn machines(a: &Run, b: &Run) -> Vec<String> {
     all.into_iter().filter_map(differs).collect()
 }
 
-fn nothing_in_common(a: &Run, b: &Run) -> StudyError {
-    let has = |run: &Run| {
-        let labels: Vec<&str> = run.report.loads.iter().map(|load| load.label.as_str()).collect();
+fn nothing_in_common(a: &RunRecord, b: &RunRecord) -> StudyError {
+    let has = |run: &RunRecord| {
+        let labels: Vec<&str> = run.loads.iter().map(|load| load.label.as_str()).collect();
         match labels.is_empty() {
-            true => format!("{} has no complete step", run.folder),
-            false => format!("{} has {}", run.folder, listed(&labels, MOST_NAMED)),
+            true => format!("{} has no complete step", run.place),
+            false => format!("{} has {}", run.place, listed(&labels, MOST_NAMED)),
         }
     };
     StudyError::usage(format!(

@@ -19,9 +19,11 @@
 //! | [`mod@fio`] | a step in the shape of fio's JSON+ |
 //! | [`mod@write`] | all of them, into the run's folder |
 //! | [`compare`] | two runs: which loads became faster or slower |
+//! | [`baseline`] | results that are kept, and a run that is compared with them |
 
 pub mod analysis;
 pub mod answers;
+pub mod baseline;
 pub mod compare;
 pub mod conditions;
 pub mod csv;

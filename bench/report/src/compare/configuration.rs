@@ -3,15 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_base::figures::listed;
-use loadline_load::host::{DiskInventory, Inventory};
-use loadline_study::name::Name;
-use loadline_study::plan::Purpose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::compare::Run;
-use crate::rows::StepRow;
+use crate::compare::record::{LoadRecord, RunRecord};
 
 /// A value longer than this is cut where it is printed.
 const LONGEST: usize = 60;
@@ -70,7 +65,7 @@ fn cut(value: &str, from: usize) -> String {
 }
 
 /// Control characters would do to a terminal what they like.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {
         match c.is_control() {
@@ -82,34 +77,22 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Everything that differs, the most general first.
-pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
+pub fn differences(a: &RunRecord, b: &RunRecord) -> Vec<Difference> {
     let mut all = Vec::new();
-    if a.report.loadline != b.report.loadline {
-        let version = |run: &Run| Some(run.report.loadline.clone());
+    if a.loadline != b.loadline {
+        let version = |run: &RunRecord| Some(run.loadline.clone());
         all.push(Difference::new("Loadline", version(a), version(b)));
     }
-    all.extend(of_maps("", &study(a), &study(b)));
-    all.extend(of_maps("", &fleet(a), &fleet(b)));
+    all.extend(of_maps("", &a.configuration, &b.configuration));
+    all.extend(of_maps("", &a.fleet, &b.fleet));
     all.extend(of_hosts(&a.hosts, &b.hosts));
     all.extend(of_engines(a, b));
     all
 }
 
 /// What differs in the loads of one name: the profile, and what it was put on.
-pub(super) fn of_loads(a: &StepRow, b: &StepRow) -> Vec<Difference> {
-    let keys = |step: &StepRow| {
-        let mut keys = flat(&serde_json::to_value(&step.profile).unwrap_or_default());
-        let on = [
-            ("fill_level", step.fill_level.map(|percent| format!("{percent} %"))),
-            ("unaligned_percent", Some(step.unaligned_percent).filter(|p| *p > 0).map(|p| p.to_string())),
-            ("policy", step.policy.as_ref().map(Name::to_string)),
-            ("condition", step.condition.as_ref().map(Name::to_string)),
-            ("measured as a ceiling", (step.purpose == Purpose::Ceiling).then(|| "yes".into())),
-        ];
-        keys.extend(on.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
-        keys
-    };
-    of_maps("", &keys(a), &keys(b))
+pub(super) fn of_loads(a: &LoadRecord, b: &LoadRecord) -> Vec<Difference> {
+    of_maps("", &a.keys, &b.keys)
 }
 
 fn of_maps(prefix: &str, a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<Difference> {
@@ -120,71 +103,12 @@ fn of_maps(prefix: &str, a: &BTreeMap<String, String>, b: &BTreeMap<String, Stri
     keys.into_iter().filter(differs).map(of).collect()
 }
 
-/// The study as keys with dots. A folder for files is the one that was meant, wherever the study file was.
-fn study(run: &Run) -> BTreeMap<String, String> {
-    let mut study = run.manifest.study.clone();
-    study.target.folder = study.target.folder.map(|folder| run.manifest.study_folder.join(folder));
-    flat(&serde_json::to_value(&study).unwrap_or_default())
-}
-
-/// Who measured.
-fn fleet(run: &Run) -> BTreeMap<String, String> {
-    let workers = &run.manifest.workers;
-    let distinct = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
-    [
-        ("workers", distinct(workers.iter().map(|worker| worker.id.0.as_str()).collect())),
-        ("Loadline of the workers", distinct(workers.iter().map(|worker| worker.version.as_str()).collect())),
-        ("hosts", distinct(workers.iter().map(|worker| worker.host.as_str()).collect())),
-    ]
-    .map(|(what, names)| (what.to_string(), names))
-    .into()
-}
-
-/// Every value by its keys with dots between them. A list of plain values is one value; tables in a list go by their
-/// names, or by their places if they have none.
-fn flat(value: &Value) -> BTreeMap<String, String> {
-    let mut keys = BTreeMap::new();
-    flatten(value, String::new(), &mut keys);
-    keys
-}
-
-fn flatten(value: &Value, at: String, keys: &mut BTreeMap<String, String>) {
-    let below = |name: &str| if at.is_empty() { name.to_string() } else { format!("{at}.{name}") };
-    match value {
-        Value::Object(table) => table.iter().for_each(|(name, value)| flatten(value, below(name), keys)),
-        Value::Array(list) if list.iter().any(Value::is_object) => {
-            for (name, value) in names(list).iter().zip(list) {
-                flatten(value, below(name), keys);
-            }
-        }
-        // A key that is not given and one that is null are the same.
-        Value::Null => {}
-        Value::String(text) => {
-            keys.insert(at, text.clone());
-        }
-        Value::Array(list) => {
-            let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
-            keys.insert(at, list.iter().map(plain).collect::<Vec<_>>().join(", "));
-        }
-        other => {
-            keys.insert(at, other.to_string());
-        }
-    }
-}
-
-/// What the tables of a list are called: by `name` or `use` if that tells them apart, else by their places from 1.
-fn names(list: &[Value]) -> Vec<String> {
-    let name = |value: &Value| Some(value.get("name").or(value.get("use"))?.as_str()?.to_string());
-    let named: Option<Vec<String>> = list.iter().map(name).collect();
-    match named {
-        Some(named) if named.iter().collect::<BTreeSet<_>>().len() == list.len() => named,
-        _ => (1..=list.len()).map(|place| place.to_string()).collect(),
-    }
-}
+/// What each host is, by its name.
+type Hosts = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What differs in what the hosts are. Hosts of one name are compared, and the others in the order of their names. The
 /// same difference of many hosts is one.
-fn of_hosts(a: &BTreeMap<String, Inventory>, b: &BTreeMap<String, Inventory>) -> Vec<Difference> {
+fn of_hosts(a: &Hosts, b: &Hosts) -> Vec<Difference> {
     let in_both = a.iter().filter_map(|(name, host)| Some((name.clone(), host, b.get(name)?)));
     let rest_of_a = a.iter().filter(|(name, _)| !b.contains_key(*name));
     let rest_of_b = b.iter().filter(|(name, _)| !a.contains_key(*name));
@@ -193,7 +117,7 @@ fn of_hosts(a: &BTreeMap<String, Inventory>, b: &BTreeMap<String, Inventory>) ->
         .map(|((name, host), (other, there))| (format!("{name} -> {other}"), host, there));
     let mut all: Vec<Difference> = Vec::new();
     for (name, host, other) in in_both.chain(in_turn) {
-        for difference in of_maps("host: ", &facts(host), &facts(other)) {
+        for difference in of_maps("host: ", host, other) {
             add(&mut all, difference, &name);
         }
     }
@@ -212,56 +136,17 @@ fn add(all: &mut Vec<Difference>, difference: Difference, of: &str) {
     }
 }
 
-/// What a host is, as far as it matters to a figure. Targets are not among it: files are made anew for each run, and
-/// devices are in the study.
-fn facts(host: &Inventory) -> BTreeMap<String, String> {
-    let mut facts = BTreeMap::from([("CPUs".to_string(), host.cpus.to_string())]);
-    let known = [
-        ("kernel", host.kernel.clone()),
-        ("CPU", host.cpu.clone()),
-        ("CPU governor", host.governor.clone()),
-        ("memory", host.memory.map(|bytes| format!("{} MiB", bytes >> 20))),
-    ];
-    facts.extend(known.into_iter().filter_map(|(what, value)| Some((what.to_string(), value?))));
-    if !host.disks.is_empty() {
-        facts.insert("disks".into(), host.disks.len().to_string());
-    }
-    let mut disks: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
-    for disk in &host.disks {
-        for (what, value) in settings(disk) {
-            *disks.entry(format!("disks: {what}")).or_default().entry(value).or_default() += 1;
-        }
-    }
-    for (what, values) in disks {
-        // How many have it is only told where not all have: else it would differ with the number of disks.
-        let counted = |(value, count): (&String, &usize)| match *count == host.disks.len() {
-            true => value.clone(),
-            false => format!("{value} ({count})"),
-        };
-        facts.insert(what, values.iter().map(counted).collect::<Vec<_>>().join(", "));
-    }
-    facts
-}
-
-fn settings(disk: &DiskInventory) -> BTreeMap<String, String> {
-    let mut settings = disk.settings.clone();
-    settings.insert("kind".into(), disk.kind.clone());
-    settings.extend(disk.file_system.clone().map(|value| ("file system".into(), value)));
-    settings.extend(disk.device.clone().map(|value| ("device".into(), value)));
-    settings
-}
-
 /// What issued a load on each side, if that is known and not the same.
 pub(super) fn other_engines<'a>(
-    a: &'a Run,
-    b: &'a Run,
+    a: &'a RunRecord,
+    b: &'a RunRecord,
     label: &str,
 ) -> Option<(&'a BTreeSet<String>, &'a BTreeSet<String>)> {
-    let known = |run: &'a Run| run.engines.get(label).filter(|engines| !engines.is_empty());
+    let known = |run: &'a RunRecord| run.engines.get(label).filter(|engines| !engines.is_empty());
     known(a).zip(known(b)).filter(|(of_a, of_b)| of_a != of_b)
 }
 
-fn of_engines(a: &Run, b: &Run) -> Vec<Difference> {
+fn of_engines(a: &RunRecord, b: &RunRecord) -> Vec<Difference> {
     let mut all = Vec::new();
     for label in a.engines.keys() {
         let Some((of_a, of_b)) = other_engines(a, b, label) else { continue };
@@ -277,25 +162,8 @@ fn of_engines(a: &Run, b: &Run) -> Vec<Difference> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn tables_go_by_their_names_and_lists_are_one_value() {
-        let keys =
-            |value: Value| flat(&value).into_iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
-        assert_eq!(
-            keys(json!({ "name": "s", "run": { "seed": 1, "none": null }, "profiles": ["x", "y"] })),
-            ["name=s", "profiles=x, y", "run.seed=1"]
-        );
-        assert_eq!(
-            keys(json!({ "profile": [{ "name": "x", "rate": "5iops" }, { "use": "y", "threads": 2 }] })),
-            ["profile.x.name=x", "profile.x.rate=5iops", "profile.y.threads=2", "profile.y.use=y"]
-        );
-        assert_eq!(
-            keys(json!({ "profile": [{ "use": "y", "threads": 1 }, { "use": "y", "threads": 2 }] })),
-            ["profile.1.threads=1", "profile.1.use=y", "profile.2.threads=2", "profile.2.use=y"]
-        );
-    }
+    use crate::compare::extract::facts;
+    use loadline_load::host::{DiskInventory, Inventory};
 
     #[test]
     fn long_values_are_cut_to_where_they_differ_and_nothing_reaches_the_terminal() {
@@ -330,7 +198,10 @@ mod tests {
             .unwrap()
             .disks
             .push(DiskInventory { kind: "file".into(), ..DiskInventory::default() });
-        let lines: Vec<String> = of_hosts(&a, &b).iter().map(Difference::line).collect();
+        let facts = |hosts: BTreeMap<String, Inventory>| -> Hosts {
+            hosts.iter().map(|(name, host)| (name.clone(), facts(host))).collect()
+        };
+        let lines: Vec<String> = of_hosts(&facts(a), &facts(b)).iter().map(Difference::line).collect();
         assert_eq!(
             lines,
             [

@@ -43,6 +43,24 @@ fn case(load: &Load, study: &str) -> String {
     format!("    <testcase classname=\"{study}\" name=\"{name}\">\n      {inside}\n    </testcase>\n")
 }
 
+/// A file in which every load is skipped, for a reason that holds for all of them.
+pub fn all_skipped(study: &str, loads: &[String], why: &str) -> String {
+    let (study, why) = (escaped(study), escaped(why));
+    let case = |load: &String| {
+        format!(
+            "    <testcase classname=\"{study}\" name=\"{}\">\n      <skipped message=\"{why}\"/>\n    \
+             </testcase>\n",
+            escaped(load)
+        )
+    };
+    let cases: String = loads.iter().map(case).collect();
+    let count = loads.len();
+    format!(
+        "{HEAD}  <testsuite name=\"{study}\" tests=\"{count}\" failures=\"0\" errors=\"0\" \
+         skipped=\"{count}\">\n{cases}  </testsuite>\n</testsuites>\n"
+    )
+}
+
 /// Text as XML has it in attributes and between tags. What XML 1.0 cannot say at all, such as most control
 /// characters, becomes U+FFFD.
 fn escaped(text: &str) -> String {

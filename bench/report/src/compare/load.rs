@@ -1,17 +1,15 @@
 //! One load on both sides, and the word for it. The statistics are those of `loadline_measure::difference`, over
 //! whole repeats.
 
-use std::collections::BTreeMap;
-
-use loadline_base::figures::{latency, listed, thousands};
+use loadline_base::figures::listed;
 use loadline_measure::difference::{Change, Ratio, ratio};
-use loadline_study::plan::Purpose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::compare::Both;
 use crate::compare::configuration::{Difference, of_loads, other_engines};
-use crate::compare::{Both, Run};
-use crate::rows::{LoadRow, StepRow};
+use crate::compare::figure::Figure;
+use crate::compare::record::{LoadRecord, RunRecord};
 
 /// Of a rate, less than this share may be missing without the IOPS deciding.
 const RATE_TOLERANCE: f64 = 0.01;
@@ -70,53 +68,6 @@ impl Verdict {
     /// Whether the repeats said something.
     pub fn is_judged(self) -> bool {
         matches!(self, Verdict::Faster | Verdict::Slower | Verdict::NoDifferenceShown)
-    }
-}
-
-/// A figure that is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Figure {
-    /// I/Os a second.
-    Iops,
-    /// Mean response time, microseconds.
-    MeanUs,
-    /// 99th percentile of the response times, microseconds.
-    P99Us,
-}
-
-impl Figure {
-    fn of(self, step: &StepRow) -> Option<f64> {
-        match self {
-            Figure::Iops => Some(step.iops),
-            Figure::MeanUs => step.latency_us.mean,
-            Figure::P99Us => step.latency_us.p99,
-        }
-    }
-
-    fn median(self, row: &LoadRow) -> Option<f64> {
-        let spread = match self {
-            Figure::Iops => row.iops,
-            Figure::MeanUs => row.mean_us,
-            Figure::P99Us => row.p99_us,
-        };
-        spread.map(|spread| spread.median)
-    }
-
-    /// What it is called in a sentence.
-    pub fn name(self) -> &'static str {
-        match self {
-            Figure::Iops => "IOPS",
-            Figure::MeanUs => "mean response",
-            Figure::P99Us => "p99",
-        }
-    }
-
-    fn show(self, value: f64) -> String {
-        match self {
-            Figure::Iops => thousands(value),
-            Figure::MeanUs | Figure::P99Us => latency(value),
-        }
     }
 }
 
@@ -256,81 +207,42 @@ pub fn interval(ratio: &Ratio) -> Option<String> {
 }
 
 /// All loads of either run: those of A in their order, then those that only B has.
-pub(super) fn all(a: &Run, b: &Run, allowed: f64) -> Vec<Load> {
-    let (of_a, of_b) = (Repeats::by_label(a), Repeats::by_label(b));
-    let of_either = a
-        .report
-        .loads
-        .iter()
-        .chain(b.report.loads.iter().filter(|load| !of_a.contains_key(load.label.as_str())));
-    let none = Repeats { row: None, steps: Vec::new() };
-    let load = |row: &LoadRow| {
-        let label = row.label.as_str();
-        match (of_a.get(label), of_b.get(label)) {
+pub(super) fn all(a: &RunRecord, b: &RunRecord, allowed: f64) -> Vec<Load> {
+    let only_in_b = b.loads.iter().filter(|load| a.load(&load.label).is_none());
+    let load = |of_either: &LoadRecord| {
+        let label = of_either.label.as_str();
+        match (a.load(label), b.load(label)) {
             (Some(on_a), Some(on_b)) => {
                 let other_engine = other_engines(a, b, label).is_some();
                 Load { other_engine, ..on_both(on_a, on_b, allowed) }
             }
             (Some(on_a), None) => {
-                Load { is_planned: plans(b, label), ..on_one(on_a, &none, Verdict::OnlyInA) }
+                let is_planned = b.planned_loads.contains(label);
+                Load { is_planned, ..on_one(Some(on_a), None, Verdict::OnlyInA) }
             }
             (_, on_b) => {
-                let on_b = on_b.unwrap_or(&none);
-                Load { is_planned: plans(a, label), ..on_one(&none, on_b, Verdict::OnlyInB) }
+                let is_planned = a.planned_loads.contains(label);
+                Load { is_planned, ..on_one(None, on_b, Verdict::OnlyInB) }
             }
         }
     };
-    of_either.map(load).collect()
-}
-
-/// Whether a search asked for it, and so no load of the study.
-pub(super) fn is_of_search(purpose: Purpose) -> bool {
-    matches!(purpose, Purpose::Search { .. })
-}
-
-fn plans(run: &Run, label: &str) -> bool {
-    run.manifest.steps.iter().any(|step| step.label == label && !is_of_search(step.purpose))
-}
-
-/// A load's complete repeats on one side.
-struct Repeats<'a> {
-    row: Option<&'a LoadRow>,
-    steps: Vec<&'a StepRow>,
-}
-
-impl<'a> Repeats<'a> {
-    fn by_label(run: &'a Run) -> BTreeMap<&'a str, Repeats<'a>> {
-        let row = |row: &'a LoadRow| (row.label.as_str(), Repeats { row: Some(row), steps: Vec::new() });
-        let mut all: BTreeMap<&str, Repeats<'_>> = run.report.loads.iter().map(row).collect();
-        // As the rows are made: what a search asked for is no repeat of a load.
-        for step in run.report.steps.iter().filter(|step| !is_of_search(step.purpose)) {
-            if let Some(repeats) = all.get_mut(step.label.as_str()) {
-                repeats.steps.push(step);
-            }
-        }
-        all
-    }
-
-    /// Of all repeats or of none: some of them would be the lucky ones.
-    fn values(&self, figure: Figure) -> Option<Vec<f64>> {
-        self.steps.iter().map(|step| figure.of(step)).collect()
-    }
+    a.loads.iter().chain(only_in_b).map(load).collect()
 }
 
 /// A load that is on one side only, or is not the same: its figures, and no ratio.
-fn on_one(a: &Repeats<'_>, b: &Repeats<'_>, verdict: Verdict) -> Load {
-    let median = |side: &Repeats<'_>, figure: Figure| side.row.and_then(|row| figure.median(row));
+fn on_one(a: Option<&LoadRecord>, b: Option<&LoadRecord>, verdict: Verdict) -> Load {
+    let median = |side: Option<&LoadRecord>, figure: Figure| side.and_then(|load| load.median(figure));
     let figure = |figure| Compared { a: median(a, figure), b: median(b, figure), ratio: None };
-    let both = |count: fn(&LoadRow) -> usize| Both { a: a.row.map_or(0, count), b: b.row.map_or(0, count) };
+    let both = |count: fn(&LoadRecord) -> usize| Both { a: a.map_or(0, count), b: b.map_or(0, count) };
     Load {
-        label: a.row.or(b.row).map(|row| row.label.clone()).unwrap_or_default(),
+        label: a.or(b).map(|load| load.label.clone()).unwrap_or_default(),
         verdict,
         decided_by: None,
         beyond_allowed: false,
         seen_percent: None,
         limit_not_seen: false,
-        repeats: both(|row| row.repeats),
-        doubtful: both(|row| row.doubtful),
+        repeats: both(|load| load.repeats.len()),
+        doubtful: both(|load| load.doubtful),
         other_engine: false,
         iops: figure(Figure::Iops),
         mean_us: figure(Figure::MeanUs),
@@ -340,10 +252,9 @@ fn on_one(a: &Repeats<'_>, b: &Repeats<'_>, verdict: Verdict) -> Load {
     }
 }
 
-fn on_both(a: &Repeats<'_>, b: &Repeats<'_>, allowed: f64) -> Load {
-    let mut load = on_one(a, b, Verdict::NotTheSameLoad);
-    let (Some(first), Some(other)) = (a.steps.first(), b.steps.first()) else { return load };
-    load.differs = of_loads(first, other);
+fn on_both(a: &LoadRecord, b: &LoadRecord, allowed: f64) -> Load {
+    let mut load = on_one(Some(a), Some(b), Verdict::NotTheSameLoad);
+    load.differs = of_loads(a, b);
     if !load.differs.is_empty() {
         return load;
     }
@@ -359,11 +270,11 @@ fn on_both(a: &Repeats<'_>, b: &Repeats<'_>, allowed: f64) -> Load {
     // Where B carried clearly less of it, that decides: what failed or never came is fast.
     let carried_less =
         load.iops.ratio.is_some_and(|ratio| ratio.high.is_some_and(|high| high < 1.0 - RATE_TOLERANCE));
-    let decides = match (first.profile.rate, load.p99_us.ratio) {
-        (None, _) => Figure::Iops,
-        (Some(_), _) if carried_less => Figure::Iops,
-        (Some(_), Some(_)) => Figure::P99Us,
-        (Some(_), None) => Figure::MeanUs,
+    let decides = match (a.has_rate, load.p99_us.ratio) {
+        (false, _) => Figure::Iops,
+        (true, _) if carried_less => Figure::Iops,
+        (true, Some(_)) => Figure::P99Us,
+        (true, None) => Figure::MeanUs,
     };
     load.decided_by = Some(decides);
     // Where nothing completed in one repeat there is no ratio of IOPS, whatever decides.

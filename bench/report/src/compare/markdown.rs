@@ -8,7 +8,12 @@ pub const HEAD: &str = "# Two runs of Loadline compared\n";
 
 /// The whole page.
 pub fn page(comparison: &Comparison) -> String {
-    let mut page = format!("{HEAD}\n");
+    format!("{HEAD}\n{}", body(comparison))
+}
+
+/// The page without its title.
+pub(crate) fn body(comparison: &Comparison) -> String {
+    let mut page = String::new();
     for (name, side) in [("A", &comparison.runs.a), ("B", &comparison.runs.b)] {
         page.push_str(&format!("- {name}: {}\n", escaped(&run(side))));
     }
@@ -31,7 +36,8 @@ pub fn page(comparison: &Comparison) -> String {
     page
 }
 
-fn table(rows: &[Vec<String>]) -> String {
+/// A table, its titles first: the first column to the left, the others to the right.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let line = |cells: &Vec<String>| {
         let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
         format!("| {} |\n", cells.join(" | "))
@@ -43,7 +49,7 @@ fn table(rows: &[Vec<String>]) -> String {
 }
 
 /// Without what Markdown would take for its own, in one line.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         if matches!(c, '|' | '*' | '<' | '\\' | '`' | '[' | ']') {

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use loadline_load::host::Inventory;
 use loadline_study::folder::manifest::Manifest;
+use loadline_study::plan::Purpose;
 use loadline_study::{RunFolder, StudyError};
 
 use loadline_load::engine_alone;
 
-use crate::compare::load::is_of_search;
 use crate::page::series::cpu_pressure;
 use crate::report::Report;
 
@@ -60,4 +60,9 @@ impl Run {
         let folder_name = path.display().to_string();
         Ok(Run { folder: folder_name, manifest: folder.manifest, report, hosts, engines, cpu_pressure })
     }
+}
+
+/// Whether a search asked for it, and so no load of the study.
+pub(super) fn is_of_search(purpose: Purpose) -> bool {
+    matches!(purpose, Purpose::Search { .. })
 }

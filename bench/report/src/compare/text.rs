@@ -3,7 +3,8 @@
 use loadline_base::figures::thousands;
 
 use crate::compare::configuration::printable;
-use crate::compare::load::{Figure, Load, Verdict, interval, multiple};
+use crate::compare::figure::Figure;
+use crate::compare::load::{Load, Verdict, interval, multiple};
 use crate::compare::{Comparison, Difference, Side};
 use crate::table::{Unit, align};
 

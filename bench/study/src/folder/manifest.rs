@@ -72,6 +72,10 @@ pub struct Manifest {
     pub state: State,
     /// The folder of the study file: a relative `folder` of its target is relative to it.
     pub study_folder: PathBuf,
+    /// The commit that was checked out in the git work tree of the study file when the run began; `null` if the study is in
+    /// none.
+    #[serde(default)]
+    pub commit: Option<String>,
     /// The study, word for word. It is what counts.
     pub study_text: String,
     /// The study, for other programs.
@@ -112,6 +116,7 @@ impl Manifest {
             finished: None,
             state: State::Begun,
             study_folder,
+            commit: None,
             study_text,
             study,
             steps: plan.steps,

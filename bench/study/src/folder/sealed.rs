@@ -27,10 +27,14 @@ pub struct Format {
 /// Writes `value`, which must be an object with at least one key.
 pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StudyError> {
     let broken = |e: serde_json::Error| StudyError::failed(format!("cannot write {}: {e}", path.display()));
-    let text = serde_json::to_string_pretty(value).map_err(broken)?;
+    write_durably(path, text(value).map_err(broken)?.as_bytes())
+}
+
+/// The text of a sealed file. `value` must be an object with at least one key.
+pub fn text<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
+    let text = serde_json::to_string_pretty(value)?;
     let body = text.strip_suffix("\n}").expect("an object with keys");
-    let sealed = format!("{body}{SEAL}{:08x}\"\n}}\n", loadline_base::crc::crc32c(body.as_bytes()));
-    write_durably(path, sealed.as_bytes())
+    Ok(format!("{body}{SEAL}{:08x}\"\n}}\n", loadline_base::crc::crc32c(body.as_bytes())))
 }
 
 /// Reads a sealed file. `None` if there is none. What is truncated or changed is an error that says so and what to do
