@@ -35,7 +35,7 @@ fn entry(sequence: u64) -> ToReplica<u8> {
     let what = if sequence == 1 { What::Open } else { What::Trim };
     let blocks = u32::from(sequence > 1);
     let entry = Entry { block: 0, blocks, what };
-    ToReplica::Entry { ownership: Epoch(4), sequence: Sequence(sequence), mark: Sequence(0), entry }
+    ToReplica::Entry { ownership: Epoch(4), sequence: Sequence(sequence), commit_point: Sequence(0), entry }
 }
 
 fn hello() -> ToReplica<u8> {
@@ -62,7 +62,7 @@ impl Bench {
     fn new() -> Bench {
         let found = Found {
             promise: Promise { epoch: Epoch(3), owner: owner(1) },
-            mark: Position::START,
+            commit_point: Position::START,
             epoch: Epoch(3),
             end: Position::START,
             damaged: false,
@@ -171,7 +171,7 @@ fn a_late_greeting_of_another_owner_at_the_same_epoch_does_not_shut_an_owner_out
 fn damaged_at_4() -> Bench {
     let found = Found {
         promise: Promise { epoch: Epoch(4), owner: owner(1) },
-        mark: Position::START,
+        commit_point: Position::START,
         epoch: Epoch(4),
         end: Position::START,
         damaged: true,
@@ -328,7 +328,7 @@ fn a_device_that_has_failed_answers_nothing_else() {
 fn damaged() -> Bench {
     let found = Found {
         promise: Promise { epoch: Epoch(4), owner: owner(1) },
-        mark: Position { ownership: Epoch(3), sequence: Sequence(7) },
+        commit_point: Position { ownership: Epoch(3), sequence: Sequence(7) },
         epoch: Epoch(4),
         end: Position { ownership: Epoch(3), sequence: Sequence(2) },
         damaged: true,

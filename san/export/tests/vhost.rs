@@ -97,7 +97,7 @@ fn what_fails_is_told_and_nothing_is_lost_of_the_rest() {
         request(&mut guest, number, IN, 0, 4096);
     }
     let asked = guest.take().unwrap();
-    guest.fail(&asked[1], Failure::Rotten);
+    guest.fail(&asked[1], Failure::Corrupt);
     assert_eq!((guest.memory.answered(), status(&guest, 1), status(&guest, 0)), (vec![(3, 1)], 1, 0xff));
     assert_eq!(guest.session.in_flight(), 2);
 }

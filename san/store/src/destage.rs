@@ -220,7 +220,7 @@ impl<D: Data> Store<D> {
                     }
                 }
                 Phase::Tail => {
-                    if !self.keep.is_durable(self.destage.change) && !left_out(Rule::DRing) {
+                    if !self.meta.is_durable(self.destage.change) && !left_out(Rule::DRing) {
                         return;
                     }
                     self.end_round();
@@ -407,10 +407,10 @@ impl<D: Data> Store<D> {
                 self.end_work(index);
                 return;
             }
-            // What is at its place has another checksum than the slot will say: it is found to be rotten when it is read.
+            // What is at its place has another checksum than the slot will say: it is found to be corrupt when it is read.
             let block = extent * self.extents.blocks() + u64::from(blocks[0].0);
-            self.rots(block..block + 1);
-            out.push(Action::Tell(Completion::Spoilt { block }));
+            self.found_corrupt(block..block + 1);
+            out.push(Action::Tell(Completion::Corrupt { block }));
             self.destage.works[index as usize].blocks = blocks;
             self.end_work(index);
             return;
@@ -421,8 +421,8 @@ impl<D: Data> Store<D> {
             if is != *sum {
                 // It goes to its place as it is, and its checksum stays what it was.
                 let block = first + u64::from(*within);
-                self.rots(block..block + 1);
-                out.push(Action::Tell(Completion::Spoilt { block }));
+                self.found_corrupt(block..block + 1);
+                out.push(Action::Tell(Completion::Corrupt { block }));
                 if left_out(Rule::DBad) {
                     self.extents.at_mut(place).slot.set(*within, BlockState::Data, is);
                 }
@@ -509,7 +509,7 @@ impl<D: Data> Store<D> {
             extent.stored = !extent.slot.is_empty();
             let (stored, number) = (extent.stored, extent.slot.extent);
             if stored {
-                self.keep.dig_up(number);
+                self.meta.dig_up(number);
             } else {
                 self.bury(number, stamp);
             }
@@ -560,7 +560,7 @@ impl<D: Data> Store<D> {
 
     /// The slot of a place, as it is to be on the device.
     pub(crate) fn encoded_slot(&self, place: Place) -> Sector {
-        let (replica, content) = (self.id.replica, self.keep.state.content);
+        let (replica, content) = (self.id.replica, self.meta.state.content);
         let extent = self.extents.at(place);
         let holder = Holder { replica, content, at: self.extents.slot_at(place) };
         let mut sector = Sector::ZERO;
@@ -571,7 +571,7 @@ impl<D: Data> Store<D> {
     /// A freed extent leaves a trace (rule R3).
     fn bury(&mut self, extent: u64, stamp: Epoch) {
         if !left_out(Rule::R3) {
-            self.keep.bury(extent, stamp);
+            self.meta.bury(extent, stamp);
         }
     }
 
@@ -583,18 +583,18 @@ impl<D: Data> Store<D> {
     /// The log begins after the round, once that is durable.
     fn move_tail(&mut self) {
         let below = self.destage.below;
-        let mark = self.keep.state.mark;
-        let state = &mut self.keep.state;
+        let commit_point = self.meta.state.commit_point;
+        let state = &mut self.meta.state;
         state.tail = Tail { at: self.log.place_of(below), number: below };
         if let Some(last) = self.log.last_of_sequence(state.end_before.max(self.log.front())..below) {
             state.end = last;
         }
         state.end_before = state.end_before.max(below);
-        state.drops.retain(|drop| drop.below > below);
+        state.truncations.retain(|drop| drop.below > below);
         state.holes.retain(|hole| hole.to > below);
         self.destage.change = self.changed();
-        if left_out(Rule::DMark) {
-            self.keep.state.mark = mark;
+        if left_out(Rule::DCommitPoint) {
+            self.meta.state.commit_point = commit_point;
         }
     }
 

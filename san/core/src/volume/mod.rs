@@ -611,8 +611,8 @@ impl<D: Clone> Volume<D> {
         let Role::Takeover(takeover) = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now))) else {
             unreachable!("only a takeover activates")
         };
-        let (links, marks) = takeover.into_links(&self.c);
-        let mut active = Active::new(&mut self.c, links, &marks, now, out);
+        let (links, commit_points) = takeover.into_links(&self.c);
+        let mut active = Active::new(&mut self.c, links, &commit_points, now, out);
         for request in self.waiting.drain(..) {
             active.request(&mut self.c, now, request, out);
         }

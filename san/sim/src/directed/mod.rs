@@ -268,11 +268,11 @@ pub const SCHEDULES: &[Schedule] = &[
     Schedule { name: "many changes", rule: None, nodes: 2, copies: 2, drive: losses::pages },
     Schedule { name: "forced, and short", rule: None, nodes: 2, copies: 1, drive: losses::forced_and_short },
     Schedule {
-        name: "forced, and rotten",
+        name: "forced, and corrupt",
         rule: None,
         nodes: 2,
         copies: 1,
-        drive: losses::forced_and_rotten,
+        drive: losses::forced_and_corrupt,
     },
     Schedule {
         name: "forced, and the other lives",
@@ -345,7 +345,7 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::put_right,
     },
     Schedule {
-        name: "a rotten block behind the end",
+        name: "a corrupt block behind the end",
         rule: None,
         nodes: 2,
         copies: 2,
@@ -402,7 +402,7 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: stalls::left_out_and_hung,
     },
     Schedule {
-        name: "two rotten blocks, apart",
+        name: "two corrupt blocks, apart",
         rule: None,
         nodes: 3,
         copies: 2,
@@ -513,7 +513,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 3,
         drive: owners::forked_and_started_again,
     },
-    Schedule { name: "rot that nobody reads", rule: None, nodes: 3, copies: 2, drive: waits::rotten_unread },
+    Schedule {
+        name: "corruption that nobody reads",
+        rule: None,
+        nodes: 3,
+        copies: 2,
+        drive: waits::corrupt_unread,
+    },
     Schedule {
         name: "a map of what is only in the log",
         rule: Some(Rule::R10),
@@ -550,7 +556,7 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: damaged::member,
     },
     Schedule {
-        name: "a member with a slot that has rotted is rebuilt",
+        name: "a member with a slot that is corrupt is rebuilt",
         rule: None,
         nodes: 2,
         copies: 2,
