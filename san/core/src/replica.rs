@@ -22,12 +22,13 @@ use thiserror::Error;
 
 use crate::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use crate::lease::{Grants, Moment};
-use crate::message::{Entry, FromOwner, FromReplica, Progress, Promise, Report, ToOwner, ToReplica, What};
-use crate::range_set::coarse;
+use crate::message::{FromOwner, FromReplica, Progress, Promise, ToOwner, ToReplica};
 use crate::rule::{Rule, left_out};
 use crate::store::{Command, Completion, Found, Tag};
 
+mod completions;
 mod damaged;
+mod entries;
 
 /// The most ranges of a list that it tells.
 const MOST_LISTED: usize = 16_384;
@@ -450,108 +451,6 @@ impl Replica {
         }
     }
 
-    /// The next entry is appended; one that is there already is confirmed; after a gap it says what it has.
-    fn entry<D>(
-        &mut self,
-        from: &FromOwner,
-        position: Position,
-        commit_point: Sequence,
-        entry: Entry<D>,
-        out: &mut Vec<Action<D>>,
-    ) {
-        if matches!(self.work, Work::Draining(_) | Work::Truncating(..)) {
-            return;
-        }
-        let opens = matches!(entry.what, What::Open)
-            && position.ownership > self.received.ownership
-            && position.sequence == Sequence(1);
-        let follows = position.ownership == self.received.ownership
-            && (position.sequence == self.received.sequence.next()
-                || left_out(Rule::W5) && position.sequence > self.received.sequence);
-        if !opens && !follows {
-            let there = position <= self.received;
-            let new = !there && self.tell_gap();
-            if there || new {
-                self.answer(from, ToOwner::Durable(self.progress(new)), out);
-            }
-            return;
-        }
-        if opens {
-            self.durable = Sequence(0);
-        }
-        self.received = position;
-        self.take_commit_point(Position { ownership: position.ownership, sequence: commit_point });
-        self.append(Pending::Sequenced(position), position, entry, out);
-    }
-
-    fn out_of_band<D>(
-        &mut self,
-        from: &FromOwner,
-        number: u64,
-        position: Position,
-        entry: Entry<D>,
-        out: &mut Vec<Action<D>>,
-    ) {
-        if matches!(self.work, Work::Draining(_) | Work::Truncating(..)) {
-            return;
-        }
-        let received = self.session.as_ref().map_or(0, |s| s.out_of_band_received);
-        if number != received + 1 {
-            let there = number <= received;
-            let new = !there && self.tell_gap();
-            if there || new {
-                self.answer(from, ToOwner::Durable(self.progress(new)), out);
-            }
-            return;
-        }
-        if let Some(session) = &mut self.session {
-            session.out_of_band_received = number;
-        }
-        self.append(Pending::OutOfBand { key: self.sessions, number }, position, entry, out);
-    }
-
-    fn append<D>(&mut self, what: Pending, position: Position, entry: Entry<D>, out: &mut Vec<Action<D>>) {
-        self.appends += 1;
-        self.pending.push_back(what);
-        out.push(Action::Store(Command::Append {
-            number: self.appends,
-            position,
-            sequenced: matches!(what, Pending::Sequenced(_)),
-            entry,
-            commit_point: self.commit_point,
-            acknowledged: self.acknowledged,
-            epoch: self.epoch,
-        }));
-    }
-
-    /// Whether this gap has not been told yet: many entries can come after one that was lost.
-    fn tell_gap(&mut self) -> bool {
-        let received = self.received;
-        let Some(session) = &mut self.session else { return false };
-        let here = Some((received, session.out_of_band_received));
-        std::mem::replace(&mut session.gap_told, here) != here
-    }
-
-    /// The owner says what is acknowledged. As a commit point it counts as far as it is durable here: a replica that has just begun
-    /// to get entries may have less. Whether that is news.
-    fn take_commit_point(&mut self, said: Position) -> bool {
-        if said.ownership != self.received.ownership {
-            return false;
-        }
-        if said.sequence == Sequence(0) {
-            // Nothing of this ownership is acknowledged: as a commit point it would be above those of others, and prove nothing.
-            return false;
-        }
-        let mut commit_point = Position { sequence: said.sequence.min(self.durable), ..said };
-        if commit_point.sequence == Sequence(0) {
-            commit_point = self.commit_point;
-        }
-        let news = commit_point > self.commit_point || said > self.acknowledged;
-        self.commit_point = self.commit_point.max(commit_point);
-        self.acknowledged = self.acknowledged.max(said);
-        news
-    }
-
     fn seal<D>(&mut self, now: Moment, from: &FromOwner, out: &mut Vec<Action<D>>) {
         if left_out(Rule::T5) {
             // It reports, and goes on following whom it follows.
@@ -613,86 +512,6 @@ impl Replica {
                 out.push(Action::Store(Command::Return { after, empty }));
             }
             _ => {}
-        }
-    }
-
-    fn stored<D>(&mut self, now: Moment, completion: Completion<D>, out: &mut Vec<Action<D>>) {
-        match completion {
-            Completion::Promised(promise) => self.promised = promise,
-            Completion::Appended(through) => self.appended(through, out),
-            Completion::Data { tag, content } if left_out(Rule::L2) && tag.session >> 63 == 1 => {
-                let owner = tag.session << 1 >> 21;
-                let owner = Owner {
-                    node: NodeId((owner >> 32) as u32),
-                    incarnation: Incarnation(owner & 0xffff_ffff),
-                };
-                self.send(owner, tag.session & 0xf_ffff, ToOwner::Data { job: tag.job, content }, out);
-            }
-            Completion::Data { tag, content } => {
-                self.answer_session(tag.session, ToOwner::Data { job: tag.job, content }, out);
-            }
-            Completion::Mapped { tag, map } => {
-                self.answer_session(tag.session, ToOwner::Mapped { job: tag.job, map }, out);
-            }
-            Completion::Changed { tag, ranges, next } => {
-                self.answer_session(tag.session, ToOwner::Changed { job: tag.job, ranges, next }, out);
-            }
-            Completion::Above(question, above) => {
-                if self.work == Work::Reporting && question == self.questions {
-                    self.work = Work::None;
-                    let end = Position { sequence: self.durable, ..self.received };
-                    let report = Report { commit_point: self.commit_point, end, full: self.full, above };
-                    self.answer_session(self.sessions, ToOwner::Sealed(report), out);
-                }
-            }
-            Completion::Listed(ranges) => {
-                // What is listed is copied, and more does no harm.
-                let ranges = coarse(ranges, MOST_LISTED);
-                if let Work::Truncating(Truncation { after, .. }, key) = self.work {
-                    self.work = Work::None;
-                    if std::mem::take(&mut self.damaged) {
-                        self.promised = self.promise;
-                    }
-                    (self.received, self.durable) = (after, after.sequence);
-                    if let Some(session) = self.session.as_mut().filter(|s| s.key == key) {
-                        session.listed = Some((after, ranges.clone()));
-                        self.answer_session(key, ToOwner::Listed { after, ranges }, out);
-                    }
-                }
-            }
-            Completion::Corrupt { block } => {
-                self.answer_session(self.sessions, ToOwner::Corrupt { block }, out);
-            }
-            Completion::Full(full) => self.full = full,
-            Completion::Failed => {
-                self.failed = true;
-                self.answer_session(self.sessions, ToOwner::Failed, out);
-            }
-        }
-        self.work_on(now, out);
-    }
-
-    fn appended<D>(&mut self, through: u64, out: &mut Vec<Action<D>>) {
-        let done = self.appends - self.pending.len() as u64;
-        for _ in done..through {
-            match self.pending.pop_front().expect("the store confirms what was appended") {
-                Pending::Sequenced(position) if position.ownership == self.received.ownership => {
-                    self.durable = position.sequence;
-                }
-                // Of the ownership before: nobody asks any more.
-                Pending::Sequenced(_) => {}
-                Pending::OutOfBand { key, number } => {
-                    if let Some(now) = self.session.as_mut().filter(|s| s.key == key) {
-                        now.out_of_band_durable = number;
-                    }
-                }
-            }
-        }
-        if through > done
-            && let Some(session) = &self.session
-            && session.owner == self.promise.owner
-        {
-            self.answer_session(session.key, ToOwner::Durable(self.progress(false)), out);
         }
     }
 

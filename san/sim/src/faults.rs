@@ -215,7 +215,7 @@ impl World {
 
     /// A disk fails, if the group has another member.
     fn disk_fails(&mut self, node: usize) {
-        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.has_rotten_log()) else {
+        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.has_corrupt_log()) else {
             return;
         };
         self.say(|| format!("the device of {replica} fails"));
@@ -247,7 +247,7 @@ impl World {
         let Some(replica) = replica else { return };
         let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
         let slot = self.rng.chance(3);
-        if slot && store.rot_slot(&mut self.rng) || !slot && store.rot_log(&mut self.rng) {
+        if slot && store.corrupt_slot(&mut self.rng) || !slot && store.corrupt_log(&mut self.rng) {
             let what = if slot { "slot" } else { "log" };
             self.corrupted.insert(replica);
             self.say(|| format!("{what} of {replica} is corrupted"));

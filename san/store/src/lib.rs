@@ -35,6 +35,7 @@ pub mod open;
 pub mod read;
 mod replay;
 mod replica_meta;
+mod returns;
 pub mod scrub;
 pub mod space;
 pub mod store;

@@ -91,7 +91,7 @@ pub(super) fn slot(world: &mut World) {
     world.kill(1, false);
     let corrupts = {
         let (rng, state) = (&mut world.rng, &mut world.nodes[1]);
-        state.stores.get_mut(&replica).expect("it is there").rot_slot(rng)
+        state.stores.get_mut(&replica).expect("it is there").corrupt_slot(rng)
     };
     world.must(corrupts, "it has slots");
     world.start(1);

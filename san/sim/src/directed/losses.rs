@@ -29,7 +29,7 @@ pub(super) fn log_is_corrupted(world: &mut World, replica: ReplicaId) {
     let mut corrupts = false;
     for _ in 0..100 {
         let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
-        corrupts = corrupts || state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
+        corrupts = corrupts || state.stores.get_mut(&replica).expect("it is there").corrupt_log(rng);
         if !corrupts {
             world.pass(1);
         }

@@ -12,7 +12,7 @@ pub(super) fn late_repair(world: &mut World) {
     let (corrupt, whole) = (world.home(members[0]), world.home(members[1]));
     let owner = (0..3).find(|node| *node != corrupt && *node != whole).expect("there are three");
     world.begin(owner);
-    world.nodes[corrupt].stores.get_mut(&members[0]).expect("it is there").rot_block(0);
+    world.nodes[corrupt].stores.get_mut(&members[0]).expect("it is there").corrupt_block(0);
     world.slow.insert((whole, owner), 5 * MS);
     world.ask_first(0, What::Read);
     world.pass(2);
@@ -103,7 +103,7 @@ pub(super) fn rotten_behind_the_end(world: &mut World) {
     world.must(world.record().groups[0].in_sync.len() == 1, "one was removed");
     world.ask_for(0, source, What::Write, 61 * 8, 8);
     world.pass(60);
-    world.nodes[source].stores.get_mut(&members[0]).expect("it is there").rot_block(63);
+    world.nodes[source].stores.get_mut(&members[0]).expect("it is there").corrupt_block(63);
     world.cut.clear();
     world.pass_until(1_000, |world| world.record().groups[0].in_sync.len() == 2);
 }

@@ -76,7 +76,7 @@ pub(super) fn hung_read(world: &mut World) {
     world.keeps_log = true;
     world.begin(one);
     world.pass(100);
-    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").rot_block(0);
+    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").corrupt_block(0);
     world.part(one, other);
     world.ask_first(0, What::Read);
     world.pass(400);
@@ -208,8 +208,8 @@ pub(super) fn rotten_apart(world: &mut World) {
         world.ask_for(0, one, What::Write, block * 8, 8);
     }
     world.pass(200);
-    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").rot_block(1);
-    world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there").rot_block(2);
+    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").corrupt_block(1);
+    world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there").corrupt_block(2);
     world.ask_for(0, one, What::Read, 0, 32);
     world.pass(100);
     world.must(!world.waits(0), "it is answered");
@@ -226,7 +226,7 @@ pub(super) fn corrupt_unread(world: &mut World) {
     }
     world.pass(1_000);
     let store = world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there");
-    store.rot_block(2);
+    store.corrupt_block(2);
     let found = world.coverage.of("answer", "corrupt");
     let is_mended = |world: &World| !world.nodes[other].stores[&replicas[1]].is_corrupt();
     world.pass_until(5_000, is_mended);

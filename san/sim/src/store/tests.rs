@@ -582,21 +582,3 @@ fn a_record_that_cannot_be_read_is_damage_if_a_later_one_covers_it() {
     let (_, found, damage) = opened_on(&mut disk).unwrap();
     assert_eq!((found.end, damage), (at(5), Vec::new()));
 }
-
-#[test]
-fn who_is_emptied_is_whole_again_also_if_its_slots_could_not_be_read() {
-    let mut rig = Rig::new(64);
-    (0..8).for_each(|block| rig.write(block));
-    rig.destage();
-    let slot = rig.store.slot_of(5).unwrap();
-    rig.disk.corrupt_at(Area::Capacity, slot);
-    let (mut rig, found) = Rig::on(rig.disk);
-    assert!(found.damaged);
-    rig.submit(Command::Salvage);
-    rig.settle();
-    rig.submit(Command::Return { after: at(9), empty: true });
-    rig.settle();
-    assert!(rig.is_told(|told| *told == Completion::Listed(Vec::new())), "{:?}", rig.told);
-    let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
-    assert_eq!((found.damaged, damage), (false, Vec::new()));
-}
