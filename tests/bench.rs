@@ -336,6 +336,7 @@ fn bad_input_gets_one_clear_message() {
         (vec!["bench", text(&file), "-p", "B2048-T1-O1-W0-PR"], vec!["precious.img", "2MiB"]),
         (vec!["bench", text(&file), "--rate", "0iops"], vec!["0iops"]),
         (vec!["bench", text(&file), "--for", "1500ms"], vec!["whole seconds"]),
+        (vec!["bench", text(&file), "--for", "1s", "--runtime", "2"], vec!["--for", "fio", "leave one out"]),
         (vec!["bench", text(&file), "--stop-if", "p99<1ms"], vec!["p99>50ms"]),
         (vec!["bench"], vec!["TARGET"]),
         (vec!["verify", text(&file), "--journal", "/nowhere/journal"], vec!["/nowhere/journal"]),
