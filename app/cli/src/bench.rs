@@ -307,7 +307,8 @@ fn load(
     stop: &AtomicBool,
     bar: &Bar,
 ) -> Result<(BenchResult, Option<LoadError>), LoadError> {
-    let inventory = Inventory::collect(&job.disks.iter().map(|d| d.target.clone()).collect::<Vec<_>>());
+    let inventory = Inventory::collect(&job.disks.iter().map(|d| d.target.clone()).collect::<Vec<_>>())
+        .with_sizes(&prepared.sizes());
     let mut sampler = HostSampler::new(&inventory);
     let (mut seconds, mut host) = (Vec::new(), Vec::new());
     let start = Nanos::now() + LEAD;
