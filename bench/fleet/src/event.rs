@@ -7,7 +7,7 @@ use loadline_measure::summary::LatencySummary;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{WorkerId, WorkerInfo};
+use crate::identity::{WorkerId, WorkerInfo};
 
 /// Takes the fleet's events, in their order, on a thread of its own: it may block (a slow disk under the run's
 /// folder) without disturbing the workers. All events of an operation are taken before the operation returns.

@@ -23,12 +23,13 @@ use crate::controller::{Controller, unix_ms};
 use crate::error::FleetError;
 use crate::event::{EventSink, LossReason, Operation};
 use crate::event_queue::EventQueue;
+use crate::identity::{WorkerId, WorkerInfo};
 use crate::link::Link;
-use crate::midway::Changes;
+use crate::mid_step::MidStepChanges;
 use crate::network::LinkSpeed;
 use crate::operation::{NO_PROGRESS, SHORT_ORDER};
 use crate::outcome::{PerWorker, StepOutcome};
-use crate::spec::{FleetSpec, WorkerId, WorkerInfo};
+use crate::spec::FleetSpec;
 use crate::wire::{FileToMake, FileToRemove, Order, Reply};
 
 /// How long dropping a fleet may block: a little more than saying goodbye and killing may take.
@@ -46,7 +47,7 @@ enum Request {
     MakeFiles(BTreeMap<WorkerId, Vec<FileToMake>>, Answer<MadeFiles>),
     RemoveFiles(BTreeMap<WorkerId, Vec<FileToRemove>>, Answer<PerWorker<()>>),
     Fill(BTreeMap<WorkerId, Job>, Answer<PerWorker<()>>),
-    Measure(BTreeMap<WorkerId, Job>, Option<Changes>, Answer<StepOutcome>),
+    Measure(BTreeMap<WorkerId, Job>, Option<MidStepChanges>, Answer<StepOutcome>),
     Scan(BTreeMap<WorkerId, Job>, Answer<PerWorker<VerifyReport>>),
     MeasureLink(Link, Answer<Result<LinkSpeed, String>>),
     Examine(BTreeMap<WorkerId, ToExamine>, Answer<PerWorker<ExaminedHost>>),
@@ -196,7 +197,7 @@ impl Fleet {
     pub async fn measure_through(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
-        changes: Option<Changes>,
+        changes: Option<MidStepChanges>,
     ) -> Result<StepOutcome, FleetError> {
         let jobs = jobs.clone();
         self.ask(|answer| Request::Measure(jobs, changes, answer)).await

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::event::LossReason;
-use crate::spec::WorkerId;
+use crate::identity::WorkerId;
 use crate::wire::{Hello, Reply, ToWorker};
 
 /// Which connection, counted from the controller's start.

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use crate::controller::Controller;
 use crate::error::FleetError;
+use crate::identity::WorkerId;
 use crate::network::LinkSpeed;
 use crate::operation::SHORT_ORDER;
-use crate::spec::WorkerId;
 use crate::token::Digits;
 use crate::wire::{Order, Reply};
 

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use crate::controller::{Controller, Happening};
 use crate::error::FleetError;
 use crate::event::{FleetEvent, LossReason, Operation};
+use crate::identity::WorkerId;
 use crate::outcome::PerWorker;
-use crate::spec::WorkerId;
 use crate::wire::{FailureKind, Order, Reply};
 
 /// How long an order without progress may take: opening disks, making files.
@@ -116,7 +116,7 @@ impl Controller {
                     self.stop_work(busy).await;
                     return Err(FleetError::interrupted());
                 }
-                Happening::Joined(_) | Happening::Midway(_) => {}
+                Happening::Joined(_) | Happening::MidStep(_) => {}
             }
         }
         self.retire(&useless).await;
@@ -146,7 +146,7 @@ impl Controller {
                 Happening::Tick => break,
                 Happening::Reply { .. }
                 | Happening::Joined(_)
-                | Happening::Midway(_)
+                | Happening::MidStep(_)
                 | Happening::Cancelled => {}
             }
         }

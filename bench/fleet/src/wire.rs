@@ -32,9 +32,9 @@ use loadline_measure::interval::EncodedInterval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::identity::WorkerId;
 use crate::network::LinkSpeed;
 use crate::outcome::HostCpu;
-use crate::spec::WorkerId;
 pub use crate::token::{Digits, Nonces, Side};
 
 /// The version of these messages. Both sides must speak the same.

@@ -17,10 +17,10 @@ use crate::error::FleetError;
 use crate::frame::{self, FrameReader, parse};
 use crate::host_cpu::HostCpuWatch;
 use crate::host_seconds::HostSeconds;
+use crate::identity::WorkerId;
 use crate::join::{WorkerOptions, join};
 use crate::load_thread::{LoadThread, Work};
 use crate::process::is_orphan;
-use crate::spec::WorkerId;
 use crate::wire::{FailureKind, HEARTBEAT, Order, Reply, SILENCE_LIMIT, ToController, ToWorker};
 
 /// How long an I/O in flight is waited for when the worker ends; then the process ends with it.

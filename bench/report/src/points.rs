@@ -44,7 +44,7 @@ pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> 
                 None => findings.push((finding.clone(), vec![step.number])),
             }
         }
-        points.push(point(&result, Some(folder.plan.disks_per_worker)));
+        points.push(point(&result, Some(folder.plan.fleet.disks_per_worker)));
     }
     let worded = |(finding, steps): (Finding, Vec<u32>)| match steps.as_slice() {
         [one] => Finding { expected: format!("step {one}: {}", finding.expected), ..finding },

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use loadline_base::units::ByteSize;
+use loadline_fleet::FleetKind;
 use loadline_load::target::free_space;
 use loadline_load::{Examined, Target, examine};
 
@@ -15,7 +16,6 @@ use crate::error::StudyError;
 use crate::file::Study;
 use crate::folder::manifest::MadeFile;
 use crate::name::Name;
-use crate::plan::node_names;
 use crate::plan::{Plan, Step, fits};
 use crate::stage::FOLDER;
 
@@ -89,8 +89,8 @@ pub(crate) fn located(target: &Target, study_folder: &Path) -> Target {
 /// Looks at everything that the plan needs.
 pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
     let mut found = Found::default();
-    // Workers that join see their own hosts' disks; they refuse what does not fit when they make or open it.
-    let elsewhere = study.fleet.join.is_some();
+    // Workers elsewhere see their own hosts' disks; they refuse what does not fit when they make or open it.
+    let elsewhere = !plan.fleet.placement.runs_here();
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
     if plan.cluster.is_some() {
         found.problems.extend(sockets(study, plan, place));
@@ -149,9 +149,9 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
 
 /// That the cluster's sockets can be made: their names are limited, and lie in the run's folder.
 fn sockets(study: &Study, plan: &Plan, place: &Place<'_>) -> Option<StudyError> {
-    let node = node_names(study).pop()?;
-    let (worker, disk) =
-        (study.fleet.workers_per_node.saturating_sub(1), plan.disks_per_worker.saturating_sub(1));
+    let node = plan.fleet.nodes.last()?;
+    let workers_per_node = plan.fleet.workers / plan.fleet.node_count().max(1);
+    let (worker, disk) = (workers_per_node.saturating_sub(1), plan.fleet.disks_per_worker.saturating_sub(1));
     let policies = study.policy.iter().map(|policy| format!("{}-", policy.name));
     let policy = policies.max_by_key(String::len).unwrap_or_default();
     let socket = format!("{FOLDER}/{node}/vhost/{policy}{node}-{worker}-{disk}.sock");

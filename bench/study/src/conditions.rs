@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::StudyError;
 use crate::faults::{self, Harm};
 use crate::file::{Study, WhenNodeIsGone};
+use crate::fleet::ResolvedFleet;
 use crate::name::Name;
-use crate::plan::node_names;
 
 /// Longer than this nobody waits for copies to be in sync.
 const LONGEST_WAIT: u64 = 24 * 60 * 60;
@@ -65,7 +65,7 @@ pub(crate) fn resting<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a st
 }
 
 /// That workers can rest whose node is gone, if the study says so.
-fn restful(study: &Study) -> Result<(), StudyError> {
+fn restful(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     if study.fleet.when_node_is_gone == WhenNodeIsGone::Move {
         return Ok(());
     }
@@ -85,7 +85,7 @@ fn restful(study: &Study) -> Result<(), StudyError> {
             "searches are measured in the first condition, and in this one some rest: begin with one in which no node is gone",
         );
     }
-    let names = node_names(study);
+    let names = &fleet.nodes;
     let mut harmed = study.condition.iter().flat_map(|condition| &condition.actions);
     match harmed.find(|fault| !names.contains(&fault.node)) {
         Some(fault) => usage(&format!("no node of the fleet is called {}, so nobody would rest", fault.node)),
@@ -94,14 +94,14 @@ fn restful(study: &Study) -> Result<(), StudyError> {
 }
 
 /// Whether what a study's conditions do can be done, as far as it can be known before.
-pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
+pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
-    restful(study)?;
+    restful(study, fleet)?;
     if study.condition.is_empty() {
         return Ok(());
     }
     let faults = study.condition.iter().flat_map(|condition| condition.actions.iter().cloned());
-    let (nodes, copies) = faults::storage(study, "[[condition]]", faults)?;
+    let (nodes, copies) = faults::storage(study, fleet, "[[condition]]", faults)?;
     let waits = study.condition.iter().any(|condition| condition.wait_redundant.is_some());
     if waits && study.target.external.as_ref().is_some_and(|external| !external.tells_redundancy()) {
         return usage(

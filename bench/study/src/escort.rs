@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use loadline_fleet::{Changes, Midway, StepOutcome, WorkerId};
+use loadline_fleet::{MidStepChanges, MidStepOrder, StepOutcome, WorkerId};
 use loadline_load::{Job, Target};
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_target::error::ErrorKind;
@@ -52,7 +52,7 @@ pub(crate) struct Escort {
     pub(crate) jobs: BTreeMap<WorkerId, Job>,
     pub(crate) access: Access,
     /// To the fleet.
-    pub(crate) changes: mpsc::Sender<Midway>,
+    pub(crate) changes: mpsc::Sender<MidStepOrder>,
     /// The step is over, in whatever way.
     pub(crate) over: Arc<AtomicBool>,
 }
@@ -220,7 +220,7 @@ impl Escort {
         let (told, mut killed) = oneshot::channel();
         let begun = Instant::now();
         // Where nobody listens any more the step is over.
-        if self.changes.blocking_send(Midway::Kill(workers.clone(), told)).is_err() {
+        if self.changes.blocking_send(MidStepOrder::Kill(workers.clone(), told)).is_err() {
             return Ok(());
         }
         while matches!(killed.try_recv(), Err(oneshot::error::TryRecvError::Empty)) && !self.is_over(leave)? {
@@ -291,7 +291,7 @@ impl Escort {
             }
             // Where nobody listens any more the step is over.
             let ready = BTreeMap::from([(one.worker.clone(), job.clone())]);
-            let _ = self.changes.blocking_send(Midway::Start(ready));
+            let _ = self.changes.blocking_send(MidStepOrder::Start(ready));
             false
         });
     }
@@ -340,7 +340,7 @@ impl<W: Workers> Runner<'_, W> {
             study.faults.iter().filter(takes).any(|fault| fault.node == node)
         };
         let may_go = manifest.workers.iter().filter(|worker| plan.cluster.is_some() && harmed(&worker.node));
-        let changes = Changes { may_go: may_go.map(|worker| worker.id.clone()).collect(), orders };
+        let changes = MidStepChanges { may_go: may_go.map(|worker| worker.id.clone()).collect(), orders };
         let warm_up = study.phases.warm_up.0;
         let (shared, mut stop) = (self.shared.clone(), self.stop.clone());
         let measuring = async {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
 use crate::file::Study;
-use crate::plan::node_names;
+use crate::fleet::ResolvedFleet;
 
 /// Something that is done to the storage in each window, at a stated time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -90,11 +90,12 @@ impl<'a> Harm<'a> {
 /// that is known. `what` does these things; an error if there is no way to do them.
 pub(crate) fn storage(
     study: &Study,
+    fleet: &ResolvedFleet,
     what: &str,
     faults: impl Iterator<Item = Fault>,
 ) -> Result<(Vec<String>, usize), StudyError> {
     match (study.fewest_copies(), &study.target.external) {
-        (Some(copies), None) => Ok((node_names(study), copies as usize)),
+        (Some(copies), None) => Ok((fleet.nodes.clone(), copies as usize)),
         (None, Some(external)) => {
             let faults: Vec<Fault> = faults.collect();
             external.check(faults.iter()).map_err(|error| StudyError {
@@ -115,7 +116,7 @@ pub(crate) fn storage(
 }
 
 /// Whether what a study does in its windows can be done, as far as it can be known before.
-pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
+pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
     if study.faults.is_empty() {
         return Ok(());
@@ -126,7 +127,7 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
                 .into(),
         );
     }
-    let (nodes, copies) = storage(study, "faults", study.faults.iter().map(TimedFault::fault))?;
+    let (nodes, copies) = storage(study, fleet, "faults", study.faults.iter().map(TimedFault::fault))?;
     if study.target.external.as_ref().is_some_and(|external| !external.tells_redundancy()) {
         return usage(
             "faults: after each window everything is taken back and every copy waited for, and nothing tells when they are in \

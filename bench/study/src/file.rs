@@ -292,32 +292,6 @@ impl Default for FleetSection {
     }
 }
 
-impl FleetSection {
-    /// Size of each file that is created.
-    pub fn file_size(&self) -> ByteSize {
-        self.disk_size.unwrap_or(ByteSize::GIB)
-    }
-
-    /// How many nodes workers are started on; 0 if workers join.
-    pub fn node_count(&self) -> u32 {
-        match (self.join, self.node.len()) {
-            (Some(_), _) => 0,
-            (None, 0) => self.nodes.unwrap_or(1),
-            (None, tables) => u32::try_from(tables).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// How many workers there are in all. Saturates; what is too many is refused by the plan.
-    pub fn workers(&self) -> u32 {
-        self.join.unwrap_or_else(|| self.node_count().saturating_mul(self.workers_per_node))
-    }
-
-    /// How many disks there are in all.
-    pub fn disks(&self) -> u32 {
-        self.workers().saturating_mul(self.disks_per_worker)
-    }
-}
-
 /// How long each part of a step is. Whole seconds, since series are kept by the second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -82,7 +82,7 @@ impl Jobs<'_> {
             let Some(size) = self.plan.disk_size.filter(|_| self.plan.cluster.is_none()) else { break };
             let folder = manifest.files_folder(self.run, target.folder);
             for worker in &manifest.workers {
-                files.extend((0..self.plan.disks_per_worker).map(|disk| {
+                files.extend((0..self.plan.fleet.disks_per_worker).map(|disk| {
                     let part = target.name.map_or(disk.to_string(), |name| format!("{name}@{disk}"));
                     MadeFile { policy: target.name.cloned(), ..file(worker, &folder, &part, size) }
                 }));
@@ -164,7 +164,7 @@ impl Jobs<'_> {
         if self.plan.disk_size.is_some() {
             return self.made(mine.filter(|file| !file.ceiling && file.policy.as_ref() == policy));
         }
-        let each = self.plan.disks_per_worker as usize;
+        let each = self.plan.fleet.disks_per_worker as usize;
         let target = self.manifest.study.targets().find(|target| target.name == policy);
         let all = target.map_or(&[] as &[Target], |target| target.devices);
         Ok(self.devices(all.iter().skip(index * each).take(each)))
@@ -175,7 +175,7 @@ impl Jobs<'_> {
         // No name has an @ in it, so no two workers and policies share a journal.
         let policy = policy.map_or("-".to_string(), |policy| format!("@{policy}@"));
         let journal = |disk| self.run.join("verify").join(format!("{}{policy}{disk}.journal", safe(worker)));
-        (0..self.plan.disks_per_worker).map(journal).collect()
+        (0..self.plan.fleet.disks_per_worker).map(journal).collect()
     }
 
     /// The journal of a file that the run makes.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`mod@file`] | the study file, as it is written |
 //! | [`read`] | its text, read with messages that say line, column and what was probably meant |
+//! | [`mod@fleet`] | its fleet, resolved from the options of the file |
 //! | [`profiles`], [`axes`] | its loads as they are written: tables, and the values that they are measured with |
 //! | [`points`] | which loads it measures |
 //! | [`goals`], [`success`] | what it is to find out: load line, capacity, ceilings, decisions |
@@ -30,6 +31,7 @@ pub mod error;
 mod escort;
 pub mod faults;
 pub mod file;
+pub mod fleet;
 pub mod folder;
 #[cfg(test)]
 mod goal_tests;

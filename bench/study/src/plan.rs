@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::{FleetSpec, NodeSpec, Placement};
+use loadline_base::units::ByteSize;
 use loadline_profile::{Extent, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{bounds, fill_levels, joined_devices};
+use crate::bounds::{bounds, devices_of_unknown_workers, fill_levels};
 use crate::ceilings;
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::name::Name;
 use crate::own_cluster::{self, ClusterPlan};
 use crate::points::{Point, points};
@@ -137,10 +137,8 @@ pub struct Plan {
     pub fixed: usize,
     /// The searches, which follow the fixed steps one after another.
     pub searches: Vec<SearchPlan>,
-    /// How many workers.
-    pub workers: u32,
-    /// How many disks each of them has.
-    pub disks_per_worker: u32,
+    /// The fleet.
+    pub fleet: ResolvedFleet,
     /// How many policies there are: each has as many disks of its own.
     pub policies: u64,
     /// The size of each file or volume that is created; `None` if existing devices are measured.
@@ -157,21 +155,21 @@ impl Plan {
     /// The plan of a study, or why it cannot be carried out as it is written.
     pub fn of(study: &Study) -> Result<Plan, StudyError> {
         // First: what is counted below must not be absurd.
-        bounds(study)?;
-        conditions::check(study)?;
-        faults::check(study)?;
+        let fleet = ResolvedFleet::of(&study.fleet)?;
+        bounds(study, &fleet)?;
+        conditions::check(study, &fleet)?;
+        faults::check(study, &fleet)?;
         own_cluster::aligned(study)?;
-        let points = points(study)?;
-        let fleet = &study.fleet;
+        let points = points(study, &fleet)?;
         let files = makes_files(study);
         if files {
             for point in &points {
-                fits(&point.label, &point.profile, fleet.file_size(), "disk_size")?;
+                fits(&point.label, &point.profile, fleet.file_size, "disk_size")?;
             }
         }
         own_cluster::for_logs(study, &points)?;
-        let steps = interleave(study, &points)?;
-        let searches = searches::plan(study)?;
+        let steps = interleave(study, &fleet, &points)?;
+        let searches = searches::plan(study, &fleet)?;
         if let Some(unmet) = study.success.iter().find(|criterion| !is_measured(criterion, &points)) {
             return Err(StudyError::usage(format!(
                 "success: no load of the study is one that \"{unmet}\" is about: name one of them, or add it to the profiles"
@@ -179,8 +177,8 @@ impl Plan {
         }
         let phases = &study.phases;
         let fill = phases.fill.unwrap_or(files);
-        joined_devices(study, &points, fill)?;
-        fill_levels(study, &points, fill)?;
+        devices_of_unknown_workers(study, &fleet, &points, fill)?;
+        fill_levels(study, &fleet, &points, fill)?;
         if study.run.verify {
             verifiable(&points, fill)?;
         }
@@ -188,11 +186,10 @@ impl Plan {
             fixed: steps.len(),
             steps,
             searches,
-            workers: fleet.workers(),
-            disks_per_worker: fleet.disks_per_worker,
             policies: study.policy.len().max(1) as u64,
-            disk_size: files.then(|| fleet.file_size()),
-            cluster: own_cluster::plan(study),
+            disk_size: files.then_some(fleet.file_size),
+            cluster: own_cluster::plan(study, &fleet),
+            fleet,
             fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
         };
@@ -221,7 +218,7 @@ impl Plan {
 
     /// How many disks there are in all.
     pub fn disks(&self) -> u64 {
-        u64::from(self.workers) * u64::from(self.disks_per_worker)
+        u64::from(self.fleet.workers) * u64::from(self.fleet.disks_per_worker)
     }
 
     /// The space that the files need once they are filled; nothing if existing devices are measured.
@@ -266,39 +263,6 @@ impl Plan {
     /// The loads of the ceilings.
     pub fn ceilings(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter().filter(|step| step.purpose == Purpose::Ceiling)
-    }
-}
-
-/// The fleet that a study asks for.
-pub fn fleet_spec(study: &Study) -> FleetSpec {
-    let fleet = &study.fleet;
-    let placement = match fleet.join {
-        Some(workers) => Placement::Joined { workers, wait: fleet.wait.unwrap_or(TimeSpan::seconds(300)) },
-        None => {
-            let count = fleet.node_count();
-            let width = count.to_string().len();
-            let named = |n: u32| NodeSpec::named(format!("node-{n:0width$}"));
-            // No more than are refused: a slip of many zeros must not fill the memory first.
-            let nodes = if fleet.node.is_empty() {
-                (1..=count.min(MOST_WORKERS + 1)).map(named).collect()
-            } else {
-                fleet.node.clone()
-            };
-            Placement::Processes { nodes, workers_per_node: fleet.workers_per_node }
-        }
-    };
-    let spec = FleetSpec::new(placement);
-    match fleet.listen {
-        Some(listen) => FleetSpec { listen, ..spec },
-        None => spec,
-    }
-}
-
-/// The names of the fleet's nodes that are processes of this machine.
-pub(crate) fn node_names(study: &Study) -> Vec<String> {
-    match fleet_spec(study).placement {
-        Placement::Processes { nodes, .. } => nodes.into_iter().map(|node| node.name).collect(),
-        Placement::Joined { .. } => Vec::new(),
     }
 }
 
@@ -391,9 +355,9 @@ pub(crate) fn makes_files(study: &Study) -> bool {
 /// The ceilings; then, level of filling by level, every point once, then every point again: a drift of the storage
 /// reaches all of them alike. Every other round goes backwards, so that no load always comes right after the same
 /// other one and what that leaves behind.
-fn interleave(study: &Study, points: &[Point]) -> Result<Vec<Step>, StudyError> {
+fn interleave(study: &Study, fleet: &ResolvedFleet, points: &[Point]) -> Result<Vec<Step>, StudyError> {
     let repeats = study.run.repeats;
-    let ceilings = ceilings::points(study, points)?;
+    let ceilings = ceilings::points(study, fleet, points)?;
     let count = points.len() as u64 * u64::from(repeats) + ceilings.len() as u64;
     if count > u64::from(MOST_STEPS) {
         return Err(StudyError::usage(format!(

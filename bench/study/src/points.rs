@@ -4,6 +4,7 @@ use loadline_profile::Profile;
 
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::name::Name;
 
 /// More points than this are a slip in a matrix, and not a study.
@@ -83,9 +84,9 @@ impl Point {
 }
 
 /// Every load that a study measures, in the order of the file, checked.
-pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
+pub fn points(study: &Study, fleet: &ResolvedFleet) -> Result<Vec<Point>, StudyError> {
     let bases = bases(study)?;
-    let workers = study.fleet.workers();
+    let workers = fleet.workers;
     let policies = study.policy.len().max(1).saturating_mul(study.condition.len().max(1));
     let (combinations, variations) = (study.matrix.combinations(workers), study.vary.variations(workers));
     let count =
@@ -113,8 +114,8 @@ pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
 }
 
 /// The loads that are searched: each profile in each combination of the matrix, on each policy, in the first condition.
-pub fn searched(study: &Study) -> Result<Vec<Point>, StudyError> {
-    let workers = study.fleet.workers();
+pub fn searched(study: &Study, fleet: &ResolvedFleet) -> Result<Vec<Point>, StudyError> {
+    let workers = fleet.workers;
     let alone = study.matrix.combinations(workers) == 1 && study.vary.is_empty();
     let mut points = Vec::new();
     for (name, base) in bases(study)? {
@@ -193,7 +194,8 @@ mod tests {
     use crate::read::parse;
 
     fn points_of(text: &str) -> Result<Vec<Point>, StudyError> {
-        points(&parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap())
+        let study = parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap();
+        points(&study, &ResolvedFleet::of(&study.fleet)?)
     }
 
     fn labels(text: &str) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! A study, run or resumed: files, fill, steps, scans. After each step the run's folder is complete as far as it
 //! goes; a crash or Ctrl-C costs the step that was being measured, and nothing else.
 
-use loadline_fleet::{Fleet, FleetSpec, Placement, random_token};
+use loadline_fleet::{Fleet, FleetKind, FleetSpec, random_token};
 use loadline_load::error::ErrorKind;
 use tokio::sync::watch;
 
@@ -9,7 +9,6 @@ use crate::error::StudyError;
 use crate::folder::events::RunEvent;
 use crate::folder::manifest::State;
 use crate::folder::{OwnedFolder, RunFolder};
-use crate::plan::fleet_spec;
 use crate::progress::{Progress, Update};
 use crate::record::Shared;
 use crate::runner::Runner;
@@ -59,7 +58,7 @@ impl Verdict {
         let searches = folder.searches()?;
         verdict.doubts += searches.iter().filter(|search| search.done && !search.is_decided()).count();
         let complete = verdict.complete == verdict.planned && searches.iter().all(|search| search.done);
-        let judged = candidates.judge(&folder.manifest.study, complete);
+        let judged = candidates.judge(&folder.manifest.study, &folder.plan.fleet, complete);
         verdict.doubts += judged.iter().filter(|decision| decision.open_loop_missed.is_some()).count();
         let missed = judged.into_iter().filter(|decision| decision.held == Some(false));
         verdict.missed.extend(missed.map(|missed| format!("{}: found {}", missed.criterion, missed.found)));
@@ -112,8 +111,8 @@ async fn attempt(
     stop: &mut watch::Receiver<bool>,
 ) -> Result<(), StudyError> {
     let spec = spec(owned, token)?;
-    if let (Placement::Joined { workers, .. }, Some(token)) = (&spec.placement, &spec.token) {
-        shared.lock().await_workers(token.clone(), *workers);
+    if let (Some(places), Some(token)) = (spec.placement.open_places(), &spec.token) {
+        shared.lock().await_workers(token.clone(), places.workers);
     }
     let stage = stage(owned, shared, stop).await?;
     let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
@@ -156,7 +155,7 @@ async fn stage(
         return Ok(None);
     }
     if plan.cluster.is_some() {
-        let notice = format!("starting a cluster of {} nodes for the run", manifest.study.fleet.node_count());
+        let notice = format!("starting a cluster of {} nodes for the run", plan.fleet.node_count());
         shared.lock().show(Update::Notice(&notice));
     }
     Ok(Some(Stage::start(&manifest.study, plan, owned.folder.path(), stop).await?))
@@ -177,22 +176,12 @@ fn remove_cluster(owned: &OwnedFolder, shared: &Shared) {
 
 /// The fleet that the study asks for, as this run starts it.
 fn spec(owned: &OwnedFolder, token: Option<String>) -> Result<FleetSpec, StudyError> {
-    let study = &owned.folder.manifest.study;
-    let mut spec = fleet_spec(study);
+    let mut spec = owned.folder.plan.fleet.spec();
     spec.worker_log_dir = Some(owned.folder.path().join("workers"));
-    if study.fleet.join.is_some() {
-        // Whoever starts the workers must know both beforehand.
-        if study.fleet.listen.is_none() {
-            spec.listen.set_port(DEFAULT_PORT);
-        }
-        spec.token = Some(token.map_or_else(random_token, Ok)?);
-    } else if token.is_some() {
-        spec.token = token;
-    }
+    // Who starts workers elsewhere must know it beforehand.
+    spec.token = Some(token.map_or_else(random_token, Ok)?);
     Ok(spec)
 }
 
 /// How long it is tried to take back what was done to storage of others, when the run ends.
 const TAKEN_BACK: std::time::Duration = std::time::Duration::from_secs(60);
-/// Where workers join if the study does not say.
-const DEFAULT_PORT: u16 = 7400;

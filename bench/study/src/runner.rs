@@ -293,7 +293,8 @@ impl<W: Workers> Runner<'_, W> {
 
         let mut result = StepResult::empty(&self.owned.folder.manifest.run_id, step, began);
         if let Some(job) = jobs.values().next() {
-            collect(&mut result, &study, outcome, &self.owned.folder.manifest.workers, job);
+            let fleet = &self.owned.folder.plan.fleet;
+            collect(&mut result, &study, fleet, outcome, &self.owned.folder.manifest.workers, job);
         }
         if dropped > 0 {
             result.findings.push(Finding::note(

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::folder::result::StepResult;
 use crate::goals::{LoadLineBy, Percentile};
 use crate::plan::{Purpose, Step};
@@ -133,8 +134,8 @@ impl SearchResult {
 }
 
 /// The searches of a study, in their order.
-pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
-    let fleet = (study.fleet.workers(), study.fleet.node_count().max(1));
+pub(crate) fn plan(study: &Study, resolved: &ResolvedFleet) -> Result<Vec<SearchPlan>, StudyError> {
+    let fleet = (resolved.workers, resolved.node_count().max(1));
     let window_s = study.phases.measure.0.as_secs_f64();
     let mut searches = Vec::new();
     let mut add = |point: Point, over, percentile, limit: loadline_base::units::TimeSpan, width| {
@@ -158,7 +159,7 @@ pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
         return usage("load_line, capacity: nothing completes within a limit of 0: give a longer one".into());
     }
     if let Some(goal) = &study.load_line {
-        for point in searched(study)? {
+        for point in searched(study, resolved)? {
             let over = match goal.by {
                 LoadLineBy::Rate => SearchOver::Rate,
                 LoadLineBy::Outstanding => SearchOver::Outstanding,
@@ -176,14 +177,14 @@ pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
         }
     }
     if let Some(goal) = &study.capacity {
-        if study.fleet.join.is_some() {
+        if resolved.nodes.is_empty() {
             return usage(
                 "capacity counts workers on each node, and workers that join are on nodes of their own: name nodes and \
                  workers_per_node"
                     .into(),
             );
         }
-        for point in searched(study)? {
+        for point in searched(study, resolved)? {
             if point.workers.is_some() {
                 return usage(format!(
                     "capacity varies the workers, and so does {}: leave one out",

@@ -24,7 +24,7 @@ use crate::escort::{Escort, Escorted, target};
 use crate::file::{Access, Disks, Study};
 use crate::jobs::in_circle;
 use crate::name::Name;
-use crate::plan::{Plan, node_names};
+use crate::plan::Plan;
 use loadline_fleet::or_stop;
 
 /// The name of its folder in the run's folder.
@@ -59,7 +59,7 @@ impl Stage {
         let spec = ClusterSpec {
             program: "/proc/self/exe".into(),
             folder: run.join(FOLDER),
-            nodes: node_names(study),
+            nodes: plan.fleet.nodes.clone(),
             device: plan.cluster.map_or(ByteSize(0), |cluster| cluster.device),
         };
         let (own, external) = (plan.cluster.is_some(), study.target.external.clone());
@@ -263,7 +263,8 @@ pub(crate) fn volumes_of(
         log: san.log,
         node: worker.node.clone(),
     };
-    let all = |worker: &WorkerInfo| (0..plan.disks_per_worker).map(|disk| volume(worker, disk)).collect();
+    let all =
+        |worker: &WorkerInfo| (0..plan.fleet.disks_per_worker).map(|disk| volume(worker, disk)).collect();
     workers.iter().map(|worker| (worker.id.clone(), all(worker))).collect()
 }
 

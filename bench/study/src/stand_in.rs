@@ -219,7 +219,7 @@ impl Workers for StandIn {
     async fn measure(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
-        _: Option<loadline_fleet::Changes>,
+        _: Option<loadline_fleet::MidStepChanges>,
     ) -> Result<StepOutcome, FleetError> {
         (self.sink)(FleetEvent::Starting { workers: jobs.len() as u32, unix_ms: 1_700_000_000_000 });
         let place = self.seen.lock().unwrap().measured.len();

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::folder::result::StepResult;
 use crate::limit::Verdict;
 use crate::name::Name;
@@ -179,14 +180,14 @@ impl Candidates {
 
     /// How a study's criteria are met. A load of a search counts if it was measured as often as the study repeats: one
     /// lucky probe decides nothing. While steps or searches are missing nothing is decided.
-    pub fn judge(mut self, study: &Study, complete: bool) -> Vec<Decision> {
+    pub fn judge(mut self, study: &Study, fleet: &ResolvedFleet, complete: bool) -> Vec<Decision> {
         let repeats = study.run.repeats as usize;
         let every = self.0.clone();
         self.0
             .retain(|load| load.first().is_some_and(|first| first.probe.is_none()) || load.len() >= repeats);
         // A node whose workers took no part did nothing.
         let nodes = self.0.iter().flatten().map(|one| one.nodes).max().unwrap_or(0);
-        let nodes = nodes.max(study.fleet.node_count() as usize);
+        let nodes = nodes.max(fleet.nodes.len());
         for one in self.0.iter_mut().flatten().filter(|one| one.nodes < nodes) {
             one.least_node = (0.0, 0.0);
         }

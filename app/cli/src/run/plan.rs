@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
+use loadline_fleet::FleetKind;
 use loadline_study::check::{Found, human};
 use loadline_study::{Plan, Study};
 
@@ -23,15 +24,8 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
         counted(plan.steps.len() as u64, "step"),
         out.display()
     );
-    let each = counted(plan.disks_per_worker.into(), "disk");
-    let fleet = match study.fleet.join {
-        Some(workers) => format!("{} that join, {each} each", counted(workers.into(), "worker")),
-        None => format!(
-            "{} × {}, {each} each",
-            counted(study.fleet.node_count().into(), "node"),
-            counted(study.fleet.workers_per_node.into(), "worker")
-        ),
-    };
+    let each = counted(plan.fleet.disks_per_worker.into(), "disk");
+    let fleet = format!("{}, {each} each", plan.fleet.placement.summary());
     let disks = match plan.disk_size {
         Some(size) => match plan.cluster {
             Some(cluster) => format!("volumes of {} with {} copies", human(size), cluster.copies),

@@ -269,7 +269,7 @@ pub fn job(seconds: u64) -> Job {
 
 /// A fleet of joined workers on a free port.
 pub fn joined(workers: u32, wait: TimeSpan) -> FleetSpec {
-    let mut spec = FleetSpec::new(Placement::Joined { workers, wait });
+    let mut spec = FleetSpec::new(Placement::Joined(loadline_fleet::JoiningWorkers { workers, wait }));
     spec.token = Some(TOKEN.into());
     spec
 }

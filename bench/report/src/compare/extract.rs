@@ -30,7 +30,7 @@ impl From<&Run> for RunRecord {
             missing: report.missing.clone(),
             damaged: report.unreadable,
             versions: workers.chain([report.loadline.clone()]).collect(),
-            disks: manifest.study.fleet.disks(),
+            disks: run.disks,
             steal: median(&steal),
             cpu_pressure: median(&run.cpu_pressure),
             configuration: study(run),
