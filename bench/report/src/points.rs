@@ -6,7 +6,7 @@ use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::point::{Point, SeriesPoint, Stated, Throughput};
 use loadline_measure::summary::PERCENTILES;
 use loadline_study::folder::result::StepResult;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::{RunFolder, StudyError};
 
 /// So many steps of one finding are named.

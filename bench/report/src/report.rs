@@ -7,7 +7,7 @@ use loadline_measure::audit::{Finding, FindingKind};
 use loadline_profile::Profile;
 use loadline_study::ceilings::{is_of, share};
 use loadline_study::network::{self, MeasuredLink};
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::searches::{Measured, SearchResult};
 use loadline_study::success::{Candidates, Decision};
 use loadline_study::when::When;

@@ -8,7 +8,7 @@ use loadline_measure::spread::REPEATS_FOR_A_LEVEL;
 use loadline_profile::Extent;
 use loadline_study::RunFolder;
 use loadline_study::folder::result::StepResult;
-use loadline_study::plan::{Purpose, Step};
+use loadline_study::planned_step::{Purpose, Step};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

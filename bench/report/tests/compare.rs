@@ -12,7 +12,7 @@ use loadline_report::rows::{StepRow, loads};
 use loadline_study::folder::OwnedFolder;
 use loadline_study::folder::manifest::Manifest;
 use loadline_study::folder::result::StepResult;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::read;
 use loadline_study::when::When;
 

@@ -6,13 +6,19 @@ use loadline_base::units::TimeSpan;
 use loadline_load::Target;
 use loadline_profile::Extent;
 
+use crate::disks::used;
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::fleet::ResolvedFleet;
 use crate::own_cluster;
-use crate::plan::{MOST_DISKS, MOST_REPEATS, MOST_WORKERS, makes_files, used};
-use crate::points::Point;
+use crate::point::Point;
 
+/// More workers than this need more than one controller.
+pub(crate) const MOST_WORKERS: u32 = 1024;
+/// More disks than this are a slip.
+pub(crate) const MOST_DISKS: u32 = 65_536;
+/// More repeats than this are a slip.
+pub(crate) const MOST_REPEATS: u32 = 1000;
 /// A phase beyond this is a slip.
 const LONGEST_PHASE: TimeSpan = TimeSpan::seconds(100 * 86_400);
 
@@ -133,7 +139,7 @@ fn disks(study: &Study, resolved: &ResolvedFleet) -> Result<(), StudyError> {
                 "{what} names no disks: say folder = ..., devices = [...] or san = {{ ... }}"
             ));
         }
-        if target.name.is_some() && target.devices.is_empty() != makes_files(study) {
+        if target.name.is_some() && target.devices.is_empty() != study.makes_files() {
             return usage(format!("{what}: either all policies have files (folder), or all have devices"));
         }
         let plain = |folder: &std::path::PathBuf| -> std::path::PathBuf {
@@ -184,7 +190,7 @@ pub(crate) fn fill_levels(
     for point in points {
         let profile = &point.profile;
         let label = &point.label;
-        let reach = if makes_files(study) {
+        let reach = if study.makes_files() {
             100.0 * used(profile, size).0 as f64 / size.0 as f64
         } else {
             // How large a device is is not known here.

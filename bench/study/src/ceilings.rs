@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use loadline_base::units::ByteSize;
 use loadline_profile::Profile;
 
+use crate::disks::fits;
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::fleet::ResolvedFleet;
-use crate::plan::fits;
-use crate::points::Point;
+use crate::point::Point;
 
 /// One load for each block size, mix and pattern that the study measures, as deep as a device needs to be full.
 pub(crate) fn points(

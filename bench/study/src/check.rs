@@ -12,11 +12,13 @@ use loadline_fleet::FleetKind;
 use loadline_load::target::free_space;
 use loadline_load::{Examined, Target, examine};
 
+use crate::disks::{fits, located};
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::folder::manifest::MadeFile;
 use crate::name::Name;
-use crate::plan::{Plan, Step, fits};
+use crate::plan::Plan;
+use crate::planned_step::Step;
 use crate::stage::FOLDER;
 
 /// The longest name of a socket, bytes (`sun_path` of unix(7), and the byte that ends it).
@@ -76,14 +78,6 @@ pub struct Place<'a> {
     pub destroy_data: bool,
     /// Files that the run has made before: what they hold already needs no more space.
     pub made: &'a [MadeFile],
-}
-
-/// Where a study's device is: a relative path is relative to the study file.
-pub(crate) fn located(target: &Target, study_folder: &Path) -> Target {
-    match target {
-        Target::Path(path) => Target::Path(study_folder.join(path)),
-        elsewhere => elsewhere.clone(),
-    }
 }
 
 /// Looks at everything that the plan needs.

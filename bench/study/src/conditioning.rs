@@ -9,7 +9,7 @@ use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
-use crate::plan::{Purpose, Step};
+use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
 use crate::settle::{Settling, WarmUp};

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use loadline_base::units::TimeSpan;
-use loadline_target::{Fault, FaultKind};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use loadline_target::FaultKind;
 
 use crate::error::StudyError;
 use crate::faults::{self, Harm};
@@ -15,31 +12,6 @@ use crate::name::Name;
 
 /// Longer than this nobody waits for copies to be in sync.
 const LONGEST_WAIT: u64 = 24 * 60 * 60;
-
-/// A condition of the storage. Every load is measured in each, in the order of the tables; with repeats all of them come
-/// again, after whatever was done is taken back and every copy is in sync.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Condition {
-    /// What the report calls it.
-    pub name: Name,
-    /// What is done when it begins: `[{ do = "kill", node = "node-4" }]`. What was done before stays as it is.
-    #[serde(default, rename = "do", skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<Fault>,
-    /// How long every copy is waited for to be in sync before the loads are measured; nothing: not at all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait_redundant: Option<TimeSpan>,
-    /// How long is waited after that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait: Option<TimeSpan>,
-}
-
-impl Condition {
-    /// Whether a node comes back in it.
-    pub(crate) fn returns(&self) -> bool {
-        self.actions.iter().any(|fault| fault.what == FaultKind::Return)
-    }
-}
 
 /// The nodes that are gone in a condition: what was done in those before it stays as it is.
 pub fn gone_in<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a str> {

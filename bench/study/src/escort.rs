@@ -14,11 +14,10 @@ use loadline_target::{Counters, Disk, FaultKind, Storage, TargetError, VolumeSpe
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StudyError;
-use crate::faults::TimedFault;
-use crate::file::{Access, SanSection, Study};
+use crate::file::{Access, SanSection, Study, TimedFault};
 use crate::folder::RunFolder;
 use crate::folder::result::StepResult;
-use crate::plan::{Purpose, Step};
+use crate::planned_step::{Purpose, Step};
 use crate::runner::Runner;
 use crate::stage::volumes_of;
 use crate::storage_counts::StorageCounts;

@@ -4,35 +4,10 @@ use std::collections::BTreeMap;
 
 use loadline_base::units::TimeSpan;
 use loadline_target::{Fault, FaultKind};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
-use crate::file::Study;
+use crate::file::{Study, TimedFault};
 use crate::fleet::ResolvedFleet;
-
-/// Something that is done to the storage in each window, at a stated time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TimedFault {
-    /// When, from the beginning of the window.
-    pub at: TimeSpan,
-    /// What is done.
-    #[serde(rename = "do")]
-    pub what: FaultKind,
-    /// To which node.
-    pub node: String,
-    /// Even if it leaves a volume without a copy that has everything.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub force: bool,
-}
-
-impl TimedFault {
-    /// What is done, whenever.
-    pub fn fault(&self) -> Fault {
-        Fault { what: self.what, node: self.node.clone(), force: self.force }
-    }
-}
 
 /// What was done to which node, followed on paper.
 pub(crate) struct Harm<'a> {

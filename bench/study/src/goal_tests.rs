@@ -7,7 +7,8 @@ use loadline_measure::audit::FindingKind;
 use loadline_measure::stats::median;
 
 use crate::folder::manifest::State;
-use crate::plan::{Plan, Purpose};
+use crate::plan::Plan;
+use crate::planned_step::Purpose;
 use crate::read::parse;
 use crate::run::Verdict;
 use crate::runner_tests::Place;

@@ -8,13 +8,14 @@ use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::{Disk, Job, Target, Verify, WritePermission};
 use loadline_profile::{Data, Extent, Profile};
 
-use crate::check::located;
 use crate::conditions::resting;
+use crate::disks::{located, used, verified_unit};
 use crate::error::StudyError;
 use crate::folder::manifest::{MadeFile, Manifest};
 use crate::goals::CeilingNode;
 use crate::name::Name;
-use crate::plan::{Plan, Purpose, Step, seed_of, used, verified_unit};
+use crate::plan::{Plan, seed_of};
+use crate::planned_step::{Purpose, Step};
 use crate::stage::Volumes;
 
 /// Makes the jobs of one run.

@@ -6,12 +6,14 @@
 //! | [`read`] | its text, read with messages that say line, column and what was probably meant |
 //! | [`mod@fleet`] | its fleet, resolved from the options of the file |
 //! | [`profiles`], [`axes`] | its loads as they are written: tables, and the values that they are measured with |
-//! | [`points`] | which loads it measures |
-//! | [`goals`], [`success`] | what it is to find out: load line, capacity, ceilings, decisions |
+//! | [`point`], [`points`] | which loads it measures |
+//! | [`goals`], [`criterion`], [`success`] | what it is to find out: load line, capacity, ceilings, decisions |
 //! | [`searches`] | which step a search measures next, and what it found |
 //! | [`settle`] | warming up until the load is steady |
 //! | [`limit`] | stated limits, and how a step did against them |
-//! | [`plan`] | every step in its order, its length, the space it needs. Pure |
+//! | [`resolve`] | the study, validated once: what its options come to. Pure |
+//! | [`plan`], [`planned_step`] | every step in its order, its length, the space it needs. Pure |
+//! | [`disks`] | how loads lie on disks |
 //! | [`own_cluster`] | the cluster that a run starts for itself: what it cannot be, how large its devices are |
 //! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
 //! | [`check`] | the plan against what is there: space, devices, folders |
@@ -27,6 +29,8 @@ pub mod ceilings;
 pub mod check;
 mod conditioning;
 pub mod conditions;
+pub mod criterion;
+pub mod disks;
 pub mod error;
 mod escort;
 pub mod faults;
@@ -44,11 +48,14 @@ pub mod name;
 pub mod network;
 pub mod own_cluster;
 pub mod plan;
+pub mod planned_step;
+pub mod point;
 pub mod points;
 pub mod profiles;
 pub mod progress;
 pub mod read;
 mod record;
+pub mod resolve;
 pub mod run;
 mod runner;
 #[cfg(test)]

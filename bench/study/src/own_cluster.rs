@@ -6,7 +6,7 @@ use loadline_fleet::FleetKind;
 use crate::error::StudyError;
 use crate::file::{Access, LEAST_LOG, Study};
 use crate::fleet::ResolvedFleet;
-use crate::points::Point;
+use crate::point::Point;
 
 /// The longest name of a policy whose volumes are called after it, characters: names of volumes have 64 at the most.
 const LONGEST_OF_VOLUMES: usize = 40;

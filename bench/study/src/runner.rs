@@ -21,7 +21,7 @@ use crate::folder::manifest::State;
 use crate::folder::result::StepResult;
 use crate::folder::series::SeriesWriter;
 use crate::jobs::{Jobs, in_order};
-use crate::plan::{Purpose, Step};
+use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::record::Shared;
 use crate::searches::Measured;

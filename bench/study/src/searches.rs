@@ -15,8 +15,9 @@ use crate::file::Study;
 use crate::fleet::ResolvedFleet;
 use crate::folder::result::StepResult;
 use crate::goals::{LoadLineBy, Percentile};
-use crate::plan::{Purpose, Step};
-use crate::points::{Point, searched};
+use crate::planned_step::{Purpose, Step};
+use crate::point::Point;
+use crate::points::searched;
 
 /// A search needs no more measurements than this beside the repeats of its two ends.
 const MOST_PROBES: usize = 40;

@@ -18,10 +18,9 @@ use loadline_target::{
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::conditions::Condition;
 use crate::error::StudyError;
 use crate::escort::{Escort, Escorted, target};
-use crate::file::{Access, Disks, Study};
+use crate::file::{Access, Condition, Disks, Study};
 use crate::jobs::in_circle;
 use crate::name::Name;
 use crate::plan::Plan;

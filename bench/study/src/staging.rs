@@ -3,13 +3,14 @@
 use loadline_fleet::WorkerInfo;
 use loadline_measure::audit::{Finding, FindingKind};
 
-use crate::conditions::{Condition, resting};
+use crate::conditions::resting;
 use crate::error::StudyError;
 use crate::escort::has_faults;
+use crate::file::Condition;
 use crate::folder::RunFolder;
 use crate::folder::events::RunEvent;
 use crate::name::Name;
-use crate::plan::{Purpose, Step};
+use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
 use crate::workers::Workers;

@@ -16,7 +16,7 @@ use crate::escort::has_faults;
 use crate::file::Study;
 use crate::fleet::ResolvedFleet;
 use crate::folder::result::{NodeFigures, StepResult, WorkerResult};
-use crate::plan::Purpose;
+use crate::planned_step::Purpose;
 use crate::when::When;
 
 /// The longest list of lost workers in one sentence.

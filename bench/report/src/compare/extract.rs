@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use loadline_load::host::{DiskInventory, Inventory};
 use loadline_measure::stats::median;
 use loadline_study::name::Name;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use serde_json::Value;
 
 use crate::compare::record::{LoadRecord, RepeatRecord, RunRecord};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use loadline_load::host::Inventory;
 use loadline_study::folder::manifest::Manifest;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::{RunFolder, StudyError};
 
 use loadline_load::engine_alone;

@@ -7,7 +7,7 @@ use loadline_load::result::BenchResult;
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_study::RunFolder;
 use loadline_study::folder::result::StepResult;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::searches::SearchResult;
 
 use super::{Load, Orientation, Within};

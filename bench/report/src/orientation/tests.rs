@@ -5,7 +5,7 @@ use crate::orientation::subject::{Storage, of_run};
 use crate::rows::{StepRow, loads};
 use loadline_load::host::DiskInventory;
 use loadline_measure::audit::{Finding, FindingKind};
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::searches::{SearchOver, SearchResult};
 use loadline_study::timeline::Timeline;
 

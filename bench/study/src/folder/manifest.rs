@@ -14,7 +14,8 @@ use crate::file::Study;
 use crate::folder::sealed::{self, Format};
 use crate::name::Name;
 use crate::network::MeasuredLink;
-use crate::plan::{Plan, Purpose, Step};
+use crate::plan::Plan;
+use crate::planned_step::{Purpose, Step};
 use crate::read;
 use crate::when::When;
 

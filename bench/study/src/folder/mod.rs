@@ -35,7 +35,8 @@ use crate::error::StudyError;
 use crate::folder::events::EventLog;
 use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
-use crate::plan::{Plan, Step};
+use crate::plan::Plan;
+use crate::planned_step::Step;
 use crate::searches::{Measured, SearchResult};
 use crate::stage;
 

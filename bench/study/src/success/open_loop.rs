@@ -3,7 +3,8 @@
 
 use loadline_base::figures::{latency, thousands};
 
-use super::{Candidate, Criterion};
+use super::Candidate;
+use crate::criterion::Criterion;
 use crate::file::Study;
 
 impl Criterion {
