@@ -15,11 +15,11 @@ use loadline_load::{Examined, Target, examine};
 use crate::disks::{fits, located};
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::folder::CLUSTER;
 use crate::folder::manifest::MadeFile;
 use crate::name::Name;
 use crate::plan::Plan;
 use crate::planned_step::Step;
-use crate::stage::FOLDER;
 
 /// The longest name of a socket, bytes (`sun_path` of unix(7), and the byte that ends it).
 const LONGEST_SOCKET: usize = 107;
@@ -88,7 +88,7 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
     if plan.cluster.is_some() {
         found.problems.extend(sockets(study, plan, place));
-        let folder = place.run.join(FOLDER);
+        let folder = place.run.join(CLUSTER);
         let needed = plan.cluster_space().0.saturating_sub(occupied(&folder));
         needs.push((folder, "the cluster's devices", ByteSize(needed)));
     } else if plan.disk_size.is_some() && !elsewhere {
@@ -148,7 +148,7 @@ fn sockets(study: &Study, plan: &Plan, place: &Place<'_>) -> Option<StudyError> 
     let (worker, disk) = (workers_per_node.saturating_sub(1), plan.fleet.disks_per_worker.saturating_sub(1));
     let policies = study.policy.iter().map(|policy| format!("{}-", policy.name));
     let policy = policies.max_by_key(String::len).unwrap_or_default();
-    let socket = format!("{FOLDER}/{node}/vhost/{policy}{node}-{worker}-{disk}.sock");
+    let socket = format!("{CLUSTER}/{node}/vhost/{policy}{node}-{worker}-{disk}.sock");
     let longest = std::path::absolute(place.run).ok()?.join(socket);
     let length = longest.as_os_str().len();
     (length > LONGEST_SOCKET).then(|| {

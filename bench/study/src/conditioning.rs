@@ -5,7 +5,6 @@ use std::future::pending;
 
 use loadline_fleet::{Loss, LossReason, PerWorker, WorkerId};
 use loadline_load::Job;
-use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
@@ -116,36 +115,6 @@ impl<W: Workers> Runner<'_, W> {
         self.warm = Some((step.clone(), warm_up.clone()));
         Ok(Some(warm_up))
     }
-}
-
-/// That a warm-up came to its limit before the load was steady.
-pub(crate) fn not_steady(warm_up: &WarmUp) -> Option<Finding> {
-    (!warm_up.steady).then(|| {
-        if warm_up.lost_workers > 0 {
-            return Finding::doubt(
-                FindingKind::NotSteady,
-                "every worker to warm up its disks",
-                format!("{} were lost in the warm-up, {} s after it began", warm_up.lost_workers, warm_up.seconds),
-                "Their disks are measured as they were: see events.jsonl, and workers/ in the run's folder.",
-            );
-        }
-        let found = match warm_up.iops {
-            Some(iops) => format!(
-                "after {} s the last five rounds lay {:.0} % apart, and their trend was {:+.0} %",
-                warm_up.seconds,
-                100.0 * iops.range,
-                100.0 * iops.slope
-            ),
-            None => format!("{} s of warm-up, less than five rounds", warm_up.seconds),
-        };
-        Finding::doubt(
-            FindingKind::NotSteady,
-            "IOPS of five rounds within 20 % of their mean, and their trend within 10 % (SNIA PTS)",
-            found,
-            "The storage still fills a buffer, rebuilds or collects garbage, or something else uses it: allow a longer \
-             warm-up ([phases.steady] limit), and look at the series.",
-        )
-    })
 }
 
 /// An operation that every worker must do: the first that did not is the error.

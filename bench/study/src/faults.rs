@@ -8,6 +8,12 @@ use loadline_target::{Fault, FaultKind};
 use crate::error::StudyError;
 use crate::file::{Study, TimedFault};
 use crate::fleet::ResolvedFleet;
+use crate::planned_step::{Purpose, Step};
+
+/// Whether things are done to the storage in this step: in what the study asks for, and not in ceilings and searches.
+pub(crate) fn has_faults(study: &Study, step: &Step) -> bool {
+    !study.faults.is_empty() && step.purpose == Purpose::Load
+}
 
 /// What was done to which node, followed on paper.
 pub(crate) struct Harm<'a> {

@@ -16,7 +16,8 @@ use crate::goals::CeilingNode;
 use crate::name::Name;
 use crate::plan::{Plan, seed_of};
 use crate::planned_step::{Purpose, Step};
-use crate::stage::Volumes;
+use crate::volumes::Volumes;
+use crate::worker_order::in_circle;
 
 /// Makes the jobs of one run.
 pub(crate) struct Jobs<'a> {
@@ -31,30 +32,6 @@ pub(crate) struct Jobs<'a> {
 /// A worker's name as a part of a file's name.
 fn safe(worker: &WorkerId) -> String {
     worker.0.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect()
-}
-
-/// Workers in the order in which people count them: `node-1/2` before `node-1/10`.
-pub(crate) fn in_order(mut workers: Vec<WorkerInfo>) -> Vec<WorkerInfo> {
-    workers.sort_by_cached_key(|worker| match worker.id.0.rsplit_once('/') {
-        Some((node, number)) => (node.to_string(), number.parse().unwrap_or(u64::MAX), worker.id.0.clone()),
-        None => (worker.id.0.clone(), 0, String::new()),
-    });
-    workers
-}
-
-/// Workers in a circle over the nodes: the first of each node, then the second of each.
-pub(crate) fn in_circle(workers: &[WorkerInfo]) -> Vec<usize> {
-    let mut nodes: Vec<(&str, Vec<usize>)> = Vec::new();
-    for (index, worker) in workers.iter().enumerate() {
-        match nodes.iter_mut().find(|(node, _)| *node == worker.node) {
-            Some((_, members)) => members.push(index),
-            None => nodes.push((&worker.node, vec![index])),
-        }
-    }
-    let most = nodes.iter().map(|(_, members)| members.len()).max().unwrap_or(0);
-    (0..most)
-        .flat_map(|rank| nodes.iter().filter_map(move |(_, members)| members.get(rank).copied()))
-        .collect()
 }
 
 /// Which disks of a worker.
@@ -368,22 +345,6 @@ fn fill_profile(profiles: &[&Profile], disk: Option<ByteSize>) -> Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn workers_are_counted_as_people_count() {
-        let worker = |id: &str| WorkerInfo {
-            id: WorkerId(id.into()),
-            node: String::new(),
-            host: String::new(),
-            pid: 0,
-            version: String::new(),
-        };
-        let sorted = in_order(["b/0", "a/10", "a/2", "zeta"].map(worker).to_vec());
-        assert_eq!(
-            sorted.iter().map(|w| w.id.0.as_str()).collect::<Vec<_>>(),
-            ["a/2", "a/10", "b/0", "zeta"]
-        );
-    }
 
     #[test]
     fn what_any_load_uses_is_filled_and_no_more() {

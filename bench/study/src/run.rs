@@ -8,11 +8,11 @@ use tokio::sync::watch;
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
 use crate::folder::manifest::State;
-use crate::folder::{OwnedFolder, RunFolder};
+use crate::folder::{CLUSTER, OwnedFolder, RunFolder};
+use crate::harness::Harness;
 use crate::progress::{Progress, Update};
 use crate::record::Shared;
 use crate::runner::Runner;
-use crate::stage::{self, Stage};
 use crate::success::Candidates;
 use loadline_fleet::or_stop;
 
@@ -114,13 +114,13 @@ async fn attempt(
     if let (Some(places), Some(token)) = (spec.placement.open_places(), &spec.token) {
         shared.lock().await_workers(token.clone(), places.workers);
     }
-    let stage = stage(owned, shared, stop).await?;
+    let harness = harness(owned, shared, stop).await?;
     let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
     let mut runner = Runner::new(owned, fleet, shared.clone(), stop.clone());
     // A person is not asked again after Ctrl-C: who was asked knows what was done.
     let external = runner.owned.folder.manifest.study.target.external.as_ref();
     let is_taken_back = external.is_some_and(|external| !external.prompt);
-    runner.stage = stage;
+    runner.harness = harness;
     let outcome = runner.all().await;
     let outcome = match outcome {
         Err(error) if error.kind == ErrorKind::Usage => runner.undo().await.map_or_else(Err, |()| Err(error)),
@@ -128,8 +128,8 @@ async fn attempt(
     };
     runner.workers.stop().await;
     // What was done to storage that is not ours is not left to its owner.
-    if let Some(stage) = runner.stage.as_ref().filter(|_| is_taken_back) {
-        let back = tokio::time::timeout(TAKEN_BACK, stage.take_back()).await;
+    if let Some(harness) = runner.harness.as_ref().filter(|_| is_taken_back) {
+        let back = tokio::time::timeout(TAKEN_BACK, harness.take_back()).await;
         if let Some(why) = back.map_or(Some("it takes too long".into()), |back| back.err().map(|e| e.message))
         {
             let notice =
@@ -138,18 +138,18 @@ async fn attempt(
         }
     }
     // Its nodes end here, and when the run is finished nobody needs their data any more.
-    if runner.stage.take().is_some() && owned.folder.manifest.state == State::Finished {
+    if runner.harness.take().is_some() && owned.folder.manifest.state == State::Finished {
         remove_cluster(owned, shared);
     }
     outcome
 }
 
 /// The cluster that the study asks for, started.
-async fn stage(
+async fn harness(
     owned: &OwnedFolder,
     shared: &Shared,
     stop: &mut watch::Receiver<bool>,
-) -> Result<Option<Stage>, StudyError> {
+) -> Result<Option<Harness>, StudyError> {
     let RunFolder { plan, manifest, .. } = &owned.folder;
     if plan.cluster.is_none() && manifest.study.target.external.is_none() {
         return Ok(None);
@@ -158,12 +158,12 @@ async fn stage(
         let notice = format!("starting a cluster of {} nodes for the run", plan.fleet.node_count());
         shared.lock().show(Update::Notice(&notice));
     }
-    Ok(Some(Stage::start(&manifest.study, plan, owned.folder.path(), stop).await?))
+    Ok(Some(Harness::start(&manifest.study, plan, owned.folder.path(), stop).await?))
 }
 
 /// Removes the cluster's folder, which the run made, unless files are to be kept.
 fn remove_cluster(owned: &OwnedFolder, shared: &Shared) {
-    let folder = owned.folder.path().join(stage::FOLDER);
+    let folder = owned.folder.path().join(CLUSTER);
     if owned.folder.manifest.keep_files || !folder.exists() {
         return;
     }

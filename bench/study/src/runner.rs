@@ -13,22 +13,23 @@ use loadline_load::{FileIdentity, Job};
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use tokio::sync::watch;
 
-use crate::conditioning::not_steady;
 use crate::error::StudyError;
 use crate::folder::OwnedFolder;
 use crate::folder::events::RunEvent;
 use crate::folder::manifest::State;
 use crate::folder::result::StepResult;
 use crate::folder::series::SeriesWriter;
-use crate::jobs::{Jobs, in_order};
+use crate::harness::Harness;
+use crate::jobs::Jobs;
 use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::record::Shared;
 use crate::searches::Measured;
-use crate::settle::WarmUp;
-use crate::stage::{Stage, Volumes};
+use crate::settle::{WarmUp, not_steady};
 use crate::step::{collect, integrity};
+use crate::volumes::Volumes;
 use crate::when::When;
+use crate::worker_order::in_order;
 use crate::workers::Workers;
 use loadline_fleet::or_stop;
 
@@ -55,7 +56,7 @@ pub(crate) struct Runner<'a, W> {
     /// What checks of blocks found in the warm-up of the step that comes.
     pub(crate) found_before: Vec<VerifyReport>,
     /// The cluster that the study starts for itself, if it does.
-    pub(crate) stage: Option<Stage>,
+    pub(crate) harness: Option<Harness>,
     /// The disks that it makes for each worker.
     pub(crate) volumes: Volumes,
     /// Percent of the workers that are apart from their volumes now.
@@ -84,7 +85,7 @@ impl<'a, W> Runner<'a, W> {
             measured: Vec::new(),
             warm: None,
             found_before: Vec::new(),
-            stage: None,
+            harness: None,
             volumes: Volumes::new(),
             unaligned_percent: 0,
             entered: None,
@@ -310,7 +311,7 @@ impl<W: Workers> Runner<'_, W> {
             result.findings.retain(|finding| !(told(finding) && finding.severity == Severity::Note));
         }
         self.count_in(&mut result, seen);
-        result.findings.extend(self.staged().await?);
+        result.findings.extend(self.condition_findings().await?);
         // What was measured is not thrown away because what was done cannot be taken back.
         let restored = self.restore(step).await;
         if let Err(error) = &restored {

@@ -12,7 +12,7 @@ use loadline_measure::steady::{ROUNDS, rounds, steadiness};
 use loadline_measure::window::{Window, WindowSecond};
 use loadline_profile::Arrival;
 
-use crate::escort::has_faults;
+use crate::faults::has_faults;
 use crate::file::Study;
 use crate::fleet::ResolvedFleet;
 use crate::folder::result::{NodeFigures, StepResult, WorkerResult};

@@ -38,11 +38,12 @@ use crate::folder::result::StepResult;
 use crate::plan::Plan;
 use crate::planned_step::Step;
 use crate::searches::{Measured, SearchResult};
-use crate::stage;
 
 const STUDY: &str = "study.toml";
 const EVENTS: &str = "events.jsonl";
 const LOCK: &str = "lock";
+/// The folder of the cluster that a run starts for itself, in the run's folder.
+pub(crate) const CLUSTER: &str = "san";
 const STEPS: &str = "steps";
 const RESULT: &str = "result.json";
 const INTERRUPTED: &str = "-interrupted-";
@@ -245,7 +246,7 @@ impl OwnedFolder {
             return Ok(());
         }
         let path = &self.folder.path;
-        for name in [STEPS, "verify", "workers", "disks", stage::FOLDER] {
+        for name in [STEPS, "verify", "workers", "disks", CLUSTER] {
             let _ = fs::remove_dir_all(path.join(name));
         }
         for name in [manifest::FILE, STUDY, EVENTS, LOCK] {
