@@ -15,17 +15,17 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use crate::connection::{Link, MESSAGES_WAITING, accept};
+use crate::connection::{MESSAGES_WAITING, WorkerConnection, accept};
 use crate::error::FleetError;
 use crate::event::{FleetEvent, Loss, LossReason};
 use crate::event_queue::EventQueue;
 use crate::identity::{LONGEST_NAME, WorkerId, WorkerInfo, is_name};
-use crate::inbound::{Inbound, LinkNumber, Refusal};
+use crate::inbound::{ConnectionNumber, Inbound, Refusal};
 use crate::launcher::{AnyLauncher, FleetKind, LaunchContext, LaunchedWorker, Launcher, OpenPlaces};
 use crate::mid_step::MidStepOrder;
 use crate::spec::FleetSpec;
 use crate::token::random_token;
-use crate::wire::{Hello, Order, Reply, ToWorker};
+use crate::wire::{Hello, Reply, ToWorker, WorkerOrder};
 
 /// The version of this program: its workers have the same.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -35,7 +35,7 @@ const STRANGERS_REPORTED: u64 = 20;
 /// A worker of the fleet, there or not.
 pub(crate) struct Member {
     pub(crate) info: WorkerInfo,
-    pub(crate) link: Option<Link>,
+    pub(crate) connection: Option<WorkerConnection>,
     /// Whether the fleet's launcher starts it; otherwise it took an open place.
     pub(crate) is_launched: bool,
     /// Whether it has ever been there.
@@ -50,7 +50,7 @@ pub(crate) struct Member {
 
 /// What happened.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum ControllerEvent {
     /// A worker replied to an order.
     Reply { id: WorkerId, task: u64, reply: Reply },
     /// A worker is there.
@@ -74,7 +74,7 @@ pub(crate) struct Controller {
     /// The places that other workers may take.
     pub(crate) open_places: Option<OpenPlaces>,
     pub(crate) members: BTreeMap<WorkerId, Member>,
-    pub(crate) links: HashMap<LinkNumber, WorkerId>,
+    pub(crate) connections: HashMap<ConnectionNumber, WorkerId>,
     /// For the handle: who belongs to the fleet.
     roster: Arc<Mutex<Vec<WorkerInfo>>>,
     inbox: mpsc::Receiver<Inbound>,
@@ -123,7 +123,7 @@ impl Controller {
             launcher: spec.placement.launcher(),
             open_places: spec.placement.open_places(),
             members: BTreeMap::new(),
-            links: HashMap::new(),
+            connections: HashMap::new(),
             roster,
             inbox,
             events,
@@ -169,19 +169,27 @@ impl Controller {
         let absent = "it has not joined yet".into();
         self.members.insert(
             id,
-            Member { info, link: None, is_launched, known: false, waited: false, absent, misasked: false },
+            Member {
+                info,
+                connection: None,
+                is_launched,
+                known: false,
+                waited: false,
+                absent,
+                misasked: false,
+            },
         );
     }
 
     /// Waits for the next thing that happens, until a moment.
-    pub(crate) async fn next(&mut self, until: Instant) -> Happening {
+    pub(crate) async fn next(&mut self, until: Instant) -> ControllerEvent {
         loop {
             // Only the waiting is in the select: what has been received is dealt with as a whole.
             let inbound = tokio::select! {
                 Some(inbound) = self.inbox.recv() => inbound,
-                () = sleep_until(until) => return Happening::Tick,
+                () = sleep_until(until) => return ControllerEvent::Tick,
                 change = changed(&mut self.mid_step) => match change {
-                    Some(change) => return Happening::MidStep(change),
+                    Some(change) => return ControllerEvent::MidStep(change),
                     // Whoever could have asked for something does not any more.
                     None => {
                         self.mid_step = None;
@@ -190,7 +198,7 @@ impl Controller {
                 },
                 () = gone(&mut self.alive) => {
                     self.alive = None;
-                    return Happening::Cancelled;
+                    return ControllerEvent::Cancelled;
                 }
             };
             if let Some(happening) = self.take(inbound).await {
@@ -209,9 +217,9 @@ impl Controller {
         self.inbox.recv().await
     }
 
-    async fn take(&mut self, inbound: Inbound) -> Option<Happening> {
+    async fn take(&mut self, inbound: Inbound) -> Option<ControllerEvent> {
         match inbound {
-            Inbound::Knock { link, hello, words, answer } => {
+            Inbound::JoinRequest { connection, hello, outgoing, answer } => {
                 let joined = self.admit(&hello);
                 let told = answer.send(joined.clone()).is_ok();
                 let id = joined.ok()?;
@@ -220,8 +228,8 @@ impl Controller {
                     self.forget_unknown(&id);
                     return None;
                 }
-                self.settle_in(&id, hello, Link { number: link, words });
-                Some(Happening::Joined(id))
+                self.settle_in(&id, hello, WorkerConnection { number: connection, outgoing });
+                Some(ControllerEvent::Joined(id))
             }
             Inbound::Rejected { from, why, count } => {
                 // Not every one of them is told, so it is about the first one past a doubling.
@@ -232,14 +240,14 @@ impl Controller {
                 }
                 None
             }
-            Inbound::Reply { link, task, reply } => {
-                let id = self.links.get(&link)?.clone();
-                Some(Happening::Reply { id, task, reply })
+            Inbound::Reply { connection, task, reply } => {
+                let id = self.connections.get(&connection)?.clone();
+                Some(ControllerEvent::Reply { id, task, reply })
             }
-            Inbound::Gone { link, reason, why } => {
-                let id = self.links.get(&link)?.clone();
+            Inbound::Gone { connection, reason, why } => {
+                let id = self.connections.get(&connection)?.clone();
                 let loss = self.lose(&id, reason, why).await;
-                Some(Happening::Lost(id, loss))
+                Some(ControllerEvent::Lost(id, loss))
             }
         }
     }
@@ -267,7 +275,7 @@ impl Controller {
             return refusal(why, false);
         }
         match (self.members.get(&id), self.open_places) {
-            (Some(member), _) if member.link.is_some() => {
+            (Some(member), _) if member.connection.is_some() => {
                 refusal(format!("a worker named {id} is there already; give another --name"), true)
             }
             (Some(_), _) => Ok(id),
@@ -287,10 +295,10 @@ impl Controller {
         }
     }
 
-    fn settle_in(&mut self, id: &WorkerId, hello: Hello, link: Link) {
+    fn settle_in(&mut self, id: &WorkerId, hello: Hello, connection: WorkerConnection) {
         let Some(member) = self.members.get_mut(id) else { return };
-        self.links.insert(link.number, id.clone());
-        member.link = Some(link);
+        self.connections.insert(connection.number, id.clone());
+        member.connection = Some(connection);
         member.waited = false;
         let Hello { host, pid, version, .. } = hello;
         member.info = WorkerInfo { host, pid, version, ..member.info.clone() };
@@ -315,8 +323,8 @@ impl Controller {
         let leaving = self.leaving;
         let mut message = why;
         if let Some(member) = self.members.get_mut(id) {
-            if let Some(link) = member.link.take() {
-                self.links.remove(&link.number);
+            if let Some(connection) = member.connection.take() {
+                self.connections.remove(&connection.number);
             }
             if reason == LossReason::Died
                 && !leaving
@@ -326,11 +334,11 @@ impl Controller {
             }
             member.absent = format!("it was lost: {message}");
         }
-        self.tell_loss(id, reason, message)
+        self.report_loss(id, reason, message)
     }
 
     /// Tells that a worker did not do its part.
-    pub(crate) fn tell_loss(&mut self, id: &WorkerId, reason: LossReason, message: String) -> Loss {
+    pub(crate) fn report_loss(&mut self, id: &WorkerId, reason: LossReason, message: String) -> Loss {
         let after_s = self.zero.map(|zero| (Nanos::now().0 as f64 - zero.0 as f64) / 1e9);
         let loss = Loss { reason, message, unix_ms: unix_ms(), after_s };
         if !self.leaving {
@@ -361,7 +369,7 @@ impl Controller {
     /// Why a worker is not there; `None` if it is.
     pub(crate) fn absent(&self, id: &WorkerId) -> Option<String> {
         match self.members.get(id) {
-            Some(member) => member.link.is_none().then(|| member.absent.clone()),
+            Some(member) => member.connection.is_none().then(|| member.absent.clone()),
             None => Some("it does not belong to the fleet".into()),
         }
     }
@@ -372,15 +380,15 @@ impl Controller {
     }
 
     /// Sends an order. `None`: the worker is not there, or does not listen; then its loss follows.
-    pub(crate) fn order(&mut self, id: &WorkerId, order: Order) -> Option<u64> {
+    pub(crate) fn order(&mut self, id: &WorkerId, order: WorkerOrder) -> Option<u64> {
         let task = self.new_task();
-        self.say(id, ToWorker::Do { task, order }).then_some(task)
+        self.send(id, ToWorker::Do { task, order }).then_some(task)
     }
 
     /// Tells a worker to leave off what it does; it replies `Stopped` with this number.
-    pub(crate) fn tell_to_stop(&mut self, id: &WorkerId) -> Option<u64> {
+    pub(crate) fn send_stop(&mut self, id: &WorkerId) -> Option<u64> {
         let task = self.new_task();
-        self.say(id, ToWorker::Stop { task }).then_some(task)
+        self.send(id, ToWorker::Stop { task }).then_some(task)
     }
 
     fn new_task(&mut self) -> u64 {
@@ -388,9 +396,9 @@ impl Controller {
         self.last_task
     }
 
-    pub(crate) fn say(&mut self, id: &WorkerId, word: ToWorker) -> bool {
-        let link = self.members.get(id).and_then(|m| m.link.as_ref());
-        link.is_some_and(|link| link.words.try_send(word).is_ok())
+    pub(crate) fn send(&mut self, id: &WorkerId, word: ToWorker) -> bool {
+        let connection = self.members.get(id).and_then(|m| m.connection.as_ref());
+        connection.is_some_and(|connection| connection.outgoing.try_send(word).is_ok())
     }
 }
 

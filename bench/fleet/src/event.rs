@@ -28,7 +28,8 @@ pub enum LossReason {
     /// Its job failed. The worker itself goes on.
     Failed,
     /// A stated limit (`stop_if`) ended its load before its time. The worker itself goes on.
-    Braked,
+    #[serde(rename = "braked")]
+    StopCondition,
     /// It was not there when the operation began, and did not come back in time.
     Absent,
     /// It sent what cannot be read.

@@ -17,7 +17,7 @@
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
 //! | [`mid_step`] | what is done to workers while they measure: killed with their host, started again |
-//! | [`network`], [`link`] | the network between two workers, measured bare |
+//! | [`network`], [`network_path`] | the network between two workers, measured bare |
 //! | [`stop`] | what is waited for ends when one is told to stop |
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
@@ -39,11 +39,11 @@ mod inbound;
 mod join;
 pub mod launcher;
 mod lifecycle;
-pub mod link;
 mod live;
 mod load_thread;
 pub mod mid_step;
 pub mod network;
+pub mod network_path;
 pub mod node;
 mod operation;
 pub mod outcome;
@@ -66,9 +66,9 @@ pub use join::WorkerOptions;
 pub use launcher::{
     CpuShare, FleetKind, FleetOptions, JoiningWorkers, LocalProcesses, OpenPlaces, Placement,
 };
-pub use link::Link;
 pub use mid_step::{MidStepChanges, MidStepOrder};
 pub use network::LinkSpeed;
+pub use network_path::NetworkPath;
 pub use node::NodeSpec;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use process::TOKEN_VARIABLE;

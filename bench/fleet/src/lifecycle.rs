@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::controller::{Controller, Happening};
+use crate::controller::{Controller, ControllerEvent};
 use crate::error::FleetError;
 use crate::identity::WorkerId;
 use crate::launcher::{Launcher, OpenPlaces};
@@ -25,7 +25,7 @@ impl Controller {
         self.prepare_launcher(spec).await?;
         let launched = self.ids();
         self.bring_back(&launched).await?;
-        if let Some(missing) = self.members.values().find(|m| m.link.is_none()) {
+        if let Some(missing) = self.members.values().find(|m| m.connection.is_none()) {
             let message = format!("worker {} could not be started: {}", missing.info.id, missing.absent);
             return Err(match missing.misasked {
                 true => FleetError::usage(message),
@@ -42,17 +42,17 @@ impl Controller {
     async fn fill_places(&mut self, OpenPlaces { workers, wait }: OpenPlaces) -> Result<(), FleetError> {
         let deadline = Instant::now() + wait.0;
         loop {
-            let joined = self.members.values().filter(|m| !m.is_launched && m.link.is_some()).count();
+            let joined = self.members.values().filter(|m| !m.is_launched && m.connection.is_some()).count();
             if joined == workers as usize {
                 return Ok(());
             }
             match self.next(deadline).await {
-                Happening::Cancelled => return Err(FleetError::interrupted()),
-                Happening::Lost(id, _) if self.members.get(&id).is_some_and(|m| !m.is_launched) => {
+                ControllerEvent::Cancelled => return Err(FleetError::interrupted()),
+                ControllerEvent::Lost(id, _) if self.members.get(&id).is_some_and(|m| !m.is_launched) => {
                     // Nothing was given to it yet, so another may take its place.
                     self.members.remove(&id);
                 }
-                Happening::Tick => {
+                ControllerEvent::Tick => {
                     return Err(FleetError::failed(format!(
                         "{joined} of {workers} workers joined within {wait}; start the others, where the \
                          storage is used, with: loadline worker --join {} --token TOKEN",
@@ -73,7 +73,7 @@ impl Controller {
         let gone = wanted.iter().filter(|id| self.absent(id).is_some()).cloned().collect();
         self.retire(&gone).await;
         for id in wanted {
-            let Some(member) = self.members.get_mut(id).filter(|m| m.link.is_none()) else { continue };
+            let Some(member) = self.members.get_mut(id).filter(|m| m.connection.is_none()) else { continue };
             if member.is_launched {
                 match self.launcher.launch(id).await {
                     Ok(joins_within) => {
@@ -92,16 +92,16 @@ impl Controller {
         let deadline = Instant::now() + limit;
         while !waiting.is_empty() && Instant::now() < deadline {
             match self.next(deadline.min(Instant::now() + POLL_EVERY)).await {
-                Happening::Joined(id) => drop(waiting.remove(&id)),
-                Happening::Cancelled => return Err(FleetError::interrupted()),
-                Happening::Tick => {
+                ControllerEvent::Joined(id) => drop(waiting.remove(&id)),
+                ControllerEvent::Cancelled => return Err(FleetError::interrupted()),
+                ControllerEvent::Tick => {
                     for id in waiting.clone() {
                         if self.note_early_end(&id).await {
                             waiting.remove(&id);
                         }
                     }
                 }
-                Happening::Reply { .. } | Happening::Lost(..) | Happening::MidStep(_) => {}
+                ControllerEvent::Reply { .. } | ControllerEvent::Lost(..) | ControllerEvent::MidStep(_) => {}
             }
         }
         Ok(())
@@ -127,8 +127,8 @@ impl Controller {
     pub(crate) async fn retire(&mut self, workers: &BTreeSet<WorkerId>) {
         for id in workers {
             let Some(member) = self.members.get_mut(id) else { continue };
-            if let Some(link) = member.link.take() {
-                self.links.remove(&link.number);
+            if let Some(connection) = member.connection.take() {
+                self.connections.remove(&connection.number);
                 member.absent = "it was given up".into();
             }
         }
@@ -140,10 +140,10 @@ impl Controller {
         (self.leaving, self.alive) = (true, None);
         let deadline = Instant::now() + LEAVE_LIMIT;
         for id in self.ids() {
-            self.say(&id, ToWorker::Bye);
+            self.send(&id, ToWorker::Bye);
         }
         // Connections are served until they end: a worker that still has much to say must be heard to hear us.
-        while !self.links.is_empty() && Instant::now() < deadline {
+        while !self.connections.is_empty() && Instant::now() < deadline {
             self.next(deadline).await;
         }
         self.launcher.end_all(deadline).await;

@@ -56,9 +56,9 @@ pub(crate) struct Launch {
     pub(crate) log_dir: Option<PathBuf>,
 }
 
-/// Where a worker's last words are.
+/// Where the last lines are that a worker printed on its standard error.
 #[derive(Debug)]
-enum Words {
+enum ErrorOutput {
     /// Here; the task ends with what it reads.
     Kept(Arc<Mutex<Vec<u8>>>, JoinHandle<()>),
     /// At the end of this file.
@@ -69,7 +69,7 @@ enum Words {
 #[derive(Debug)]
 pub(crate) struct LocalWorker {
     child: Child,
-    words: Words,
+    output: ErrorOutput,
 }
 
 impl Launch {
@@ -110,14 +110,14 @@ impl Launch {
             FleetError::failed(format!("cannot start worker {} ({}): {e}", self.id, self.program.display()))
         })?;
         let words = match (log, child.stderr.take()) {
-            (Some(path), _) => Words::Logged(path),
+            (Some(path), _) => ErrorOutput::Logged(path),
             (None, stderr) => {
                 let kept = Arc::default();
                 let task = tokio::spawn(keep_last_words(stderr, Arc::clone(&kept)));
-                Words::Kept(kept, task)
+                ErrorOutput::Kept(kept, task)
             }
         };
-        Ok(LocalWorker { child, words })
+        Ok(LocalWorker { child, output: words })
     }
 }
 
@@ -176,15 +176,15 @@ impl LocalWorker {
     }
 
     async fn exit(&mut self, status: ExitStatus) -> WorkerExit {
-        let words = match &mut self.words {
-            Words::Kept(kept, task) => {
+        let words = match &mut self.output {
+            ErrorOutput::Kept(kept, task) => {
                 // What it said may still be in the pipe.
                 if !task.is_finished() {
                     let _ = timeout(DEATH_LIMIT, task).await;
                 }
                 kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
-            Words::Logged(path) => end_of_file(path).unwrap_or_default(),
+            ErrorOutput::Logged(path) => end_of_file(path).unwrap_or_default(),
         };
         let words = String::from_utf8_lossy(&words);
         let last: Vec<&str> = words.lines().rev().filter(|l| !l.trim().is_empty()).take(3).collect();

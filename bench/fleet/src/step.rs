@@ -8,7 +8,7 @@ use loadline_base::units::TimeSpan;
 use loadline_load::{Job, Target};
 use tokio::time::Instant;
 
-use crate::controller::{Controller, Happening, unix_ms};
+use crate::controller::{Controller, ControllerEvent, unix_ms};
 use crate::error::{ErrorKind, FleetError};
 use crate::event::{FleetEvent, LossReason};
 use crate::identity::WorkerId;
@@ -17,7 +17,7 @@ use crate::mid_step::MidStepChanges;
 use crate::operation::{SHORT_ORDER, failure};
 use crate::outcome::{StepOutcome, WorkerOutcome};
 use crate::step_state::{Schedule, Step};
-use crate::wire::{Order, Reply};
+use crate::wire::{Reply, WorkerOrder};
 
 /// From the word to start until the start: it must reach every worker meanwhile, on busy CPUs.
 const START_LEAD: Nanos = Nanos::SECOND;
@@ -29,7 +29,7 @@ const TURNS: Nanos = Nanos(700_000_000);
 /// Targets of one host that are looked at: what is told of them fits into a message many times.
 const MOST_WATCHED: usize = 256;
 /// How often there is a look at limits and at seconds to be shown.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// Checks the jobs of one step.
 fn validate(jobs: &BTreeMap<WorkerId, Job>) -> Result<(), FleetError> {
@@ -89,7 +89,7 @@ impl Controller {
         let order = |(id, job): (&WorkerId, &Job)| {
             let neighbours = threads[&self.info(id).host].saturating_sub(job.load_threads());
             let job = Box::new(Job { neighbours, ..job.clone() });
-            (id.clone(), Order::Prepare { job, watch: watchers.remove(id) })
+            (id.clone(), WorkerOrder::Prepare { job, watch: watchers.remove(id) })
         };
         let orders = jobs.iter().map(order).collect();
         let prepared = self
@@ -127,12 +127,12 @@ impl Controller {
             step.outcomes.insert(id.clone(), outcome);
             if ready {
                 let hold_back = FIRST_TURN + Nanos(TURNS.0 * rank / jobs.len() as u64);
-                match self.order(&id, Order::Run { start, hold_back, late: false }) {
+                match self.order(&id, WorkerOrder::Run { start, hold_back, late: false }) {
                     Some(task) => drop(step.running.insert(id, task)),
                     // It was lost between the two orders; who it was and why is told when its connection ends.
                     None => {
                         let why = self.absent(&id).unwrap_or_else(|| "it does not take orders".into());
-                        let loss = self.tell_loss(&id, LossReason::Hung, why);
+                        let loss = self.report_loss(&id, LossReason::Hung, why);
                         step.lose(&id, loss, true);
                     }
                 }
@@ -147,23 +147,25 @@ impl Controller {
     /// Takes what the workers report until all have ended or are lost.
     async fn follow(&mut self, step: &mut Step<'_>) -> Result<(), FleetError> {
         while !step.is_over(Nanos::now()) {
-            let happening = self.next(Instant::now() + LOOK_EVERY).await;
+            let happening = self.next(Instant::now() + POLL_EVERY).await;
             let now = Nanos::now();
             match happening {
-                Happening::Reply { id, task, reply } if step.running.get(&id) == Some(&task) => {
-                    self.hear(step, id, reply, now);
+                ControllerEvent::Reply { id, task, reply } if step.running.get(&id) == Some(&task) => {
+                    self.handle_reply(step, id, reply, now);
                 }
-                Happening::Reply { id, task, reply } => self.hear_successor(step, &id, task, reply),
-                Happening::Joined(id) => self.welcome_successor(step, &id),
-                Happening::MidStep(change) => self.change(step, change).await,
-                Happening::Tick => {}
-                Happening::Lost(id, loss) => step.lose(&id, loss, true),
-                Happening::Cancelled => {
+                ControllerEvent::Reply { id, task, reply } => {
+                    self.handle_successor_reply(step, &id, task, reply)
+                }
+                ControllerEvent::Joined(id) => self.welcome_successor(step, &id),
+                ControllerEvent::MidStep(change) => self.change(step, change).await,
+                ControllerEvent::Tick => {}
+                ControllerEvent::Lost(id, loss) => step.lose(&id, loss, true),
+                ControllerEvent::Cancelled => {
                     self.stop_work(step.busy()).await;
                     return Err(FleetError::interrupted());
                 }
             }
-            if let Some((id, why)) = step.braked.take() {
+            if let Some((id, why)) = step.stopped_by.take() {
                 // What one worker finds too slow, the others must not go on to load.
                 self.stop_work(step.busy()).await;
                 self.retire(&step.useless).await;
@@ -174,14 +176,14 @@ impl Controller {
                     ),
                 });
             }
-            self.look_after_successors(step).await;
+            self.check_successors(step).await;
             for second in step.live.due(now) {
                 self.events.emit(FleetEvent::Second(second));
             }
             if now > step.schedule.over {
                 for id in step.running.keys().cloned().collect::<Vec<_>>() {
                     let why = "it did not end in time after its load".to_string();
-                    let loss = self.tell_loss(&id, LossReason::Hung, why);
+                    let loss = self.report_loss(&id, LossReason::Hung, why);
                     step.lose(&id, loss, true);
                 }
             }
@@ -198,7 +200,7 @@ impl Controller {
     }
 
     /// Takes one reply of a worker that runs.
-    fn hear(&mut self, step: &mut Step<'_>, id: WorkerId, reply: Reply, now: Nanos) {
+    fn handle_reply(&mut self, step: &mut Step<'_>, id: WorkerId, reply: Reply, now: Nanos) {
         let lost = match reply {
             Reply::Intervals(intervals) => {
                 let mut result = Ok(());
@@ -213,7 +215,7 @@ impl Controller {
             }
             Reply::Measured(measured) => match step.end(&id, *measured) {
                 None => Ok(()),
-                Some(why) => Err((LossReason::Braked, why, false)),
+                Some(why) => Err((LossReason::StopCondition, why, false)),
             },
             Reply::Failed { kind, message } => {
                 let (reason, why) = failure(kind, message);
@@ -236,13 +238,13 @@ impl Controller {
             _ => Err((LossReason::Garbled, "it replied to something else than its order".to_string(), true)),
         };
         if let Err((reason, why, useless)) = lost {
-            if reason == LossReason::Braked {
-                step.braked.get_or_insert((id.clone(), why.clone()));
+            if reason == LossReason::StopCondition {
+                step.stopped_by.get_or_insert((id.clone(), why.clone()));
             }
-            let loss = self.tell_loss(&id, reason, why);
+            let loss = self.report_loss(&id, reason, why);
             if useless {
                 // It still loads the storage that the others are measured on.
-                self.tell_to_stop(&id);
+                self.send_stop(&id);
             }
             step.lose(&id, loss, useless);
         }

@@ -69,8 +69,8 @@ pub(crate) struct Step<'a> {
     pub(crate) useless: BTreeSet<WorkerId>,
     /// Workers whose process still holds I/Os or threads of this step, and their disks' locks with them.
     pub(crate) tainted: BTreeSet<WorkerId>,
-    /// The first worker whose brake ended its load, and why.
-    pub(crate) braked: Option<(WorkerId, String)>,
+    /// The first worker whose load was ended by a stop condition, and by which.
+    pub(crate) stopped_by: Option<(WorkerId, String)>,
     pub(crate) live: Live,
     /// What each host is, as far as it was told.
     pub(crate) hosts: BTreeMap<String, Inventory>,
@@ -109,7 +109,7 @@ impl Step<'_> {
             ended: BTreeSet::new(),
             useless: BTreeSet::new(),
             tainted: BTreeSet::new(),
-            braked: None,
+            stopped_by: None,
             hosts: BTreeMap::new(),
         }
     }
@@ -160,7 +160,8 @@ impl Step<'_> {
     pub(crate) fn end(&mut self, id: &WorkerId, measured: Measured) -> Option<String> {
         self.running.remove(id);
         let outcome = self.outcomes.get_mut(id)?;
-        let Measured { cpu, host_cpu, findings, engine, verify, completed, errors, braked } = measured;
+        let Measured { cpu, host_cpu, findings, engine, verify, completed, errors, stop_condition } =
+            measured;
         (outcome.cpu, outcome.host_cpu, outcome.verify) = (Some(cpu), host_cpu, verify);
         // Threads that hang in the kernel.
         if findings.iter().any(|finding| finding.kind == FindingKind::Censored) {
@@ -175,7 +176,7 @@ impl Step<'_> {
             outcome.window.completed().saturating_sub(before.completed),
             outcome.window.errors().saturating_sub(before.errors),
         );
-        if braked.is_none() && arrived != (completed, errors) {
+        if stop_condition.is_none() && arrived != (completed, errors) {
             outcome.findings.push(Finding::doubt(
                 FindingKind::MissingIntervals,
                 format!("the {completed} I/Os and {errors} errors that worker {id} counted in the window"),
@@ -183,10 +184,10 @@ impl Step<'_> {
                 "Records were lost on the way: this is a mistake of Loadline.",
             ));
         }
-        if braked.is_none() {
+        if stop_condition.is_none() {
             self.ended.insert(id.clone());
         }
-        braked
+        stop_condition
     }
 
     /// Takes down that a worker does not measure to the end.
@@ -245,7 +246,7 @@ mod tests {
             verify: None,
             completed: 0,
             errors: 0,
-            braked: None,
+            stop_condition: None,
         };
         assert_eq!(step.end(&b, measured), None);
         assert!(step.tainted.contains(&b));

@@ -14,7 +14,7 @@ use crate::launcher::Launcher;
 use crate::mid_step::MidStepOrder;
 use crate::operation::failure;
 use crate::step_state::{Step, Successor};
-use crate::wire::{Order, Reply};
+use crate::wire::{Reply, WorkerOrder};
 
 /// How long a worker that takes a place may take to open its disks.
 const PREPARES: Duration = Duration::from_secs(20);
@@ -70,7 +70,7 @@ impl Controller {
                     step.successors.insert(id, successor);
                 }
                 Err(error) => {
-                    let loss = self.tell_loss(&id, LossReason::Absent, error.message);
+                    let loss = self.report_loss(&id, LossReason::Absent, error.message);
                     step.lose(&id, loss, true);
                 }
             }
@@ -80,7 +80,7 @@ impl Controller {
     /// A successor is there: it is told what to prepare. Whoever else joins has nothing to do in this step.
     pub(crate) fn welcome_successor(&mut self, step: &mut Step<'_>, id: &WorkerId) {
         let Some(successor) = step.successors.get_mut(id) else { return };
-        let order = Order::Prepare { job: Box::new(successor.job.clone()), watch: None };
+        let order = WorkerOrder::Prepare { job: Box::new(successor.job.clone()), watch: None };
         (successor.task, successor.since) = (self.order(id, order), Instant::now());
         if let Some(outcome) = step.outcomes.get_mut(id) {
             outcome.worker = self.info(id);
@@ -88,7 +88,13 @@ impl Controller {
     }
 
     /// Takes a reply of a successor, if it is to the order that it has.
-    pub(crate) fn hear_successor(&mut self, step: &mut Step<'_>, id: &WorkerId, task: u64, reply: Reply) {
+    pub(crate) fn handle_successor_reply(
+        &mut self,
+        step: &mut Step<'_>,
+        id: &WorkerId,
+        task: u64,
+        reply: Reply,
+    ) {
         if step.successors.get(id).is_none_or(|successor| successor.task != Some(task)) {
             return;
         }
@@ -99,7 +105,7 @@ impl Controller {
                     outcome.clock_error = outcome.clock_error.max(Some(Nanos(clock_error_ns)));
                 }
                 let start = self.zero.unwrap_or_else(Nanos::now);
-                match self.order(id, Order::Run { start, hold_back: HOLD_BACK, late: true }) {
+                match self.order(id, WorkerOrder::Run { start, hold_back: HOLD_BACK, late: true }) {
                     Some(task) => {
                         step.running.insert(id.clone(), task);
                         return;
@@ -111,12 +117,12 @@ impl Controller {
             reply if !reply.is_last() => return,
             _ => (LossReason::Garbled, "it replied to something else than its order".to_string()),
         };
-        let loss = self.tell_loss(id, reason, why);
+        let loss = self.report_loss(id, reason, why);
         step.lose(id, loss, true);
     }
 
     /// Gives up successors that do not come.
-    pub(crate) async fn look_after_successors(&mut self, step: &mut Step<'_>) {
+    pub(crate) async fn check_successors(&mut self, step: &mut Step<'_>) {
         for id in step.successors.keys().cloned().collect::<Vec<_>>() {
             let successor = &step.successors[&id];
             let is_here = successor.task.is_some();
@@ -132,7 +138,7 @@ impl Controller {
                 (true, false) => format!("it did not join within {limit:?} of being started again"),
                 _ => self.absent(&id).unwrap_or_default(),
             };
-            let loss = self.tell_loss(&id, LossReason::Hung, why);
+            let loss = self.report_loss(&id, LossReason::Hung, why);
             step.lose(&id, loss, true);
         }
     }
@@ -143,7 +149,7 @@ impl Controller {
         let late = std::mem::take(&mut step.successors).into_keys();
         for id in std::mem::take(&mut step.out).into_iter().chain(late) {
             let why = "its host was gone, and it was not started again before the load ended".to_string();
-            let loss = self.tell_loss(&id, LossReason::Absent, why);
+            let loss = self.report_loss(&id, LossReason::Absent, why);
             step.lose(&id, loss, true);
         }
         for (id, before) in std::mem::take(&mut step.before) {

@@ -8,7 +8,7 @@ use loadline_profile::Profile;
 use loadline_study::ceilings::{is_of, share};
 use loadline_study::network::{self, MeasuredLink};
 use loadline_study::planned_step::Purpose;
-use loadline_study::searches::{Measured, SearchResult};
+use loadline_study::searches::{MeasuredStep, SearchResult};
 use loadline_study::success::{Candidates, Decision};
 use loadline_study::when::When;
 use loadline_study::{RunFolder, StudyError};
@@ -137,7 +137,7 @@ impl Report {
                         points.push(points::point(&result, Some(folder.plan.fleet.disks_per_worker)));
                     }
                     if !folder.plan.searches.is_empty() {
-                        measured.push(Measured::of(&result));
+                        measured.push(MeasuredStep::of(&result));
                     }
                     report.steps.push(StepRow::of(result, folder.plan.fleet.disks_per_worker));
                 }

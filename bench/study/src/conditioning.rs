@@ -140,6 +140,6 @@ fn was_lost(loss: &Loss) -> bool {
         | LossReason::FellBehind
         | LossReason::Absent
         | LossReason::Garbled => true,
-        LossReason::Refused | LossReason::Failed | LossReason::Braked => false,
+        LossReason::Refused | LossReason::Failed | LossReason::StopCondition => false,
     }
 }

@@ -402,7 +402,7 @@ pub struct RunSection {
     /// Limits that every step must keep; a run that misses one exits with 99.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// The brake for storage in production: when one second of one worker is worse than this, the load of all workers
+    /// Stop conditions for storage in production: when one second of one worker is worse than this, the load of all workers
     /// ends, and the run with 99. That step counts for nothing; `--resume` measures it anew.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop_if: Vec<StopIf>,

@@ -36,7 +36,7 @@ fn safe(worker: &WorkerId) -> String {
 
 /// Which disks of a worker.
 #[derive(Debug, Clone, Copy)]
-enum Set<'a> {
+enum DiskSet<'a> {
     /// Those of a policy, or of the study if it compares none.
     Measured(Option<&'a Name>),
     /// Those whose ceiling is measured.
@@ -117,12 +117,12 @@ impl Jobs<'_> {
     }
 
     /// The disks of the worker at `index`; none if it has no part in the ceilings.
-    fn disks(&self, index: usize, set: Set<'_>) -> Result<Vec<Disk>, StudyError> {
+    fn disks(&self, index: usize, set: DiskSet<'_>) -> Result<Vec<Disk>, StudyError> {
         let worker = &self.manifest.workers[index];
         let mine = self.manifest.files.iter().filter(|file| file.worker == worker.id);
         let policy = match set {
-            Set::Measured(policy) => policy,
-            Set::Ceiling => {
+            DiskSet::Measured(policy) => policy,
+            DiskSet::Ceiling => {
                 let workers = &self.manifest.workers;
                 let first = workers.iter().position(|w| w.node == worker.node) == Some(index);
                 let node = self.manifest.study.ceilings.node.iter().find(|node| node.name == worker.node);
@@ -170,7 +170,7 @@ impl Jobs<'_> {
     fn all(
         &self,
         workers: &[usize],
-        set: Set<'_>,
+        set: DiskSet<'_>,
         profile: &Profile,
         step: u32,
     ) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
@@ -191,7 +191,7 @@ impl Jobs<'_> {
             job.engine = study.run.engine;
             job.poll = study.run.poll;
             job.stop_if.clone_from(&study.run.stop_if);
-            if let Set::Measured(policy) = set {
+            if let DiskSet::Measured(policy) = set {
                 let journals = self.journals(&worker.id, policy);
                 job.verify = study.run.verify.then_some(Verify { journals });
             }
@@ -207,7 +207,7 @@ impl Jobs<'_> {
     /// The jobs of one step: of the workers that take part in it.
     pub(crate) fn of_step(&self, step: &Step) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
         if step.purpose == Purpose::Ceiling {
-            let jobs = self.all(&self.everybody(), Set::Ceiling, &step.profile, step.number)?;
+            let jobs = self.all(&self.everybody(), DiskSet::Ceiling, &step.profile, step.number)?;
             let measured: Vec<&str> = (self.manifest.workers.iter())
                 .filter(|worker| jobs.contains_key(&worker.id))
                 .map(|worker| worker.node.as_str())
@@ -236,7 +236,7 @@ impl Jobs<'_> {
         if let Some(count) = step.workers {
             workers = in_circle(&self.manifest.workers).into_iter().take(count as usize).collect();
         }
-        self.all(&workers, Set::Measured(step.policy.as_ref()), &step.profile, step.number)
+        self.all(&workers, DiskSet::Measured(step.policy.as_ref()), &step.profile, step.number)
     }
 
     fn nodes(&self) -> Vec<&str> {
@@ -287,12 +287,12 @@ impl Jobs<'_> {
         let mut fills = Vec::new();
         // Only the scratch files where the study fills nothing: what it measures is not its own to write to.
         for target in self.manifest.study.targets().filter(|_| self.plan.fill) {
-            fills.push(self.all(&everybody, Set::Measured(target.name), &profile, 0)?);
+            fills.push(self.all(&everybody, DiskSet::Measured(target.name), &profile, 0)?);
         }
         let scratch = self.manifest.files.iter().any(|file| file.ceiling);
         if scratch && level.is_none_or(|(from, _)| from == 0.0) {
             let whole = Profile { base_offset: ByteSize(0), working_set: None, ..profile.clone() };
-            let mut jobs = self.all(&everybody, Set::Ceiling, &whole, 0)?;
+            let mut jobs = self.all(&everybody, DiskSet::Ceiling, &whole, 0)?;
             // Devices beside them are measured as they are.
             for job in jobs.values_mut() {
                 job.disks.retain(|disk| matches!(disk.writes, WritePermission::Made(_)));

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
-use crate::folder::manifest::State;
+use crate::folder::manifest::RunState;
 use crate::folder::{CLUSTER, OwnedFolder, RunFolder};
 use crate::harness::Harness;
 use crate::progress::{Progress, Update};
@@ -78,7 +78,7 @@ pub async fn run(
     let complete = owned.folder.complete()?;
     let RunFolder { plan, manifest, .. } = &owned.folder;
     shared.lock().show(Update::Begin { plan, phases: &manifest.study.phases, complete });
-    if owned.folder.manifest.state == State::Finished {
+    if owned.folder.manifest.state == RunState::Finished {
         // What a process that ended in the middle of it left.
         remove_cluster(&owned, &shared);
         return Ok(owned.folder);
@@ -138,7 +138,7 @@ async fn attempt(
         }
     }
     // Its nodes end here, and when the run is finished nobody needs their data any more.
-    if runner.harness.take().is_some() && owned.folder.manifest.state == State::Finished {
+    if runner.harness.take().is_some() && owned.folder.manifest.state == RunState::Finished {
         remove_cluster(owned, shared);
     }
     outcome

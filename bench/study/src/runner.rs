@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::error::StudyError;
 use crate::folder::OwnedFolder;
 use crate::folder::events::RunEvent;
-use crate::folder::manifest::State;
+use crate::folder::manifest::RunState;
 use crate::folder::result::StepResult;
 use crate::folder::series::SeriesWriter;
 use crate::harness::Harness;
@@ -24,7 +24,7 @@ use crate::jobs::Jobs;
 use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::record::Shared;
-use crate::searches::Measured;
+use crate::searches::MeasuredStep;
 use crate::settle::{WarmUp, not_steady};
 use crate::step::{collect, integrity};
 use crate::volumes::Volumes;
@@ -49,7 +49,7 @@ pub(crate) struct Runner<'a, W> {
     /// The numbers of the steps that are complete.
     complete: BTreeSet<u32>,
     /// What they measured, if searches need it.
-    measured: Vec<Measured>,
+    measured: Vec<MeasuredStep>,
     /// The last warm-up until the load was steady, and of which step; of this process, since what was between two is not
     /// known.
     pub(crate) warm: Option<(Step, WarmUp)>,
@@ -125,7 +125,7 @@ impl<W: Workers> Runner<'_, W> {
             let Some(result) = folder.result(step)? else { continue };
             self.complete.insert(step.number);
             if !folder.plan.searches.is_empty() {
-                self.measured.push(Measured::of(&result));
+                self.measured.push(MeasuredStep::of(&result));
             }
         }
         Ok(())
@@ -342,7 +342,7 @@ impl<W: Workers> Runner<'_, W> {
         self.owned.complete_step(step, &result)?;
         self.complete.insert(step.number);
         if !self.owned.folder.plan.searches.is_empty() {
-            self.measured.push(Measured::of(&result));
+            self.measured.push(MeasuredStep::of(&result));
         }
         self.shared.lock().show(Update::StepComplete(&result));
         self.owned.events.run(&RunEvent::StepComplete {
@@ -447,7 +447,7 @@ impl<W: Workers> Runner<'_, W> {
             }
         }
         let manifest = &mut self.owned.folder.manifest;
-        manifest.state = State::Finished;
+        manifest.state = RunState::Finished;
         manifest.finished = Some(When::now());
         self.owned.save()?;
         self.owned.events.run(&RunEvent::RunFinished)

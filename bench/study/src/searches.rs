@@ -59,7 +59,7 @@ pub struct SearchPlan {
 
 /// What a search needs to know of a complete step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
+pub struct MeasuredStep {
     step: Step,
     figures: Figures,
     lost: bool,
@@ -67,12 +67,12 @@ pub struct Measured {
     poisson: bool,
 }
 
-impl Measured {
+impl MeasuredStep {
     /// What is needed of a result.
-    pub fn of(result: &StepResult) -> Measured {
+    pub fn of(result: &StepResult) -> MeasuredStep {
         let profile = &result.step.profile;
         let workers = result.workers.len() as f64;
-        Measured {
+        MeasuredStep {
             step: result.step.clone(),
             figures: result.figures.clone(),
             lost: result.lost() > 0,
@@ -220,7 +220,7 @@ impl SearchPlan {
         1.1 * self.percentile.samples() / self.window_s
     }
 
-    fn search(&self, measured: &[Measured]) -> Option<Search> {
+    fn search(&self, measured: &[MeasuredStep]) -> Option<Search> {
         let scale = match self.over {
             SearchOver::Rate => {
                 let closed: Vec<f64> = measured
@@ -237,7 +237,7 @@ impl SearchPlan {
         Some(Search { scale, repeats: self.repeats })
     }
 
-    fn mine<'a>(&self, measured: &'a [Measured]) -> impl Iterator<Item = (f64, &'a Measured)> {
+    fn mine<'a>(&self, measured: &'a [MeasuredStep]) -> impl Iterator<Item = (f64, &'a MeasuredStep)> {
         let number = self.number;
         measured.iter().filter_map(move |m| match m.step.purpose {
             Purpose::Search { search, load } if search == number => Some((load, m)),
@@ -245,14 +245,14 @@ impl SearchPlan {
         })
     }
 
-    fn state(&self, measured: &[Measured]) -> Option<Next> {
-        let held = |m: &Measured| m.held(self.percentile, self.limit_us);
+    fn state(&self, measured: &[MeasuredStep]) -> Option<Next> {
+        let held = |m: &MeasuredStep| m.held(self.percentile, self.limit_us);
         let probes: Vec<Probe> = self.mine(measured).map(|(load, m)| Probe { load, held: held(m) }).collect();
         Some(self.search(measured)?.next(&probes))
     }
 
     /// The step that it needs next, `number` being the run's next; `None` if it has ended, or cannot begin.
-    pub(crate) fn next(&self, measured: &[Measured], number: u32) -> Option<Step> {
+    pub(crate) fn next(&self, measured: &[MeasuredStep], number: u32) -> Option<Step> {
         let Some(Next::Measure(load)) = self.state(measured) else { return None };
         let repeat = self.mine(measured).filter(|(known, _)| *known == load).count() as u32 + 1;
         let mut point = self.point.clone();
@@ -278,7 +278,7 @@ impl SearchPlan {
     }
 
     /// What it came to.
-    pub fn result(&self, measured: &[Measured]) -> SearchResult {
+    pub fn result(&self, measured: &[MeasuredStep]) -> SearchResult {
         let state = self.state(measured);
         let found = match state {
             Some(Next::Done(found)) => Some(found),
@@ -290,7 +290,7 @@ impl SearchPlan {
             Some(Found::Everything { held }) => (Some(held), None),
             Some(Found::Undecided) | None => (None, None),
         };
-        let at_held = |value: &dyn Fn(&Measured) -> Option<f64>| {
+        let at_held = |value: &dyn Fn(&MeasuredStep) -> Option<f64>| {
             let values: Option<Vec<f64>> =
                 self.mine(measured).filter(|(load, _)| Some(*load) == held).map(|(_, m)| value(m)).collect();
             values.and_then(|values| median(&values))

@@ -13,7 +13,7 @@ use loadline_target::{Counters, FaultKind, Storage, TargetError, VolumeSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::file::{Access, TimedFault};
-use crate::timeline::{Happened, Moved};
+use crate::timeline::{DoneFault, Moved};
 use crate::volumes::target;
 
 /// How often the cluster is polled while something is awaited there. Each poll is a request to every node.
@@ -49,7 +49,7 @@ pub(crate) struct WindowMonitor {
 #[derive(Default)]
 pub(crate) struct WindowObservations {
     /// What was done, in the order of time.
-    pub(crate) events: Vec<Happened>,
+    pub(crate) events: Vec<DoneFault>,
     /// What the nodes of the run's own cluster counted, and in how many seconds.
     pub(crate) counted: Option<(Counters, f64)>,
     /// Whether every copy was in sync at the beginning and at the end.
@@ -64,7 +64,7 @@ fn count(storage: &Storage) -> Option<(Counters, Instant)> {
 }
 
 /// A worker whose host is gone, on its way to where its volumes are.
-struct Move {
+struct WorkerMove {
     worker: WorkerId,
     /// The fault that it is counted with.
     event: usize,
@@ -73,7 +73,7 @@ struct Move {
 
 /// What is awaited of the last fault that was done.
 #[derive(Default)]
-struct Awaited {
+struct AwaitedEffect {
     /// Its place among the events.
     event: usize,
     detection: bool,
@@ -90,9 +90,9 @@ impl WindowMonitor {
         leave: &AtomicBool,
     ) -> Result<WindowObservations, TargetError> {
         let (mut before, mut began_in_sync) = (None, false);
-        let mut events: Vec<Happened> = Vec::new();
-        let mut moves: Vec<Move> = Vec::new();
-        let mut awaited = Awaited::default();
+        let mut events: Vec<DoneFault> = Vec::new();
+        let mut moves: Vec<WorkerMove> = Vec::new();
+        let mut awaited = AwaitedEffect::default();
         let mut polled = Instant::now();
         let mut to_do = std::mem::take(&mut self.faults).into_iter().peekable();
         while !self.is_over(leave)? {
@@ -107,7 +107,7 @@ impl WindowMonitor {
                 let event = self.do_to(storage, &fault, leave)?;
                 // Whoever was killed for it goes on, also where it could not be done.
                 moves.retain(|one| !event.moved.iter().any(|moved| moved.worker == one.worker));
-                let gone = event.moved.iter().map(|moved| Move {
+                let gone = event.moved.iter().map(|moved| WorkerMove {
                     worker: moved.worker.clone(),
                     event: events.len(),
                     since: now,
@@ -121,7 +121,7 @@ impl WindowMonitor {
                         fault.what,
                         FaultKind::SlowDevice { .. } | FaultKind::Fill | FaultKind::Return
                     );
-                    awaited = Awaited {
+                    awaited = AwaitedEffect {
                         event: events.len(),
                         detection: is_seen && was_in_sync,
                         redundancy: is_return,
@@ -163,7 +163,7 @@ impl WindowMonitor {
         storage: &mut Storage,
         fault: &TimedFault,
         leave: &AtomicBool,
-    ) -> Result<Happened, TargetError> {
+    ) -> Result<DoneFault, TargetError> {
         // Whoever runs on a node that is gone is gone with it: before the node, or they would see its end.
         let takes_workers =
             matches!(fault.what, FaultKind::Kill | FaultKind::Freeze) || storage.restarts(&fault.fault());
@@ -189,7 +189,7 @@ impl WindowMonitor {
         }
         let moved =
             gone.into_iter().map(|worker| Moved { worker, to: Vec::new(), started_s: None, out_s: None });
-        Ok(Happened {
+        Ok(DoneFault {
             fault: fault.fault(),
             planned_s: fault.at.0.as_secs_f64(),
             at_s: begun.saturating_duration_since(self.begin).as_secs_f64(),
@@ -232,8 +232,8 @@ impl WindowMonitor {
     fn poll(
         &self,
         storage: &Storage,
-        awaited: &mut Awaited,
-        event: Option<&mut Happened>,
+        awaited: &mut AwaitedEffect,
+        event: Option<&mut DoneFault>,
         leave: &AtomicBool,
     ) {
         let Some(event) = event else { return };
@@ -261,7 +261,7 @@ impl WindowMonitor {
     }
 
     /// Starts workers again whose volumes somebody has taken over.
-    fn follow(&mut self, storage: &Storage, moves: &mut Vec<Move>, events: &mut [Happened]) {
+    fn follow(&mut self, storage: &Storage, moves: &mut Vec<WorkerMove>, events: &mut [DoneFault]) {
         let Some(cluster) = storage.own() else { return };
         moves.retain(|one| {
             let (Some(volumes), Some(job)) =

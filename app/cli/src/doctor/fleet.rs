@@ -8,7 +8,7 @@ use loadline_doctor::Report;
 use loadline_doctor::report::{HostReport, Lost, Way};
 use loadline_doctor::sync_write;
 use loadline_fleet::{
-    EventSink, Fleet, FleetError, FleetEvent, FleetSpec, JoiningWorkers, Link, Placement, ToExamine,
+    EventSink, Fleet, FleetError, FleetEvent, FleetSpec, JoiningWorkers, NetworkPath, Placement, ToExamine,
     WorkerId, WorkerInfo, or_stop, random_token,
 };
 use tokio::sync::watch;
@@ -89,8 +89,8 @@ async fn ways(fleet: &mut Fleet, workers: &[WorkerInfo]) -> Result<Vec<Way>, Fle
     }
     for (from, to) in workers.iter().zip(workers.iter().cycle().skip(1)).filter(|(from, to)| from.id != to.id)
     {
-        let link = Link { from: from.id.clone(), to: to.id.clone(), ip: None };
-        let (speed, why) = match fleet.measure_link(&link).await? {
+        let link = NetworkPath { from: from.id.clone(), to: to.id.clone(), ip: None };
+        let (speed, why) = match fleet.measure_path(&link).await? {
             Ok(speed) => (Some(speed), None),
             Err(why) => (None, Some(why)),
         };

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
 use loadline_fleet::FleetKind;
-use loadline_study::check::{Found, human};
+use loadline_study::check::{PlanCheck, human};
 use loadline_study::{Plan, Study};
 
 /// Prints the plan on standard output. `complete` are the numbers of steps that need not be measured any more.
-pub(super) fn print(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32]) {
+pub(super) fn print(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) {
     crate::out::write(text(study, plan, found, out, complete).as_bytes());
 }
 
-fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32]) -> String {
+fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) -> String {
     let phases = &study.phases;
     let (loads, repeats) = (plan.loads().count(), study.run.repeats);
     let mut text = format!(
@@ -126,7 +126,7 @@ mod tests {
         };
         let said = |study: &Study, complete: &[u32]| {
             let plan = Plan::of(study).unwrap();
-            text(study, &plan, &Found::default(), Path::new("x"), complete)
+            text(study, &plan, &PlanCheck::default(), Path::new("x"), complete)
                 .contains("a scan of what was written")
         };
         assert!(said(&study("verify = true\nrepeats = 1"), &[]));
@@ -142,7 +142,7 @@ mod tests {
         )
         .unwrap();
         let plan = Plan::of(&study).unwrap();
-        let text = text(&study, &plan, &Found::default(), Path::new("runs/x"), &[1]);
+        let text = text(&study, &plan, &PlanCheck::default(), Path::new("runs/x"), &[1]);
         assert_eq!(
             text,
             "study files: 2 loads × 2 repeats = 4 steps, in runs/x\n\

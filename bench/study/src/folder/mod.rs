@@ -37,7 +37,7 @@ use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
 use crate::plan::Plan;
 use crate::planned_step::Step;
-use crate::searches::{Measured, SearchResult};
+use crate::searches::{MeasuredStep, SearchResult};
 
 const STUDY: &str = "study.toml";
 const EVENTS: &str = "events.jsonl";
@@ -85,7 +85,7 @@ impl RunFolder {
         let mut measured = Vec::new();
         if !self.plan.searches.is_empty() {
             for step in &self.plan.steps {
-                measured.extend(self.result(step)?.as_ref().map(Measured::of));
+                measured.extend(self.result(step)?.as_ref().map(MeasuredStep::of));
             }
         }
         Ok(self.plan.searches.iter().map(|search| search.result(&measured)).collect())
