@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// Where the random numbers begin; by default another place each time. The result says which.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// End the load when a second is worse than this: a brake for storage in production. Exit code 99.
+    /// End the load when a second is worse than this: a stop condition for storage in production. Exit code 99.
     #[arg(long, value_name = "p99>50ms|max>2s|errors>0")]
     stop_if: Vec<StopIf>,
     /// Tag every block written, check every block read, and scan all of them afterwards.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use loadline_base::units::ByteSize;
 use loadline_report::baseline::git::commit_of;
 use loadline_report::{Report, json, write};
-use loadline_study::check::{Found, Place, check, human};
-use loadline_study::folder::manifest::{Manifest, State};
+use loadline_study::check::{PlanCheck, RunPlace, check, human};
+use loadline_study::folder::manifest::{Manifest, RunState};
 use loadline_study::folder::{OwnedFolder, default_path};
 use loadline_study::run::Verdict;
 use loadline_study::when::When;
@@ -128,7 +128,7 @@ fn begun(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>
         std::path::absolute(path).map_err(|e| StudyError::failed(format!("no current folder: {e}")))?;
     let study_folder = absolute.parent().unwrap_or(Path::new("/"));
     let out = args.out.clone().unwrap_or_else(|| default_path(study.name.as_str(), &When::now()));
-    let place = Place { study_folder, run: &out, destroy_data: args.destroy_data, made: &[] };
+    let place = RunPlace { study_folder, run: &out, destroy_data: args.destroy_data, made: &[] };
     let found = check(&study, &plan, &place);
     if args.plan {
         plan::print(&study, &plan, &found, &out, &[]);
@@ -148,16 +148,16 @@ fn resumed(
     gate: Option<&PreparedGate>,
     folder: &Path,
 ) -> Result<Option<OwnedFolder>, StudyError> {
-    let again = |run: &RunFolder| -> Result<Found, StudyError> {
+    let again = |run: &RunFolder| -> Result<PlanCheck, StudyError> {
         let manifest = &run.manifest;
-        let place = Place {
+        let place = RunPlace {
             study_folder: &manifest.study_folder,
             run: run.path(),
             destroy_data: args.destroy_data,
             made: &manifest.files,
         };
-        if manifest.state == State::Finished {
-            return Ok(Found::default());
+        if manifest.state == RunState::Finished {
+            return Ok(PlanCheck::default());
         }
         Ok(check(&manifest.study, &run.plan, &place))
     };
@@ -180,10 +180,10 @@ fn resumed(
     same_study(args, &owned.folder)?;
     gate.map_or(Ok(()), |gate| gate.check_study(&owned.folder.manifest.study, &owned.folder.plan))?;
     again(&owned.folder)?.accept()?;
-    if owned.folder.manifest.state == State::Begun {
+    if owned.folder.manifest.state == RunState::Begun {
         may_run_commands(args, &owned.folder.manifest.study)?;
     }
-    if owned.folder.manifest.state == State::Begun {
+    if owned.folder.manifest.state == RunState::Begun {
         // A device may have another name today: that its data may be lost is said each time.
         owned.folder.manifest.destroy_data = args.destroy_data;
         owned.folder.manifest.keep_files |= args.keep;
@@ -327,7 +327,7 @@ fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exi
 
 /// The exit code of a run that is done, if files that it made are left.
 fn after_cleanup(args: &Args, folder: &RunFolder, exit: Exit) -> Exit {
-    let is_left = folder.manifest.state != State::Finished;
+    let is_left = folder.manifest.state != RunState::Finished;
     if is_left && matches!(exit, Exit::Done | Exit::Findings) {
         let files =
             folder.manifest.files.iter().map(|file| format!("{} ({})", file.path.display(), file.worker));

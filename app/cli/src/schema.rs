@@ -56,7 +56,7 @@ impl What {
     fn text(self) -> String {
         match self {
             What::Bench => packed!("bench-result"),
-            What::Study => loadline_study::schema::published_study(),
+            What::Study => loadline_study::json_schema::published_study(),
             What::Run => packed!("run"),
             What::Step => packed!("step"),
             What::Second => packed!("second"),

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use tokio::time::{Instant, sleep};
 
 use crate::error::FleetError;
-use crate::spec::NodeSpec;
+use crate::node::NodeSpec;
 
 /// A group can be removed when the kernel has buried its last process: it is tried for so long.
 const REMOVE_LIMIT: Duration = Duration::from_secs(2);

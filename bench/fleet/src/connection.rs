@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::event::LossReason;
 use crate::frame::{self, FrameError, FrameReader, parse};
-use crate::inbound::{Inbound, LinkNumber, Refusal};
+use crate::inbound::{ConnectionNumber, Inbound, Refusal};
 use crate::strangers::Strangers;
 use crate::wire::{
     AnyHello, Digits, HEARTBEAT, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, SILENCE_LIMIT, Side,
@@ -28,7 +28,7 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// How long a refusal may take to be sent.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 /// Words for one worker that wait to be sent. The controller gives few orders at a time.
-const WORDS_WAITING: usize = 64;
+const ORDERS_WAITING: usize = 64;
 /// Messages of all workers that wait for the controller; then the workers wait.
 pub(crate) const MESSAGES_WAITING: usize = 256;
 /// The pause after a connection could not be accepted: usually there are too many open files.
@@ -36,15 +36,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The controller's side of a worker's connection. Dropping it closes the connection.
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) number: LinkNumber,
-    pub(crate) words: mpsc::Sender<ToWorker>,
+pub(crate) struct WorkerConnection {
+    pub(crate) number: ConnectionNumber,
+    pub(crate) outgoing: mpsc::Sender<ToWorker>,
 }
 
 /// Accepts connections for as long as the controller listens to `inbox`.
 pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::Sender<Inbound>) {
     let strangers = Arc::new(Strangers::new(inbox.clone()));
-    let mut link: LinkNumber = 0;
+    let mut number: ConnectionNumber = 0;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -61,10 +61,10 @@ pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::
                 continue;
             }
         };
-        link += 1;
+        number += 1;
         let (token, inbox, strangers) = (token.clone(), inbox.clone(), strangers.clone());
         tokio::spawn(async move {
-            match greet(link, stream, &token, &inbox).await {
+            match greet(number, stream, &token, &inbox).await {
                 Ok(Some(connection)) => {
                     drop(place);
                     connection.keep().await;
@@ -78,7 +78,7 @@ pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::
 
 /// Lets a stranger in, or says why not. `None`: the controller is ending.
 async fn greet(
-    link: LinkNumber,
+    number: ConnectionNumber,
     stream: TcpStream,
     token: &str,
     inbox: &mpsc::Sender<Inbound>,
@@ -97,10 +97,10 @@ async fn greet(
         }
         Ok(Ok(hello)) => hello,
     };
-    let (words, to_send) = mpsc::channel(WORDS_WAITING);
+    let (outgoing, to_send) = mpsc::channel(ORDERS_WAITING);
     let (answer, answered) = oneshot::channel();
-    let knock = Inbound::Knock { link, hello, words, answer };
-    if inbox.send(knock).await.is_err() {
+    let request = Inbound::JoinRequest { connection: number, hello, outgoing, answer };
+    if inbox.send(request).await.is_err() {
         return Ok(None);
     }
     match answered.await {
@@ -112,7 +112,7 @@ async fn greet(
         }
         Ok(Ok(worker)) => {
             reader.allow(LONGEST_FRAME);
-            let mut connection = Connection { link, reader, writer, to_send, inbox: inbox.clone() };
+            let mut connection = Connection { number, reader, writer, to_send, inbox: inbox.clone() };
             // If this fails, keeping the connection fails next, and tells the controller.
             let _ = frame::send(&mut connection.writer, &ToWorker::Welcome { worker }).await;
             Ok(Some(connection))
@@ -187,7 +187,7 @@ async fn refuse(writer: &mut WriteHalf<TcpStream>, refusal: Refusal) {
 
 /// A worker's connection.
 struct Connection {
-    link: LinkNumber,
+    number: ConnectionNumber,
     reader: FrameReader<ReadHalf<TcpStream>>,
     writer: WriteHalf<TcpStream>,
     to_send: mpsc::Receiver<ToWorker>,
@@ -198,7 +198,7 @@ impl Connection {
     /// Carries messages until the connection is over, and says why it is.
     async fn keep(mut self) {
         let (reason, why) = self.carry().await;
-        let _ = self.inbox.send(Inbound::Gone { link: self.link, reason, why }).await;
+        let _ = self.inbox.send(Inbound::Gone { connection: self.number, reason, why }).await;
         let _ = timeout(REFUSAL_LIMIT, self.writer.shutdown()).await;
     }
 
@@ -214,7 +214,7 @@ impl Connection {
                     silent_ticks = 0;
                     match read {
                         Ok(Some(frame)) => {
-                            if let Err(end) = self.hear(&frame).await {
+                            if let Err(end) = self.handle_frame(&frame).await {
                                 return end;
                             }
                         }
@@ -226,9 +226,9 @@ impl Connection {
                     }
                 }
                 word = self.to_send.recv() => match word {
-                    // The controller has dropped the link: it knows why.
+                    // The controller has dropped the connection: it knows why.
                     None => return (LossReason::Died, "the controller closed its connection".into()),
-                    Some(word) => if let Err(end) = self.say(&word).await {
+                    Some(word) => if let Err(end) = self.send(&word).await {
                         return end;
                     }
                 },
@@ -237,7 +237,7 @@ impl Connection {
                     if silent_ticks > SILENCE_LIMIT.as_secs() / HEARTBEAT.as_secs() {
                         return (LossReason::Hung, format!("nothing was heard from it for {SILENCE_LIMIT:?}"));
                     }
-                    if let Err(end) = self.say(&ToWorker::Heartbeat).await {
+                    if let Err(end) = self.send(&ToWorker::Heartbeat).await {
                         return end;
                     }
                 }
@@ -245,13 +245,13 @@ impl Connection {
         }
     }
 
-    async fn hear(&mut self, frame: &[u8]) -> Result<(), (LossReason, String)> {
+    async fn handle_frame(&mut self, frame: &[u8]) -> Result<(), (LossReason, String)> {
         match parse(frame).map_err(|e| (LossReason::Garbled, e.to_string()))? {
             ToController::Heartbeat => Ok(()),
-            ToController::Ping { sent } => self.say(&ToWorker::Pong { sent, at: Nanos::now() }).await,
+            ToController::Ping { sent } => self.send(&ToWorker::Pong { sent, at: Nanos::now() }).await,
             ToController::Reply { task, reply } => {
                 // An error means that the controller is ending, which ends this task too.
-                let _ = self.inbox.send(Inbound::Reply { link: self.link, task, reply }).await;
+                let _ = self.inbox.send(Inbound::Reply { connection: self.number, task, reply }).await;
                 Ok(())
             }
             ToController::Leaving { why } => Err((LossReason::Died, why)),
@@ -261,7 +261,7 @@ impl Connection {
         }
     }
 
-    async fn say(&mut self, word: &ToWorker) -> Result<(), (LossReason, String)> {
+    async fn send(&mut self, word: &ToWorker) -> Result<(), (LossReason, String)> {
         frame::send(&mut self.writer, word).await.map_err(|e| match e {
             FrameError::Broken(e) if e.kind() == std::io::ErrorKind::TimedOut => {
                 (LossReason::Hung, format!("it takes no messages: {e}"))

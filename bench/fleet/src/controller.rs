@@ -5,7 +5,7 @@
 //! happens; whatever concerns the fleet as a whole (someone knocks, a connection ends) is dealt with there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,34 +15,29 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use crate::cgroup::NodeGroups;
-use crate::connection::{Link, MESSAGES_WAITING, accept};
+use crate::connection::{MESSAGES_WAITING, WorkerConnection, accept};
 use crate::error::FleetError;
 use crate::event::{FleetEvent, Loss, LossReason};
 use crate::event_queue::EventQueue;
-use crate::inbound::{Inbound, LinkNumber, Refusal};
-use crate::midway::Midway;
-use crate::process::{Launch, LocalWorker};
-use crate::spec::{FleetSpec, Placement, WorkerId, WorkerInfo, is_name};
+use crate::identity::{LONGEST_NAME, WorkerId, WorkerInfo, is_name};
+use crate::inbound::{ConnectionNumber, Inbound, Refusal};
+use crate::launcher::{AnyLauncher, FleetKind, LaunchContext, LaunchedWorker, Launcher, OpenPlaces};
+use crate::mid_step::MidStepOrder;
+use crate::spec::FleetSpec;
 use crate::token::random_token;
-use crate::wire::{Hello, Order, Reply, ToWorker};
+use crate::wire::{Hello, Reply, ToWorker, WorkerOrder};
 
 /// The version of this program: its workers have the same.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// So many strangers are reported one by one; then each time their number has doubled.
 const STRANGERS_REPORTED: u64 = 20;
 
-/// Where a worker comes from, if it is a process of ours.
-pub(crate) struct Local {
-    pub(crate) launch: Launch,
-    pub(crate) process: Option<LocalWorker>,
-}
-
 /// A worker of the fleet, there or not.
 pub(crate) struct Member {
     pub(crate) info: WorkerInfo,
-    pub(crate) link: Option<Link>,
-    pub(crate) local: Option<Local>,
+    pub(crate) connection: Option<WorkerConnection>,
+    /// Whether the fleet's launcher starts it; otherwise it took an open place.
+    pub(crate) is_launched: bool,
     /// Whether it has ever been there.
     pub(crate) known: bool,
     /// Whether it was waited for since it was lost.
@@ -55,7 +50,7 @@ pub(crate) struct Member {
 
 /// What happened.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum ControllerEvent {
     /// A worker replied to an order.
     Reply { id: WorkerId, task: u64, reply: Reply },
     /// A worker is there.
@@ -65,7 +60,7 @@ pub(crate) enum Happening {
     /// The time that was asked for is there.
     Tick,
     /// Something is to be done to workers that measure.
-    Midway(Midway),
+    MidStep(MidStepOrder),
     /// Nobody waits for the operation any more.
     Cancelled,
 }
@@ -74,10 +69,12 @@ pub(crate) enum Happening {
 pub(crate) struct Controller {
     pub(crate) address: SocketAddr,
     pub(crate) token: Arc<str>,
-    placement: Placement,
+    /// What starts and ends the workers that the fleet launches.
+    pub(crate) launcher: AnyLauncher,
+    /// The places that other workers may take.
+    pub(crate) open_places: Option<OpenPlaces>,
     pub(crate) members: BTreeMap<WorkerId, Member>,
-    pub(crate) links: HashMap<LinkNumber, WorkerId>,
-    pub(crate) groups: Vec<NodeGroups>,
+    pub(crate) connections: HashMap<ConnectionNumber, WorkerId>,
     /// For the handle: who belongs to the fleet.
     roster: Arc<Mutex<Vec<WorkerInfo>>>,
     inbox: mpsc::Receiver<Inbound>,
@@ -85,7 +82,7 @@ pub(crate) struct Controller {
     /// Ends when nobody waits for the operation any more.
     pub(crate) alive: Option<oneshot::Receiver<()>>,
     /// What is to be done to workers in the step that runs.
-    pub(crate) midway: Option<mpsc::Receiver<Midway>>,
+    pub(crate) mid_step: Option<mpsc::Receiver<MidStepOrder>>,
     /// The agreed instant of start of the step that runs.
     pub(crate) zero: Option<Nanos>,
     last_task: u64,
@@ -103,13 +100,7 @@ impl Controller {
         mut events: EventQueue,
         roster: Arc<Mutex<Vec<WorkerInfo>>>,
     ) -> Result<Controller, FleetError> {
-        let listen = match &spec.placement {
-            // Its own processes are here: nobody else needs to reach it.
-            Placement::Processes { .. } if !spec.listen.ip().is_loopback() => {
-                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), spec.listen.port())
-            }
-            _ => spec.listen,
-        };
+        let listen = spec.placement.listen_on(spec.listen);
         allow_open_files();
         let listener = TcpListener::bind(listen).await.map_err(|e| {
             FleetError::usage(format!(
@@ -129,21 +120,35 @@ impl Controller {
         Ok(Controller {
             address,
             token,
-            placement: spec.placement.clone(),
+            launcher: spec.placement.launcher(),
+            open_places: spec.placement.open_places(),
             members: BTreeMap::new(),
-            links: HashMap::new(),
-            groups: Vec::new(),
+            connections: HashMap::new(),
             roster,
             inbox,
             events,
             alive: None,
-            midway: None,
+            mid_step: None,
             zero: None,
             last_task: 0,
             strangers: 0,
             next_stranger: 0,
             leaving: false,
         })
+    }
+
+    /// Prepares the hosts of the workers that the fleet launches. None of them runs yet.
+    pub(crate) async fn prepare_launcher(&mut self, spec: &FleetSpec) -> Result<(), FleetError> {
+        let context = LaunchContext {
+            controller: self.address,
+            token: self.token.clone(),
+            program: spec.program.clone(),
+            log_dir: spec.worker_log_dir.clone(),
+        };
+        for LaunchedWorker { id, node } in self.launcher.prepare(context).await? {
+            self.add_member(id, node, true);
+        }
+        Ok(())
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -156,36 +161,44 @@ impl Controller {
 
     /// What ends when nobody waits for the operation any more.
     pub(crate) fn begin(&mut self, alive: oneshot::Receiver<()>) {
-        (self.alive, self.midway, self.zero) = (Some(alive), None, None);
+        (self.alive, self.mid_step, self.zero) = (Some(alive), None, None);
     }
 
-    pub(crate) fn add_member(&mut self, id: WorkerId, node: String, local: Option<Local>) {
+    fn add_member(&mut self, id: WorkerId, node: String, is_launched: bool) {
         let info = WorkerInfo { id: id.clone(), node, host: String::new(), pid: 0, version: String::new() };
         let absent = "it has not joined yet".into();
         self.members.insert(
             id,
-            Member { info, link: None, local, known: false, waited: false, absent, misasked: false },
+            Member {
+                info,
+                connection: None,
+                is_launched,
+                known: false,
+                waited: false,
+                absent,
+                misasked: false,
+            },
         );
     }
 
     /// Waits for the next thing that happens, until a moment.
-    pub(crate) async fn next(&mut self, until: Instant) -> Happening {
+    pub(crate) async fn next(&mut self, until: Instant) -> ControllerEvent {
         loop {
             // Only the waiting is in the select: what has been received is dealt with as a whole.
             let inbound = tokio::select! {
                 Some(inbound) = self.inbox.recv() => inbound,
-                () = sleep_until(until) => return Happening::Tick,
-                change = changed(&mut self.midway) => match change {
-                    Some(change) => return Happening::Midway(change),
+                () = sleep_until(until) => return ControllerEvent::Tick,
+                change = changed(&mut self.mid_step) => match change {
+                    Some(change) => return ControllerEvent::MidStep(change),
                     // Whoever could have asked for something does not any more.
                     None => {
-                        self.midway = None;
+                        self.mid_step = None;
                         continue;
                     }
                 },
                 () = gone(&mut self.alive) => {
                     self.alive = None;
-                    return Happening::Cancelled;
+                    return ControllerEvent::Cancelled;
                 }
             };
             if let Some(happening) = self.take(inbound).await {
@@ -204,9 +217,9 @@ impl Controller {
         self.inbox.recv().await
     }
 
-    async fn take(&mut self, inbound: Inbound) -> Option<Happening> {
+    async fn take(&mut self, inbound: Inbound) -> Option<ControllerEvent> {
         match inbound {
-            Inbound::Knock { link, hello, words, answer } => {
+            Inbound::JoinRequest { connection, hello, outgoing, answer } => {
                 let joined = self.admit(&hello);
                 let told = answer.send(joined.clone()).is_ok();
                 let id = joined.ok()?;
@@ -215,8 +228,8 @@ impl Controller {
                     self.forget_unknown(&id);
                     return None;
                 }
-                self.settle_in(&id, hello, Link { number: link, words });
-                Some(Happening::Joined(id))
+                self.settle_in(&id, hello, WorkerConnection { number: connection, outgoing });
+                Some(ControllerEvent::Joined(id))
             }
             Inbound::Rejected { from, why, count } => {
                 // Not every one of them is told, so it is about the first one past a doubling.
@@ -227,21 +240,21 @@ impl Controller {
                 }
                 None
             }
-            Inbound::Reply { link, task, reply } => {
-                let id = self.links.get(&link)?.clone();
-                Some(Happening::Reply { id, task, reply })
+            Inbound::Reply { connection, task, reply } => {
+                let id = self.connections.get(&connection)?.clone();
+                Some(ControllerEvent::Reply { id, task, reply })
             }
-            Inbound::Gone { link, reason, why } => {
-                let id = self.links.get(&link)?.clone();
+            Inbound::Gone { connection, reason, why } => {
+                let id = self.connections.get(&connection)?.clone();
                 let loss = self.lose(&id, reason, why).await;
-                Some(Happening::Lost(id, loss))
+                Some(ControllerEvent::Lost(id, loss))
             }
         }
     }
 
     /// Gives the place of a joined worker free that was never there.
     fn forget_unknown(&mut self, id: &WorkerId) {
-        if self.members.get(id).is_some_and(|m| !m.known && m.local.is_none()) {
+        if self.members.get(id).is_some_and(|m| !m.known && !m.is_launched) {
             self.members.remove(id);
         }
     }
@@ -261,35 +274,31 @@ impl Controller {
             );
             return refusal(why, false);
         }
-        match (&self.placement, self.members.get(&id)) {
-            (_, Some(member)) if member.link.is_some() => {
+        match (self.members.get(&id), self.open_places) {
+            (Some(member), _) if member.connection.is_some() => {
                 refusal(format!("a worker named {id} is there already; give another --name"), true)
             }
-            (_, Some(_)) => Ok(id),
-            (Placement::Processes { .. }, None) => {
-                refusal("this fleet starts its own workers and takes no others".into(), false)
-            }
-            (Placement::Joined { workers, .. }, None) => {
-                if !id.0.split('/').all(is_name)
-                    || id.0.len() > crate::spec::LONGEST_NAME
-                    || !is_name(&hello.node)
-                {
+            (Some(_), _) => Ok(id),
+            (None, None) => refusal("this fleet starts its own workers and takes no others".into(), false),
+            (None, Some(OpenPlaces { workers, .. })) => {
+                let taken = self.members.values().filter(|member| !member.is_launched).count();
+                if !id.0.split('/').all(is_name) || id.0.len() > LONGEST_NAME || !is_name(&hello.node) {
                     let why = "its name or its node's is none: use letters, digits, '-', '_' and '.'";
                     refusal(why.into(), false)
-                } else if self.members.len() >= *workers as usize {
+                } else if taken >= workers as usize {
                     refusal(format!("all {workers} workers of this fleet have joined"), false)
                 } else {
-                    self.add_member(id.clone(), hello.node.clone(), None);
+                    self.add_member(id.clone(), hello.node.clone(), false);
                     Ok(id)
                 }
             }
         }
     }
 
-    fn settle_in(&mut self, id: &WorkerId, hello: Hello, link: Link) {
+    fn settle_in(&mut self, id: &WorkerId, hello: Hello, connection: WorkerConnection) {
         let Some(member) = self.members.get_mut(id) else { return };
-        self.links.insert(link.number, id.clone());
-        member.link = Some(link);
+        self.connections.insert(connection.number, id.clone());
+        member.connection = Some(connection);
         member.waited = false;
         let Hello { host, pid, version, .. } = hello;
         member.info = WorkerInfo { host, pid, version, ..member.info.clone() };
@@ -305,7 +314,7 @@ impl Controller {
 
     fn publish(&self) {
         let roster =
-            self.members.values().filter(|m| m.known || m.local.is_some()).map(|m| m.info.clone()).collect();
+            self.members.values().filter(|m| m.known || m.is_launched).map(|m| m.info.clone()).collect();
         *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = roster;
     }
 
@@ -314,26 +323,22 @@ impl Controller {
         let leaving = self.leaving;
         let mut message = why;
         if let Some(member) = self.members.get_mut(id) {
-            if let Some(link) = member.link.take() {
-                self.links.remove(&link.number);
+            if let Some(connection) = member.connection.take() {
+                self.connections.remove(&connection.number);
             }
             if reason == LossReason::Died
                 && !leaving
-                && let Some(Local { process: Some(process), launch }) = &mut member.local
-                && let Some(obituary) = process.ends_now().await
+                && let Some(exit) = self.launcher.exit_of_lost(id).await
             {
-                message = obituary.message;
-                if launch.node.memory_limit.is_some() && message.contains("signal: 9") {
-                    message.push_str("; perhaps the memory_limit of its node killed it");
-                }
+                message = exit.message;
             }
             member.absent = format!("it was lost: {message}");
         }
-        self.tell_loss(id, reason, message)
+        self.report_loss(id, reason, message)
     }
 
     /// Tells that a worker did not do its part.
-    pub(crate) fn tell_loss(&mut self, id: &WorkerId, reason: LossReason, message: String) -> Loss {
+    pub(crate) fn report_loss(&mut self, id: &WorkerId, reason: LossReason, message: String) -> Loss {
         let after_s = self.zero.map(|zero| (Nanos::now().0 as f64 - zero.0 as f64) / 1e9);
         let loss = Loss { reason, message, unix_ms: unix_ms(), after_s };
         if !self.leaving {
@@ -364,7 +369,7 @@ impl Controller {
     /// Why a worker is not there; `None` if it is.
     pub(crate) fn absent(&self, id: &WorkerId) -> Option<String> {
         match self.members.get(id) {
-            Some(member) => member.link.is_none().then(|| member.absent.clone()),
+            Some(member) => member.connection.is_none().then(|| member.absent.clone()),
             None => Some("it does not belong to the fleet".into()),
         }
     }
@@ -375,15 +380,15 @@ impl Controller {
     }
 
     /// Sends an order. `None`: the worker is not there, or does not listen; then its loss follows.
-    pub(crate) fn order(&mut self, id: &WorkerId, order: Order) -> Option<u64> {
+    pub(crate) fn order(&mut self, id: &WorkerId, order: WorkerOrder) -> Option<u64> {
         let task = self.new_task();
-        self.say(id, ToWorker::Do { task, order }).then_some(task)
+        self.send(id, ToWorker::Do { task, order }).then_some(task)
     }
 
     /// Tells a worker to leave off what it does; it replies `Stopped` with this number.
-    pub(crate) fn tell_to_stop(&mut self, id: &WorkerId) -> Option<u64> {
+    pub(crate) fn send_stop(&mut self, id: &WorkerId) -> Option<u64> {
         let task = self.new_task();
-        self.say(id, ToWorker::Stop { task }).then_some(task)
+        self.send(id, ToWorker::Stop { task }).then_some(task)
     }
 
     fn new_task(&mut self) -> u64 {
@@ -391,9 +396,9 @@ impl Controller {
         self.last_task
     }
 
-    pub(crate) fn say(&mut self, id: &WorkerId, word: ToWorker) -> bool {
-        let link = self.members.get(id).and_then(|m| m.link.as_ref());
-        link.is_some_and(|link| link.words.try_send(word).is_ok())
+    pub(crate) fn send(&mut self, id: &WorkerId, word: ToWorker) -> bool {
+        let connection = self.members.get(id).and_then(|m| m.connection.as_ref());
+        connection.is_some_and(|connection| connection.outgoing.try_send(word).is_ok())
     }
 }
 
@@ -406,9 +411,9 @@ async fn gone(alive: &mut Option<oneshot::Receiver<()>>) {
     }
 }
 
-/// Waits for something that is to be done midway; for ever if there is nobody to ask.
-async fn changed(midway: &mut Option<mpsc::Receiver<Midway>>) -> Option<Midway> {
-    match midway {
+/// Waits for something that is to be done in the middle of a step; for ever if there is nobody to ask.
+async fn changed(mid_step: &mut Option<mpsc::Receiver<MidStepOrder>>) -> Option<MidStepOrder> {
+    match mid_step {
         Some(changes) => changes.recv().await,
         None => std::future::pending().await,
     }

@@ -7,7 +7,7 @@ use loadline_measure::summary::LatencySummary;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{WorkerId, WorkerInfo};
+use crate::identity::{WorkerId, WorkerInfo};
 
 /// Takes the fleet's events, in their order, on a thread of its own: it may block (a slow disk under the run's
 /// folder) without disturbing the workers. All events of an operation are taken before the operation returns.
@@ -28,7 +28,8 @@ pub enum LossReason {
     /// Its job failed. The worker itself goes on.
     Failed,
     /// A stated limit (`stop_if`) ended its load before its time. The worker itself goes on.
-    Braked,
+    #[serde(rename = "braked")]
+    StopCondition,
     /// It was not there when the operation began, and did not come back in time.
     Absent,
     /// It sent what cannot be read.

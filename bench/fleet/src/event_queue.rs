@@ -116,7 +116,7 @@ mod tests {
     use std::sync::Mutex;
 
     fn progress(done: u64) -> FleetEvent {
-        let worker = crate::spec::WorkerId("a".into());
+        let worker = crate::identity::WorkerId("a".into());
         FleetEvent::Progress { worker, operation: crate::event::Operation::Fill, done, total: 1 }
     }
 

@@ -23,13 +23,14 @@ use crate::controller::{Controller, unix_ms};
 use crate::error::FleetError;
 use crate::event::{EventSink, LossReason, Operation};
 use crate::event_queue::EventQueue;
-use crate::link::Link;
-use crate::midway::Changes;
+use crate::identity::{WorkerId, WorkerInfo};
+use crate::mid_step::MidStepChanges;
 use crate::network::LinkSpeed;
+use crate::network_path::NetworkPath;
 use crate::operation::{NO_PROGRESS, SHORT_ORDER};
 use crate::outcome::{PerWorker, StepOutcome};
-use crate::spec::{FleetSpec, WorkerId, WorkerInfo};
-use crate::wire::{FileToMake, FileToRemove, Order, Reply};
+use crate::spec::FleetSpec;
+use crate::wire::{FileToMake, FileToRemove, Reply, WorkerOrder};
 
 /// How long dropping a fleet may block: a little more than saying goodbye and killing may take.
 const DROP_LIMIT: Duration = Duration::from_secs(10);
@@ -46,9 +47,9 @@ enum Request {
     MakeFiles(BTreeMap<WorkerId, Vec<FileToMake>>, Answer<MadeFiles>),
     RemoveFiles(BTreeMap<WorkerId, Vec<FileToRemove>>, Answer<PerWorker<()>>),
     Fill(BTreeMap<WorkerId, Job>, Answer<PerWorker<()>>),
-    Measure(BTreeMap<WorkerId, Job>, Option<Changes>, Answer<StepOutcome>),
+    Measure(BTreeMap<WorkerId, Job>, Option<MidStepChanges>, Answer<StepOutcome>),
     Scan(BTreeMap<WorkerId, Job>, Answer<PerWorker<VerifyReport>>),
-    MeasureLink(Link, Answer<Result<LinkSpeed, String>>),
+    MeasurePath(NetworkPath, Answer<Result<LinkSpeed, String>>),
     Examine(BTreeMap<WorkerId, ToExamine>, Answer<PerWorker<ExaminedHost>>),
 }
 
@@ -186,7 +187,7 @@ impl Fleet {
     }
 
     /// Runs the jobs, all from one agreed instant. Their warm-up, window and cool-down must be the same. Workers
-    /// that could not begin or are lost on the way are in the outcome, even if all are. When the brake (`stop_if`) of
+    /// that could not begin or are lost on the way are in the outcome, even if all are. When a stop condition (`stop_if`) of
     /// one ends its load, all are stopped, and it is an error of kind `Limit`.
     pub async fn measure(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<StepOutcome, FleetError> {
         self.measure_through(jobs, None).await
@@ -196,7 +197,7 @@ impl Fleet {
     pub async fn measure_through(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
-        changes: Option<Changes>,
+        changes: Option<MidStepChanges>,
     ) -> Result<StepOutcome, FleetError> {
         let jobs = jobs.clone();
         self.ask(|answer| Request::Measure(jobs, changes, answer)).await
@@ -212,9 +213,12 @@ impl Fleet {
     }
 
     /// Measures the network from one worker to another, for some three seconds; or says why that cannot be.
-    pub async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError> {
-        let link = link.clone();
-        self.ask(|answer| Request::MeasureLink(link, answer)).await
+    pub async fn measure_path(
+        &mut self,
+        path: &NetworkPath,
+    ) -> Result<Result<LinkSpeed, String>, FleetError> {
+        let path = path.clone();
+        self.ask(|answer| Request::MeasurePath(path, answer)).await
     }
 
     /// Has each of these workers examine its host, all at once. A worker that is lost keeps no other.
@@ -312,13 +316,15 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Asked>
                 reply(controller, answer, result).await;
             }
             Request::RemoveFiles(files, answer) => {
-                let orders = files.into_iter().map(|(id, list)| (id, Order::RemoveFiles(list))).collect();
+                let orders =
+                    files.into_iter().map(|(id, list)| (id, WorkerOrder::RemoveFiles(list))).collect();
                 let done = |reply| matches!(reply, Reply::FilesRemoved).then_some(());
                 let result = controller.carry_out(orders, SHORT_ORDER, None, done).await;
                 reply(controller, answer, result).await;
             }
             Request::Fill(jobs, answer) => {
-                let orders = jobs.into_iter().map(|(id, job)| (id, Order::Fill(Box::new(job)))).collect();
+                let orders =
+                    jobs.into_iter().map(|(id, job)| (id, WorkerOrder::Fill(Box::new(job)))).collect();
                 let done = |reply| matches!(reply, Reply::Filled).then_some(());
                 let result = controller.carry_out(orders, NO_PROGRESS, Some(Operation::Fill), done).await;
                 reply(controller, answer, result).await;
@@ -327,18 +333,19 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Asked>
                 let result = controller.measure(&jobs, changes).await;
                 reply(controller, answer, result).await;
             }
-            Request::MeasureLink(link, answer) => {
-                let result = controller.measure_link(&link).await;
+            Request::MeasurePath(path, answer) => {
+                let result = controller.measure_path(&path).await;
                 reply(controller, answer, result).await;
             }
             Request::Examine(hosts, answer) => {
-                let order = |ToExamine { devices, folder }| Order::Examine { devices, folder };
+                let order = |ToExamine { devices, folder }| WorkerOrder::Examine { devices, folder };
                 let orders = hosts.into_iter().map(|(id, host)| (id, order(host))).collect();
                 let result = controller.carry_out(orders, SHORT_ORDER, None, examined).await;
                 reply(controller, answer, result).await;
             }
             Request::Scan(jobs, answer) => {
-                let orders = jobs.into_iter().map(|(id, job)| (id, Order::Scan(Box::new(job)))).collect();
+                let orders =
+                    jobs.into_iter().map(|(id, job)| (id, WorkerOrder::Scan(Box::new(job)))).collect();
                 let done = |reply| match reply {
                     Reply::Scanned(report) => Some(report),
                     _ => None,
@@ -373,7 +380,7 @@ async fn make_files(
     controller: &mut Controller,
     files: BTreeMap<WorkerId, Vec<FileToMake>>,
 ) -> Result<MadeFiles, FleetError> {
-    let orders = files.iter().map(|(id, list)| (id.clone(), Order::MakeFiles(list.clone()))).collect();
+    let orders = files.iter().map(|(id, list)| (id.clone(), WorkerOrder::MakeFiles(list.clone()))).collect();
     let done = |reply| match reply {
         Reply::FilesMade(identities) => Some(identities),
         _ => None,
@@ -396,7 +403,7 @@ async fn make_files(
         let (Ok(made), Some(asked)) = (made, files.get(&id)) else { continue };
         let remove =
             asked.iter().zip(made).map(|(file, identity)| FileToRemove { path: file.path.clone(), identity });
-        orders.insert(id, Order::RemoveFiles(remove.collect()));
+        orders.insert(id, WorkerOrder::RemoveFiles(remove.collect()));
     }
     let done = |reply| matches!(reply, Reply::FilesRemoved).then_some(());
     let removed = controller.carry_out(orders, SHORT_ORDER, None, done).await?;

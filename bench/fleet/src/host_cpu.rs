@@ -30,7 +30,7 @@ impl HostCpuWatch {
     }
 
     /// Looks, if it is time.
-    pub(crate) fn look(&mut self, now: Nanos) {
+    pub(crate) fn poll(&mut self, now: Nanos) {
         match &mut self.sampler {
             None if now >= self.begin => {
                 let inventory = Inventory::collect(&[]);
@@ -68,13 +68,13 @@ mod tests {
     #[test]
     fn a_watch_looks_at_the_beginning_and_at_the_end() {
         let mut watch = HostCpuWatch::new(Nanos(10), Nanos(20));
-        watch.look(Nanos(5));
+        watch.poll(Nanos(5));
         assert_eq!((watch.next(), watch.result()), (Some(Nanos(10)), None));
-        watch.look(Nanos(11));
+        watch.poll(Nanos(11));
         assert_eq!(watch.next(), Some(Nanos(20)));
         // The kernel counts in ticks of 10 ms.
         std::thread::sleep(std::time::Duration::from_millis(100));
-        watch.look(Nanos(20));
+        watch.poll(Nanos(20));
         let seen = watch.result().unwrap();
         assert!(seen.allowed.is_some_and(|allowed| allowed > 0.0 && allowed <= f64::from(seen.cpus)));
         assert!(seen.cpus > 0 && (0.0..=1.0).contains(&seen.busy), "{seen:?}");

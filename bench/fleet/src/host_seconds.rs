@@ -27,7 +27,7 @@ impl HostSeconds {
     }
 
     /// Looks, if it is time. What it tells is of the time since the last look: a second, or more if it comes late.
-    pub(crate) fn look(&mut self, now: Nanos) -> Option<HostSecond> {
+    pub(crate) fn poll(&mut self, now: Nanos) -> Option<HostSecond> {
         if self.next().is_none_or(|next| now < next) {
             return None;
         }
@@ -53,7 +53,7 @@ mod tests {
         let mut seconds = HostSeconds::new(Inventory::default(), at(1000), at(2000), at(4000));
         let told: Vec<i64> = [900, 1000, 1001, 2003, 2004, 3000, 4000, 4001, 9000]
             .into_iter()
-            .filter_map(|ms| Some(seconds.look(at(ms))?.second))
+            .filter_map(|ms| Some(seconds.poll(at(ms))?.second))
             .collect();
         assert_eq!(told, [-1, 0, 1]);
         assert_eq!(seconds.next(), None);
@@ -63,8 +63,8 @@ mod tests {
     fn a_worker_that_was_stopped_for_a_while_tells_the_last_second() {
         let at = |s: u64| Nanos(s * 1_000_000_000);
         let mut seconds = HostSeconds::new(Inventory::default(), at(1), at(2), at(20));
-        assert_eq!((seconds.look(at(1)), seconds.next()), (None, Some(at(2))));
-        assert_eq!(seconds.look(at(7)).map(|s| s.second), Some(4));
+        assert_eq!((seconds.poll(at(1)), seconds.next()), (None, Some(at(2))));
+        assert_eq!(seconds.poll(at(7)).map(|s| s.second), Some(4));
         assert_eq!(seconds.next(), Some(at(8)));
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::cpus::CpuList;
 use crate::error::FleetError;
 use crate::frame::{self, FrameError, FrameReader, parse};
-use crate::spec::WorkerId;
+use crate::identity::WorkerId;
 use crate::wire::{
     Digits, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, Side, ToController, ToWorker,
 };

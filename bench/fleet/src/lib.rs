@@ -9,13 +9,15 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`spec`] | what a fleet is to be: how many workers, where, and who may join |
+//! | [`launcher`] | the kinds of fleet, behind one contract: processes of this machine, workers that join |
+//! | [`identity`], [`node`] | names of workers, nodes of this machine |
 //! | [`fleet`] | the handle that a study holds: make files, fill, measure, scan, stop |
 //! | [`event`] | what a fleet reports while it works |
 //! | [`outcome`] | what an operation came to, worker by worker |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
-//! | [`midway`] | what is done to workers while they measure: killed with their host, started again |
-//! | [`network`], [`link`] | the network between two workers, measured bare |
+//! | [`mid_step`] | what is done to workers while they measure: killed with their host, started again |
+//! | [`network`], [`network_path`] | the network between two workers, measured bare |
 //! | [`stop`] | what is waited for ends when one is told to stop |
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
@@ -32,21 +34,26 @@ pub mod fleet;
 mod frame;
 mod host_cpu;
 mod host_seconds;
+pub mod identity;
 mod inbound;
 mod join;
+pub mod launcher;
 mod lifecycle;
-pub mod link;
 mod live;
 mod load_thread;
-pub mod midway;
+pub mod mid_step;
 pub mod network;
+pub mod network_path;
+pub mod node;
 mod operation;
 pub mod outcome;
 pub mod process;
 pub mod spec;
 mod step;
+mod step_state;
 pub mod stop;
 mod strangers;
+mod successors;
 pub mod token;
 pub mod wire;
 pub mod worker;
@@ -54,13 +61,18 @@ pub mod worker;
 pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
 pub use fleet::{ExaminedHost, Fleet, MadeFiles, ToExamine};
+pub use identity::{WorkerId, WorkerInfo};
 pub use join::WorkerOptions;
-pub use link::Link;
-pub use midway::{Changes, Midway};
+pub use launcher::{
+    CpuShare, FleetKind, FleetOptions, JoiningWorkers, LocalProcesses, OpenPlaces, Placement,
+};
+pub use mid_step::{MidStepChanges, MidStepOrder};
 pub use network::LinkSpeed;
+pub use network_path::NetworkPath;
+pub use node::NodeSpec;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use process::TOKEN_VARIABLE;
-pub use spec::{FleetSpec, NodeSpec, Placement, WorkerId, WorkerInfo};
+pub use spec::FleetSpec;
 pub use stop::or_stop;
 pub use token::random_token;
 pub use worker::run_worker;

@@ -5,89 +5,66 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::cgroup::NodeGroups;
-use crate::controller::{Controller, Happening, Local};
+use crate::controller::{Controller, ControllerEvent};
 use crate::error::FleetError;
-use crate::process::{Launch, LocalWorker};
-use crate::spec::{FleetSpec, Placement, WorkerId};
-use crate::token::random_token;
+use crate::identity::WorkerId;
+use crate::launcher::{Launcher, OpenPlaces};
+use crate::spec::FleetSpec;
 use crate::wire::ToWorker;
 
-/// How long a process that was started may take to join: 64 at once on two cores take a second or two.
-pub(crate) const LOCAL_JOIN_LIMIT: Duration = Duration::from_secs(30);
 /// How long a joined worker that was lost is waited for, once for each loss.
 const REJOIN_LIMIT: Duration = Duration::from_secs(15);
 /// How long workers may take to leave when told to: longer than they wait for their I/O.
 const LEAVE_LIMIT: Duration = Duration::from_secs(4);
-/// How long killed processes may take to be gone, all together.
-const REAP_LIMIT: Duration = Duration::from_secs(2);
-/// How often processes that have not joined yet are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it is checked whether a worker has ended that was launched and has not joined yet.
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 impl Controller {
-    /// Starts local workers or waits for others, until all are there.
+    /// Launches workers and waits for those that join, until all are there.
     pub(crate) async fn gather(&mut self, spec: &FleetSpec) -> Result<(), FleetError> {
-        match &spec.placement {
-            Placement::Processes { nodes, workers_per_node } => {
-                let prefix = format!("loadline-{}-{}", std::process::id(), &random_token()?[..8]);
-                for node in nodes {
-                    let groups = NodeGroups::make(node, &prefix)?;
-                    for i in 0..*workers_per_node {
-                        let id = WorkerId(format!("{}/{i}", node.name));
-                        let launch = Launch {
-                            program: spec.program.clone(),
-                            id: id.clone(),
-                            node: node.clone(),
-                            cgroups: groups.folders().to_vec(),
-                            controller: self.address,
-                            token: self.token.clone(),
-                            log_dir: spec.worker_log_dir.clone(),
-                        };
-                        let local = Some(Local { launch, process: None });
-                        self.add_member(id, node.name.clone(), local);
-                    }
-                    self.groups.push(groups);
-                }
-                let all: BTreeSet<WorkerId> = self.members.keys().cloned().collect();
-                self.bring_back(&all).await?;
-                match self.members.values().find(|m| m.link.is_none()) {
-                    None => Ok(()),
-                    Some(missing) => {
-                        let id = &missing.info.id;
-                        let message = format!("worker {id} could not be started: {}", missing.absent);
-                        Err(match missing.misasked {
-                            true => FleetError::usage(message),
-                            false => FleetError::failed(message),
-                        })
-                    }
-                }
+        self.prepare_launcher(spec).await?;
+        let launched = self.ids();
+        self.bring_back(&launched).await?;
+        if let Some(missing) = self.members.values().find(|m| m.connection.is_none()) {
+            let message = format!("worker {} could not be started: {}", missing.info.id, missing.absent);
+            return Err(match missing.misasked {
+                true => FleetError::usage(message),
+                false => FleetError::failed(message),
+            });
+        }
+        match self.open_places {
+            Some(places) => self.fill_places(places).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until workers that are started elsewhere have taken all open places.
+    async fn fill_places(&mut self, OpenPlaces { workers, wait }: OpenPlaces) -> Result<(), FleetError> {
+        let deadline = Instant::now() + wait.0;
+        loop {
+            let joined = self.members.values().filter(|m| !m.is_launched && m.connection.is_some()).count();
+            if joined == workers as usize {
+                return Ok(());
             }
-            Placement::Joined { workers, wait } => {
-                let deadline = Instant::now() + wait.0;
-                loop {
-                    let here = self.members.values().filter(|m| m.link.is_some()).count();
-                    if here == *workers as usize {
-                        return Ok(());
-                    }
-                    match self.next(deadline).await {
-                        Happening::Cancelled => return Err(FleetError::interrupted()),
-                        // Nothing was given to it yet, so another may take its place.
-                        Happening::Lost(id, _) => drop(self.members.remove(&id)),
-                        Happening::Tick => {
-                            return Err(FleetError::failed(format!(
-                                "{here} of {workers} workers joined within {wait}; start the others, where the \
-                                 storage is used, with: loadline worker --join {} --token TOKEN",
-                                self.dialled()
-                            )));
-                        }
-                        _ => {}
-                    }
+            match self.next(deadline).await {
+                ControllerEvent::Cancelled => return Err(FleetError::interrupted()),
+                ControllerEvent::Lost(id, _) if self.members.get(&id).is_some_and(|m| !m.is_launched) => {
+                    // Nothing was given to it yet, so another may take its place.
+                    self.members.remove(&id);
                 }
+                ControllerEvent::Tick => {
+                    return Err(FleetError::failed(format!(
+                        "{joined} of {workers} workers joined within {wait}; start the others, where the \
+                         storage is used, with: loadline worker --join {} --token TOKEN",
+                        self.dialled()
+                    )));
+                }
+                _ => {}
             }
         }
     }
 
-    /// Brings back those of these workers that are not there: local ones are started anew, others are waited for.
+    /// Brings back those of these workers that are not there: launched ones are launched again, others are waited for.
     /// Who is still not there has a reason in [`Controller::absent`].
     pub(crate) async fn bring_back(&mut self, wanted: &BTreeSet<WorkerId>) -> Result<(), FleetError> {
         let mut waiting = BTreeSet::new();
@@ -96,42 +73,35 @@ impl Controller {
         let gone = wanted.iter().filter(|id| self.absent(id).is_some()).cloned().collect();
         self.retire(&gone).await;
         for id in wanted {
-            let Some(member) = self.members.get_mut(id).filter(|m| m.link.is_none()) else { continue };
-            match &mut member.local {
-                Some(local) => match local.launch.start() {
-                    Ok(process) => {
-                        local.process = Some(process);
+            let Some(member) = self.members.get_mut(id).filter(|m| m.connection.is_none()) else { continue };
+            if member.is_launched {
+                match self.launcher.launch(id).await {
+                    Ok(joins_within) => {
                         waiting.insert(id.clone());
-                        limit = limit.max(LOCAL_JOIN_LIMIT);
+                        limit = limit.max(joins_within);
+                        member.absent = format!("it did not join within {joins_within:?} of its start");
                     }
                     Err(error) => member.absent = error.message,
-                },
-                None if !member.waited => {
-                    member.waited = true;
-                    waiting.insert(id.clone());
-                    limit = limit.max(REJOIN_LIMIT);
                 }
-                None => {}
+            } else if !member.waited {
+                member.waited = true;
+                waiting.insert(id.clone());
+                limit = limit.max(REJOIN_LIMIT);
             }
         }
         let deadline = Instant::now() + limit;
         while !waiting.is_empty() && Instant::now() < deadline {
-            match self.next(deadline.min(Instant::now() + LOOK_EVERY)).await {
-                Happening::Joined(id) => drop(waiting.remove(&id)),
-                Happening::Cancelled => return Err(FleetError::interrupted()),
-                Happening::Tick => {
+            match self.next(deadline.min(Instant::now() + POLL_EVERY)).await {
+                ControllerEvent::Joined(id) => drop(waiting.remove(&id)),
+                ControllerEvent::Cancelled => return Err(FleetError::interrupted()),
+                ControllerEvent::Tick => {
                     for id in waiting.clone() {
                         if self.note_early_end(&id).await {
                             waiting.remove(&id);
                         }
                     }
                 }
-                Happening::Reply { .. } | Happening::Lost(..) | Happening::Midway(_) => {}
-            }
-        }
-        for id in waiting {
-            if let Some(member) = self.members.get_mut(&id).filter(|m| m.local.is_some()) {
-                member.absent = format!("it did not join within {LOCAL_JOIN_LIMIT:?} of its start");
+                ControllerEvent::Reply { .. } | ControllerEvent::Lost(..) | ControllerEvent::MidStep(_) => {}
             }
         }
         Ok(())
@@ -140,9 +110,8 @@ impl Controller {
     /// Whether a process has ended before it joined; then that is why it is not there.
     pub(crate) async fn note_early_end(&mut self, id: &WorkerId) -> bool {
         let Some(member) = self.members.get_mut(id) else { return true };
-        let Some(process) = member.local.as_mut().and_then(|l| l.process.as_mut()) else { return false };
-        let Some(obituary) = process.ended().await else { return false };
-        (member.absent, member.misasked) = (obituary.message, obituary.usage);
+        let Some(exit) = self.launcher.exit_of(id).await else { return false };
+        (member.absent, member.misasked) = (exit.message, exit.usage);
         true
     }
 
@@ -154,51 +123,30 @@ impl Controller {
         }
     }
 
-    /// Ends workers that are of no more use: their connections, and their processes if they are ours.
+    /// Ends workers that are of no more use: their connections, and themselves if they were launched.
     pub(crate) async fn retire(&mut self, workers: &BTreeSet<WorkerId>) {
-        let mut processes = Vec::new();
         for id in workers {
             let Some(member) = self.members.get_mut(id) else { continue };
-            if let Some(link) = member.link.take() {
-                self.links.remove(&link.number);
+            if let Some(connection) = member.connection.take() {
+                self.connections.remove(&connection.number);
                 member.absent = "it was given up".into();
             }
-            processes.extend(member.local.as_mut().and_then(|local| local.process.take()));
         }
-        bury(processes).await;
+        self.launcher.end(workers).await;
     }
 
-    /// Says goodbye, waits, kills what is left, removes the control groups.
+    /// Dismisses all workers, waits, ends those that are left, and removes what was made on their hosts.
     pub(crate) async fn shut_down(&mut self) {
         (self.leaving, self.alive) = (true, None);
         let deadline = Instant::now() + LEAVE_LIMIT;
         for id in self.ids() {
-            self.say(&id, ToWorker::Bye);
+            self.send(&id, ToWorker::Bye);
         }
         // Connections are served until they end: a worker that still has much to say must be heard to hear us.
-        while !self.links.is_empty() && Instant::now() < deadline {
+        while !self.connections.is_empty() && Instant::now() < deadline {
             self.next(deadline).await;
         }
-        let members = self.members.values_mut();
-        let mut processes: Vec<LocalWorker> =
-            members.filter_map(|m| m.local.as_mut().and_then(|l| l.process.take())).collect();
-        for process in &mut processes {
-            process.wait(deadline.duration_since(Instant::now())).await;
-        }
-        bury(processes).await;
-        for groups in self.groups.drain(..) {
-            groups.remove().await;
-        }
+        self.launcher.end_all(deadline).await;
         self.events.flush().await;
-    }
-}
-
-/// Kills processes and waits until they are gone, up to a limit for all together: one whose I/O hangs in the kernel
-/// is left to the kernel.
-async fn bury(mut processes: Vec<LocalWorker>) {
-    processes.iter_mut().for_each(LocalWorker::kill);
-    let deadline = Instant::now() + REAP_LIMIT;
-    for process in &mut processes {
-        process.wait(deadline.duration_since(Instant::now())).await;
     }
 }

@@ -9,7 +9,7 @@ use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::summary::LatencySummary;
 
 use crate::event::LiveSecond;
-use crate::spec::WorkerId;
+use crate::identity::WorkerId;
 
 /// A second is shown so long after it ended: by then the records of all workers that are in time have come.
 const SHOWN_AFTER: Nanos = Nanos(1_250_000_000);

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::controller::unix_ms;
 use crate::network;
-use crate::wire::{FileToMake, FileToRemove, Measured, Order, Reply};
+use crate::wire::{FileToMake, FileToRemove, Measured, Reply, WorkerOrder};
 
 /// Orders that wait for the thread. The controller gives the next one when the last has ended, and then a stop.
 const ORDERS_WAITING: usize = 4;
@@ -44,7 +44,7 @@ const LONGEST_HOLD_BACK: Nanos = Nanos::SECOND;
 #[derive(Debug)]
 pub(crate) enum Work {
     /// An order of the controller; the instant of a run is on this host's clock.
-    Do(Order),
+    Do(WorkerOrder),
     /// Drop what is prepared.
     Discard,
 }
@@ -66,7 +66,7 @@ impl LoadThread {
         let (work, orders) = std_mpsc::sync_channel::<Given>(ORDERS_WAITING);
         let (reply, replies) = mpsc::channel(REPLIES_WAITING);
         thread::Builder::new().name("load".into()).stack_size(STACK).spawn(move || {
-            let mut state = State { prepared: None, ip, reply };
+            let mut state = LoadState { prepared: None, ip, reply };
             while let Ok((task, work, stop)) = orders.recv() {
                 state.work(task, work, &stop);
             }
@@ -81,7 +81,7 @@ impl LoadThread {
 }
 
 /// What the thread keeps between orders.
-struct State {
+struct LoadState {
     /// With the length of its warm-up.
     prepared: Option<(Prepared, Nanos)>,
     /// This host's address on the way to the controller.
@@ -89,29 +89,31 @@ struct State {
     reply: mpsc::Sender<(u64, Reply)>,
 }
 
-impl State {
+impl LoadState {
     fn work(&mut self, task: u64, work: Work, stop: &Arc<AtomicBool>) {
         let last = match work {
             Work::Discard => {
                 self.prepared = None;
                 Ok(Reply::Stopped)
             }
-            Work::Do(Order::MakeFiles(files)) => make_files(&files).map(Reply::FilesMade),
-            Work::Do(Order::RemoveFiles(files)) => remove_files(&files).map(|()| Reply::FilesRemoved),
-            Work::Do(Order::Fill(job)) => self.fill(task, &job, stop),
-            Work::Do(Order::Prepare { job, watch }) => self.prepare(&job, watch.as_deref()),
-            Work::Do(Order::Run { start, hold_back, late }) => self.run(task, (start, late), hold_back, stop),
-            Work::Do(Order::Scan(job)) => self.scan(task, &job, stop),
-            Work::Do(Order::Listen { ip, key }) => {
+            Work::Do(WorkerOrder::MakeFiles(files)) => make_files(&files).map(Reply::FilesMade),
+            Work::Do(WorkerOrder::RemoveFiles(files)) => remove_files(&files).map(|()| Reply::FilesRemoved),
+            Work::Do(WorkerOrder::Fill(job)) => self.fill(task, &job, stop),
+            Work::Do(WorkerOrder::Prepare { job, watch }) => self.prepare(&job, watch.as_deref()),
+            Work::Do(WorkerOrder::Run { start, hold_back, late }) => {
+                self.run(task, (start, late), hold_back, stop)
+            }
+            Work::Do(WorkerOrder::Scan(job)) => self.scan(task, &job, stop),
+            Work::Do(WorkerOrder::Listen { ip, key }) => {
                 let ip = ip.unwrap_or(self.ip);
                 let listening = network::listen(ip, key, stop.clone());
                 Ok(listening.map_or_else(|why| Reply::NoWay { why }, |address| Reply::Listening { address }))
             }
-            Work::Do(Order::MeasureNetwork { address, key }) => {
+            Work::Do(WorkerOrder::MeasureNetwork { address, key }) => {
                 let measured = network::measure(address, key, stop);
                 Ok(measured.map_or_else(|why| Reply::NoWay { why }, Reply::Network))
             }
-            Work::Do(Order::Examine { devices, folder }) => {
+            Work::Do(WorkerOrder::Examine { devices, folder }) => {
                 let examined = loadline_doctor::examine_with_folder(devices, folder.as_deref(), stop);
                 examined.map(|examination| Reply::Examined {
                     examination: Box::new(examination),
@@ -193,7 +195,7 @@ impl State {
             verify: outcome.verify,
             completed: outcome.window.completed(),
             errors: outcome.window.errors(),
-            braked: outcome.braked,
+            stop_condition: outcome.stop_condition,
         })))
     }
 

@@ -38,7 +38,7 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 /// Connections that are served at once at the most, those included that have not said their key yet.
 const MOST_AT_ONCE: usize = 16;
 /// How often it looks whether somebody has come.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_EVERY: Duration = Duration::from_millis(2);
 
 /// What a connection is for: its first byte after the key.
 const FOR_MESSAGES: u8 = b'm';
@@ -76,7 +76,7 @@ pub(crate) fn listen(ip: IpAddr, key: Digits, stop: Arc<AtomicBool>) -> Result<S
                     // A connection that no thread could be had for is closed, and the other end says so.
                     let _ = thread::Builder::new().name("network".into()).stack_size(STACK).spawn(answer);
                 }
-                _ => thread::sleep(LOOK_EVERY),
+                _ => thread::sleep(POLL_EVERY),
             }
         }
     };
@@ -214,7 +214,7 @@ mod tests {
         assert!(speed.round_trip_us > 1.0 && speed.round_trip_us < 1e6, "{speed:?}");
         assert!(speed.bytes_per_s > 1e6 && speed.bytes_per_s < 1e12, "{speed:?}");
         // Five connections were served, and there are no more: nobody listens.
-        thread::sleep(LOOK_EVERY * 20);
+        thread::sleep(POLL_EVERY * 20);
         assert!(TcpStream::connect(address).is_err());
     }
 
@@ -236,7 +236,7 @@ mod tests {
         let stop = Arc::new(AtomicBool::new(false));
         let address = listen(Ipv4Addr::LOCALHOST.into(), key, stop.clone()).unwrap();
         stop.store(true, Ordering::Relaxed);
-        thread::sleep(LOOK_EVERY * 20);
+        thread::sleep(POLL_EVERY * 20);
         let error = measure(address, key, &AtomicBool::new(false)).unwrap_err();
         assert!(error.contains(&address.to_string()) && error.contains("refused"), "{error}");
 

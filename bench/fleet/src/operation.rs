@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::controller::{Controller, Happening};
+use crate::controller::{Controller, ControllerEvent};
 use crate::error::FleetError;
 use crate::event::{FleetEvent, LossReason, Operation};
+use crate::identity::WorkerId;
 use crate::outcome::PerWorker;
-use crate::spec::WorkerId;
-use crate::wire::{FailureKind, Order, Reply};
+use crate::wire::{FailureKind, Reply, WorkerOrder};
 
 /// How long an order without progress may take: opening disks, making files.
 pub(crate) const SHORT_ORDER: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ pub(crate) const NO_PROGRESS: Duration = Duration::from_secs(600);
 /// How long workers may take to leave off what they do; then they are given up.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// How often limits are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// A worker's part of an operation.
 struct Part {
@@ -31,7 +31,7 @@ struct Part {
 pub(crate) fn failure(kind: FailureKind, message: String) -> (LossReason, String) {
     match kind {
         FailureKind::Usage => (LossReason::Refused, message),
-        FailureKind::Limit => (LossReason::Braked, message),
+        FailureKind::Limit => (LossReason::StopCondition, message),
         FailureKind::Failed | FailureKind::Interrupted => (LossReason::Failed, message),
     }
 }
@@ -41,7 +41,7 @@ impl Controller {
     /// with, or gives back what it does not.
     pub(crate) async fn carry_out<T>(
         &mut self,
-        orders: BTreeMap<WorkerId, Order>,
+        orders: BTreeMap<WorkerId, WorkerOrder>,
         limit: Duration,
         operation: Option<Operation>,
         finish: impl Fn(Reply) -> Option<T>,
@@ -55,18 +55,18 @@ impl Controller {
         let mut useless = BTreeSet::new();
         for (id, order) in orders {
             if let Some(why) = self.absent(&id) {
-                results.insert(id.clone(), Err(self.tell_loss(&id, LossReason::Absent, why)));
+                results.insert(id.clone(), Err(self.report_loss(&id, LossReason::Absent, why)));
             } else if let Some(task) = self.order(&id, order) {
                 parts.insert(id, Part { task, progress: Instant::now() });
             } else {
-                let loss = self.tell_loss(&id, LossReason::Hung, "it does not take orders".into());
+                let loss = self.report_loss(&id, LossReason::Hung, "it does not take orders".into());
                 results.insert(id.clone(), Err(loss));
                 useless.insert(id);
             }
         }
         while !parts.is_empty() {
-            match self.next(Instant::now() + LOOK_EVERY).await {
-                Happening::Reply { id, task, reply } => {
+            match self.next(Instant::now() + POLL_EVERY).await {
+                ControllerEvent::Reply { id, task, reply } => {
                     let Some(part) = parts.get_mut(&id).filter(|part| part.task == task) else { continue };
                     match reply {
                         Reply::Progress { done, total } => {
@@ -89,34 +89,34 @@ impl Controller {
                                     )
                                 }),
                             };
-                            let result = result.map_err(|(reason, why)| self.tell_loss(&id, reason, why));
+                            let result = result.map_err(|(reason, why)| self.report_loss(&id, reason, why));
                             results.insert(id, result);
                         }
                     }
                 }
-                Happening::Lost(id, loss) => {
+                ControllerEvent::Lost(id, loss) => {
                     if parts.remove(&id).is_some() {
                         results.insert(id.clone(), Err(loss));
                         useless.insert(id);
                     }
                 }
-                Happening::Tick => {
+                ControllerEvent::Tick => {
                     let late = |part: &Part| part.progress.elapsed() > limit;
                     for id in
                         parts.iter().filter(|(_, p)| late(p)).map(|(id, _)| id.clone()).collect::<Vec<_>>()
                     {
                         parts.remove(&id);
                         let why = format!("it made no progress for {limit:?}");
-                        results.insert(id.clone(), Err(self.tell_loss(&id, LossReason::Hung, why)));
+                        results.insert(id.clone(), Err(self.report_loss(&id, LossReason::Hung, why)));
                         useless.insert(id);
                     }
                 }
-                Happening::Cancelled => {
+                ControllerEvent::Cancelled => {
                     let busy = parts.into_keys().collect();
                     self.stop_work(busy).await;
                     return Err(FleetError::interrupted());
                 }
-                Happening::Joined(_) | Happening::Midway(_) => {}
+                ControllerEvent::Joined(_) | ControllerEvent::MidStep(_) => {}
             }
         }
         self.retire(&useless).await;
@@ -128,7 +128,7 @@ impl Controller {
         let mut stopping = BTreeMap::new();
         let mut useless = BTreeSet::new();
         for id in workers {
-            match self.tell_to_stop(&id) {
+            match self.send_stop(&id) {
                 Some(task) => drop(stopping.insert(id, task)),
                 None => drop(useless.insert(id)),
             }
@@ -136,18 +136,20 @@ impl Controller {
         let deadline = Instant::now() + STOP_LIMIT;
         while !stopping.is_empty() {
             match self.next(deadline).await {
-                Happening::Reply { id, task, reply: Reply::Stopped } if stopping.get(&id) == Some(&task) => {
+                ControllerEvent::Reply { id, task, reply: Reply::Stopped }
+                    if stopping.get(&id) == Some(&task) =>
+                {
                     stopping.remove(&id);
                 }
-                Happening::Lost(id, _) => {
+                ControllerEvent::Lost(id, _) => {
                     stopping.remove(&id);
                     useless.insert(id);
                 }
-                Happening::Tick => break,
-                Happening::Reply { .. }
-                | Happening::Joined(_)
-                | Happening::Midway(_)
-                | Happening::Cancelled => {}
+                ControllerEvent::Tick => break,
+                ControllerEvent::Reply { .. }
+                | ControllerEvent::Joined(_)
+                | ControllerEvent::MidStep(_)
+                | ControllerEvent::Cancelled => {}
             }
         }
         useless.extend(stopping.into_keys());

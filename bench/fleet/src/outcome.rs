@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Loss;
-use crate::spec::{WorkerId, WorkerInfo};
+use crate::identity::{WorkerId, WorkerInfo};
 
 /// The CPUs of a worker's host during the measured window, by everything that ran there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -14,7 +14,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::error::FleetError;
-use crate::spec::{NodeSpec, WorkerId};
+use crate::identity::WorkerId;
+use crate::launcher::WorkerExit;
+use crate::node::NodeSpec;
 
 /// How much of what a worker printed last is kept for the message about its death.
 const LAST_WORDS: usize = 2 << 10;
@@ -54,29 +56,20 @@ pub(crate) struct Launch {
     pub(crate) log_dir: Option<PathBuf>,
 }
 
-/// Where a worker's last words are.
+/// Where the last lines are that a worker printed on its standard error.
 #[derive(Debug)]
-enum Words {
+enum ErrorOutput {
     /// Here; the task ends with what it reads.
     Kept(Arc<Mutex<Vec<u8>>>, JoinHandle<()>),
     /// At the end of this file.
     Logged(PathBuf),
 }
 
-/// How a worker ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Obituary {
-    /// In words, its own last ones included.
-    pub(crate) message: String,
-    /// Whether it was asked for what cannot be.
-    pub(crate) usage: bool,
-}
-
 /// A running worker process. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct LocalWorker {
     child: Child,
-    words: Words,
+    output: ErrorOutput,
 }
 
 impl Launch {
@@ -117,14 +110,14 @@ impl Launch {
             FleetError::failed(format!("cannot start worker {} ({}): {e}", self.id, self.program.display()))
         })?;
         let words = match (log, child.stderr.take()) {
-            (Some(path), _) => Words::Logged(path),
+            (Some(path), _) => ErrorOutput::Logged(path),
             (None, stderr) => {
                 let kept = Arc::default();
                 let task = tokio::spawn(keep_last_words(stderr, Arc::clone(&kept)));
-                Words::Kept(kept, task)
+                ErrorOutput::Kept(kept, task)
             }
         };
-        Ok(LocalWorker { child, words })
+        Ok(LocalWorker { child, output: words })
     }
 }
 
@@ -160,15 +153,15 @@ fn end_of_file(path: &Path) -> std::io::Result<Vec<u8>> {
 
 impl LocalWorker {
     /// How it ended, if it has.
-    pub(crate) async fn ended(&mut self) -> Option<Obituary> {
+    pub(crate) async fn ended(&mut self) -> Option<WorkerExit> {
         let status = self.child.try_wait().ok().flatten()?;
-        Some(self.obituary(status).await)
+        Some(self.exit(status).await)
     }
 
     /// How it ended, if it does so at once: its connection has.
-    pub(crate) async fn ends_now(&mut self) -> Option<Obituary> {
+    pub(crate) async fn ends_now(&mut self) -> Option<WorkerExit> {
         let status = timeout(DEATH_LIMIT, self.child.wait()).await.ok()?.ok()?;
-        Some(self.obituary(status).await)
+        Some(self.exit(status).await)
     }
 
     /// Waits until it has ended by itself. `false`: it has not within `limit`.
@@ -182,16 +175,16 @@ impl LocalWorker {
         let _ = self.child.start_kill();
     }
 
-    async fn obituary(&mut self, status: ExitStatus) -> Obituary {
-        let words = match &mut self.words {
-            Words::Kept(kept, task) => {
+    async fn exit(&mut self, status: ExitStatus) -> WorkerExit {
+        let words = match &mut self.output {
+            ErrorOutput::Kept(kept, task) => {
                 // What it said may still be in the pipe.
                 if !task.is_finished() {
                     let _ = timeout(DEATH_LIMIT, task).await;
                 }
                 kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
-            Words::Logged(path) => end_of_file(path).unwrap_or_default(),
+            ErrorOutput::Logged(path) => end_of_file(path).unwrap_or_default(),
         };
         let words = String::from_utf8_lossy(&words);
         let last: Vec<&str> = words.lines().rev().filter(|l| !l.trim().is_empty()).take(3).collect();
@@ -200,7 +193,7 @@ impl LocalWorker {
             true => format!("its process ended ({status})"),
             false => format!("its process ended ({status}), after it said: {last}"),
         };
-        Obituary { message, usage: status.code() == Some(USAGE) }
+        WorkerExit { message, usage: status.code() == Some(USAGE) }
     }
 }
 
@@ -242,18 +235,18 @@ mod tests {
     fn the_token_travels_in_the_environment_and_never_in_the_arguments() {
         let folder = tempfile::tempdir().unwrap();
         let program = script(folder.path(), "echo \"args: $*; env: $LOADLINE_TOKEN\" >&2; exit 3");
-        let obituary = run(async { launch(&program).start().unwrap().ends_now().await }).unwrap().message;
-        assert!(obituary.contains("env: secret-token") && obituary.contains("exit status: 3"), "{obituary}");
-        assert!(obituary.contains("--child --join 127.0.0.1:7 --name a/0 --node a;"), "{obituary}");
+        let exit = run(async { launch(&program).start().unwrap().ends_now().await }).unwrap().message;
+        assert!(exit.contains("env: secret-token") && exit.contains("exit status: 3"), "{exit}");
+        assert!(exit.contains("--child --join 127.0.0.1:7 --name a/0 --node a;"), "{exit}");
     }
 
     #[test]
-    fn what_a_worker_said_last_is_in_its_log_and_in_its_obituary() {
+    fn what_a_worker_said_last_is_in_its_log_and_in_its_exit() {
         let folder = tempfile::tempdir().unwrap();
         let program = script(folder.path(), "seq 1 5000 >&2; echo 'out of ideas' >&2; kill -9 $$");
         let launch = Launch { log_dir: Some(folder.path().into()), ..launch(&program) };
-        let obituary = run(async { launch.start().unwrap().ends_now().await }).unwrap().message;
-        assert!(obituary.contains("signal: 9") && obituary.ends_with("5000 | out of ideas"), "{obituary}");
+        let exit = run(async { launch.start().unwrap().ends_now().await }).unwrap().message;
+        assert!(exit.contains("signal: 9") && exit.ends_with("5000 | out of ideas"), "{exit}");
         assert!(std::fs::read_to_string(folder.path().join("a-0.log")).unwrap().starts_with("1\n2\n"));
     }
 

@@ -5,30 +5,22 @@ use std::time::Duration;
 
 use loadline_base::clock::Nanos;
 use loadline_base::units::TimeSpan;
-use loadline_load::host::Inventory;
 use loadline_load::{Job, Target};
-use loadline_measure::audit::{Finding, FindingKind};
-use loadline_measure::interval::EncodedInterval;
 use tokio::time::Instant;
 
-use crate::controller::{Controller, Happening, unix_ms};
+use crate::controller::{Controller, ControllerEvent, unix_ms};
 use crate::error::{ErrorKind, FleetError};
-use crate::event::{FleetEvent, Loss, LossReason};
+use crate::event::{FleetEvent, LossReason};
+use crate::identity::WorkerId;
 use crate::live::Live;
-use crate::midway::{Before, Changes, Successor};
+use crate::mid_step::MidStepChanges;
 use crate::operation::{SHORT_ORDER, failure};
 use crate::outcome::{StepOutcome, WorkerOutcome};
-use crate::spec::WorkerId;
-use crate::wire::{Measured, Order, Reply};
+use crate::step_state::{Schedule, Step};
+use crate::wire::{Reply, WorkerOrder};
 
 /// From the word to start until the start: it must reach every worker meanwhile, on busy CPUs.
 const START_LEAD: Nanos = Nanos::SECOND;
-/// Records that come later than this after the end of their second have fallen behind.
-const BEHIND_LIMIT: Nanos = Nanos(5_000_000_000);
-/// How long after the load, and after waiting for its last I/Os, a worker may take to say that it has ended. On a disk
-/// that stalls, its collector gives up after 10 s, and then it waits 10 s for its threads: a worker that says how it
-/// ended must not be called hung.
-const DONE_LIMIT: Nanos = Nanos(25_000_000_000);
 /// A second's records are ready in every worker this long after its end; then the workers take turns in sending
 /// them, so that they do not all at one moment take the CPU from the load.
 const FIRST_TURN: Nanos = Nanos(200_000_000);
@@ -37,34 +29,7 @@ const TURNS: Nanos = Nanos(700_000_000);
 /// Targets of one host that are looked at: what is told of them fits into a message many times.
 const MOST_WATCHED: usize = 256;
 /// How often there is a look at limits and at seconds to be shown.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// The instants of a step, on the controller's clock.
-struct Schedule {
-    /// When the measured window begins.
-    window: Nanos,
-    /// When the last load is offered.
-    load_ends: Nanos,
-    /// When the last worker must have said that it has ended.
-    over: Nanos,
-}
-
-impl Schedule {
-    fn new(start: Nanos, jobs: &BTreeMap<WorkerId, Job>) -> Option<Schedule> {
-        let job = jobs.values().next()?;
-        let drain = jobs.values().map(|j| j.drain).max()?;
-        let window = start + Nanos::from(job.warm_up.0);
-        let load_ends = window + Nanos::from(job.measure.0) + Nanos::from(job.cool_down.0);
-        Some(Schedule { window, load_ends, over: load_ends + Nanos::from(drain.0) + DONE_LIMIT })
-    }
-
-    /// Whether a record of this second has fallen behind. Once the load has ended, what is waited for may come
-    /// when it comes.
-    fn is_behind(&self, second: i64, now: Nanos) -> bool {
-        let ends = i128::from(self.window.0) + (i128::from(second) + 1) * i128::from(Nanos::SECOND.0);
-        now < self.load_ends && i128::from(now.0) > ends + i128::from(BEHIND_LIMIT.0)
-    }
-}
+const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// Checks the jobs of one step.
 fn validate(jobs: &BTreeMap<WorkerId, Job>) -> Result<(), FleetError> {
@@ -85,32 +50,6 @@ fn validate(jobs: &BTreeMap<WorkerId, Job>) -> Result<(), FleetError> {
         }
     }
     Ok(())
-}
-
-/// A running step.
-pub(crate) struct Step<'a> {
-    jobs: &'a BTreeMap<WorkerId, Job>,
-    schedule: Schedule,
-    pub(crate) outcomes: BTreeMap<WorkerId, WorkerOutcome>,
-    /// Workers that have not ended, and the numbers of their orders.
-    pub(crate) running: BTreeMap<WorkerId, u64>,
-    /// Workers that were killed on purpose and are not started again yet.
-    pub(crate) out: BTreeSet<WorkerId>,
-    /// Those that are being started again.
-    pub(crate) successors: BTreeMap<WorkerId, Successor>,
-    /// What the killed ones had come to.
-    pub(crate) before: BTreeMap<WorkerId, Before>,
-    /// Workers that have done their part: what befalls them later is not of this step.
-    ended: BTreeSet<WorkerId>,
-    /// Workers that are to be given up at the end of the step.
-    useless: BTreeSet<WorkerId>,
-    /// Workers whose process still holds I/Os or threads of this step, and their disks' locks with them.
-    tainted: BTreeSet<WorkerId>,
-    /// The first worker whose brake ended its load, and why.
-    braked: Option<(WorkerId, String)>,
-    live: Live,
-    /// What each host is, as far as it was told.
-    hosts: BTreeMap<String, Inventory>,
 }
 
 impl Controller {
@@ -137,7 +76,7 @@ impl Controller {
     pub(crate) async fn measure(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
-        changes: Option<Changes>,
+        changes: Option<MidStepChanges>,
     ) -> Result<StepOutcome, FleetError> {
         validate(jobs)?;
         let may_go = changes.as_ref().map_or(BTreeSet::new(), |changes| changes.may_go.clone());
@@ -150,7 +89,7 @@ impl Controller {
         let order = |(id, job): (&WorkerId, &Job)| {
             let neighbours = threads[&self.info(id).host].saturating_sub(job.load_threads());
             let job = Box::new(Job { neighbours, ..job.clone() });
-            (id.clone(), Order::Prepare { job, watch: watchers.remove(id) })
+            (id.clone(), WorkerOrder::Prepare { job, watch: watchers.remove(id) })
         };
         let orders = jobs.iter().map(order).collect();
         let prepared = self
@@ -173,21 +112,8 @@ impl Controller {
         let one = &jobs.values().next().ok_or_else(|| FleetError::usage("no worker has a job"))?;
         let (warm_up, measure, cool_down) =
             (one.warm_up.0.as_secs(), one.measure.0.as_secs(), one.cool_down.0.as_secs());
-        let mut step = Step {
-            jobs,
-            live: Live::new(schedule.window, warm_up, measure, cool_down),
-            schedule,
-            outcomes: BTreeMap::new(),
-            running: BTreeMap::new(),
-            out: BTreeSet::new(),
-            successors: BTreeMap::new(),
-            before: BTreeMap::new(),
-            ended: BTreeSet::new(),
-            useless: BTreeSet::new(),
-            tainted: BTreeSet::new(),
-            braked: None,
-            hosts: BTreeMap::new(),
-        };
+        let live = Live::new(schedule.window, warm_up, measure, cool_down);
+        let mut step = Step::new(jobs, schedule, live);
         for (rank, (id, prepared)) in (0..).zip(prepared) {
             let mut outcome = WorkerOutcome::begun(self.info(&id), Nanos::from(one.measure.0));
             match prepared {
@@ -201,43 +127,45 @@ impl Controller {
             step.outcomes.insert(id.clone(), outcome);
             if ready {
                 let hold_back = FIRST_TURN + Nanos(TURNS.0 * rank / jobs.len() as u64);
-                match self.order(&id, Order::Run { start, hold_back, late: false }) {
+                match self.order(&id, WorkerOrder::Run { start, hold_back, late: false }) {
                     Some(task) => drop(step.running.insert(id, task)),
                     // It was lost between the two orders; who it was and why is told when its connection ends.
                     None => {
                         let why = self.absent(&id).unwrap_or_else(|| "it does not take orders".into());
-                        let loss = self.tell_loss(&id, LossReason::Hung, why);
+                        let loss = self.report_loss(&id, LossReason::Hung, why);
                         step.lose(&id, loss, true);
                     }
                 }
             }
         }
-        self.midway = changes.map(|changes| changes.orders);
+        self.mid_step = changes.map(|changes| changes.orders);
         self.follow(&mut step).await?;
-        self.midway = None;
+        self.mid_step = None;
         Ok(StepOutcome { start_unix_ms, workers: step.outcomes, hosts: step.hosts })
     }
 
     /// Takes what the workers report until all have ended or are lost.
     async fn follow(&mut self, step: &mut Step<'_>) -> Result<(), FleetError> {
         while !step.is_over(Nanos::now()) {
-            let happening = self.next(Instant::now() + LOOK_EVERY).await;
+            let happening = self.next(Instant::now() + POLL_EVERY).await;
             let now = Nanos::now();
             match happening {
-                Happening::Reply { id, task, reply } if step.running.get(&id) == Some(&task) => {
-                    self.hear(step, id, reply, now);
+                ControllerEvent::Reply { id, task, reply } if step.running.get(&id) == Some(&task) => {
+                    self.handle_reply(step, id, reply, now);
                 }
-                Happening::Reply { id, task, reply } => self.hear_successor(step, &id, task, reply),
-                Happening::Joined(id) => self.welcome_successor(step, &id),
-                Happening::Midway(change) => self.change(step, change).await,
-                Happening::Tick => {}
-                Happening::Lost(id, loss) => step.lose(&id, loss, true),
-                Happening::Cancelled => {
+                ControllerEvent::Reply { id, task, reply } => {
+                    self.handle_successor_reply(step, &id, task, reply)
+                }
+                ControllerEvent::Joined(id) => self.welcome_successor(step, &id),
+                ControllerEvent::MidStep(change) => self.change(step, change).await,
+                ControllerEvent::Tick => {}
+                ControllerEvent::Lost(id, loss) => step.lose(&id, loss, true),
+                ControllerEvent::Cancelled => {
                     self.stop_work(step.busy()).await;
                     return Err(FleetError::interrupted());
                 }
             }
-            if let Some((id, why)) = step.braked.take() {
+            if let Some((id, why)) = step.stopped_by.take() {
                 // What one worker finds too slow, the others must not go on to load.
                 self.stop_work(step.busy()).await;
                 self.retire(&step.useless).await;
@@ -248,14 +176,14 @@ impl Controller {
                     ),
                 });
             }
-            self.look_after_successors(step).await;
+            self.check_successors(step).await;
             for second in step.live.due(now) {
                 self.events.emit(FleetEvent::Second(second));
             }
             if now > step.schedule.over {
                 for id in step.running.keys().cloned().collect::<Vec<_>>() {
                     let why = "it did not end in time after its load".to_string();
-                    let loss = self.tell_loss(&id, LossReason::Hung, why);
+                    let loss = self.report_loss(&id, LossReason::Hung, why);
                     step.lose(&id, loss, true);
                 }
             }
@@ -265,14 +193,14 @@ impl Controller {
             self.events.emit(FleetEvent::Second(second));
         }
         // A new process holds nothing. One that joined is not ours to start anew: it stays as it is.
-        let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.local.is_some());
+        let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.is_launched);
         step.useless.extend(step.tainted.iter().filter(|id| ours(id)).cloned());
         self.retire(&step.useless).await;
         Ok(())
     }
 
     /// Takes one reply of a worker that runs.
-    fn hear(&mut self, step: &mut Step<'_>, id: WorkerId, reply: Reply, now: Nanos) {
+    fn handle_reply(&mut self, step: &mut Step<'_>, id: WorkerId, reply: Reply, now: Nanos) {
         let lost = match reply {
             Reply::Intervals(intervals) => {
                 let mut result = Ok(());
@@ -287,7 +215,7 @@ impl Controller {
             }
             Reply::Measured(measured) => match step.end(&id, *measured) {
                 None => Ok(()),
-                Some(why) => Err((LossReason::Braked, why, false)),
+                Some(why) => Err((LossReason::StopCondition, why, false)),
             },
             Reply::Failed { kind, message } => {
                 let (reason, why) = failure(kind, message);
@@ -310,108 +238,16 @@ impl Controller {
             _ => Err((LossReason::Garbled, "it replied to something else than its order".to_string(), true)),
         };
         if let Err((reason, why, useless)) = lost {
-            if reason == LossReason::Braked {
-                step.braked.get_or_insert((id.clone(), why.clone()));
+            if reason == LossReason::StopCondition {
+                step.stopped_by.get_or_insert((id.clone(), why.clone()));
             }
-            let loss = self.tell_loss(&id, reason, why);
+            let loss = self.report_loss(&id, reason, why);
             if useless {
                 // It still loads the storage that the others are measured on.
-                self.tell_to_stop(&id);
+                self.send_stop(&id);
             }
             step.lose(&id, loss, useless);
         }
-    }
-}
-
-impl Step<'_> {
-    /// Whether nobody measures any more, nor will.
-    fn is_over(&self, now: Nanos) -> bool {
-        let is_awaited = !self.successors.is_empty() || !self.out.is_empty();
-        self.running.is_empty() && (!is_awaited || now > self.schedule.load_ends)
-    }
-
-    /// The workers that do something, which from now on are nobody's.
-    fn busy(&mut self) -> BTreeSet<WorkerId> {
-        let successors = std::mem::take(&mut self.successors).into_keys();
-        std::mem::take(&mut self.running).into_keys().chain(successors).collect()
-    }
-
-    /// Adds a record to its worker's window.
-    fn count(
-        &mut self,
-        id: &WorkerId,
-        encoded: &EncodedInterval,
-        now: Nanos,
-    ) -> Result<(), (LossReason, String)> {
-        let garbled = |why: String| (LossReason::Garbled, format!("what it measured cannot be read: {why}"));
-        if self.schedule.is_behind(encoded.second, now) {
-            let seconds = BEHIND_LIMIT.as_secs();
-            let why = format!(
-                "its records of second {} came more than {seconds} s late: its host or its network is overloaded",
-                encoded.second
-            );
-            return Err((LossReason::FellBehind, why));
-        }
-        if self.jobs.get(id).is_none_or(|job| encoded.disk as usize >= job.disks.len()) {
-            return Err(garbled(format!("it has no disk {}", encoded.disk)));
-        }
-        let interval = encoded.decode().map_err(|e| garbled(e.to_string()))?;
-        if interval.read.censored + interval.write.censored > 0 {
-            self.tainted.insert(id.clone());
-        }
-        if let Some(outcome) = self.outcomes.get_mut(id) {
-            outcome.window.add(&interval);
-        }
-        self.live.add(id, &interval);
-        Ok(())
-    }
-
-    /// Takes what a worker says at its end; says why it ended before its time, if it did.
-    fn end(&mut self, id: &WorkerId, measured: Measured) -> Option<String> {
-        self.running.remove(id);
-        let outcome = self.outcomes.get_mut(id)?;
-        let Measured { cpu, host_cpu, findings, engine, verify, completed, errors, braked } = measured;
-        (outcome.cpu, outcome.host_cpu, outcome.verify) = (Some(cpu), host_cpu, verify);
-        // Threads that hang in the kernel.
-        if findings.iter().any(|finding| finding.kind == FindingKind::Censored) {
-            self.tainted.insert(id.clone());
-        }
-        (outcome.findings, outcome.engine) = (findings, Some(engine));
-        let before = self.before.remove(id).unwrap_or_default();
-        if let Some(earlier) = before.verify {
-            outcome.verify.get_or_insert_default().merge(earlier);
-        }
-        let arrived = (
-            outcome.window.completed().saturating_sub(before.completed),
-            outcome.window.errors().saturating_sub(before.errors),
-        );
-        if braked.is_none() && arrived != (completed, errors) {
-            outcome.findings.push(Finding::doubt(
-                FindingKind::MissingIntervals,
-                format!("the {completed} I/Os and {errors} errors that worker {id} counted in the window"),
-                format!("{} I/Os and {} errors in the records that it sent", arrived.0, arrived.1),
-                "Records were lost on the way: this is a mistake of Loadline.",
-            ));
-        }
-        if braked.is_none() {
-            self.ended.insert(id.clone());
-        }
-        braked
-    }
-
-    /// Takes down that a worker does not measure to the end.
-    pub(crate) fn lose(&mut self, id: &WorkerId, loss: Loss, useless: bool) {
-        if useless {
-            self.useless.insert(id.clone());
-        }
-        if let Some(outcome) = self.outcomes.get_mut(id)
-            && !self.ended.contains(id)
-            && outcome.lost.is_none()
-        {
-            outcome.lost = Some(loss);
-        }
-        self.running.remove(id);
-        self.successors.remove(id);
     }
 }
 
@@ -419,7 +255,7 @@ impl Step<'_> {
 mod tests {
     use super::*;
     use loadline_base::units::ByteSize;
-    use loadline_load::{Disk, Target, WritePermission};
+    use loadline_load::{Disk, WritePermission};
     use loadline_profile::Profile;
 
     fn jobs() -> BTreeMap<WorkerId, Job> {
@@ -435,69 +271,5 @@ mod tests {
         jobs.values_mut().next().unwrap().measure = TimeSpan::seconds(7);
         assert!(validate(&jobs).unwrap_err().message.contains("same warm-up"));
         assert!(validate(&BTreeMap::new()).is_err());
-    }
-
-    #[test]
-    fn a_worker_that_left_ios_or_threads_behind_is_known() {
-        use loadline_load::CpuTime;
-        use loadline_measure::interval::{Interval, Phase};
-
-        let jobs = jobs();
-        let (a, b) = (WorkerId("a".into()), WorkerId("b".into()));
-        let mut step = Step {
-            jobs: &jobs,
-            schedule: Schedule::new(Nanos(0), &jobs).unwrap(),
-            outcomes: jobs.keys().map(|id| (id.clone(), outcome(id))).collect(),
-            running: BTreeMap::new(),
-            out: BTreeSet::new(),
-            successors: BTreeMap::new(),
-            before: BTreeMap::new(),
-            ended: BTreeSet::new(),
-            useless: BTreeSet::new(),
-            tainted: BTreeSet::new(),
-            braked: None,
-            live: Live::new(Nanos(0), 5, 30, 0),
-            hosts: BTreeMap::new(),
-        };
-        // After the window too: what holds a disk holds it, whenever it was issued.
-        let mut interval = Interval::new(31, Phase::CoolDown, 0);
-        interval.read.response.record(Nanos::SECOND);
-        step.count(&a, &interval.encode(), Nanos(0)).unwrap();
-        assert!(step.tainted.is_empty());
-        interval.read.censored = 1;
-        step.count(&a, &interval.encode(), Nanos(0)).unwrap();
-        assert_eq!(step.tainted, [a].into());
-        let stuck = Finding::doubt(FindingKind::Censored, "threads to end", "1 hangs", "The disk is stuck.");
-        let measured = Measured {
-            cpu: CpuTime::default(),
-            host_cpu: None,
-            findings: vec![stuck],
-            engine: "io_uring".into(),
-            verify: None,
-            completed: 0,
-            errors: 0,
-            braked: None,
-        };
-        assert_eq!(step.end(&b, measured), None);
-        assert!(step.tainted.contains(&b));
-        assert!(step.outcomes[&b].lost.is_none(), "it did its part all the same");
-    }
-
-    fn outcome(id: &WorkerId) -> WorkerOutcome {
-        use crate::spec::WorkerInfo;
-        let text = String::new;
-        let info = WorkerInfo { id: id.clone(), node: text(), host: text(), pid: 0, version: text() };
-        WorkerOutcome::begun(info, Nanos(30 * Nanos::SECOND.0))
-    }
-
-    #[test]
-    fn records_five_seconds_late_are_behind_and_what_is_waited_for_after_the_load_is_not() {
-        let schedule = Schedule::new(Nanos(0), &jobs()).unwrap();
-        let at = |s: u64| Nanos(s * 1_000_000_000);
-        assert_eq!((schedule.window, schedule.load_ends), (at(5), at(35)));
-        assert!(!schedule.is_behind(0, at(11)), "it ended at 6 s");
-        assert!(schedule.is_behind(0, Nanos(at(11).0 + 1)));
-        assert!(!schedule.is_behind(0, at(36)));
-        assert!(schedule.is_behind(i64::MIN, at(1)) && !schedule.is_behind(i64::MAX, at(1)));
     }
 }

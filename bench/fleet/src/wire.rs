@@ -32,9 +32,9 @@ use loadline_measure::interval::EncodedInterval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::identity::WorkerId;
 use crate::network::LinkSpeed;
 use crate::outcome::HostCpu;
-use crate::spec::WorkerId;
 pub use crate::token::{Digits, Nonces, Side};
 
 /// The version of these messages. Both sides must speak the same.
@@ -103,7 +103,7 @@ pub struct FileToRemove {
 /// Something that a worker is told to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Order {
+pub enum WorkerOrder {
     /// Make files; if one fails, none stays. An empty file of a run's name (`loadline-….img`) that is there already is
     /// what the same order left behind, and is made anew. Ends with `files_made`.
     MakeFiles(Vec<FileToMake>),
@@ -203,7 +203,7 @@ pub enum ToWorker {
         /// The order's number, never used before.
         task: u64,
         /// What to do.
-        order: Order,
+        order: WorkerOrder,
     },
     /// Leave off what you do or have prepared. Ends with `stopped`, whatever was said before.
     Stop {
@@ -337,8 +337,8 @@ pub struct Measured {
     pub completed: u64,
     /// I/Os intended inside the window that failed: the intervals must come to the same.
     pub errors: u64,
-    /// Why its brake (`stop_if`) ended it before its time, if it did; then the two counts are those until then.
-    pub braked: Option<String>,
+    /// Which stop condition (`stop_if`) ended it before its time, in words, if one did; then the two counts are those until then.
+    pub stop_condition: Option<String>,
 }
 
 /// [`ErrorKind`] as it travels.

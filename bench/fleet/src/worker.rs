@@ -17,11 +17,11 @@ use crate::error::FleetError;
 use crate::frame::{self, FrameReader, parse};
 use crate::host_cpu::HostCpuWatch;
 use crate::host_seconds::HostSeconds;
+use crate::identity::WorkerId;
 use crate::join::{WorkerOptions, join};
 use crate::load_thread::{LoadThread, Work};
 use crate::process::is_orphan;
-use crate::spec::WorkerId;
-use crate::wire::{FailureKind, HEARTBEAT, Order, Reply, SILENCE_LIMIT, ToController, ToWorker};
+use crate::wire::{FailureKind, HEARTBEAT, Reply, SILENCE_LIMIT, ToController, ToWorker, WorkerOrder};
 
 /// How long an I/O in flight is waited for when the worker ends; then the process ends with it.
 const LEAVE_LIMIT: Duration = Duration::from_secs(3);
@@ -178,7 +178,7 @@ impl Session {
                     Some((task, reply)) => self.reply(task, reply).await?,
                     None => {
                         let why = "its load thread has died; what it said is on its standard error".to_string();
-                        self.say(&ToController::Leaving { why: why.clone() }).await?;
+                        self.send(&ToController::Leaving { why: why.clone() }).await?;
                         return Err(FleetError::failed(format!("worker {}: {why}", self.id)));
                     }
                 },
@@ -187,15 +187,15 @@ impl Session {
                     if silent_ticks > SILENCE_LIMIT.as_secs() / HEARTBEAT.as_secs() {
                         return Err(self.gone(&format!("nothing was heard from it for {SILENCE_LIMIT:?}")));
                     }
-                    self.say(&ToController::Heartbeat).await?;
+                    self.send(&ToController::Heartbeat).await?;
                 }
                 _ = sleep_until(look_at_host), if look_at_host.is_some() => {
-                    self.host.iter_mut().for_each(|host| host.look(Nanos::now()));
+                    self.host.iter_mut().for_each(|host| host.poll(Nanos::now()));
                     self.say_host_second().await?;
                 }
                 _ = interrupted.recv() => {
                     self.stop.store(true, Ordering::Relaxed);
-                    self.say(&ToController::Leaving { why: "it was interrupted on its host".into() }).await?;
+                    self.send(&ToController::Leaving { why: "it was interrupted on its host".into() }).await?;
                     return Err(FleetError::interrupted());
                 }
             }
@@ -213,7 +213,7 @@ impl Session {
             ToWorker::Pong { sent, at } => {
                 self.exchanges.push(Exchange { sent, at, received: Nanos::now() });
                 if self.exchanges.len() < CLOCK_QUESTIONS {
-                    return self.say(&ToController::Ping { sent: Nanos::now() }).await;
+                    return self.send(&ToController::Ping { sent: Nanos::now() }).await;
                 }
                 self.offset = estimate(&self.exchanges);
                 match self.prepared.take() {
@@ -228,29 +228,29 @@ impl Session {
         }
     }
 
-    async fn start(&mut self, task: u64, order: Order) -> Result<(), FleetError> {
+    async fn start(&mut self, task: u64, order: WorkerOrder) -> Result<(), FleetError> {
         let order = match order {
-            Order::Prepare { job, watch } => {
+            WorkerOrder::Prepare { job, watch } => {
                 self.phases = (job.warm_up.0.into(), job.measure.0.into(), job.cool_down.0.into());
                 (self.host, self.inventory, self.seconds) = (None, None, None);
                 // The clock is agreed on while the disks are opened.
                 (self.exchanges, self.offset) = (Vec::with_capacity(CLOCK_QUESTIONS), None);
-                self.say(&ToController::Ping { sent: Nanos::now() }).await?;
-                Order::Prepare { job, watch }
+                self.send(&ToController::Ping { sent: Nanos::now() }).await?;
+                WorkerOrder::Prepare { job, watch }
             }
-            Order::Run { start, hold_back, late: true } => {
+            WorkerOrder::Run { start, hold_back, late: true } => {
                 // Its host's CPUs were watched from the beginning by nobody.
                 (self.host, self.seconds, self.inventory) = (None, None, None);
                 match self.offset.and_then(|offset| offset.to_local(start)) {
-                    Some(start) => Order::Run { start, hold_back, late: true },
+                    Some(start) => WorkerOrder::Run { start, hold_back, late: true },
                     None => {
                         let message = "the controller's clock makes no sense".to_string();
                         let failed = Reply::Failed { kind: FailureKind::Failed, message };
-                        return self.say(&ToController::Reply { task, reply: failed }).await;
+                        return self.send(&ToController::Reply { task, reply: failed }).await;
                     }
                 }
             }
-            Order::Run { start, hold_back, late: false } => {
+            WorkerOrder::Run { start, hold_back, late: false } => {
                 let now = Nanos::now();
                 match self.offset.and_then(|offset| offset.to_local(start)) {
                     Some(start) if start > now => {
@@ -260,14 +260,14 @@ impl Session {
                         let over = Nanos(end.0.saturating_add(self.phases.2.0));
                         let watch = |host: Box<Inventory>| HostSeconds::new(*host, start, begin, over);
                         self.seconds = self.inventory.take().map(|host| (task, watch(host)));
-                        Order::Run { start, hold_back, late: false }
+                        WorkerOrder::Run { start, hold_back, late: false }
                     }
                     late => {
                         let late = late.map_or(0.0, |start| now.since(start).as_millis());
                         let message =
                             format!("the word to start came {late:.0} ms after the instant of start");
                         let failed = Reply::Failed { kind: FailureKind::Failed, message };
-                        return self.say(&ToController::Reply { task, reply: failed }).await;
+                        return self.send(&ToController::Reply { task, reply: failed }).await;
                     }
                 }
             }
@@ -283,7 +283,7 @@ impl Session {
         }
         let message = "it is still busy with earlier orders".to_string();
         let reply = Reply::Failed { kind: FailureKind::Failed, message };
-        self.say(&ToController::Reply { task, reply }).await
+        self.send(&ToController::Reply { task, reply }).await
     }
 
     /// Passes on what the load thread replies, with what only the connection knows.
@@ -301,7 +301,7 @@ impl Session {
             Reply::Measured(measured) => {
                 measured.host_cpu = self.host.take().and_then(|mut host| {
                     // The end of the window and of the load are often one.
-                    host.look(Nanos::now());
+                    host.poll(Nanos::now());
                     host.result()
                 });
                 // The last second has ended too, and is told before the order ends.
@@ -310,7 +310,7 @@ impl Session {
             }
             _ => {}
         }
-        self.say(&ToController::Reply { task, reply }).await
+        self.send(&ToController::Reply { task, reply }).await
     }
 
     async fn say_prepared(&mut self, task: u64) -> Result<(), FleetError> {
@@ -321,23 +321,23 @@ impl Session {
                 message: "the controller's clock makes no sense".into(),
             },
         };
-        self.say(&ToController::Reply { task, reply }).await
+        self.send(&ToController::Reply { task, reply }).await
     }
 
     /// Tells what the host did in the last second, if this worker watches it and it is time.
     async fn say_host_second(&mut self) -> Result<(), FleetError> {
         let told =
-            self.seconds.as_mut().and_then(|(task, seconds)| Some((*task, seconds.look(Nanos::now())?)));
+            self.seconds.as_mut().and_then(|(task, seconds)| Some((*task, seconds.poll(Nanos::now())?)));
         match told {
             Some((task, second)) => {
                 let reply = Reply::HostSecond(Box::new(second));
-                self.say(&ToController::Reply { task, reply }).await
+                self.send(&ToController::Reply { task, reply }).await
             }
             None => Ok(()),
         }
     }
 
-    async fn say(&mut self, message: &ToController) -> Result<(), FleetError> {
+    async fn send(&mut self, message: &ToController) -> Result<(), FleetError> {
         frame::send(&mut self.writer, message).await.map_err(|e| self.gone(&e.to_string()))
     }
 

@@ -115,24 +115,26 @@ fn the_brake_of_one_worker_ends_the_load_of_all() {
         let here = events.clone();
         let stopped = thread::spawn(move || {
             let address = here.address();
-            Fake::start(address, "brakes", Fault::Brakes);
+            Fake::start(address, "exceeds", Fault::StopCondition);
             let fake = Fake::join(address, "good", Fault::None);
             let stops = fake.stops.clone();
             fake.work();
             *stops.lock().unwrap()
         });
         let mut fleet = Fleet::start(joined(2, WAIT), events.sink()).await.unwrap();
-        let jobs = [(id("brakes"), job(60)), (id("good"), job(60))].into();
+        let jobs = [(id("exceeds"), job(60)), (id("good"), job(60))].into();
         let begun = Instant::now();
         let error = fleet.measure(&jobs).await.unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         assert_eq!(error.kind, ErrorKind::Limit);
-        assert!(error.message.contains("worker brakes") && error.message.contains("max>1s"), "{error}");
+        assert!(error.message.contains("worker exceeds") && error.message.contains("max>1s"), "{error}");
         fleet.stop().await;
         assert_eq!(stopped.join().unwrap(), 1, "the other one was told to stop");
     });
     let named = events.all().into_iter().any(|e| match e {
-        FleetEvent::Lost { worker, loss } => worker.id == id("brakes") && loss.reason == LossReason::Braked,
+        FleetEvent::Lost { worker, loss } => {
+            worker.id == id("exceeds") && loss.reason == LossReason::StopCondition
+        }
         _ => false,
     });
     assert!(named);

@@ -166,7 +166,8 @@ fn a_fleet_of_its_own_processes_is_not_to_be_reached_from_elsewhere() {
     let events = Events::default();
     let nodes = vec![loadline_fleet::NodeSpec::named("a")];
     let mut spec = joined(1, WAIT);
-    spec.placement = loadline_fleet::Placement::Processes { nodes, workers_per_node: 1 };
+    spec.placement =
+        loadline_fleet::Placement::Processes(loadline_fleet::LocalProcesses { nodes, workers_per_node: 1 });
     spec.listen = "0.0.0.0:0".parse().unwrap();
     spec.program = "/no/such/loadline".into();
     run(Fleet::start(spec, events.sink())).unwrap_err();

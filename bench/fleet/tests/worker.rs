@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use common::{Events, TOKEN, Wire, job, joined, run};
 use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::wire::{Digits, FileToMake, Nonces, Order, Reply, Side, ToController, ToWorker};
-use loadline_fleet::{ErrorKind, Fleet, FleetError, Link, WorkerId, WorkerOptions, run_worker};
+use loadline_fleet::wire::{Digits, FileToMake, Nonces, Reply, Side, ToController, ToWorker, WorkerOrder};
+use loadline_fleet::{ErrorKind, Fleet, FleetError, NetworkPath, WorkerId, WorkerOptions, run_worker};
 
 fn options(join: String, name: &str) -> WorkerOptions {
     WorkerOptions {
@@ -58,11 +58,14 @@ fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
         let jobs = jobs.collect();
         let filled = fleet.fill(&jobs).await.unwrap();
         assert!(filled.values().all(Result::is_ok), "{filled:?}");
-        let link =
-            |ip: &str| Link { from: ids[0].clone(), to: ids[1].clone(), ip: Some(ip.parse().unwrap()) };
-        let speed = fleet.measure_link(&link("127.0.0.1")).await.unwrap().unwrap();
+        let link = |ip: &str| NetworkPath {
+            from: ids[0].clone(),
+            to: ids[1].clone(),
+            ip: Some(ip.parse().unwrap()),
+        };
+        let speed = fleet.measure_path(&link("127.0.0.1")).await.unwrap().unwrap();
         assert!(speed.round_trip_us > 1.0 && speed.bytes_per_s > 1e6, "{speed:?}");
-        let nowhere = fleet.measure_link(&link("192.0.2.1")).await.unwrap().unwrap_err();
+        let nowhere = fleet.measure_path(&link("192.0.2.1")).await.unwrap().unwrap_err();
         assert!(nowhere.contains("cannot listen on 192.0.2.1"), "{nowhere}");
         // That is no loss, and the load that follows is measured by both.
         let outcome = fleet.measure(&jobs).await.unwrap();
@@ -101,7 +104,7 @@ fn challenge(wire: &mut Wire, token: &str) -> Nonces {
 }
 
 /// A controller that lets one worker in, hands it a job, and then does what the test says.
-fn controller(listener: TcpListener, order: Option<Order>) -> Wire {
+fn controller(listener: TcpListener, order: Option<WorkerOrder>) -> Wire {
     let (stream, _) = listener.accept().unwrap();
     let mut wire = Wire::new(stream);
     let nonces = challenge(&mut wire, TOKEN);
@@ -118,7 +121,7 @@ fn controller(listener: TcpListener, order: Option<Order>) -> Wire {
 
 /// A controller that has let one worker prepare a job.
 fn prepared(listener: TcpListener) -> Wire {
-    let mut wire = controller(listener, Some(Order::Prepare { job: Box::new(job(60)), watch: None }));
+    let mut wire = controller(listener, Some(WorkerOrder::Prepare { job: Box::new(job(60)), watch: None }));
     // It asks for the time until it knows it, and then it is ready.
     loop {
         match wire.receive(Duration::from_secs(5)).unwrap() {
@@ -150,7 +153,7 @@ fn a_worker_whose_controller_is_silent_stops_its_load_within_seconds() {
     let worker = work(listener.local_addr().unwrap().to_string(), "a");
     let mut wire = prepared(listener);
     let start = Nanos(Nanos::now().0 + 500_000_000);
-    let order = Order::Run { start, hold_back: Nanos(0), late: false };
+    let order = WorkerOrder::Run { start, hold_back: Nanos(0), late: false };
     wire.send(&ToWorker::Do { task: 2, order }).unwrap();
     let begun = Instant::now();
     let error = worker.join().unwrap().unwrap_err();
@@ -165,7 +168,7 @@ fn a_word_to_start_that_comes_too_late_is_a_failure_and_not_a_late_start() {
     let worker = work(listener.local_addr().unwrap().to_string(), "a");
     let mut wire = prepared(listener);
     let start = Nanos(Nanos::now().0 - 20_000_000);
-    wire.send(&ToWorker::Do { task: 2, order: Order::Run { start, hold_back: Nanos(0), late: false } })
+    wire.send(&ToWorker::Do { task: 2, order: WorkerOrder::Run { start, hold_back: Nanos(0), late: false } })
         .unwrap();
     loop {
         match wire.receive(Duration::from_secs(5)).unwrap() {
@@ -221,7 +224,7 @@ fn who_listens_there_without_the_token_learns_nothing_and_orders_nothing() {
         }
         // The worker may have hung up already.
         let _ = wire.send(&ToWorker::Welcome { worker: WorkerId("a".into()) });
-        let _ = wire.send(&ToWorker::Do { task: 1, order: Order::MakeFiles(made.clone()) });
+        let _ = wire.send(&ToWorker::Do { task: 1, order: WorkerOrder::MakeFiles(made.clone()) });
         let error = worker.join().unwrap().unwrap_err();
         assert_eq!(error.kind, ErrorKind::Usage);
         assert!(error.message.contains(&address), "{error}");

@@ -167,7 +167,7 @@ pub struct Outcome {
     /// What the checks of blocks found, if verifying.
     pub verify: Option<VerifyReport>,
     /// Why the brake ended it, if it did: then the window is shorter than asked.
-    pub braked: Option<String>,
+    pub stop_condition: Option<String>,
     /// Why it ended before its time otherwise, if it did (a stop, or a thread that failed): then the window is what there was of
     /// it, in whole seconds.
     pub ended_early: Option<LoadError>,

@@ -102,7 +102,7 @@ impl BenchResult {
             cpu: outcome.cpu,
             findings,
             verify: outcome.verify,
-            stopped: outcome.braked.or(outcome.ended_early.map(|error| error.message)),
+            stopped: outcome.stop_condition.or(outcome.ended_early.map(|error| error.message)),
             histograms: outcome.window.histograms(),
             figures,
             seconds: around.seconds,
@@ -167,7 +167,7 @@ mod tests {
                 findings: Vec::new(),
                 engine: "io_uring, looking before sleeping".into(),
                 verify: None,
-                braked: None,
+                stop_condition: None,
                 ended_early: None,
             };
             let around = Circumstances {

@@ -85,7 +85,7 @@ impl Prepared {
             sink,
         };
         let give_up = end + Nanos::from(job.drain.0) + END_LIMIT;
-        let mut braked = collector.collect(stop, threads.halt(), give_up);
+        let mut stop_condition = collector.collect(stop, threads.halt(), give_up);
         if stop.load(Ordering::Relaxed) {
             threads.halt().tell();
         }
@@ -130,7 +130,7 @@ impl Prepared {
             let outcome = self.outcome(collector.window, cpu, reports, None)?;
             return Ok(Outcome { ended_early: Some(error), ..outcome });
         }
-        if let Some((seconds, why)) = &braked {
+        if let Some((seconds, why)) = &stop_condition {
             if *seconds == 0 {
                 return Err(LoadError::limit(format!("stopped before anything was measured: {why}")));
             }
@@ -139,9 +139,9 @@ impl Prepared {
         // After a brake, this is what was in flight: it counts with its age.
         let in_the_end = collector.take_rest();
         let whole = collector.window.length().0 / Nanos::SECOND.0;
-        braked = braked.or(in_the_end.map(|why| (whole, why)));
+        stop_condition = stop_condition.or(in_the_end.map(|why| (whole, why)));
         let cpu = collector.cpu();
-        self.outcome(collector.window, cpu, reports, braked)
+        self.outcome(collector.window, cpu, reports, stop_condition)
     }
 
     fn outcome(
@@ -149,7 +149,7 @@ impl Prepared {
         window: Window,
         cpu: CpuTime,
         reports: Vec<IssuerReport>,
-        braked: Option<(u64, String)>,
+        stop_condition: Option<(u64, String)>,
     ) -> Result<Outcome, LoadError> {
         let mut findings = self.findings;
         let mut verify = self.job.verify.is_some().then(VerifyReport::default);
@@ -175,7 +175,7 @@ impl Prepared {
                 )
             });
         }
-        let braked = braked.map(|(seconds, why)| {
+        let stop_condition = stop_condition.map(|(seconds, why)| {
             findings.push(Finding::doubt(
                 FindingKind::Stopped,
                 format!("a window of {}", self.job.measure),
@@ -193,7 +193,7 @@ impl Prepared {
             Chosen::Threads => "threads",
         };
         let engine = format!("{engine}{}", if cpu.looking_s > 0.0 { LOOKING } else { "" });
-        Ok(Outcome { window, cpu, findings, engine, verify, braked, ended_early: None })
+        Ok(Outcome { window, cpu, findings, engine, verify, stop_condition, ended_early: None })
     }
 
     fn note_unwritten(&mut self) {

@@ -12,7 +12,7 @@ use loadline_measure::summary::PERCENTILES;
 use loadline_study::Study;
 use loadline_study::conditions::gone_in;
 use loadline_study::file::WhenNodeIsGone;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_target::FaultKind;
 
 use crate::rows::StepRow;

@@ -4,7 +4,7 @@
 use loadline_measure::difference::{Ratio, ratio};
 use loadline_measure::spread::Spread;
 use loadline_profile::{Extent, Profile};
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

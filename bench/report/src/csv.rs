@@ -4,7 +4,7 @@ use loadline_load::VerifyReport;
 use loadline_measure::audit::Severity;
 use loadline_measure::summary::PERCENTILES;
 
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 
 use crate::report::Report;
 

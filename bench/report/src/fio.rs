@@ -39,7 +39,7 @@ use loadline_measure::summary::is_deep_enough;
 use loadline_measure::window::{OperationFigures, WindowSecond};
 use loadline_profile::{Invocation, Profile, fio};
 use loadline_study::folder::result::StepResult;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::when::When;
 use loadline_study::{RunFolder, Study, StudyError};
 use serde::{Serialize, Serializer};

@@ -3,7 +3,7 @@
 use loadline_base::figures::{latency, thousands};
 use loadline_measure::analysis::{Analysis, Group, LatencyLimit};
 use loadline_measure::audit::FindingKind;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 
 use crate::report::Report;
 

@@ -6,7 +6,7 @@ use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::point::{Point, SeriesPoint, Stated, Throughput};
 use loadline_measure::summary::PERCENTILES;
 use loadline_study::folder::result::StepResult;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::{RunFolder, StudyError};
 
 /// So many steps of one finding are named.
@@ -44,7 +44,7 @@ pub fn of(folder: &RunFolder) -> Result<(Vec<Point>, Vec<Finding>), StudyError> 
                 None => findings.push((finding.clone(), vec![step.number])),
             }
         }
-        points.push(point(&result, Some(folder.plan.disks_per_worker)));
+        points.push(point(&result, Some(folder.plan.fleet.disks_per_worker)));
     }
     let worded = |(finding, steps): (Finding, Vec<u32>)| match steps.as_slice() {
         [one] => Finding { expected: format!("step {one}: {}", finding.expected), ..finding },

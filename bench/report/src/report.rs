@@ -7,8 +7,8 @@ use loadline_measure::audit::{Finding, FindingKind};
 use loadline_profile::Profile;
 use loadline_study::ceilings::{is_of, share};
 use loadline_study::network::{self, MeasuredLink};
-use loadline_study::plan::Purpose;
-use loadline_study::searches::{Measured, SearchResult};
+use loadline_study::planned_step::Purpose;
+use loadline_study::searches::{MeasuredStep, SearchResult};
 use loadline_study::success::{Candidates, Decision};
 use loadline_study::when::When;
 use loadline_study::{RunFolder, StudyError};
@@ -134,12 +134,12 @@ impl Report {
                     memory.of_hosts(&result);
                     storage.of_hosts(&result);
                     if step.purpose != Purpose::Ceiling {
-                        points.push(points::point(&result, Some(folder.plan.disks_per_worker)));
+                        points.push(points::point(&result, Some(folder.plan.fleet.disks_per_worker)));
                     }
                     if !folder.plan.searches.is_empty() {
-                        measured.push(Measured::of(&result));
+                        measured.push(MeasuredStep::of(&result));
                     }
-                    report.steps.push(StepRow::of(result, folder.plan.disks_per_worker));
+                    report.steps.push(StepRow::of(result, folder.plan.fleet.disks_per_worker));
                 }
                 Ok(None) => report.missing.push(missing),
                 Err(error) => {
@@ -155,7 +155,7 @@ impl Report {
         report.loads = loads(&report.steps);
         report.searches = folder.plan.searches.iter().map(|search| search.result(&measured)).collect();
         let complete = report.missing.is_empty() && report.searches.iter().all(|search| search.done);
-        report.criteria = candidates.judge(&manifest.study, complete);
+        report.criteria = candidates.judge(&manifest.study, &folder.plan.fleet, complete);
         report.conditions = conditions::rows(&report.steps);
         report.faults = faults::rows(&report.steps);
         // What was found of each step when it was measured stands with the step.

@@ -12,9 +12,9 @@ use loadline_profile::Profile;
 use loadline_study::folder::result::{NodeFigures, StepResult};
 use loadline_study::limit::Verdict;
 use loadline_study::name::Name;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 #[cfg(test)]
-use loadline_study::plan::Step;
+use loadline_study::planned_step::Step;
 use loadline_study::settle::WarmUp;
 use loadline_study::storage_counts::StorageCounts;
 use loadline_study::timeline::Timeline;

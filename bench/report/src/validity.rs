@@ -8,7 +8,7 @@ use loadline_measure::spread::REPEATS_FOR_A_LEVEL;
 use loadline_profile::Extent;
 use loadline_study::RunFolder;
 use loadline_study::folder::result::StepResult;
-use loadline_study::plan::{Purpose, Step};
+use loadline_study::planned_step::{Purpose, Step};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +73,8 @@ impl Memory {
         };
         let loads = plan.steps.iter().filter(|step| step.purpose != Purpose::Ceiling);
         let set = |step: &Step| {
-            let disks = u64::from(step.workers.unwrap_or(plan.workers)) * u64::from(plan.disks_per_worker);
+            let disks = u64::from(step.workers.unwrap_or(plan.fleet.workers))
+                * u64::from(plan.fleet.disks_per_worker);
             Some((step.label.clone(), on_each(step)?.saturating_mul(disks)))
         };
         Memory { working_sets: loads.map(set).collect(), hosts: BTreeMap::new() }

@@ -6,7 +6,7 @@ use loadline_base::figures::{latency, listed, thousands};
 use loadline_measure::audit::FindingKind;
 use loadline_measure::difference::Change;
 use loadline_measure::stats::median;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::searches::{SearchOver, SearchResult};
 use loadline_study::success::Decision;
 use schemars::JsonSchema;

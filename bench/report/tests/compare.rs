@@ -12,7 +12,7 @@ use loadline_report::rows::{StepRow, loads};
 use loadline_study::folder::OwnedFolder;
 use loadline_study::folder::manifest::Manifest;
 use loadline_study::folder::result::StepResult;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::read;
 use loadline_study::when::When;
 
@@ -295,6 +295,7 @@ fn what_differs_beside_the_figures_comes_first() {
     assert!(text::page(&compare(&a, &b)).contains("No difference of configuration."));
     let other = STUDY.replace("repeats = 1", "repeats = 1\nseed = 7") + "[fleet]\nworkers_per_node = 2\n";
     b.manifest.study = read::parse("study.toml", &other).unwrap();
+    b.disks = 2;
     b.report.loadline = "9.9.9".into();
     b.manifest.workers.push(WorkerInfo {
         id: WorkerId("node-1/0".into()),

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::goals::Share;
-use crate::points::Point;
+use crate::point::Point;
 
 /// `"each"`: one worker, two, three, and so on up to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -6,28 +6,26 @@ use loadline_base::units::TimeSpan;
 use loadline_load::Target;
 use loadline_profile::Extent;
 
+use crate::disks::used;
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::own_cluster;
-use crate::plan::{MOST_DISKS, MOST_REPEATS, MOST_WORKERS, fleet_spec, makes_files, used};
-use crate::points::Point;
+use crate::point::Point;
 
+/// More workers than this need more than one controller.
+pub(crate) const MOST_WORKERS: u32 = 1024;
+/// More disks than this are a slip.
+pub(crate) const MOST_DISKS: u32 = 65_536;
+/// More repeats than this are a slip.
+pub(crate) const MOST_REPEATS: u32 = 1000;
 /// A phase beyond this is a slip.
 const LONGEST_PHASE: TimeSpan = TimeSpan::seconds(100 * 86_400);
 
 /// Checks everything that a file can say too much of, or two parts of it against each other.
-pub(crate) fn bounds(study: &Study) -> Result<(), StudyError> {
+pub(crate) fn bounds(study: &Study, resolved: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
     let (fleet, phases) = (&study.fleet, &study.phases);
-    if fleet.join.is_some() && (fleet.nodes.is_some() || !fleet.node.is_empty()) {
-        return usage("[fleet] says both nodes and join: workers are either started here, or join".into());
-    }
-    if fleet.nodes.is_some() && !fleet.node.is_empty() {
-        return usage("[fleet] says nodes and has [[fleet.node]] tables: give one of the two".into());
-    }
-    if fleet.join.is_none() && (fleet.listen.is_some() || fleet.wait.is_some()) {
-        return usage("[fleet] says listen or wait without join: say how many workers join".into());
-    }
     for (key, number, most) in [
         ("[fleet] nodes", fleet.nodes.unwrap_or(1), MOST_WORKERS),
         ("[fleet] workers_per_node", fleet.workers_per_node, MOST_WORKERS),
@@ -40,7 +38,7 @@ pub(crate) fn bounds(study: &Study) -> Result<(), StudyError> {
         }
     }
     for (what, number, most) in
-        [("workers", fleet.workers(), MOST_WORKERS), ("disks in all", fleet.disks(), MOST_DISKS)]
+        [("workers", resolved.workers, MOST_WORKERS), ("disks in all", resolved.disks(), MOST_DISKS)]
     {
         if number > most {
             return usage(format!("[fleet] makes {number} {what}: at most {most} are possible; give fewer"));
@@ -55,11 +53,8 @@ pub(crate) fn bounds(study: &Study) -> Result<(), StudyError> {
             ));
         }
     }
-    if fleet.wait == Some(TimeSpan::ZERO) {
-        return usage("[fleet] wait = \"0s\": no worker joins in no time; give some, such as \"5m\"".into());
-    }
-    fleet_spec(study).validate().map_err(|e| StudyError::usage(format!("[fleet]: {e}")))?;
-    disks(study)?;
+    resolved.spec().validate().map_err(|e| StudyError::usage(format!("[fleet]: {e}")))?;
+    disks(study, resolved)?;
     for (name, span, least) in
         [("warm_up", phases.warm_up, 0), ("measure", phases.measure, 1), ("cool_down", phases.cool_down, 0)]
     {
@@ -94,13 +89,18 @@ pub(crate) fn bounds(study: &Study) -> Result<(), StudyError> {
 
 /// Workers that join bring names of their own, and devices go to them in the order of these names: the study cannot
 /// say on whose host a device is written to, and the wrong host's disk would be lost.
-pub(crate) fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
+pub(crate) fn devices_of_unknown_workers(
+    study: &Study,
+    fleet: &ResolvedFleet,
+    points: &[Point],
+    fill: bool,
+) -> Result<(), StudyError> {
     let ceilings = study.ceilings.node.iter().flat_map(|node| &node.devices);
     let mut devices = study.targets().flat_map(|t| t.devices).chain(ceilings);
     // An image of a cluster is the same from whichever host. An NBD server may well be each host's own.
     let is_a_hosts_own = |target: &&Target| !matches!(target, Target::Null(_) | Target::Rbd(_));
     let real = devices.find(is_a_hosts_own);
-    let (Some(_), Some(device)) = (study.fleet.join, real) else { return Ok(()) };
+    let Some(device) = real.filter(|_| !fleet.has_known_workers()) else { return Ok(()) };
     let what = match points.iter().find(|point| point.profile.write_percent > 0) {
         _ if fill => "[phases] fill writes".to_string(),
         Some(writer) => format!("profile {} writes", writer.label),
@@ -114,9 +114,9 @@ pub(crate) fn joined_devices(study: &Study, points: &[Point], fill: bool) -> Res
 }
 
 /// What disks a study names: one kind, as many as there are, and for each policy its own.
-fn disks(study: &Study) -> Result<(), StudyError> {
+fn disks(study: &Study, resolved: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
-    own_cluster::check(study)?;
+    own_cluster::check(study, resolved)?;
     let fleet = &study.fleet;
     if !study.policy.is_empty() && (study.target.folder.is_some() || !study.target.devices.is_empty()) {
         return usage("[target] and [[policy]] tables both name disks: leave [target] out".into());
@@ -139,7 +139,7 @@ fn disks(study: &Study) -> Result<(), StudyError> {
                 "{what} names no disks: say folder = ..., devices = [...] or san = {{ ... }}"
             ));
         }
-        if target.name.is_some() && target.devices.is_empty() != makes_files(study) {
+        if target.name.is_some() && target.devices.is_empty() != study.makes_files() {
             return usage(format!("{what}: either all policies have files (folder), or all have devices"));
         }
         let plain = |folder: &std::path::PathBuf| -> std::path::PathBuf {
@@ -148,13 +148,13 @@ fn disks(study: &Study) -> Result<(), StudyError> {
         if target.folder.is_some_and(|folder| !folders.insert(plain(folder))) {
             return usage(format!("{what}: another policy has the same folder, so they would be one policy"));
         }
-        if !target.devices.is_empty() && target.devices.len() as u64 != u64::from(fleet.disks()) {
+        if !target.devices.is_empty() && target.devices.len() as u64 != u64::from(resolved.disks()) {
             return usage(format!(
                 "{what} names {} devices, and {} workers with {} disks each need {}: name as many",
                 target.devices.len(),
-                fleet.workers(),
-                fleet.disks_per_worker,
-                fleet.disks()
+                resolved.workers,
+                resolved.disks_per_worker,
+                resolved.disks()
             ));
         }
         if !target.devices.is_empty() && fleet.disk_size.is_some() {
@@ -167,7 +167,12 @@ fn disks(study: &Study) -> Result<(), StudyError> {
 }
 
 /// What is written before a level is measured must reach as far as its loads do, on disks whose size is known.
-pub(crate) fn fill_levels(study: &Study, points: &[Point], fill: bool) -> Result<(), StudyError> {
+pub(crate) fn fill_levels(
+    study: &Study,
+    fleet: &ResolvedFleet,
+    points: &[Point],
+    fill: bool,
+) -> Result<(), StudyError> {
     let lowest = points.iter().filter_map(|point| point.fill_level).reduce(f64::min);
     let Some(lowest) = lowest else { return Ok(()) };
     let usage = |message: String| Err(StudyError::usage(message));
@@ -181,11 +186,11 @@ pub(crate) fn fill_levels(study: &Study, points: &[Point], fill: bool) -> Result
                 .into(),
         );
     }
-    let size = study.fleet.file_size();
+    let size = fleet.file_size;
     for point in points {
         let profile = &point.profile;
         let label = &point.label;
-        let reach = if makes_files(study) {
+        let reach = if study.makes_files() {
             100.0 * used(profile, size).0 as f64 / size.0 as f64
         } else {
             // How large a device is is not known here.

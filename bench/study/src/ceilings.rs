@@ -3,16 +3,20 @@
 use std::collections::BTreeSet;
 
 use loadline_base::units::ByteSize;
-use loadline_fleet::Placement;
 use loadline_profile::Profile;
 
+use crate::disks::fits;
 use crate::error::StudyError;
 use crate::file::Study;
-use crate::plan::{fits, fleet_spec};
-use crate::points::Point;
+use crate::fleet::ResolvedFleet;
+use crate::point::Point;
 
 /// One load for each block size, mix and pattern that the study measures, as deep as a device needs to be full.
-pub(crate) fn points(study: &Study, points: &[Point]) -> Result<Vec<Point>, StudyError> {
+pub(crate) fn points(
+    study: &Study,
+    fleet: &ResolvedFleet,
+    points: &[Point],
+) -> Result<Vec<Point>, StudyError> {
     let ceilings = &study.ceilings;
     let usage = |message: String| Err(StudyError::usage(message));
     if ceilings.node.is_empty() {
@@ -37,10 +41,7 @@ pub(crate) fn points(study: &Study, points: &[Point]) -> Result<Vec<Point>, Stud
         }
     }
     // The nodes that workers are started on; those that join bring their own names.
-    let known: Vec<String> = match fleet_spec(study).placement {
-        Placement::Processes { nodes, .. } => nodes.into_iter().map(|node| node.name).collect(),
-        Placement::Joined { .. } => Vec::new(),
-    };
+    let known = &fleet.nodes;
     let mut seen = BTreeSet::new();
     for node in &ceilings.node {
         let what = format!("[[ceilings.node]] {}", node.name);
@@ -109,8 +110,11 @@ mod tests {
 
     fn labels(text: &str) -> Result<Vec<String>, String> {
         let study = parse("s.toml", &format!("name = \"s\"\n{text}")).unwrap();
-        let loads = crate::points::points(&study).unwrap();
-        points(&study, &loads).map(|p| p.into_iter().map(|p| p.label).collect()).map_err(|e| e.message)
+        let fleet = ResolvedFleet::of(&study.fleet).unwrap();
+        let loads = crate::points::points(&study, &fleet).unwrap();
+        points(&study, &fleet, &loads)
+            .map(|p| p.into_iter().map(|p| p.label).collect())
+            .map_err(|e| e.message)
     }
 
     #[test]

@@ -8,23 +8,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use loadline_base::units::ByteSize;
+use loadline_fleet::FleetKind;
 use loadline_load::target::free_space;
 use loadline_load::{Examined, Target, examine};
 
+use crate::disks::{fits, located};
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::folder::CLUSTER;
 use crate::folder::manifest::MadeFile;
 use crate::name::Name;
-use crate::plan::node_names;
-use crate::plan::{Plan, Step, fits};
-use crate::stage::FOLDER;
+use crate::plan::Plan;
+use crate::planned_step::Step;
 
 /// The longest name of a socket, bytes (`sun_path` of unix(7), and the byte that ends it).
 const LONGEST_SOCKET: usize = 107;
 
-/// Space that is needed on one file system.
+/// SpaceNeed that is needed on one file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Space {
+pub struct SpaceNeed {
     /// A folder on it: the one that exists and is nearest to where the space is needed.
     pub folder: PathBuf,
     /// What for, in words.
@@ -46,18 +48,18 @@ pub struct Device {
 
 /// What was found.
 #[derive(Debug, Clone, Default)]
-pub struct Found {
+pub struct PlanCheck {
     /// Each file system on which space is needed.
-    pub space: Vec<Space>,
+    pub space: Vec<SpaceNeed>,
     /// The devices that are measured, in the study's order.
     pub devices: Vec<Device>,
     /// What stands in the way; empty if nothing does.
     pub problems: Vec<StudyError>,
 }
 
-impl Found {
+impl PlanCheck {
     /// Itself, or the first problem.
-    pub fn accept(self) -> Result<Found, StudyError> {
+    pub fn accept(self) -> Result<PlanCheck, StudyError> {
         match self.problems.first() {
             Some(problem) => Err(problem.clone()),
             None => Ok(self),
@@ -67,7 +69,7 @@ impl Found {
 
 /// Where a run will work.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct RunPlace<'a> {
     /// The folder of the study file.
     pub study_folder: &'a Path,
     /// The run's folder. It may not exist yet.
@@ -78,23 +80,15 @@ pub struct Place<'a> {
     pub made: &'a [MadeFile],
 }
 
-/// Where a study's device is: a relative path is relative to the study file.
-pub(crate) fn located(target: &Target, study_folder: &Path) -> Target {
-    match target {
-        Target::Path(path) => Target::Path(study_folder.join(path)),
-        elsewhere => elsewhere.clone(),
-    }
-}
-
 /// Looks at everything that the plan needs.
-pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
-    let mut found = Found::default();
-    // Workers that join see their own hosts' disks; they refuse what does not fit when they make or open it.
-    let elsewhere = study.fleet.join.is_some();
+pub fn check(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> PlanCheck {
+    let mut found = PlanCheck::default();
+    // Workers elsewhere see their own hosts' disks; they refuse what does not fit when they make or open it.
+    let elsewhere = !plan.fleet.placement.runs_here();
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
     if plan.cluster.is_some() {
         found.problems.extend(sockets(study, plan, place));
-        let folder = place.run.join(FOLDER);
+        let folder = place.run.join(CLUSTER);
         let needed = plan.cluster_space().0.saturating_sub(occupied(&folder));
         needs.push((folder, "the cluster's devices", ByteSize(needed)));
     } else if plan.disk_size.is_some() && !elsewhere {
@@ -148,13 +142,13 @@ pub fn check(study: &Study, plan: &Plan, place: &Place<'_>) -> Found {
 }
 
 /// That the cluster's sockets can be made: their names are limited, and lie in the run's folder.
-fn sockets(study: &Study, plan: &Plan, place: &Place<'_>) -> Option<StudyError> {
-    let node = node_names(study).pop()?;
-    let (worker, disk) =
-        (study.fleet.workers_per_node.saturating_sub(1), plan.disks_per_worker.saturating_sub(1));
+fn sockets(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> Option<StudyError> {
+    let node = plan.fleet.nodes.last()?;
+    let workers_per_node = plan.fleet.workers / plan.fleet.node_count().max(1);
+    let (worker, disk) = (workers_per_node.saturating_sub(1), plan.fleet.disks_per_worker.saturating_sub(1));
     let policies = study.policy.iter().map(|policy| format!("{}-", policy.name));
     let policy = policies.max_by_key(String::len).unwrap_or_default();
-    let socket = format!("{FOLDER}/{node}/vhost/{policy}{node}-{worker}-{disk}.sock");
+    let socket = format!("{CLUSTER}/{node}/vhost/{policy}{node}-{worker}-{disk}.sock");
     let longest = std::path::absolute(place.run).ok()?.join(socket);
     let length = longest.as_os_str().len();
     (length > LONGEST_SOCKET).then(|| {
@@ -174,7 +168,7 @@ fn occupied(folder: &Path) -> u64 {
 }
 
 /// What the files that the run has made there hold already.
-fn held(place: &Place<'_>, folder: &Path, policy: Option<&Name>, ceiling: bool) -> u64 {
+fn held(place: &RunPlace<'_>, folder: &Path, policy: Option<&Name>, ceiling: bool) -> u64 {
     let mine = |file: &&MadeFile| {
         file.policy.as_ref() == policy && file.ceiling == ceiling && file.path.starts_with(folder)
     };
@@ -183,7 +177,12 @@ fn held(place: &Place<'_>, folder: &Path, policy: Option<&Name>, ceiling: bool) 
 }
 
 /// The folder in which files are made, which must be there if the study names it.
-fn existing_folder(named: Option<&PathBuf>, what: &str, place: &Place<'_>, found: &mut Found) -> PathBuf {
+fn existing_folder(
+    named: Option<&PathBuf>,
+    what: &str,
+    place: &RunPlace<'_>,
+    found: &mut PlanCheck,
+) -> PathBuf {
     let Some(named) = named else { return place.run.join("disks") };
     let folder = place.study_folder.join(named);
     if !folder.is_dir() {
@@ -196,8 +195,8 @@ fn existing_folder(named: Option<&PathBuf>, what: &str, place: &Place<'_>, found
 }
 
 /// Adds up what is needed on each file system.
-fn space(needs: &[(PathBuf, &str, ByteSize)]) -> Result<Vec<Space>, StudyError> {
-    let mut systems: BTreeMap<u64, Space> = BTreeMap::new();
+fn space(needs: &[(PathBuf, &str, ByteSize)]) -> Result<Vec<SpaceNeed>, StudyError> {
+    let mut systems: BTreeMap<u64, SpaceNeed> = BTreeMap::new();
     for (path, purpose, needed) in needs {
         let folder = nearest_folder(path);
         let failed = |e: std::io::Error| StudyError::io("look at", &folder, &e);
@@ -211,7 +210,7 @@ fn space(needs: &[(PathBuf, &str, ByteSize)]) -> Result<Vec<Space>, StudyError> 
                 }
             }
             None => {
-                let space = Space { folder, purpose: (*purpose).to_string(), needed: *needed, free };
+                let space = SpaceNeed { folder, purpose: (*purpose).to_string(), needed: *needed, free };
                 systems.insert(device, space);
             }
         }
@@ -226,7 +225,7 @@ fn nearest_folder(path: &Path) -> PathBuf {
 }
 
 /// Looks at every device that the study names.
-fn devices(study: &Study, plan: &Plan, place: &Place<'_>, found: &mut Found) {
+fn devices(study: &Study, plan: &Plan, place: &RunPlace<'_>, found: &mut PlanCheck) {
     let mut seen: BTreeMap<(u64, u64), Target> = BTreeMap::new();
     let loads: Vec<&Step> = plan.loads().collect();
     let ceilings: Vec<&Step> = plan.ceilings().collect();
@@ -328,7 +327,7 @@ mod tests {
     fn problems(text: &str, folder: &Path, destroy_data: bool) -> Vec<String> {
         let study = parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap();
         let plan = Plan::of(&study).unwrap();
-        let place = Place { study_folder: folder, run: &folder.join("runs/x"), destroy_data, made: &[] };
+        let place = RunPlace { study_folder: folder, run: &folder.join("runs/x"), destroy_data, made: &[] };
         check(&study, &plan, &place).problems.into_iter().map(|p| p.message).collect()
     }
 
@@ -356,7 +355,7 @@ mod tests {
             let study = parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap();
             let plan = Plan::of(&study).unwrap();
             let run = folder.path().join("runs/x");
-            let place = Place { study_folder: folder.path(), run: &run, destroy_data: false, made: &[] };
+            let place = RunPlace { study_folder: folder.path(), run: &run, destroy_data: false, made: &[] };
             let found = check(&study, &plan, &place);
             (found.space[0].needed.0, found.space[0].purpose.clone())
         };

@@ -5,11 +5,10 @@ use std::future::pending;
 
 use loadline_fleet::{Loss, LossReason, PerWorker, WorkerId};
 use loadline_load::Job;
-use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
-use crate::plan::{Purpose, Step};
+use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
 use crate::settle::{Settling, WarmUp};
@@ -118,36 +117,6 @@ impl<W: Workers> Runner<'_, W> {
     }
 }
 
-/// That a warm-up came to its limit before the load was steady.
-pub(crate) fn not_steady(warm_up: &WarmUp) -> Option<Finding> {
-    (!warm_up.steady).then(|| {
-        if warm_up.lost_workers > 0 {
-            return Finding::doubt(
-                FindingKind::NotSteady,
-                "every worker to warm up its disks",
-                format!("{} were lost in the warm-up, {} s after it began", warm_up.lost_workers, warm_up.seconds),
-                "Their disks are measured as they were: see events.jsonl, and workers/ in the run's folder.",
-            );
-        }
-        let found = match warm_up.iops {
-            Some(iops) => format!(
-                "after {} s the last five rounds lay {:.0} % apart, and their trend was {:+.0} %",
-                warm_up.seconds,
-                100.0 * iops.range,
-                100.0 * iops.slope
-            ),
-            None => format!("{} s of warm-up, less than five rounds", warm_up.seconds),
-        };
-        Finding::doubt(
-            FindingKind::NotSteady,
-            "IOPS of five rounds within 20 % of their mean, and their trend within 10 % (SNIA PTS)",
-            found,
-            "The storage still fills a buffer, rebuilds or collects garbage, or something else uses it: allow a longer \
-             warm-up ([phases.steady] limit), and look at the series.",
-        )
-    })
-}
-
 /// An operation that every worker must do: the first that did not is the error.
 fn refusals<T>(outcomes: &PerWorker<T>) -> Result<(), StudyError> {
     let lost = outcomes.iter().find_map(|(worker, outcome)| Some((worker, outcome.as_ref().err()?)));
@@ -171,6 +140,6 @@ fn was_lost(loss: &Loss) -> bool {
         | LossReason::FellBehind
         | LossReason::Absent
         | LossReason::Garbled => true,
-        LossReason::Refused | LossReason::Failed | LossReason::Braked => false,
+        LossReason::Refused | LossReason::Failed | LossReason::StopCondition => false,
     }
 }

@@ -2,44 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use loadline_base::units::TimeSpan;
-use loadline_target::{Fault, FaultKind};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use loadline_target::FaultKind;
 
 use crate::error::StudyError;
 use crate::faults::{self, Harm};
 use crate::file::{Study, WhenNodeIsGone};
+use crate::fleet::ResolvedFleet;
 use crate::name::Name;
-use crate::plan::node_names;
 
 /// Longer than this nobody waits for copies to be in sync.
 const LONGEST_WAIT: u64 = 24 * 60 * 60;
-
-/// A condition of the storage. Every load is measured in each, in the order of the tables; with repeats all of them come
-/// again, after whatever was done is taken back and every copy is in sync.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Condition {
-    /// What the report calls it.
-    pub name: Name,
-    /// What is done when it begins: `[{ do = "kill", node = "node-4" }]`. What was done before stays as it is.
-    #[serde(default, rename = "do", skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<Fault>,
-    /// How long every copy is waited for to be in sync before the loads are measured; nothing: not at all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait_redundant: Option<TimeSpan>,
-    /// How long is waited after that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait: Option<TimeSpan>,
-}
-
-impl Condition {
-    /// Whether a node comes back in it.
-    pub(crate) fn returns(&self) -> bool {
-        self.actions.iter().any(|fault| fault.what == FaultKind::Return)
-    }
-}
 
 /// The nodes that are gone in a condition: what was done in those before it stays as it is.
 pub fn gone_in<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a str> {
@@ -65,7 +37,7 @@ pub(crate) fn resting<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a st
 }
 
 /// That workers can rest whose node is gone, if the study says so.
-fn restful(study: &Study) -> Result<(), StudyError> {
+fn restful(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     if study.fleet.when_node_is_gone == WhenNodeIsGone::Move {
         return Ok(());
     }
@@ -85,7 +57,7 @@ fn restful(study: &Study) -> Result<(), StudyError> {
             "searches are measured in the first condition, and in this one some rest: begin with one in which no node is gone",
         );
     }
-    let names = node_names(study);
+    let names = &fleet.nodes;
     let mut harmed = study.condition.iter().flat_map(|condition| &condition.actions);
     match harmed.find(|fault| !names.contains(&fault.node)) {
         Some(fault) => usage(&format!("no node of the fleet is called {}, so nobody would rest", fault.node)),
@@ -94,14 +66,14 @@ fn restful(study: &Study) -> Result<(), StudyError> {
 }
 
 /// Whether what a study's conditions do can be done, as far as it can be known before.
-pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
+pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
-    restful(study)?;
+    restful(study, fleet)?;
     if study.condition.is_empty() {
         return Ok(());
     }
     let faults = study.condition.iter().flat_map(|condition| condition.actions.iter().cloned());
-    let (nodes, copies) = faults::storage(study, "[[condition]]", faults)?;
+    let (nodes, copies) = faults::storage(study, fleet, "[[condition]]", faults)?;
     let waits = study.condition.iter().any(|condition| condition.wait_redundant.is_some());
     if waits && study.target.external.as_ref().is_some_and(|external| !external.tells_redundancy()) {
         return usage(

@@ -4,34 +4,15 @@ use std::collections::BTreeMap;
 
 use loadline_base::units::TimeSpan;
 use loadline_target::{Fault, FaultKind};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
-use crate::file::Study;
-use crate::plan::node_names;
+use crate::file::{Study, TimedFault};
+use crate::fleet::ResolvedFleet;
+use crate::planned_step::{Purpose, Step};
 
-/// Something that is done to the storage in each window, at a stated time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TimedFault {
-    /// When, from the beginning of the window.
-    pub at: TimeSpan,
-    /// What is done.
-    #[serde(rename = "do")]
-    pub what: FaultKind,
-    /// To which node.
-    pub node: String,
-    /// Even if it leaves a volume without a copy that has everything.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub force: bool,
-}
-
-impl TimedFault {
-    /// What is done, whenever.
-    pub fn fault(&self) -> Fault {
-        Fault { what: self.what, node: self.node.clone(), force: self.force }
-    }
+/// Whether things are done to the storage in this step: in what the study asks for, and not in ceilings and searches.
+pub(crate) fn has_faults(study: &Study, step: &Step) -> bool {
+    !study.faults.is_empty() && step.purpose == Purpose::Load
 }
 
 /// What was done to which node, followed on paper.
@@ -90,11 +71,12 @@ impl<'a> Harm<'a> {
 /// that is known. `what` does these things; an error if there is no way to do them.
 pub(crate) fn storage(
     study: &Study,
+    fleet: &ResolvedFleet,
     what: &str,
     faults: impl Iterator<Item = Fault>,
 ) -> Result<(Vec<String>, usize), StudyError> {
     match (study.fewest_copies(), &study.target.external) {
-        (Some(copies), None) => Ok((node_names(study), copies as usize)),
+        (Some(copies), None) => Ok((fleet.nodes.clone(), copies as usize)),
         (None, Some(external)) => {
             let faults: Vec<Fault> = faults.collect();
             external.check(faults.iter()).map_err(|error| StudyError {
@@ -115,7 +97,7 @@ pub(crate) fn storage(
 }
 
 /// Whether what a study does in its windows can be done, as far as it can be known before.
-pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
+pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
     if study.faults.is_empty() {
         return Ok(());
@@ -126,7 +108,7 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
                 .into(),
         );
     }
-    let (nodes, copies) = storage(study, "faults", study.faults.iter().map(TimedFault::fault))?;
+    let (nodes, copies) = storage(study, fleet, "faults", study.faults.iter().map(TimedFault::fault))?;
     if study.target.external.as_ref().is_some_and(|external| !external.tells_redundancy()) {
         return usage(
             "faults: after each window everything is taken back and every copy waited for, and nothing tells when they are in \

@@ -7,18 +7,16 @@ use std::path::PathBuf;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::NodeSpec;
 use loadline_load::{Engine, StopIf, Target};
-use loadline_target::ExternalSpec;
+use loadline_target::{ExternalSpec, Fault, FaultKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::axes::Axes;
-use crate::conditions::Condition;
-use crate::faults::TimedFault;
+use crate::criterion::Criterion;
 use crate::goals::{CapacityGoal, Ceilings, LoadLineGoal, SteadyGoal};
 use crate::limit::Limit;
 use crate::name::{Name, ProfileName};
 use crate::profiles::ProfileEntry;
-use crate::success::Criterion;
 
 /// A study: loads on disks, measured by a fleet of workers. Write profiles as a list of names, as `[[profile]]`
 /// tables, or both; a `[matrix]` then measures each of them in every combination.
@@ -99,6 +97,14 @@ pub struct Disks<'a> {
 }
 
 impl Study {
+    /// Whether files are created, and not existing devices measured. Policies are all of one kind.
+    pub fn makes_files(&self) -> bool {
+        match self.policy.first() {
+            Some(policy) => policy.devices.is_empty(),
+            None => self.target.devices.is_empty(),
+        }
+    }
+
     /// How the volumes of a policy are, or those of the study if it compares none; `None` if the run has no cluster of its
     /// own.
     pub fn san(&self, policy: Option<&Name>) -> Option<&SanSection> {
@@ -223,6 +229,54 @@ pub struct PolicySection {
     pub san: Option<SanSection>,
 }
 
+/// A condition of the storage. Every load is measured in each, in the order of the tables; with repeats all of them come
+/// again, after whatever was done is taken back and every copy is in sync.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    /// What the report calls it.
+    pub name: Name,
+    /// What is done when it begins: `[{ do = "kill", node = "node-4" }]`. What was done before stays as it is.
+    #[serde(default, rename = "do", skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Fault>,
+    /// How long every copy is waited for to be in sync before the loads are measured; nothing: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_redundant: Option<TimeSpan>,
+    /// How long is waited after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<TimeSpan>,
+}
+
+impl Condition {
+    /// Whether a node comes back in it.
+    pub(crate) fn returns(&self) -> bool {
+        self.actions.iter().any(|fault| fault.what == FaultKind::Return)
+    }
+}
+
+/// Something that is done to the storage in each window, at a stated time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TimedFault {
+    /// When, from the beginning of the window.
+    pub at: TimeSpan,
+    /// What is done.
+    #[serde(rename = "do")]
+    pub what: FaultKind,
+    /// To which node.
+    pub node: String,
+    /// Even if it leaves a volume without a copy that has everything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
+impl TimedFault {
+    /// What is done, whenever.
+    pub fn fault(&self) -> Fault {
+        Fault { what: self.what, node: self.node.clone(), force: self.force }
+    }
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -292,32 +346,6 @@ impl Default for FleetSection {
     }
 }
 
-impl FleetSection {
-    /// Size of each file that is created.
-    pub fn file_size(&self) -> ByteSize {
-        self.disk_size.unwrap_or(ByteSize::GIB)
-    }
-
-    /// How many nodes workers are started on; 0 if workers join.
-    pub fn node_count(&self) -> u32 {
-        match (self.join, self.node.len()) {
-            (Some(_), _) => 0,
-            (None, 0) => self.nodes.unwrap_or(1),
-            (None, tables) => u32::try_from(tables).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// How many workers there are in all. Saturates; what is too many is refused by the plan.
-    pub fn workers(&self) -> u32 {
-        self.join.unwrap_or_else(|| self.node_count().saturating_mul(self.workers_per_node))
-    }
-
-    /// How many disks there are in all.
-    pub fn disks(&self) -> u32 {
-        self.workers().saturating_mul(self.disks_per_worker)
-    }
-}
-
 /// How long each part of a step is. Whole seconds, since series are kept by the second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -374,7 +402,7 @@ pub struct RunSection {
     /// Limits that every step must keep; a run that misses one exits with 99.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// The brake for storage in production: when one second of one worker is worse than this, the load of all workers
+    /// Stop conditions for storage in production: when one second of one worker is worse than this, the load of all workers
     /// ends, and the run with 99. That step counts for nothing; `--resume` measures it anew.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop_if: Vec<StopIf>,

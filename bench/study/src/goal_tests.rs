@@ -6,8 +6,9 @@ use std::fs;
 use loadline_measure::audit::FindingKind;
 use loadline_measure::stats::median;
 
-use crate::folder::manifest::State;
-use crate::plan::{Plan, Purpose};
+use crate::folder::manifest::RunState;
+use crate::plan::Plan;
+use crate::planned_step::Purpose;
 use crate::read::parse;
 use crate::run::Verdict;
 use crate::runner_tests::Place;
@@ -42,7 +43,7 @@ fn a_load_line_is_searched_resumed_and_found() {
     let steps = place.folder().plan.steps.len();
     place.go_on(carries(None)).unwrap();
     let folder = place.folder();
-    assert_eq!(folder.manifest.state, State::Finished);
+    assert_eq!(folder.manifest.state, RunState::Finished);
     assert!(folder.plan.steps.len() > steps);
     let found = folder.searches().unwrap().remove(0);
     let (held, missed) = (found.held.unwrap(), found.missed.unwrap());
@@ -174,7 +175,7 @@ fn each_policy_has_files_of_its_own_which_are_removed() {
     let made = |name: &str| fs::read_dir(beside(name)).unwrap().count();
     assert_eq!((made("one"), made("two")), (4, 4));
     place.go_on(Orders::default()).unwrap();
-    assert_eq!((made("one"), made("two"), place.folder().manifest.state), (0, 0, State::Finished));
+    assert_eq!((made("one"), made("two"), place.folder().manifest.state), (0, 0, RunState::Finished));
     let folder = place.folder();
     let labels: Vec<&str> = folder.plan.steps.iter().map(|s| s.label.as_str()).collect();
     assert_eq!(labels, ["B4-T1-O1-W0-PR-one", "B4-T1-O1-W0-PR-two"]);
@@ -256,7 +257,11 @@ fn what_the_study_only_reads_is_not_written_to_for_the_sake_of_a_ceiling() {
     place.go_on(Orders::default()).unwrap();
     let seen = place.seen.lock().unwrap();
     assert!(seen.filled_disks.iter().all(|disk| disk.contains("ceiling")), "{:?}", seen.filled_disks);
-    assert_eq!((seen.filled_disks.len(), seen.stop_if.len()), (1, 1), "and the brake is on everywhere");
+    assert_eq!(
+        (seen.filled_disks.len(), seen.stop_if.len()),
+        (1, 1),
+        "and the stop conditions apply everywhere"
+    );
 }
 
 #[test]

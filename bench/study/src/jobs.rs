@@ -8,14 +8,16 @@ use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::{Disk, Job, Target, Verify, WritePermission};
 use loadline_profile::{Data, Extent, Profile};
 
-use crate::check::located;
 use crate::conditions::resting;
+use crate::disks::{located, used, verified_unit};
 use crate::error::StudyError;
 use crate::folder::manifest::{MadeFile, Manifest};
 use crate::goals::CeilingNode;
 use crate::name::Name;
-use crate::plan::{Plan, Purpose, Step, seed_of, used, verified_unit};
-use crate::stage::Volumes;
+use crate::plan::{Plan, seed_of};
+use crate::planned_step::{Purpose, Step};
+use crate::volumes::Volumes;
+use crate::worker_order::in_circle;
 
 /// Makes the jobs of one run.
 pub(crate) struct Jobs<'a> {
@@ -32,33 +34,9 @@ fn safe(worker: &WorkerId) -> String {
     worker.0.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect()
 }
 
-/// Workers in the order in which people count them: `node-1/2` before `node-1/10`.
-pub(crate) fn in_order(mut workers: Vec<WorkerInfo>) -> Vec<WorkerInfo> {
-    workers.sort_by_cached_key(|worker| match worker.id.0.rsplit_once('/') {
-        Some((node, number)) => (node.to_string(), number.parse().unwrap_or(u64::MAX), worker.id.0.clone()),
-        None => (worker.id.0.clone(), 0, String::new()),
-    });
-    workers
-}
-
-/// Workers in a circle over the nodes: the first of each node, then the second of each.
-pub(crate) fn in_circle(workers: &[WorkerInfo]) -> Vec<usize> {
-    let mut nodes: Vec<(&str, Vec<usize>)> = Vec::new();
-    for (index, worker) in workers.iter().enumerate() {
-        match nodes.iter_mut().find(|(node, _)| *node == worker.node) {
-            Some((_, members)) => members.push(index),
-            None => nodes.push((&worker.node, vec![index])),
-        }
-    }
-    let most = nodes.iter().map(|(_, members)| members.len()).max().unwrap_or(0);
-    (0..most)
-        .flat_map(|rank| nodes.iter().filter_map(move |(_, members)| members.get(rank).copied()))
-        .collect()
-}
-
 /// Which disks of a worker.
 #[derive(Debug, Clone, Copy)]
-enum Set<'a> {
+enum DiskSet<'a> {
     /// Those of a policy, or of the study if it compares none.
     Measured(Option<&'a Name>),
     /// Those whose ceiling is measured.
@@ -82,7 +60,7 @@ impl Jobs<'_> {
             let Some(size) = self.plan.disk_size.filter(|_| self.plan.cluster.is_none()) else { break };
             let folder = manifest.files_folder(self.run, target.folder);
             for worker in &manifest.workers {
-                files.extend((0..self.plan.disks_per_worker).map(|disk| {
+                files.extend((0..self.plan.fleet.disks_per_worker).map(|disk| {
                     let part = target.name.map_or(disk.to_string(), |name| format!("{name}@{disk}"));
                     MadeFile { policy: target.name.cloned(), ..file(worker, &folder, &part, size) }
                 }));
@@ -139,12 +117,12 @@ impl Jobs<'_> {
     }
 
     /// The disks of the worker at `index`; none if it has no part in the ceilings.
-    fn disks(&self, index: usize, set: Set<'_>) -> Result<Vec<Disk>, StudyError> {
+    fn disks(&self, index: usize, set: DiskSet<'_>) -> Result<Vec<Disk>, StudyError> {
         let worker = &self.manifest.workers[index];
         let mine = self.manifest.files.iter().filter(|file| file.worker == worker.id);
         let policy = match set {
-            Set::Measured(policy) => policy,
-            Set::Ceiling => {
+            DiskSet::Measured(policy) => policy,
+            DiskSet::Ceiling => {
                 let workers = &self.manifest.workers;
                 let first = workers.iter().position(|w| w.node == worker.node) == Some(index);
                 let node = self.manifest.study.ceilings.node.iter().find(|node| node.name == worker.node);
@@ -164,7 +142,7 @@ impl Jobs<'_> {
         if self.plan.disk_size.is_some() {
             return self.made(mine.filter(|file| !file.ceiling && file.policy.as_ref() == policy));
         }
-        let each = self.plan.disks_per_worker as usize;
+        let each = self.plan.fleet.disks_per_worker as usize;
         let target = self.manifest.study.targets().find(|target| target.name == policy);
         let all = target.map_or(&[] as &[Target], |target| target.devices);
         Ok(self.devices(all.iter().skip(index * each).take(each)))
@@ -175,7 +153,7 @@ impl Jobs<'_> {
         // No name has an @ in it, so no two workers and policies share a journal.
         let policy = policy.map_or("-".to_string(), |policy| format!("@{policy}@"));
         let journal = |disk| self.run.join("verify").join(format!("{}{policy}{disk}.journal", safe(worker)));
-        (0..self.plan.disks_per_worker).map(journal).collect()
+        (0..self.plan.fleet.disks_per_worker).map(journal).collect()
     }
 
     /// The journal of a file that the run makes.
@@ -192,7 +170,7 @@ impl Jobs<'_> {
     fn all(
         &self,
         workers: &[usize],
-        set: Set<'_>,
+        set: DiskSet<'_>,
         profile: &Profile,
         step: u32,
     ) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
@@ -213,7 +191,7 @@ impl Jobs<'_> {
             job.engine = study.run.engine;
             job.poll = study.run.poll;
             job.stop_if.clone_from(&study.run.stop_if);
-            if let Set::Measured(policy) = set {
+            if let DiskSet::Measured(policy) = set {
                 let journals = self.journals(&worker.id, policy);
                 job.verify = study.run.verify.then_some(Verify { journals });
             }
@@ -229,7 +207,7 @@ impl Jobs<'_> {
     /// The jobs of one step: of the workers that take part in it.
     pub(crate) fn of_step(&self, step: &Step) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
         if step.purpose == Purpose::Ceiling {
-            let jobs = self.all(&self.everybody(), Set::Ceiling, &step.profile, step.number)?;
+            let jobs = self.all(&self.everybody(), DiskSet::Ceiling, &step.profile, step.number)?;
             let measured: Vec<&str> = (self.manifest.workers.iter())
                 .filter(|worker| jobs.contains_key(&worker.id))
                 .map(|worker| worker.node.as_str())
@@ -258,7 +236,7 @@ impl Jobs<'_> {
         if let Some(count) = step.workers {
             workers = in_circle(&self.manifest.workers).into_iter().take(count as usize).collect();
         }
-        self.all(&workers, Set::Measured(step.policy.as_ref()), &step.profile, step.number)
+        self.all(&workers, DiskSet::Measured(step.policy.as_ref()), &step.profile, step.number)
     }
 
     fn nodes(&self) -> Vec<&str> {
@@ -309,12 +287,12 @@ impl Jobs<'_> {
         let mut fills = Vec::new();
         // Only the scratch files where the study fills nothing: what it measures is not its own to write to.
         for target in self.manifest.study.targets().filter(|_| self.plan.fill) {
-            fills.push(self.all(&everybody, Set::Measured(target.name), &profile, 0)?);
+            fills.push(self.all(&everybody, DiskSet::Measured(target.name), &profile, 0)?);
         }
         let scratch = self.manifest.files.iter().any(|file| file.ceiling);
         if scratch && level.is_none_or(|(from, _)| from == 0.0) {
             let whole = Profile { base_offset: ByteSize(0), working_set: None, ..profile.clone() };
-            let mut jobs = self.all(&everybody, Set::Ceiling, &whole, 0)?;
+            let mut jobs = self.all(&everybody, DiskSet::Ceiling, &whole, 0)?;
             // Devices beside them are measured as they are.
             for job in jobs.values_mut() {
                 job.disks.retain(|disk| matches!(disk.writes, WritePermission::Made(_)));
@@ -367,22 +345,6 @@ fn fill_profile(profiles: &[&Profile], disk: Option<ByteSize>) -> Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn workers_are_counted_as_people_count() {
-        let worker = |id: &str| WorkerInfo {
-            id: WorkerId(id.into()),
-            node: String::new(),
-            host: String::new(),
-            pid: 0,
-            version: String::new(),
-        };
-        let sorted = in_order(["b/0", "a/10", "a/2", "zeta"].map(worker).to_vec());
-        assert_eq!(
-            sorted.iter().map(|w| w.id.0.as_str()).collect::<Vec<_>>(),
-            ["a/2", "a/10", "b/0", "zeta"]
-        );
-    }
 
     #[test]
     fn what_any_load_uses_is_filled_and_no_more() {

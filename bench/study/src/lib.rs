@@ -4,13 +4,16 @@
 //! | --- | --- |
 //! | [`mod@file`] | the study file, as it is written |
 //! | [`read`] | its text, read with messages that say line, column and what was probably meant |
+//! | [`mod@fleet`] | its fleet, resolved from the options of the file |
 //! | [`profiles`], [`axes`] | its loads as they are written: tables, and the values that they are measured with |
-//! | [`points`] | which loads it measures |
-//! | [`goals`], [`success`] | what it is to find out: load line, capacity, ceilings, decisions |
+//! | [`point`], [`points`] | which loads it measures |
+//! | [`goals`], [`criterion`], [`success`] | what it is to find out: load line, capacity, ceilings, decisions |
 //! | [`searches`] | which step a search measures next, and what it found |
 //! | [`settle`] | warming up until the load is steady |
 //! | [`limit`] | stated limits, and how a step did against them |
-//! | [`plan`] | every step in its order, its length, the space it needs. Pure |
+//! | [`resolve`] | the study, validated once: what its options come to. Pure |
+//! | [`plan`], [`planned_step`] | every step in its order, its length, the space it needs. Pure |
+//! | [`disks`] | how loads lie on disks |
 //! | [`own_cluster`] | the cluster that a run starts for itself: what it cannot be, how large its devices are |
 //! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
 //! | [`check`] | the plan against what is there: space, devices, folders |
@@ -24,29 +27,37 @@ pub mod axes;
 mod bounds;
 pub mod ceilings;
 pub mod check;
+mod condition_entry;
 mod conditioning;
 pub mod conditions;
+pub mod criterion;
+pub mod disks;
 pub mod error;
-mod escort;
 pub mod faults;
 pub mod file;
+pub mod fleet;
 pub mod folder;
 #[cfg(test)]
 mod goal_tests;
 pub mod goals;
+mod harness;
 mod jobs;
 pub mod json_schema;
 pub mod limit;
 mod links;
+mod monitored_step;
 pub mod name;
 pub mod network;
 pub mod own_cluster;
 pub mod plan;
+pub mod planned_step;
+pub mod point;
 pub mod points;
 pub mod profiles;
 pub mod progress;
 pub mod read;
 mod record;
+pub mod resolve;
 pub mod run;
 mod runner;
 #[cfg(test)]
@@ -54,8 +65,6 @@ mod runner_tests;
 pub mod schema;
 pub mod searches;
 pub mod settle;
-mod stage;
-mod staging;
 #[cfg(test)]
 mod stand_in;
 mod step;
@@ -63,7 +72,10 @@ pub mod storage_counts;
 pub mod success;
 pub mod timeline;
 mod trace;
+mod volumes;
 pub mod when;
+mod window_monitor;
+mod worker_order;
 mod workers;
 
 pub use error::StudyError;

@@ -1,6 +1,6 @@
 //! The network between the nodes, measured bare before the fleet, as the devices are.
 
-use loadline_fleet::{Link, WorkerInfo};
+use loadline_fleet::{NetworkPath, WorkerInfo};
 
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
@@ -28,8 +28,8 @@ impl<W: Workers> Runner<'_, W> {
         let mut links = Vec::new();
         for (from, to) in circle {
             let ip = manifest.study.ceilings.node.iter().find(|node| node.name == to.node);
-            let link = Link { from: from.id, to: to.id, ip: ip.and_then(|node| node.address) };
-            let measured = or_stop(&mut self.stop, self.workers.measure_link(&link)).await??;
+            let link = NetworkPath { from: from.id, to: to.id, ip: ip.and_then(|node| node.address) };
+            let measured = or_stop(&mut self.stop, self.workers.measure_path(&link)).await??;
             if let Err(why) = &measured {
                 let notice = format!(
                     "the network from {} to {} could not be measured: {why}. If the workers reach each other by other \

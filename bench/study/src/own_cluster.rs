@@ -1,10 +1,12 @@
 //! The cluster of the virtual SAN that a run starts for itself: what it cannot be, and how large its devices are.
 
 use loadline_base::units::ByteSize;
+use loadline_fleet::FleetKind;
 
 use crate::error::StudyError;
 use crate::file::{Access, LEAST_LOG, Study};
-use crate::points::Point;
+use crate::fleet::ResolvedFleet;
+use crate::point::Point;
 
 /// The longest name of a policy whose volumes are called after it, characters: names of volumes have 64 at the most.
 const LONGEST_OF_VOLUMES: usize = 40;
@@ -26,9 +28,9 @@ pub struct ClusterPlan {
 }
 
 /// What a cluster for the run cannot be.
-pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
+pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
-    let nodes = study.fleet.node_count();
+    let nodes = fleet.node_count();
     if study.target.san.is_some() && !study.policy.is_empty() {
         return usage(
             "[target] san with [[policy]] tables: say san = { ... } in each of them instead".into(),
@@ -37,7 +39,7 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
     if study.fewest_copies().is_none() {
         return Ok(());
     }
-    if study.fleet.join.is_some() || !study.fleet.node.is_empty() {
+    if !fleet.placement.runs_here() || !study.fleet.node.is_empty() {
         return usage(
             "[target] san starts a cluster on this machine, of as many nodes as the fleet has: say nodes = 4 in [fleet], \
              and no join or [[fleet.node]]"
@@ -82,7 +84,7 @@ pub(crate) fn check(study: &Study) -> Result<(), StudyError> {
             return usage(format!("{what} san: stripes: 1 to 12 are possible"));
         }
     }
-    if !study.fleet.file_size().0.is_multiple_of(4096) {
+    if !fleet.file_size.0.is_multiple_of(4096) {
         return usage("[fleet] disk_size: a volume has whole blocks of 4 KiB".into());
     }
     Ok(())
@@ -136,8 +138,7 @@ pub(crate) fn for_logs(study: &Study, points: &[Point]) -> Result<(), StudyError
 
 /// A cluster of as many nodes as the fleet has, each with a device for its share of all copies of all policies, of each one
 /// more, and what an uneven spread takes.
-pub(crate) fn plan(study: &Study) -> Option<ClusterPlan> {
-    let fleet = &study.fleet;
+pub(crate) fn plan(study: &Study, fleet: &ResolvedFleet) -> Option<ClusterPlan> {
     let nodes = fleet.node_count().max(1);
     let (mut on_each, mut bytes) = (0u64, 0u64);
     for san in study.targets().filter_map(|target| target.san) {
@@ -145,7 +146,7 @@ pub(crate) fn plan(study: &Study) -> Option<ClusterPlan> {
         let replicas =
             u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
         let share = replicas.div_ceil(u64::from(nodes)).saturating_add(1);
-        let size = fleet.file_size().0.div_ceil(stripes);
+        let size = fleet.file_size.0.div_ceil(stripes);
         let each = size.saturating_add(san.log().0);
         on_each = on_each.saturating_add(share);
         bytes = bytes.saturating_add(share.saturating_mul(each));

@@ -2,29 +2,19 @@
 
 use std::time::Duration;
 
-use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::{FleetSpec, NodeSpec, Placement};
-use loadline_profile::{Extent, Profile};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use loadline_base::units::ByteSize;
 
-use crate::bounds::{bounds, fill_levels, joined_devices};
-use crate::ceilings;
+use crate::disks::verified_unit;
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::name::Name;
-use crate::own_cluster::{self, ClusterPlan};
-use crate::points::{Point, points};
-use crate::searches::{self, SearchPlan};
-use crate::success::Criterion;
-use crate::{conditions, faults};
+use crate::own_cluster::ClusterPlan;
+use crate::planned_step::{Purpose, Step};
+use crate::point::Point;
+use crate::resolve::ResolvedStudy;
+use crate::searches::SearchPlan;
 
-/// More workers than this need more than one controller.
-pub const MOST_WORKERS: u32 = 1024;
-/// More disks than this are a slip.
-pub const MOST_DISKS: u32 = 65_536;
-/// More repeats than this are a slip.
-pub const MOST_REPEATS: u32 = 1000;
 /// More steps than this are a slip: at the shortest step they last longer than a day.
 pub const MOST_STEPS: u32 = 100_000;
 /// What one second of one disk takes in a run's folder, at the most seen with a rate, and rounded up.
@@ -34,98 +24,6 @@ const SERIES_BYTES: u64 = 8 << 10;
 const JOURNAL_ENTRY: u64 = 8;
 /// What it takes beside that.
 const JOURNAL_HEADER: u64 = 4096;
-
-/// What a step is measured for, beside the table of loads.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Purpose {
-    /// For its own sake.
-    #[default]
-    Load,
-    /// To know what the storage below can do.
-    Ceiling,
-    /// A search asked for it.
-    Search {
-        /// Which of the study's searches, from 1.
-        search: u32,
-        /// The load that it asked for: I/Os a second of the fleet, I/Os outstanding of a thread, or workers of a node.
-        load: f64,
-    },
-}
-
-/// One measurement of one load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Step {
-    /// Its place in the run, from 1.
-    pub number: u32,
-    /// What the report calls its load.
-    pub label: String,
-    /// Which measurement of this load it is, from 1.
-    pub repeat: u32,
-    /// Its folder in the run's folder `steps`.
-    pub folder: String,
-    /// The load on each disk.
-    pub profile: Profile,
-    /// What the loads of one sweep have in common; empty in runs of versions that did not say.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub family: String,
-    /// How many workers put it on, in a circle over the nodes; absent: all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workers: Option<u32>,
-    /// Percent of each disk that is written before; absent: what the loads use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fill_level: Option<f64>,
-    /// Percent of the workers whose volumes are owned by another node, which they reach over the network.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub unaligned_percent: u8,
-    /// The policy on whose disks it is measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<Name>,
-    /// The condition of the storage in which it is measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub condition: Option<Name>,
-    /// What it is measured for.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub purpose: Purpose,
-    /// The name of the table that it comes from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub table: Option<Name>,
-}
-
-fn is_default(purpose: &Purpose) -> bool {
-    *purpose == Purpose::Load
-}
-
-fn is_none(percent: &u8) -> bool {
-    *percent == 0
-}
-
-impl Step {
-    /// The measurement of a point.
-    pub(crate) fn of(point: &Point, number: u32, repeat: u32, purpose: Purpose) -> Step {
-        Step {
-            number,
-            label: point.label.clone(),
-            repeat,
-            folder: folder_name(number, &point.label, repeat),
-            profile: point.profile.clone(),
-            family: point.family.clone(),
-            workers: point.workers,
-            fill_level: point.fill_level,
-            unaligned_percent: point.unaligned_percent,
-            policy: point.policy.clone(),
-            condition: point.condition.clone(),
-            purpose,
-            table: point.table.clone(),
-        }
-    }
-
-    /// What a warm-up is shared over: the same data under the same kind of load.
-    pub(crate) fn warm_up_key(&self) -> (&str, Option<&Name>, Option<f64>, bool) {
-        (&self.family, self.policy.as_ref(), self.fill_level, self.purpose == Purpose::Ceiling)
-    }
-}
 
 /// What a study comes to.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,10 +35,8 @@ pub struct Plan {
     pub fixed: usize,
     /// The searches, which follow the fixed steps one after another.
     pub searches: Vec<SearchPlan>,
-    /// How many workers.
-    pub workers: u32,
-    /// How many disks each of them has.
-    pub disks_per_worker: u32,
+    /// The fleet.
+    pub fleet: ResolvedFleet,
     /// How many policies there are: each has as many disks of its own.
     pub policies: u64,
     /// The size of each file or volume that is created; `None` if existing devices are measured.
@@ -156,45 +52,23 @@ pub struct Plan {
 impl Plan {
     /// The plan of a study, or why it cannot be carried out as it is written.
     pub fn of(study: &Study) -> Result<Plan, StudyError> {
-        // First: what is counted below must not be absurd.
-        bounds(study)?;
-        conditions::check(study)?;
-        faults::check(study)?;
-        own_cluster::aligned(study)?;
-        let points = points(study)?;
-        let fleet = &study.fleet;
-        let files = makes_files(study);
-        if files {
-            for point in &points {
-                fits(&point.label, &point.profile, fleet.file_size(), "disk_size")?;
-            }
-        }
-        own_cluster::for_logs(study, &points)?;
-        let steps = interleave(study, &points)?;
-        let searches = searches::plan(study)?;
-        if let Some(unmet) = study.success.iter().find(|criterion| !is_measured(criterion, &points)) {
-            return Err(StudyError::usage(format!(
-                "success: no load of the study is one that \"{unmet}\" is about: name one of them, or add it to the profiles"
-            )));
-        }
-        let phases = &study.phases;
-        let fill = phases.fill.unwrap_or(files);
-        joined_devices(study, &points, fill)?;
-        fill_levels(study, &points, fill)?;
-        if study.run.verify {
-            verifiable(&points, fill)?;
-        }
+        Plan::new(ResolvedStudy::of(study)?)
+    }
+
+    /// The plan of a resolved study. The error is of kind `Usage`: there are too many steps.
+    pub fn new(study: ResolvedStudy<'_>) -> Result<Plan, StudyError> {
+        let steps = interleave(&study)?;
+        let phases = &study.file.phases;
         let plan = Plan {
             fixed: steps.len(),
             steps,
-            searches,
-            workers: fleet.workers(),
-            disks_per_worker: fleet.disks_per_worker,
-            policies: study.policy.len().max(1) as u64,
-            disk_size: files.then(|| fleet.file_size()),
-            cluster: own_cluster::plan(study),
-            fill,
+            policies: study.file.policy.len().max(1) as u64,
+            disk_size: study.disk_size,
+            cluster: study.cluster,
+            fill: study.fill,
             step_length: phases.warm_up.0 + phases.measure.0 + phases.cool_down.0,
+            searches: study.searches,
+            fleet: study.fleet,
         };
         if plan.most_steps() > MOST_STEPS as usize {
             return Err(StudyError::usage(format!(
@@ -221,7 +95,7 @@ impl Plan {
 
     /// How many disks there are in all.
     pub fn disks(&self) -> u64 {
-        u64::from(self.workers) * u64::from(self.disks_per_worker)
+        u64::from(self.fleet.workers) * u64::from(self.fleet.disks_per_worker)
     }
 
     /// The space that the files need once they are filled; nothing if existing devices are measured.
@@ -269,131 +143,12 @@ impl Plan {
     }
 }
 
-/// The fleet that a study asks for.
-pub fn fleet_spec(study: &Study) -> FleetSpec {
-    let fleet = &study.fleet;
-    let placement = match fleet.join {
-        Some(workers) => Placement::Joined { workers, wait: fleet.wait.unwrap_or(TimeSpan::seconds(300)) },
-        None => {
-            let count = fleet.node_count();
-            let width = count.to_string().len();
-            let named = |n: u32| NodeSpec::named(format!("node-{n:0width$}"));
-            // No more than are refused: a slip of many zeros must not fill the memory first.
-            let nodes = if fleet.node.is_empty() {
-                (1..=count.min(MOST_WORKERS + 1)).map(named).collect()
-            } else {
-                fleet.node.clone()
-            };
-            Placement::Processes { nodes, workers_per_node: fleet.workers_per_node }
-        }
-    };
-    let spec = FleetSpec::new(placement);
-    match fleet.listen {
-        Some(listen) => FleetSpec { listen, ..spec },
-        None => spec,
-    }
-}
-
-/// The names of the fleet's nodes that are processes of this machine.
-pub(crate) fn node_names(study: &Study) -> Vec<String> {
-    match fleet_spec(study).placement {
-        Placement::Processes { nodes, .. } => nodes.into_iter().map(|node| node.name).collect(),
-        Placement::Joined { .. } => Vec::new(),
-    }
-}
-
-/// Whether a load can be put on a disk of this size; `source` is where the size comes from.
-pub(crate) fn fits(label: &str, profile: &Profile, disk: ByteSize, source: &str) -> Result<(), StudyError> {
-    let usage = |message: String| Err(StudyError::usage(format!("profile {label}: {message}")));
-    let begin = profile.base_offset;
-    let Some(room) = disk.0.checked_sub(begin.0).filter(|room| *room > 0) else {
-        return usage(format!(
-            "its base_offset of {begin} lies beyond the end of a disk of {disk} ({source}): make it smaller"
-        ));
-    };
-    if let Some(Extent::Bytes(working_set)) = profile.working_set
-        && working_set.0 > room
-    {
-        return usage(format!(
-            "its working set of {working_set} is larger than what a disk of {disk} has from {begin} on \
-             ({source}): make it smaller, or the disk larger"
-        ));
-    }
-    let used = used(profile, disk).0 - begin.0;
-    if profile.block_size.0 > used {
-        return usage(format!(
-            "its block_size of {} does not fit into the {} that it uses of a disk of {disk} ({source}): make the \
-             blocks smaller, or the working set or disk larger",
-            profile.block_size,
-            ByteSize(used)
-        ));
-    }
-    Ok(())
-}
-
-/// The largest unit, up to 4 KiB, of which everything that a load writes or reads is a multiple: what is verified.
-pub(crate) fn verified_unit(profile: &Profile) -> u64 {
-    let parts = [profile.block_size.0, profile.alignment.map_or(0, |a| a.0), profile.base_offset.0, 4096];
-    1 << parts.into_iter().filter(|part| *part > 0).map(u64::trailing_zeros).min().unwrap_or(12)
-}
-
-/// What a run verifies it verifies in one unit from its first write to its last.
-fn verifiable(points: &[Point], fill: bool) -> Result<(), StudyError> {
-    let unit = |point: &Point| verified_unit(&point.profile);
-    let (Some(first), Some(least)) = (points.first().map(unit), points.iter().map(unit).min()) else {
-        return Ok(());
-    };
-    if !fill && first != least {
-        return Err(StudyError::usage(format!(
-            "[run] verify: the first profile is verified in units of {first} bytes, and another needs {least}: put \
-             the one with the smaller blocks first, or say fill = true in [phases]"
-        )));
-    }
-    Ok(())
-}
-
-/// Where on a disk of this size a load's working set ends.
-pub(crate) fn used(profile: &Profile, disk: ByteSize) -> ByteSize {
-    let room = disk.0.saturating_sub(profile.base_offset.0);
-    let length = match profile.working_set {
-        None => room,
-        Some(Extent::Bytes(size)) => size.0.min(room),
-        Some(Extent::Percent(percent)) => ((room as f64 * percent / 100.0) as u64).min(room),
-    };
-    ByteSize(profile.base_offset.0.saturating_add(length).min(disk.0))
-}
-
-/// A load's label without the condition that it ends with.
-pub(crate) fn without(label: &str, condition: &Name) -> String {
-    label.strip_suffix(&format!("-{condition}")).unwrap_or(label).to_string()
-}
-
-fn is_measured(criterion: &Criterion, points: &[Point]) -> bool {
-    let names = |point: &Point| {
-        let table = point.table.as_ref().map(ToString::to_string);
-        let bare = point.condition.as_ref().map(|condition| without(&point.label, condition));
-        [Some(point.label.clone()), Some(point.family.clone()), table, bare]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
-    };
-    points.iter().any(|point| criterion.is_about(&names(point), &point.profile))
-}
-
-/// Whether files are created, and not existing devices measured. Policies are all of one kind.
-pub(crate) fn makes_files(study: &Study) -> bool {
-    match study.policy.first() {
-        Some(policy) => policy.devices.is_empty(),
-        None => study.target.devices.is_empty(),
-    }
-}
-
 /// The ceilings; then, level of filling by level, every point once, then every point again: a drift of the storage
 /// reaches all of them alike. Every other round goes backwards, so that no load always comes right after the same
 /// other one and what that leaves behind.
-fn interleave(study: &Study, points: &[Point]) -> Result<Vec<Step>, StudyError> {
-    let repeats = study.run.repeats;
-    let ceilings = ceilings::points(study, points)?;
+fn interleave(study: &ResolvedStudy<'_>) -> Result<Vec<Step>, StudyError> {
+    let ResolvedStudy { points, ceilings, .. } = study;
+    let repeats = study.file.run.repeats;
     let count = points.len() as u64 * u64::from(repeats) + ceilings.len() as u64;
     if count > u64::from(MOST_STEPS) {
         return Err(StudyError::usage(format!(
@@ -405,7 +160,7 @@ fn interleave(study: &Study, points: &[Point]) -> Result<Vec<Step>, StudyError> 
     levels.sort_by(|a, b| a.unwrap_or(0.0).total_cmp(&b.unwrap_or(0.0)));
     levels.dedup();
     // Conditions come in their order, in every round: one leads to the next.
-    let in_turn: Vec<Option<&Name>> = match study.condition.as_slice() {
+    let in_turn: Vec<Option<&Name>> = match study.file.condition.as_slice() {
         [] => vec![None],
         conditions => conditions.iter().map(|condition| Some(&condition.name)).collect(),
     };
@@ -430,13 +185,6 @@ fn interleave(study: &Study, points: &[Point]) -> Result<Vec<Step>, StudyError> 
         .zip(1..)
         .map(|((repeat, point, purpose), number)| Step::of(point, number, repeat, purpose))
         .collect())
-}
-
-/// `001-B4-T1-O8-W0-PR-r1`. Labels may be long, names in a file system at most 255 bytes.
-fn folder_name(number: u32, label: &str, repeat: u32) -> String {
-    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
-    let label: String = label.chars().take(100).map(safe).collect();
-    format!("{number:03}-{label}-r{repeat}")
 }
 
 /// The seed of one worker in one step: the same study measures the same I/Os again, and no two workers or steps

@@ -4,88 +4,17 @@ use loadline_profile::Profile;
 
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::name::Name;
+use crate::point::Point;
 
 /// More points than this are a slip in a matrix, and not a study.
 pub const MOST_POINTS: usize = 10_000;
 
-/// One load that is measured, and what it is called.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Point {
-    /// Different from every other point's label; letters, digits, dots, hyphens and underscores.
-    pub label: String,
-    /// What the points of one sweep have in common: all but how much is outstanding or offered, and by how many workers.
-    pub family: String,
-    /// The load on each disk.
-    pub profile: Profile,
-    /// How many workers put it on, in a circle over the nodes; `None`: all.
-    pub workers: Option<u32>,
-    /// Percent of each disk that is written before; `None`: what the loads use.
-    pub fill_level: Option<f64>,
-    /// Percent of the workers whose volumes are owned by another node.
-    pub unaligned_percent: u8,
-    /// The policy on whose disks it is measured, if the study compares policies.
-    pub policy: Option<Name>,
-    /// The condition in which it is measured, if the study has some.
-    pub condition: Option<Name>,
-    /// The name of the table that it comes from.
-    pub table: Option<Name>,
-}
-
-impl Point {
-    /// A load by itself.
-    pub(crate) fn of(profile: Profile) -> Point {
-        let (label, family) = (String::new(), String::new());
-        Point {
-            label,
-            family,
-            profile,
-            workers: None,
-            fill_level: None,
-            unaligned_percent: 0,
-            policy: None,
-            condition: None,
-            table: None,
-        }
-    }
-
-    /// Label and family, given the name of its table and whether that alone tells it apart.
-    fn named(mut self, name: Option<&Name>, alone: bool) -> Point {
-        self.table = name.cloned();
-        let (load, family) = (self.profile.label(), self.profile.family());
-        (self.label, self.family) = match name {
-            Some(name) if alone => (name.to_string(), name.to_string()),
-            Some(name) => (format!("{name}-{load}"), format!("{name}-{family}")),
-            None => (load, family),
-        };
-        if let Some(percent) = self.fill_level {
-            self.add(&format!("-fill{percent}pct"));
-        }
-        if self.unaligned_percent > 0 {
-            self.add(&format!("-away{}pct", self.unaligned_percent));
-        }
-        if let Some(policy) = self.policy.clone() {
-            self.add(&format!("-{policy}"));
-        }
-        if let Some(condition) = self.condition.clone() {
-            self.add(&format!("-{condition}"));
-        }
-        if let Some(workers) = self.workers {
-            self.label.push_str(&format!("-w{workers}"));
-        }
-        self
-    }
-
-    fn add(&mut self, suffix: &str) {
-        self.label.push_str(suffix);
-        self.family.push_str(suffix);
-    }
-}
-
 /// Every load that a study measures, in the order of the file, checked.
-pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
+pub fn points(study: &Study, fleet: &ResolvedFleet) -> Result<Vec<Point>, StudyError> {
     let bases = bases(study)?;
-    let workers = study.fleet.workers();
+    let workers = fleet.workers;
     let policies = study.policy.len().max(1).saturating_mul(study.condition.len().max(1));
     let (combinations, variations) = (study.matrix.combinations(workers), study.vary.variations(workers));
     let count =
@@ -113,8 +42,8 @@ pub fn points(study: &Study) -> Result<Vec<Point>, StudyError> {
 }
 
 /// The loads that are searched: each profile in each combination of the matrix, on each policy, in the first condition.
-pub fn searched(study: &Study) -> Result<Vec<Point>, StudyError> {
-    let workers = study.fleet.workers();
+pub fn searched(study: &Study, fleet: &ResolvedFleet) -> Result<Vec<Point>, StudyError> {
+    let workers = fleet.workers;
     let alone = study.matrix.combinations(workers) == 1 && study.vary.is_empty();
     let mut points = Vec::new();
     for (name, base) in bases(study)? {
@@ -193,7 +122,8 @@ mod tests {
     use crate::read::parse;
 
     fn points_of(text: &str) -> Result<Vec<Point>, StudyError> {
-        points(&parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap())
+        let study = parse("study.toml", &format!("name = \"s\"\n{text}")).unwrap();
+        points(&study, &ResolvedFleet::of(&study.fleet)?)
     }
 
     fn labels(text: &str) -> Vec<String> {

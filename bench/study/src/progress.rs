@@ -8,7 +8,8 @@ use loadline_measure::interval::Phase;
 
 use crate::file::Phases;
 use crate::folder::result::StepResult;
-use crate::plan::{Plan, Step};
+use crate::plan::Plan;
+use crate::planned_step::Step;
 
 /// Something to show.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::error::StudyError;
 use crate::file::Study;
-use crate::schema;
+use crate::json_schema;
 
 /// A study is written by people; a file beyond this is something else.
 const LONGEST_FILE: u64 = 1 << 20;
@@ -76,7 +76,7 @@ fn locate(text: &str, span: &Range<usize>) -> (usize, usize, String) {
 /// The published schema of a study file.
 fn published() -> Value {
     // A test keeps the file to the types, so that it is one.
-    serde_json::from_str(&schema::published_study()).unwrap_or_default()
+    serde_json::from_str(&json_schema::published_study()).unwrap_or_default()
 }
 
 /// Whether a key of the study file is a list of tables, such as `faults`.

@@ -90,8 +90,9 @@ impl Recorder {
         self.bad.clear();
     }
 
-    /// The step that was begun is accompanied, and with `traced` has a timeline. The receiver gets the moment at which its load begins, or ends without.
-    pub(crate) fn begin_escort(&mut self, traced: bool) -> oneshot::Receiver<u64> {
+    /// The window of the step that was begun is watched, and with `traced` the step has a timeline. The receiver gets the moment at which the
+    /// load begins (milliseconds since 1970, UTC), or an error if it never does.
+    pub(crate) fn await_window(&mut self, traced: bool) -> oneshot::Receiver<u64> {
         let (sender, receiver) = oneshot::channel();
         (self.begins, self.trace) = (Some(sender), traced.then(Trace::default));
         receiver

@@ -1,19 +1,18 @@
 //! A study, run or resumed: files, fill, steps, scans. After each step the run's folder is complete as far as it
 //! goes; a crash or Ctrl-C costs the step that was being measured, and nothing else.
 
-use loadline_fleet::{Fleet, FleetSpec, Placement, random_token};
+use loadline_fleet::{Fleet, FleetKind, FleetSpec, random_token};
 use loadline_load::error::ErrorKind;
 use tokio::sync::watch;
 
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
-use crate::folder::manifest::State;
-use crate::folder::{OwnedFolder, RunFolder};
-use crate::plan::fleet_spec;
+use crate::folder::manifest::RunState;
+use crate::folder::{CLUSTER, OwnedFolder, RunFolder};
+use crate::harness::Harness;
 use crate::progress::{Progress, Update};
 use crate::record::Shared;
 use crate::runner::Runner;
-use crate::stage::{self, Stage};
 use crate::success::Candidates;
 use loadline_fleet::or_stop;
 
@@ -59,7 +58,7 @@ impl Verdict {
         let searches = folder.searches()?;
         verdict.doubts += searches.iter().filter(|search| search.done && !search.is_decided()).count();
         let complete = verdict.complete == verdict.planned && searches.iter().all(|search| search.done);
-        let judged = candidates.judge(&folder.manifest.study, complete);
+        let judged = candidates.judge(&folder.manifest.study, &folder.plan.fleet, complete);
         verdict.doubts += judged.iter().filter(|decision| decision.open_loop_missed.is_some()).count();
         let missed = judged.into_iter().filter(|decision| decision.held == Some(false));
         verdict.missed.extend(missed.map(|missed| format!("{}: found {}", missed.criterion, missed.found)));
@@ -79,7 +78,7 @@ pub async fn run(
     let complete = owned.folder.complete()?;
     let RunFolder { plan, manifest, .. } = &owned.folder;
     shared.lock().show(Update::Begin { plan, phases: &manifest.study.phases, complete });
-    if owned.folder.manifest.state == State::Finished {
+    if owned.folder.manifest.state == RunState::Finished {
         // What a process that ended in the middle of it left.
         remove_cluster(&owned, &shared);
         return Ok(owned.folder);
@@ -112,16 +111,16 @@ async fn attempt(
     stop: &mut watch::Receiver<bool>,
 ) -> Result<(), StudyError> {
     let spec = spec(owned, token)?;
-    if let (Placement::Joined { workers, .. }, Some(token)) = (&spec.placement, &spec.token) {
-        shared.lock().await_workers(token.clone(), *workers);
+    if let (Some(places), Some(token)) = (spec.placement.open_places(), &spec.token) {
+        shared.lock().await_workers(token.clone(), places.workers);
     }
-    let stage = stage(owned, shared, stop).await?;
+    let harness = harness(owned, shared, stop).await?;
     let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
     let mut runner = Runner::new(owned, fleet, shared.clone(), stop.clone());
     // A person is not asked again after Ctrl-C: who was asked knows what was done.
     let external = runner.owned.folder.manifest.study.target.external.as_ref();
     let is_taken_back = external.is_some_and(|external| !external.prompt);
-    runner.stage = stage;
+    runner.harness = harness;
     let outcome = runner.all().await;
     let outcome = match outcome {
         Err(error) if error.kind == ErrorKind::Usage => runner.undo().await.map_or_else(Err, |()| Err(error)),
@@ -129,8 +128,8 @@ async fn attempt(
     };
     runner.workers.stop().await;
     // What was done to storage that is not ours is not left to its owner.
-    if let Some(stage) = runner.stage.as_ref().filter(|_| is_taken_back) {
-        let back = tokio::time::timeout(TAKEN_BACK, stage.take_back()).await;
+    if let Some(harness) = runner.harness.as_ref().filter(|_| is_taken_back) {
+        let back = tokio::time::timeout(TAKEN_BACK, harness.take_back()).await;
         if let Some(why) = back.map_or(Some("it takes too long".into()), |back| back.err().map(|e| e.message))
         {
             let notice =
@@ -139,32 +138,32 @@ async fn attempt(
         }
     }
     // Its nodes end here, and when the run is finished nobody needs their data any more.
-    if runner.stage.take().is_some() && owned.folder.manifest.state == State::Finished {
+    if runner.harness.take().is_some() && owned.folder.manifest.state == RunState::Finished {
         remove_cluster(owned, shared);
     }
     outcome
 }
 
 /// The cluster that the study asks for, started.
-async fn stage(
+async fn harness(
     owned: &OwnedFolder,
     shared: &Shared,
     stop: &mut watch::Receiver<bool>,
-) -> Result<Option<Stage>, StudyError> {
+) -> Result<Option<Harness>, StudyError> {
     let RunFolder { plan, manifest, .. } = &owned.folder;
     if plan.cluster.is_none() && manifest.study.target.external.is_none() {
         return Ok(None);
     }
     if plan.cluster.is_some() {
-        let notice = format!("starting a cluster of {} nodes for the run", manifest.study.fleet.node_count());
+        let notice = format!("starting a cluster of {} nodes for the run", plan.fleet.node_count());
         shared.lock().show(Update::Notice(&notice));
     }
-    Ok(Some(Stage::start(&manifest.study, plan, owned.folder.path(), stop).await?))
+    Ok(Some(Harness::start(&manifest.study, plan, owned.folder.path(), stop).await?))
 }
 
 /// Removes the cluster's folder, which the run made, unless files are to be kept.
 fn remove_cluster(owned: &OwnedFolder, shared: &Shared) {
-    let folder = owned.folder.path().join(stage::FOLDER);
+    let folder = owned.folder.path().join(CLUSTER);
     if owned.folder.manifest.keep_files || !folder.exists() {
         return;
     }
@@ -177,22 +176,12 @@ fn remove_cluster(owned: &OwnedFolder, shared: &Shared) {
 
 /// The fleet that the study asks for, as this run starts it.
 fn spec(owned: &OwnedFolder, token: Option<String>) -> Result<FleetSpec, StudyError> {
-    let study = &owned.folder.manifest.study;
-    let mut spec = fleet_spec(study);
+    let mut spec = owned.folder.plan.fleet.spec();
     spec.worker_log_dir = Some(owned.folder.path().join("workers"));
-    if study.fleet.join.is_some() {
-        // Whoever starts the workers must know both beforehand.
-        if study.fleet.listen.is_none() {
-            spec.listen.set_port(DEFAULT_PORT);
-        }
-        spec.token = Some(token.map_or_else(random_token, Ok)?);
-    } else if token.is_some() {
-        spec.token = token;
-    }
+    // Who starts workers elsewhere must know it beforehand.
+    spec.token = Some(token.map_or_else(random_token, Ok)?);
     Ok(spec)
 }
 
 /// How long it is tried to take back what was done to storage of others, when the run ends.
 const TAKEN_BACK: std::time::Duration = std::time::Duration::from_secs(60);
-/// Where workers join if the study does not say.
-const DEFAULT_PORT: u16 = 7400;

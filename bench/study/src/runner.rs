@@ -13,22 +13,23 @@ use loadline_load::{FileIdentity, Job};
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use tokio::sync::watch;
 
-use crate::conditioning::not_steady;
 use crate::error::StudyError;
 use crate::folder::OwnedFolder;
 use crate::folder::events::RunEvent;
-use crate::folder::manifest::State;
+use crate::folder::manifest::RunState;
 use crate::folder::result::StepResult;
 use crate::folder::series::SeriesWriter;
-use crate::jobs::{Jobs, in_order};
-use crate::plan::{Purpose, Step};
+use crate::harness::Harness;
+use crate::jobs::Jobs;
+use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::record::Shared;
-use crate::searches::Measured;
-use crate::settle::WarmUp;
-use crate::stage::{Stage, Volumes};
+use crate::searches::MeasuredStep;
+use crate::settle::{WarmUp, not_steady};
 use crate::step::{collect, integrity};
+use crate::volumes::Volumes;
 use crate::when::When;
+use crate::worker_order::in_order;
 use crate::workers::Workers;
 use loadline_fleet::or_stop;
 
@@ -48,14 +49,14 @@ pub(crate) struct Runner<'a, W> {
     /// The numbers of the steps that are complete.
     complete: BTreeSet<u32>,
     /// What they measured, if searches need it.
-    measured: Vec<Measured>,
+    measured: Vec<MeasuredStep>,
     /// The last warm-up until the load was steady, and of which step; of this process, since what was between two is not
     /// known.
     pub(crate) warm: Option<(Step, WarmUp)>,
     /// What checks of blocks found in the warm-up of the step that comes.
     pub(crate) found_before: Vec<VerifyReport>,
     /// The cluster that the study starts for itself, if it does.
-    pub(crate) stage: Option<Stage>,
+    pub(crate) harness: Option<Harness>,
     /// The disks that it makes for each worker.
     pub(crate) volumes: Volumes,
     /// Percent of the workers that are apart from their volumes now.
@@ -84,7 +85,7 @@ impl<'a, W> Runner<'a, W> {
             measured: Vec::new(),
             warm: None,
             found_before: Vec::new(),
-            stage: None,
+            harness: None,
             volumes: Volumes::new(),
             unaligned_percent: 0,
             entered: None,
@@ -124,7 +125,7 @@ impl<W: Workers> Runner<'_, W> {
             let Some(result) = folder.result(step)? else { continue };
             self.complete.insert(step.number);
             if !folder.plan.searches.is_empty() {
-                self.measured.push(Measured::of(&result));
+                self.measured.push(MeasuredStep::of(&result));
             }
         }
         Ok(())
@@ -293,7 +294,8 @@ impl<W: Workers> Runner<'_, W> {
 
         let mut result = StepResult::empty(&self.owned.folder.manifest.run_id, step, began);
         if let Some(job) = jobs.values().next() {
-            collect(&mut result, &study, outcome, &self.owned.folder.manifest.workers, job);
+            let fleet = &self.owned.folder.plan.fleet;
+            collect(&mut result, &study, fleet, outcome, &self.owned.folder.manifest.workers, job);
         }
         if dropped > 0 {
             result.findings.push(Finding::note(
@@ -309,7 +311,7 @@ impl<W: Workers> Runner<'_, W> {
             result.findings.retain(|finding| !(told(finding) && finding.severity == Severity::Note));
         }
         self.count_in(&mut result, seen);
-        result.findings.extend(self.staged().await?);
+        result.findings.extend(self.condition_findings().await?);
         // What was measured is not thrown away because what was done cannot be taken back.
         let restored = self.restore(step).await;
         if let Err(error) = &restored {
@@ -340,7 +342,7 @@ impl<W: Workers> Runner<'_, W> {
         self.owned.complete_step(step, &result)?;
         self.complete.insert(step.number);
         if !self.owned.folder.plan.searches.is_empty() {
-            self.measured.push(Measured::of(&result));
+            self.measured.push(MeasuredStep::of(&result));
         }
         self.shared.lock().show(Update::StepComplete(&result));
         self.owned.events.run(&RunEvent::StepComplete {
@@ -445,7 +447,7 @@ impl<W: Workers> Runner<'_, W> {
             }
         }
         let manifest = &mut self.owned.folder.manifest;
-        manifest.state = State::Finished;
+        manifest.state = RunState::Finished;
         manifest.finished = Some(When::now());
         self.owned.save()?;
         self.owned.events.run(&RunEvent::RunFinished)

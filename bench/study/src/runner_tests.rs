@@ -12,7 +12,7 @@ use loadline_measure::audit::FindingKind;
 use tokio::sync::watch;
 
 use crate::error::StudyError;
-use crate::folder::manifest::{Manifest, State};
+use crate::folder::manifest::{Manifest, RunState};
 use crate::folder::{OwnedFolder, RunFolder};
 use crate::progress::Silent;
 use crate::read::parse;
@@ -105,7 +105,7 @@ fn a_run_measures_every_load_in_every_round_and_leaves_only_results() {
     let place = Place::new(STUDY);
     place.go_on(Orders::default()).unwrap();
     let folder = place.folder();
-    assert_eq!(folder.manifest.state, State::Finished);
+    assert_eq!(folder.manifest.state, RunState::Finished);
     assert_eq!(results(&folder), [Some(2000.0); 4], "two workers of 1000 a second");
     assert!(place.disks().is_empty() && folder.manifest.files.is_empty(), "what was made is removed");
     let seen = place.seen.lock().unwrap();
@@ -266,7 +266,7 @@ fn a_step_that_no_worker_finished_is_complete_and_three_in_a_row_end_the_run() {
     assert!(error.message.contains("node-1/0: it was told to"), "{error}");
     assert_eq!(results(&place.folder()).iter().flatten().count(), 3);
     place.go_on(Orders::default()).unwrap();
-    assert_eq!(place.folder().manifest.state, State::Finished);
+    assert_eq!(place.folder().manifest.state, RunState::Finished);
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_worker_that_dies_while_it_fills_fills_once_more_and_no_more_than_that() {
 fn the_brake_ends_the_run_and_the_step_that_it_ended_is_measured_anew() {
     let study = format!("{STUDY}stop_if = [\"p99>50ms\", \"errors>0\"]");
     let place = Place::new(&study);
-    let error = place.go_on(Orders { brake: true, ..Orders::default() }).unwrap_err();
+    let error = place.go_on(Orders { stop_condition: true, ..Orders::default() }).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Limit);
     assert_eq!((results(&place.folder()), place.disks().len()), (vec![None; 4], 2));
     place.go_on(Orders::default()).unwrap();
@@ -295,7 +295,7 @@ fn the_brake_ends_the_run_and_the_step_that_it_ended_is_measured_anew() {
 #[test]
 fn bad_blocks_that_a_step_found_before_it_was_ended_are_told() {
     let place = Place::new(STUDY);
-    let error = place.go_on(Orders { brake: true, bad_blocks: 3, ..Orders::default() }).unwrap_err();
+    let error = place.go_on(Orders { stop_condition: true, bad_blocks: 3, ..Orders::default() }).unwrap_err();
     assert!(error.kind == ErrorKind::Failed && error.message.contains("3 blocks"), "{error}");
     let events = fs::read_to_string(place.path.join("events.jsonl")).unwrap();
     assert!(events.contains("\"bad_blocks\""), "{events}");
@@ -332,12 +332,12 @@ fn a_run_of_which_files_are_left_is_not_finished_and_resuming_it_removes_them() 
     let place = Place::new(STUDY);
     place.go_on(Orders { cannot_remove: Some("node-1/1".into()), ..Orders::default() }).unwrap();
     let folder = place.folder();
-    assert_ne!(folder.manifest.state, State::Finished);
+    assert_ne!(folder.manifest.state, RunState::Finished);
     assert_eq!((folder.manifest.files.len(), place.disks().len()), (1, 1));
     assert!(folder.results().unwrap().iter().all(|(_, result)| result.is_some()));
     let measured = place.seen.lock().unwrap().measured.len();
     place.go_on(Orders::default()).unwrap();
-    assert_eq!(place.folder().manifest.state, State::Finished);
+    assert_eq!(place.folder().manifest.state, RunState::Finished);
     assert_eq!((place.disks().len(), place.seen.lock().unwrap().measured.len()), (0, measured));
 }
 

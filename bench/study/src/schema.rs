@@ -1,6 +1,5 @@
 //! JSON Schemas of what is written and read: an editor completes a study with them, a program reads a run.
 
-use loadline_packed::unpack;
 use serde_json::Value;
 
 use crate::file::Study;
@@ -8,11 +7,6 @@ use crate::folder::manifest::Manifest;
 use crate::folder::result::StepResult;
 use crate::folder::series::SecondLine;
 use crate::json_schema::of;
-
-/// The published schema of a study file, as text.
-pub fn published_study() -> String {
-    unpack(include_bytes!(concat!(env!("OUT_DIR"), "/study.schema.json")))
-}
 
 /// The schema of a study file.
 pub fn study() -> Value {

@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::folder::result::StepResult;
 use crate::goals::{LoadLineBy, Percentile};
-use crate::plan::{Purpose, Step};
-use crate::points::{Point, searched};
+use crate::planned_step::{Purpose, Step};
+use crate::point::Point;
+use crate::points::searched;
 
 /// A search needs no more measurements than this beside the repeats of its two ends.
 const MOST_PROBES: usize = 40;
@@ -57,7 +59,7 @@ pub struct SearchPlan {
 
 /// What a search needs to know of a complete step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
+pub struct MeasuredStep {
     step: Step,
     figures: Figures,
     lost: bool,
@@ -65,12 +67,12 @@ pub struct Measured {
     poisson: bool,
 }
 
-impl Measured {
+impl MeasuredStep {
     /// What is needed of a result.
-    pub fn of(result: &StepResult) -> Measured {
+    pub fn of(result: &StepResult) -> MeasuredStep {
         let profile = &result.step.profile;
         let workers = result.workers.len() as f64;
-        Measured {
+        MeasuredStep {
             step: result.step.clone(),
             figures: result.figures.clone(),
             lost: result.lost() > 0,
@@ -133,8 +135,8 @@ impl SearchResult {
 }
 
 /// The searches of a study, in their order.
-pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
-    let fleet = (study.fleet.workers(), study.fleet.node_count().max(1));
+pub(crate) fn plan(study: &Study, resolved: &ResolvedFleet) -> Result<Vec<SearchPlan>, StudyError> {
+    let fleet = (resolved.workers, resolved.node_count().max(1));
     let window_s = study.phases.measure.0.as_secs_f64();
     let mut searches = Vec::new();
     let mut add = |point: Point, over, percentile, limit: loadline_base::units::TimeSpan, width| {
@@ -158,7 +160,7 @@ pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
         return usage("load_line, capacity: nothing completes within a limit of 0: give a longer one".into());
     }
     if let Some(goal) = &study.load_line {
-        for point in searched(study)? {
+        for point in searched(study, resolved)? {
             let over = match goal.by {
                 LoadLineBy::Rate => SearchOver::Rate,
                 LoadLineBy::Outstanding => SearchOver::Outstanding,
@@ -176,14 +178,14 @@ pub(crate) fn plan(study: &Study) -> Result<Vec<SearchPlan>, StudyError> {
         }
     }
     if let Some(goal) = &study.capacity {
-        if study.fleet.join.is_some() {
+        if resolved.nodes.is_empty() {
             return usage(
                 "capacity counts workers on each node, and workers that join are on nodes of their own: name nodes and \
                  workers_per_node"
                     .into(),
             );
         }
-        for point in searched(study)? {
+        for point in searched(study, resolved)? {
             if point.workers.is_some() {
                 return usage(format!(
                     "capacity varies the workers, and so does {}: leave one out",
@@ -218,7 +220,7 @@ impl SearchPlan {
         1.1 * self.percentile.samples() / self.window_s
     }
 
-    fn search(&self, measured: &[Measured]) -> Option<Search> {
+    fn search(&self, measured: &[MeasuredStep]) -> Option<Search> {
         let scale = match self.over {
             SearchOver::Rate => {
                 let closed: Vec<f64> = measured
@@ -235,7 +237,7 @@ impl SearchPlan {
         Some(Search { scale, repeats: self.repeats })
     }
 
-    fn mine<'a>(&self, measured: &'a [Measured]) -> impl Iterator<Item = (f64, &'a Measured)> {
+    fn mine<'a>(&self, measured: &'a [MeasuredStep]) -> impl Iterator<Item = (f64, &'a MeasuredStep)> {
         let number = self.number;
         measured.iter().filter_map(move |m| match m.step.purpose {
             Purpose::Search { search, load } if search == number => Some((load, m)),
@@ -243,14 +245,14 @@ impl SearchPlan {
         })
     }
 
-    fn state(&self, measured: &[Measured]) -> Option<Next> {
-        let held = |m: &Measured| m.held(self.percentile, self.limit_us);
+    fn state(&self, measured: &[MeasuredStep]) -> Option<Next> {
+        let held = |m: &MeasuredStep| m.held(self.percentile, self.limit_us);
         let probes: Vec<Probe> = self.mine(measured).map(|(load, m)| Probe { load, held: held(m) }).collect();
         Some(self.search(measured)?.next(&probes))
     }
 
     /// The step that it needs next, `number` being the run's next; `None` if it has ended, or cannot begin.
-    pub(crate) fn next(&self, measured: &[Measured], number: u32) -> Option<Step> {
+    pub(crate) fn next(&self, measured: &[MeasuredStep], number: u32) -> Option<Step> {
         let Some(Next::Measure(load)) = self.state(measured) else { return None };
         let repeat = self.mine(measured).filter(|(known, _)| *known == load).count() as u32 + 1;
         let mut point = self.point.clone();
@@ -276,7 +278,7 @@ impl SearchPlan {
     }
 
     /// What it came to.
-    pub fn result(&self, measured: &[Measured]) -> SearchResult {
+    pub fn result(&self, measured: &[MeasuredStep]) -> SearchResult {
         let state = self.state(measured);
         let found = match state {
             Some(Next::Done(found)) => Some(found),
@@ -288,7 +290,7 @@ impl SearchPlan {
             Some(Found::Everything { held }) => (Some(held), None),
             Some(Found::Undecided) | None => (None, None),
         };
-        let at_held = |value: &dyn Fn(&Measured) -> Option<f64>| {
+        let at_held = |value: &dyn Fn(&MeasuredStep) -> Option<f64>| {
             let values: Option<Vec<f64>> =
                 self.mine(measured).filter(|(load, _)| Some(*load) == held).map(|(_, m)| value(m)).collect();
             values.and_then(|values| median(&values))

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use loadline_base::histogram::LatencyHistogram;
 use loadline_fleet::WorkerId;
 use loadline_load::VerifyReport;
+use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::interval::EncodedInterval;
 use loadline_measure::steady::{ROUNDS, Steadiness, steadiness};
 use loadline_measure::summary::is_deep_enough;
@@ -123,6 +124,36 @@ impl Settling {
             p99_us: tails.and_then(|tails| steadiness(&tails)),
         }
     }
+}
+
+/// That a warm-up came to its limit before the load was steady.
+pub(crate) fn not_steady(warm_up: &WarmUp) -> Option<Finding> {
+    (!warm_up.steady).then(|| {
+        if warm_up.lost_workers > 0 {
+            return Finding::doubt(
+                FindingKind::NotSteady,
+                "every worker to warm up its disks",
+                format!("{} were lost in the warm-up, {} s after it began", warm_up.lost_workers, warm_up.seconds),
+                "Their disks are measured as they were: see events.jsonl, and workers/ in the run's folder.",
+            );
+        }
+        let found = match warm_up.iops {
+            Some(iops) => format!(
+                "after {} s the last five rounds lay {:.0} % apart, and their trend was {:+.0} %",
+                warm_up.seconds,
+                100.0 * iops.range,
+                100.0 * iops.slope
+            ),
+            None => format!("{} s of warm-up, less than five rounds", warm_up.seconds),
+        };
+        Finding::doubt(
+            FindingKind::NotSteady,
+            "IOPS of five rounds within 20 % of their mean, and their trend within 10 % (SNIA PTS)",
+            found,
+            "The storage still fills a buffer, rebuilds or collects garbage, or something else uses it: allow a longer \
+             warm-up ([phases.steady] limit), and look at the series.",
+        )
+    })
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use loadline_base::clock::Nanos;
 use loadline_base::units::ByteSize;
 use loadline_fleet::{
-    EventSink, FleetError, FleetEvent, Link, LinkSpeed, LiveSecond, Loss, LossReason, PerWorker, StepOutcome,
-    WorkerId, WorkerInfo, WorkerOutcome,
+    EventSink, FleetError, FleetEvent, LinkSpeed, LiveSecond, Loss, LossReason, NetworkPath, PerWorker,
+    StepOutcome, WorkerId, WorkerInfo, WorkerOutcome,
 };
 use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
@@ -37,7 +37,7 @@ pub(crate) struct Seen {
     pub(crate) who: Vec<Vec<String>>,
     /// How far each fill wrote: where it began, and what it covered.
     pub(crate) fill_extents: Vec<(u64, String)>,
-    /// Every disk that was filled, and whether its job had limits of the brake.
+    /// Every disk that was filled, and whether its job had stop conditions.
     pub(crate) filled_disks: Vec<String>,
     /// The workers of each measurement that was begun.
     pub(crate) begun: Vec<usize>,
@@ -45,14 +45,14 @@ pub(crate) struct Seen {
     pub(crate) seeds: BTreeSet<u64>,
     /// The disks of each worker in the last measurement.
     pub(crate) disks: BTreeMap<String, Vec<String>>,
-    /// The limits of the brake in the last measurement.
+    /// The stop conditions in the last measurement.
     pub(crate) stop_if: Vec<StopIf>,
     /// What every disk that was measured may be written to for.
     pub(crate) permissions: Vec<WritePermission>,
     /// Workers that scanned, and whose journals.
     pub(crate) scans: Vec<(String, PathBuf)>,
     /// Links that were measured, and how many measurements of load there were before.
-    pub(crate) links: Vec<(Link, usize)>,
+    pub(crate) links: Vec<(NetworkPath, usize)>,
 }
 
 /// What it does wrong.
@@ -70,8 +70,8 @@ pub(crate) struct Orders {
     pub(crate) lose_all: Option<(usize, usize)>,
     /// Loses the first worker in so many fills.
     pub(crate) die_in_fills: usize,
-    /// Ends the first measurement by a brake.
-    pub(crate) brake: bool,
+    /// Ends the first measurement by a stop condition.
+    pub(crate) stop_condition: bool,
     /// For so many seconds of a measurement IOPS rise.
     pub(crate) unsteady_s: u64,
     /// All workers together may offer so many I/Os a second before they are slow.
@@ -219,16 +219,19 @@ impl Workers for StandIn {
     async fn measure(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
-        _: Option<loadline_fleet::Changes>,
+        _: Option<loadline_fleet::MidStepChanges>,
     ) -> Result<StepOutcome, FleetError> {
         (self.sink)(FleetEvent::Starting { workers: jobs.len() as u32, unix_ms: 1_700_000_000_000 });
         let place = self.seen.lock().unwrap().measured.len();
         self.seen.lock().unwrap().begun.push(jobs.len());
-        if self.orders.brake {
+        if self.orders.stop_condition {
             let report = VerifyReport { lost: self.orders.bad_blocks, ..VerifyReport::default() };
             let worker = WorkerId(self.names[0].into());
             (self.sink)(FleetEvent::BadBlocks { worker, report });
-            return Err(FleetError { kind: ErrorKind::Limit, message: "it was told to brake".into() });
+            return Err(FleetError {
+                kind: ErrorKind::Limit,
+                message: "a stop condition ended the load".into(),
+            });
         }
         let all = self.orders.lose_all.is_some_and(|(from, count)| (from..from + count).contains(&place));
         let mut workers = BTreeMap::new();
@@ -347,7 +350,7 @@ impl Workers for StandIn {
         Ok(jobs.iter().map(scan).collect())
     }
 
-    async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError> {
+    async fn measure_path(&mut self, link: &NetworkPath) -> Result<Result<LinkSpeed, String>, FleetError> {
         let mut seen = self.seen.lock().unwrap();
         let before = seen.measured.len();
         seen.links.push((link.clone(), before));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use loadline_fleet::{Loss, StepOutcome, WorkerInfo};
+use loadline_fleet::{FleetKind, Loss, StepOutcome, WorkerInfo};
 use loadline_load::Job;
 use loadline_load::VerifyReport;
 use loadline_measure::audit::level::disturbed;
@@ -12,10 +12,11 @@ use loadline_measure::steady::{ROUNDS, rounds, steadiness};
 use loadline_measure::window::{Window, WindowSecond};
 use loadline_profile::Arrival;
 
-use crate::escort::has_faults;
+use crate::faults::has_faults;
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::folder::result::{NodeFigures, StepResult, WorkerResult};
-use crate::plan::Purpose;
+use crate::planned_step::Purpose;
 use crate::when::When;
 
 /// The longest list of lost workers in one sentence.
@@ -25,6 +26,7 @@ const MOST_NAMED: usize = 8;
 pub(crate) fn collect(
     result: &mut StepResult,
     study: &Study,
+    fleet: &ResolvedFleet,
     outcome: StepOutcome,
     order: &[WorkerInfo],
     job: &Job,
@@ -74,7 +76,7 @@ pub(crate) fn collect(
         .filter(|_| is_calm && iops.len() >= 2 * ROUNDS)
         .and_then(|rounds| steadiness(&rounds));
     result.findings = lost(&result.workers).into_iter().collect();
-    result.findings.extend(audit(&result.figures, &asked(study, result, job)));
+    result.findings.extend(audit(&result.figures, &asked(study, fleet, result, job)));
     result.findings.extend(gathered(findings));
     if is_calm {
         result.findings.extend(disturbed(&iops, result.figures.longest_stall_ms));
@@ -95,7 +97,7 @@ fn of_node(workers: u32, window: &Window) -> NodeFigures {
 }
 
 /// What was asked of the fleet as a whole, given what one worker was asked.
-fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
+fn asked(study: &Study, fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> Asked {
     let workers = result.workers.len() as f64;
     let rate = job.profile.rate.map(|offered| offered.rate.iops(job.profile.block_size));
     // Of a fleet that lost workers neither the one nor the other was offered for the whole window; that it lost
@@ -109,7 +111,7 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
         outstanding: (whole && !on_nothing && rate.is_none() && job.profile.flush_every.is_none())
             .then(|| job.outstanding() as f64 * workers),
         rate_iops: rate.filter(|_| whole).map(|rate| rate * workers),
-        generator_cpu: cores_at_most(study, result, job)
+        generator_cpu: cores_at_most(fleet, result, job)
             // Who polls uses all the CPU that there is, by design.
             .filter(|_| whole && !job.poll)
             .map(|cores| (result.cpu.working_s(), cores)),
@@ -118,18 +120,20 @@ fn asked(study: &Study, result: &StepResult, job: &Job) -> Asked {
     }
 }
 
-/// The CPU that the workers of a node could use.
+/// The CPU that workers could use which share some CPUs.
 #[derive(Default)]
 struct NodeCpu {
     /// Threads of all of them.
     threads: f64,
     /// CPUs that they may run on.
     allowed: f64,
+    /// Cores that they may use together, if they are limited.
+    limit: Option<f64>,
 }
 
 /// How many cores the workers could have used at the most: their threads, as far as what each node is bound and
 /// limited to and their host's CPUs go. `None` if a host does not tell.
-fn cores_at_most(study: &Study, result: &StepResult, job: &Job) -> Option<f64> {
+fn cores_at_most(fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> Option<f64> {
     // By host: its CPUs, and its nodes.
     let mut hosts: BTreeMap<&str, (f64, BTreeMap<&str, NodeCpu>)> = BTreeMap::new();
     for worker in &result.workers {
@@ -137,22 +141,16 @@ fn cores_at_most(study: &Study, result: &StepResult, job: &Job) -> Option<f64> {
         let cpus = f64::from(cpu.cpus);
         let threads = job.most_cpus(worker.engine.as_deref().unwrap_or_default());
         let (_, nodes) = hosts.entry(&worker.worker.host).or_insert((cpus, BTreeMap::new()));
-        // The workers of a node share its CPUs. Those that joined were each bound as whoever started them liked.
-        let node = match study.fleet.join {
-            Some(_) => &worker.worker.id.0,
-            None => &worker.worker.node,
-        };
-        let node = nodes.entry(node).or_default();
+        let share = fleet.placement.cpu_share(&worker.worker);
+        let node = nodes.entry(share.name).or_default();
         node.threads += threads as f64;
         node.allowed = node.allowed.max(cpu.allowed.unwrap_or(cpus));
+        node.limit = share.limit;
     }
-    let limit = |node: &str| {
-        let spec = study.fleet.node.iter().find(|spec| spec.name == node);
-        spec.and_then(|spec| spec.cpu_limit).unwrap_or(f64::INFINITY)
-    };
     let of_host = |(cpus, nodes): &(f64, BTreeMap<&str, NodeCpu>)| {
-        let of_node = |(name, node): (&&str, &NodeCpu)| node.threads.min(node.allowed).min(limit(name));
-        nodes.iter().map(of_node).sum::<f64>().min(*cpus)
+        let of_node =
+            |node: &NodeCpu| node.threads.min(node.allowed).min(node.limit.unwrap_or(f64::INFINITY));
+        nodes.values().map(of_node).sum::<f64>().min(*cpus)
     };
     Some(hosts.values().map(of_host).sum())
 }
@@ -280,8 +278,9 @@ mod tests {
         let mut result = StepResult::empty("run", &step, When::now());
         let order: Vec<WorkerInfo> = names.iter().map(|name| info(name)).collect();
         let outcome = StepOutcome { start_unix_ms: 500, workers, hosts: BTreeMap::new() };
-        collect(&mut result, &study, outcome, &order, &job);
-        let asked = asked(&study, &result, &job);
+        let fleet = ResolvedFleet::of(&study.fleet).unwrap();
+        collect(&mut result, &study, &fleet, outcome, &order, &job);
+        let asked = asked(&study, &fleet, &result, &job);
         (result, asked)
     }
 
@@ -313,7 +312,7 @@ mod tests {
                 writes: WritePermission::Refused,
             };
             let job = Job::new(vec![disk], Plan::of(&study).unwrap().steps.remove(0).profile);
-            cores_at_most(&study, &result, &job)
+            cores_at_most(&ResolvedFleet::of(&study.fleet).unwrap(), &result, &job)
         };
         let two_nodes = "[[fleet.node]]\nname = \"a\"\n[[fleet.node]]\nname = \"b\"\ncpu_limit = 1.5";
         let bound = |result: &mut StepResult, nodes: [&str; 2]| {
@@ -333,14 +332,15 @@ mod tests {
     fn what_polls_or_measures_nothing_is_not_judged_by_what_it_cannot_show() {
         let (mut result, _) = result("outstanding = 1", CPUS);
         let study = parse("s.toml", "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]").unwrap();
+        let fleet = ResolvedFleet::of(&study.fleet).unwrap();
         let disk = Disk {
             target: Target::Null(loadline_base::units::ByteSize::GIB),
             writes: WritePermission::Refused,
         };
         let mut job = Job::new(vec![disk], Plan::of(&study).unwrap().steps.remove(0).profile);
-        assert!(asked(&study, &result, &job).outstanding.is_some());
+        assert!(asked(&study, &fleet, &result, &job).outstanding.is_some());
         let saturated = |result: &StepResult| {
-            let asked = asked(&study, result, &job);
+            let asked = asked(&study, &fleet, result, &job);
             audit(&result.figures, &asked).iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
         };
         // Two workers, each on a CPU of its own.
@@ -354,9 +354,9 @@ mod tests {
         result.cpu.looking_s = 2.0;
         assert!(!saturated(&result), "half of its time it only looked");
         job.poll = true;
-        assert_eq!(asked(&study, &result, &job).generator_cpu, None);
+        assert_eq!(asked(&study, &fleet, &result, &job).generator_cpu, None);
         result.workers.iter_mut().for_each(|worker| worker.engine = Some("null".into()));
-        assert_eq!(asked(&study, &result, &job).outstanding, None);
+        assert_eq!(asked(&study, &fleet, &result, &job).outstanding, None);
     }
 
     #[test]

@@ -1,69 +1,25 @@
-//! What a study is to decide, as a sentence: `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`.
+//! What a study decides: how its criteria of success are met by what was measured.
 
 mod open_loop;
 
-use std::fmt;
-use std::str::FromStr;
-
 use loadline_base::figures::{latency, thousands};
-use loadline_base::units::{ByteSize, Rate, TimeSpan};
+use loadline_base::units::Rate;
 use loadline_measure::audit::{FindingKind, is_carried};
 use loadline_measure::stats::median;
 use loadline_measure::summary::LatencySummary;
 use loadline_measure::window::OperationFigures;
-use loadline_profile::{Arrival, Pattern, Profile};
+use loadline_profile::{Arrival, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
+use crate::criterion::{Criterion, Who};
 use crate::file::Study;
+use crate::fleet::ResolvedFleet;
 use crate::folder::result::StepResult;
 use crate::limit::Verdict;
 use crate::name::Name;
-use crate::plan::{Purpose, without};
-
-/// Who must reach it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
-    Fleet,
-    EachNode,
-    EachWorker,
-}
-
-/// Which loads it is about.
-#[derive(Debug, Clone, PartialEq)]
-enum Which {
-    /// By its label, its family or the name of its table.
-    Named(String),
-    /// By block size, percent of writes and pattern, as far as they are said.
-    Kind { block_size: Option<ByteSize>, write_percent: Option<u8>, random: Option<bool> },
-}
-
-/// A criterion of success, written `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`: who (`fleet`,
-/// `each node` or `each worker`), how much (IOPS, or a throughput such as `2GB/s`), of which load (a profile's name, or
-/// words: block size, read/write or `read` or `write`, `random` or `sequential`), and within which latency.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("examples" = ["each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95"]))]
-pub struct Criterion {
-    who: Who,
-    least: Rate,
-    which: Which,
-    /// The percentile's name, or `mean`, and microseconds.
-    within: Option<(String, f64)>,
-    text: String,
-}
-
-/// Text that is not a criterion.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "\"{text}\" is not a criterion of success: {problem}; write it like \"each node >= 50000 IOPS of 8K 70/30 random \
-     under 3 ms at p95\""
-)]
-pub struct CriterionError {
-    text: String,
-    problem: String,
-}
+use crate::planned_step::Purpose;
+use crate::point::without;
 
 /// One measurement of one load, as a criterion sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -182,13 +138,13 @@ impl Candidates {
 
     /// How a study's criteria are met. A load of a search counts if it was measured as often as the study repeats: one
     /// lucky probe decides nothing. While steps or searches are missing nothing is decided.
-    pub fn judge(mut self, study: &Study, complete: bool) -> Vec<Decision> {
+    pub fn judge(mut self, study: &Study, fleet: &ResolvedFleet, complete: bool) -> Vec<Decision> {
         let repeats = study.run.repeats as usize;
         self.0
             .retain(|load| load.first().is_some_and(|first| first.probe.is_none()) || load.len() >= repeats);
         // A node whose workers took no part did nothing.
         let nodes = self.0.iter().flatten().map(|one| one.nodes).max().unwrap_or(0);
-        let nodes = nodes.max(study.fleet.node_count() as usize);
+        let nodes = nodes.max(fleet.nodes.len());
         for one in self.0.iter_mut().flatten().filter(|one| one.nodes < nodes) {
             one.least_node = (0.0, 0.0);
         }
@@ -206,112 +162,7 @@ impl Candidates {
     }
 }
 
-impl FromStr for Criterion {
-    type Err = CriterionError;
-
-    fn from_str(text: &str) -> Result<Criterion, CriterionError> {
-        let fault = |problem: String| CriterionError { text: text.trim().to_string(), problem };
-        let (who, rest) = text.split_once(">=").ok_or_else(|| fault("there is no \">=\"".into()))?;
-        let who = match who.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase().as_str() {
-            "fleet" | "cluster" | "the fleet" | "the cluster" => Who::Fleet,
-            "each node" => Who::EachNode,
-            "each worker" => Who::EachWorker,
-            other => return Err(fault(format!("\"{other}\" is not fleet, each node or each worker"))),
-        };
-        let (least, rest) = rest.split_once(" of ").ok_or_else(|| {
-            fault("after the figure comes \"of\" and the load: \"of 8K 70/30 random\"".into())
-        })?;
-        let least: Rate =
-            least.trim().parse().map_err(|_| fault(format!("\"{}\" is not a rate", least.trim())))?;
-        let (load, within) = match rest.split_once(" under ") {
-            None => (rest, None),
-            Some((load, within)) => {
-                let (span, name) = within.split_once(" at ").ok_or_else(|| {
-                    fault("after the latency comes \"at\" and a percentile: \"at p95\"".into())
-                })?;
-                let compact: String = span.split_whitespace().collect();
-                let span: TimeSpan = compact
-                    .parse()
-                    .map_err(|_| fault(format!("\"{}\" is not a span of time", span.trim())))?;
-                let name = name.trim();
-                let known = loadline_measure::summary::PERCENTILES.map(|(known, _)| known);
-                if name != "mean" && !known.contains(&name) {
-                    return Err(fault(format!("\"{name}\" is not one of mean, {}", known.join(", "))));
-                }
-                (load, Some((name.to_string(), span.0.as_nanos() as f64 / 1e3)))
-            }
-        };
-        let which = which(load).map_err(fault)?;
-        Ok(Criterion { who, least, which, within, text: text.trim().to_string() })
-    }
-}
-
-fn which(load: &str) -> Result<Which, String> {
-    let words: Vec<&str> = load.split_whitespace().collect();
-    let (mut block_size, mut write_percent, mut random) = (None, None, None);
-    for word in &words {
-        let digit = word.starts_with(|c: char| c.is_ascii_digit());
-        match (word.to_lowercase().as_str(), word.split_once('/')) {
-            ("read" | "reads", _) => write_percent = Some(0),
-            ("write" | "writes", _) => write_percent = Some(100),
-            ("random" | "rand", _) => random = Some(true),
-            ("sequential" | "seq", _) => random = Some(false),
-            (_, Some((reads, writes))) if digit => {
-                let percent = |text: &str| text.parse::<u8>().ok().filter(|p| *p <= 100);
-                match (percent(reads), percent(writes)) {
-                    (Some(reads), Some(writes)) if reads + writes == 100 => write_percent = Some(writes),
-                    _ => return Err(format!("\"{word}\" is not reads/writes in percent, such as 70/30")),
-                }
-            }
-            _ if digit && word.parse::<ByteSize>().is_ok() => block_size = word.parse().ok(),
-            _ if words.len() == 1 => return Ok(Which::Named((*word).to_string())),
-            _ => {
-                return Err(format!(
-                    "\"{word}\" is neither a size, 70/30, read, write, random nor sequential"
-                ));
-            }
-        }
-    }
-    if words.is_empty() {
-        return Err("no load is named".into());
-    }
-    Ok(Which::Kind { block_size, write_percent, random })
-}
-
-impl fmt::Display for Criterion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl TryFrom<String> for Criterion {
-    type Error = CriterionError;
-
-    fn try_from(text: String) -> Result<Criterion, CriterionError> {
-        text.parse()
-    }
-}
-
-impl From<Criterion> for String {
-    fn from(criterion: Criterion) -> String {
-        criterion.text
-    }
-}
-
 impl Criterion {
-    /// Whether a load is one that it is about; `names` are its label, its family and the like.
-    pub fn is_about<S: AsRef<str>>(&self, names: &[S], profile: &Profile) -> bool {
-        match &self.which {
-            Which::Named(name) => names.iter().any(|known| known.as_ref().eq_ignore_ascii_case(name)),
-            Which::Kind { block_size, write_percent, random } => {
-                let is_random = matches!(profile.pattern, Pattern::Random | Pattern::Mixed { .. });
-                block_size.is_none_or(|size| size == profile.block_size)
-                    && write_percent.is_none_or(|percent| percent == profile.write_percent)
-                    && random.is_none_or(|random| random == is_random)
-            }
-        }
-    }
-
     /// Judges the loads of each condition by themselves: it holds if it holds in every one in which a load that it is about
     /// was measured. Of a study without conditions, all loads together.
     fn in_each(&self, study: &Study, loads: &[Vec<Candidate>]) -> Verdict {
@@ -515,31 +366,6 @@ mod tests {
             ("fleet >= 1 IOPS of random", false),
         ] {
             assert_eq!(judged(text, &[(read(), 100.0, 1.0)]).held, held, "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_criterion_is_refused_and_says_how_to_write_one() {
-        for (text, part) in [
-            ("", "no \">=\""),
-            ("each disk >= 5 IOPS of 4K", "each disk"),
-            ("fleet >= many of 4K", "not a rate"),
-            ("fleet >= 5 IOPS", "comes \"of\""),
-            ("fleet >= 5 IOPS of 8K 70/40 random", "70/40"),
-            ("fleet >= 5 IOPS of 8K quickly", "quickly"),
-            ("fleet >= 5 IOPS of 8K under 3 ms", "comes \"at\""),
-            ("fleet >= 5 IOPS of 8K under 3 at p95", "span of time"),
-            ("fleet >= 5 IOPS of 8K under 3ms at p98", "p98"),
-        ] {
-            let message = text.parse::<Criterion>().unwrap_err().to_string();
-            assert!(message.contains(part) && message.contains("write it like"), "{message}");
-        }
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn no_text_panics_it(text in "(each node|fleet| >= |[0-9]{1,4}|IOPS| of |8K|/|70| under | at |p95|ms| ){0,14}") {
-            let _ = text.parse::<Criterion>();
         }
     }
 }

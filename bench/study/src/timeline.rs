@@ -106,7 +106,7 @@ pub struct Timeline {
 
 /// What was seen at the storage of one fault.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Happened {
+pub(crate) struct DoneFault {
     pub(crate) fault: Fault,
     pub(crate) planned_s: f64,
     pub(crate) at_s: f64,
@@ -120,7 +120,7 @@ pub(crate) struct Happened {
 
 impl Timeline {
     /// Of a window of so many seconds.
-    pub(crate) fn of(trace: &Trace, mut happened: Vec<Happened>, window_s: u64) -> Timeline {
+    pub(crate) fn of(trace: &Trace, mut happened: Vec<DoneFault>, window_s: u64) -> Timeline {
         let window = window_s as f64;
         for event in &mut happened {
             if event.at_s >= window {
@@ -129,7 +129,7 @@ impl Timeline {
             }
             event.at_s = event.at_s.clamp(0.0, window);
         }
-        let end_before = |next: Option<&Happened>| match next {
+        let end_before = |next: Option<&DoneFault>| match next {
             None => End { at_s: window, told_s: window, leaving: Vec::new() },
             Some(next) if next.moved.is_empty() => {
                 End { at_s: next.at_s, told_s: next.at_s, leaving: Vec::new() }
@@ -161,7 +161,7 @@ impl Timeline {
 }
 
 /// When a worker that was gone completed something again, seconds from the beginning of the window.
-fn back_at(trace: &Trace, happened: &Happened, moved: &Moved) -> Option<f64> {
+fn back_at(trace: &Trace, happened: &DoneFault, moved: &Moved) -> Option<f64> {
     let started = happened.at_s + moved.started_s?;
     let first = trace.workers.get(&moved.worker)?.first_from((started * 1e3) as u64)?;
     Some(first as f64 / 1e3)
@@ -179,7 +179,7 @@ struct End {
 
 fn event(
     trace: &Trace,
-    mut happened: Happened,
+    mut happened: DoneFault,
     until: &End,
     baseline: Option<&Stretch>,
     out: &BTreeMap<WorkerId, f64>,
@@ -189,7 +189,7 @@ fn event(
     for (moved, back) in happened.moved.iter_mut().zip(&backs) {
         moved.out_s = back.map(|back| back - happened.at_s);
     }
-    let Happened { fault, planned_s, at_s, took_s, failed, detected_s, moved, resync_bytes, redundant_s } =
+    let DoneFault { fault, planned_s, at_s, took_s, failed, detected_s, moved, resync_bytes, redundant_s } =
         happened;
     let (end, told) = (until.at_s.max(at_s), until.told_s.max(at_s));
     let (from_ms, to_ms, told_ms) = ((at_s * 1e3) as u64, (end * 1e3) as u64, (told * 1e3) as u64);
@@ -301,8 +301,8 @@ mod tests {
         trace.add(&WorkerId(worker.into()), &interval.encode());
     }
 
-    fn happened(what: FaultKind, at_s: f64) -> Happened {
-        Happened {
+    fn happened(what: FaultKind, at_s: f64) -> DoneFault {
+        DoneFault {
             fault: Fault { what, node: "b".into(), force: false },
             planned_s: at_s.floor(),
             at_s,
@@ -338,9 +338,9 @@ mod tests {
             out_s: None,
         };
         let kill =
-            Happened { moved: vec![moved("b")], detected_s: Some(0.5), ..happened(FaultKind::Kill, 10.0) };
+            DoneFault { moved: vec![moved("b")], detected_s: Some(0.5), ..happened(FaultKind::Kill, 10.0) };
         let back =
-            Happened { redundant_s: Some(4.0), resync_bytes: Some(5), ..happened(FaultKind::Return, 20.0) };
+            DoneFault { redundant_s: Some(4.0), resync_bytes: Some(5), ..happened(FaultKind::Return, 20.0) };
         Timeline::of(&trace, vec![kill, back], 40)
     }
 
@@ -388,7 +388,7 @@ mod tests {
         }
         let gone = Moved { worker: WorkerId("b".into()), to: Vec::new(), started_s: None, out_s: None };
         let slow = happened(FaultKind::Cut, 10.0);
-        let kill = Happened { moved: vec![gone], ..happened(FaultKind::Kill, 20.02) };
+        let kill = DoneFault { moved: vec![gone], ..happened(FaultKind::Kill, 20.02) };
         let Timeline { events, .. } = Timeline::of(&trace, vec![slow, kill], 30);
         assert_eq!((events[0].stall_ms, events[1].stall_ms), (Some(0), Some(0)), "{events:?}");
         let plateau = events[0].plateau.as_ref().unwrap();
@@ -416,7 +416,7 @@ mod tests {
             }
         }
         let moved = Moved { worker: WorkerId("b".into()), to: Vec::new(), started_s: Some(2.9), out_s: None };
-        let kill = Happened { moved: vec![moved], ..happened(FaultKind::Kill, 10.0) };
+        let kill = DoneFault { moved: vec![moved], ..happened(FaultKind::Kill, 10.0) };
         let back = happened(FaultKind::Return, 20.0);
         let Timeline { events, .. } = Timeline::of(&trace, vec![kill, back], 40);
         assert_eq!((events[0].stall_ms, events[1].stall_ms), (None, Some(700)), "{events:?}");
@@ -428,7 +428,7 @@ mod tests {
         let mut trace = Trace::default();
         (0..6).for_each(|at| second(&mut trace, "a", at, 1000, 100, 0..1000));
         let gone = Moved { worker: WorkerId("b".into()), to: Vec::new(), started_s: None, out_s: None };
-        let kill = Happened { moved: vec![gone], ..happened(FaultKind::Kill, 0.5) };
+        let kill = DoneFault { moved: vec![gone], ..happened(FaultKind::Kill, 0.5) };
         let back = happened(FaultKind::Return, 4.5);
         let Timeline { baseline, events } = Timeline::of(&trace, vec![kill, back], 6);
         assert_eq!(baseline, None, "no whole second before it");

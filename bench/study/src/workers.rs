@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
 use loadline_fleet::{
-    Changes, Fleet, FleetError, Link, LinkSpeed, PerWorker, StepOutcome, WorkerId, WorkerInfo,
+    Fleet, FleetError, LinkSpeed, MidStepChanges, NetworkPath, PerWorker, StepOutcome, WorkerId, WorkerInfo,
 };
 use loadline_load::VerifyReport;
 use loadline_load::{FileIdentity, Job};
@@ -27,10 +27,10 @@ pub(crate) trait Workers {
     async fn measure(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
-        changes: Option<Changes>,
+        changes: Option<MidStepChanges>,
     ) -> Result<StepOutcome, FleetError>;
     async fn scan(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<VerifyReport>, FleetError>;
-    async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError>;
+    async fn measure_path(&mut self, link: &NetworkPath) -> Result<Result<LinkSpeed, String>, FleetError>;
 }
 
 impl Workers for Fleet {
@@ -59,7 +59,7 @@ impl Workers for Fleet {
     async fn measure(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
-        changes: Option<Changes>,
+        changes: Option<MidStepChanges>,
     ) -> Result<StepOutcome, FleetError> {
         Fleet::measure_through(self, jobs, changes).await
     }
@@ -68,8 +68,8 @@ impl Workers for Fleet {
         Fleet::scan(self, jobs).await
     }
 
-    async fn measure_link(&mut self, link: &Link) -> Result<Result<LinkSpeed, String>, FleetError> {
-        Fleet::measure_link(self, link).await
+    async fn measure_path(&mut self, link: &NetworkPath) -> Result<Result<LinkSpeed, String>, FleetError> {
+        Fleet::measure_path(self, link).await
     }
 }
 

@@ -8,8 +8,8 @@ use loadline_doctor::Report;
 use loadline_doctor::report::{HostReport, Lost, Way};
 use loadline_doctor::sync_write;
 use loadline_fleet::{
-    EventSink, Fleet, FleetError, FleetEvent, FleetSpec, Link, Placement, ToExamine, WorkerId, WorkerInfo,
-    or_stop, random_token,
+    EventSink, Fleet, FleetError, FleetEvent, FleetSpec, JoiningWorkers, NetworkPath, Placement, ToExamine,
+    WorkerId, WorkerInfo, or_stop, random_token,
 };
 use tokio::sync::watch;
 
@@ -38,7 +38,7 @@ async fn report(args: &Args, workers: u32, stop: &mut watch::Receiver<bool>) -> 
         )));
     }
     let token = args.token.clone().map_or_else(random_token, Ok)?;
-    let mut spec = FleetSpec::new(Placement::Joined { workers, wait: args.wait });
+    let mut spec = FleetSpec::new(Placement::Joined(JoiningWorkers { workers, wait: args.wait }));
     (spec.listen, spec.token) = (args.listen, Some(token.clone()));
     let lost = Losses::default();
     let fleet = or_stop(stop, Fleet::start(spec, lost.sink(token, workers))).await??;
@@ -89,8 +89,8 @@ async fn ways(fleet: &mut Fleet, workers: &[WorkerInfo]) -> Result<Vec<Way>, Fle
     }
     for (from, to) in workers.iter().zip(workers.iter().cycle().skip(1)).filter(|(from, to)| from.id != to.id)
     {
-        let link = Link { from: from.id.clone(), to: to.id.clone(), ip: None };
-        let (speed, why) = match fleet.measure_link(&link).await? {
+        let link = NetworkPath { from: from.id.clone(), to: to.id.clone(), ip: None };
+        let (speed, why) = match fleet.measure_path(&link).await? {
             Ok(speed) => (Some(speed), None),
             Err(why) => (None, Some(why)),
         };

@@ -10,7 +10,7 @@ use loadline_report::baseline::{
     Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
 };
 use loadline_report::compare::{Run, RunRecord, junit as comparison_junit};
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::{Plan, RunFolder, Study, StudyError};
 
 use crate::compare::judge::{JudgeArgs, Page, exit_of, write};

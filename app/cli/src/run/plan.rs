@@ -4,15 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
-use loadline_study::check::{Found, human};
+use loadline_fleet::FleetKind;
+use loadline_study::check::{PlanCheck, human};
 use loadline_study::{Plan, Study};
 
 /// Prints the plan on standard output. `complete` are the numbers of steps that need not be measured any more.
-pub(super) fn print(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32]) {
+pub(super) fn print(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) {
     crate::out::write(text(study, plan, found, out, complete).as_bytes());
 }
 
-fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32]) -> String {
+fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) -> String {
     let phases = &study.phases;
     let (loads, repeats) = (plan.loads().count(), study.run.repeats);
     let mut text = format!(
@@ -23,15 +24,8 @@ fn text(study: &Study, plan: &Plan, found: &Found, out: &Path, complete: &[u32])
         counted(plan.steps.len() as u64, "step"),
         out.display()
     );
-    let each = counted(plan.disks_per_worker.into(), "disk");
-    let fleet = match study.fleet.join {
-        Some(workers) => format!("{} that join, {each} each", counted(workers.into(), "worker")),
-        None => format!(
-            "{} × {}, {each} each",
-            counted(study.fleet.node_count().into(), "node"),
-            counted(study.fleet.workers_per_node.into(), "worker")
-        ),
-    };
+    let each = counted(plan.fleet.disks_per_worker.into(), "disk");
+    let fleet = format!("{}, {each} each", plan.fleet.placement.summary());
     let disks = match plan.disk_size {
         Some(size) => match plan.cluster {
             Some(cluster) => format!("volumes of {} with {} copies", human(size), cluster.copies),
@@ -132,7 +126,7 @@ mod tests {
         };
         let said = |study: &Study, complete: &[u32]| {
             let plan = Plan::of(study).unwrap();
-            text(study, &plan, &Found::default(), Path::new("x"), complete)
+            text(study, &plan, &PlanCheck::default(), Path::new("x"), complete)
                 .contains("a scan of what was written")
         };
         assert!(said(&study("verify = true\nrepeats = 1"), &[]));
@@ -148,7 +142,7 @@ mod tests {
         )
         .unwrap();
         let plan = Plan::of(&study).unwrap();
-        let text = text(&study, &plan, &Found::default(), Path::new("runs/x"), &[1]);
+        let text = text(&study, &plan, &PlanCheck::default(), Path::new("runs/x"), &[1]);
         assert_eq!(
             text,
             "study files: 2 loads × 2 repeats = 4 steps, in runs/x\n\

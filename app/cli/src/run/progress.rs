@@ -184,7 +184,7 @@ impl Shown {
                 let what = match loss.reason {
                     LossReason::Refused => "refuses",
                     LossReason::Failed => "failed",
-                    LossReason::Braked => "ended its load",
+                    LossReason::StopCondition => "ended its load",
                     _ => "is lost",
                 };
                 self.line(&format!("worker {} {what}: {}", worker.id, loss.message));

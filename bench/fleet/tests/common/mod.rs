@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::wire::{
-    Digits, Hello, Measured, Nonces, Order, PROTOCOL, Reply, Side, ToController, ToWorker,
+    Digits, Hello, Measured, Nonces, PROTOCOL, Reply, Side, ToController, ToWorker, WorkerOrder,
 };
 use loadline_fleet::{EventSink, FleetEvent, FleetSpec, Placement};
 use loadline_load::{CpuTime, VerifyReport};
@@ -118,8 +118,8 @@ pub enum Fault {
     Refuses,
     /// It counts more I/Os than it sends.
     LosesRecords,
-    /// Its brake ends its load after a second.
-    Brakes,
+    /// Its stop condition ends its load after a second.
+    StopCondition,
 }
 
 /// A worker that the test plays. It ends when the controller says goodbye or its connection ends.
@@ -177,7 +177,7 @@ impl Fake {
                 self.run = None;
                 self.reply(task, Reply::Stopped)?;
             }
-            Some(ToWorker::Do { task, order: Order::Prepare { job, .. } }) => {
+            Some(ToWorker::Do { task, order: WorkerOrder::Prepare { job, .. } }) => {
                 self.job = Some(*job);
                 let message = "it does not like the job".to_string();
                 match self.fault {
@@ -188,10 +188,10 @@ impl Fake {
                     _ => self.reply(task, Reply::Prepared { clock_error_ns: 0, host: None })?,
                 }
             }
-            Some(ToWorker::Do { task, order: Order::Run { start, .. } }) => {
+            Some(ToWorker::Do { task, order: WorkerOrder::Run { start, .. } }) => {
                 self.run = Some(Running { task, start, sent: 0 });
             }
-            Some(ToWorker::Do { task, order: Order::Fill(_) }) => self.reply(task, Reply::Filled)?,
+            Some(ToWorker::Do { task, order: WorkerOrder::Fill(_) }) => self.reply(task, Reply::Filled)?,
             _ => {}
         }
         self.run_on()
@@ -210,9 +210,9 @@ impl Fake {
             return Ok(true);
         }
         let seconds = job.measure.0.as_secs();
-        let brakes = self.fault == Fault::Brakes && run.sent >= 1;
-        let braked = brakes.then(|| "max>1s: it was worse".to_string());
-        if run.sent == seconds || braked.is_some() {
+        let exceeds = self.fault == Fault::StopCondition && run.sent >= 1;
+        let stop_condition = exceeds.then(|| "max>1s: it was worse".to_string());
+        if run.sent == seconds || stop_condition.is_some() {
             let more = if self.fault == Fault::LosesRecords { 1 } else { 0 };
             let measured = Measured {
                 cpu: CpuTime::default(),
@@ -222,7 +222,7 @@ impl Fake {
                 verify: None,
                 completed: seconds * IOS + more,
                 errors: 0,
-                braked,
+                stop_condition,
             };
             self.run = None;
             self.reply(task, Reply::Measured(Box::new(measured)))?;
@@ -269,7 +269,7 @@ pub fn job(seconds: u64) -> Job {
 
 /// A fleet of joined workers on a free port.
 pub fn joined(workers: u32, wait: TimeSpan) -> FleetSpec {
-    let mut spec = FleetSpec::new(Placement::Joined { workers, wait });
+    let mut spec = FleetSpec::new(Placement::Joined(loadline_fleet::JoiningWorkers { workers, wait }));
     spec.token = Some(TOKEN.into());
     spec
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use loadline_load::host::{DiskInventory, Inventory};
 use loadline_measure::stats::median;
 use loadline_study::name::Name;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use serde_json::Value;
 
 use crate::compare::record::{LoadRecord, RepeatRecord, RunRecord};
@@ -30,7 +30,7 @@ impl From<&Run> for RunRecord {
             missing: report.missing.clone(),
             damaged: report.unreadable,
             versions: workers.chain([report.loadline.clone()]).collect(),
-            disks: manifest.study.fleet.disks(),
+            disks: run.disks,
             steal: median(&steal),
             cpu_pressure: median(&run.cpu_pressure),
             configuration: study(run),

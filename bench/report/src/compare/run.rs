@@ -5,7 +5,7 @@ use std::path::Path;
 
 use loadline_load::host::Inventory;
 use loadline_study::folder::manifest::Manifest;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::{RunFolder, StudyError};
 
 use loadline_load::engine_alone;
@@ -22,6 +22,8 @@ pub struct Run {
     pub manifest: Manifest,
     /// Its figures.
     pub report: Report,
+    /// How many disks were measured in all.
+    pub disks: u32,
     /// What each host of the workers is, by its name, as it was when a load was first complete.
     pub hosts: BTreeMap<String, Inventory>,
     /// Which engines issued each load in its first complete repeat.
@@ -58,7 +60,9 @@ impl Run {
             }
         }
         let folder_name = path.display().to_string();
-        Ok(Run { folder: folder_name, manifest: folder.manifest, report, hosts, engines, cpu_pressure })
+        let disks = folder.plan.fleet.disks();
+        let manifest = folder.manifest;
+        Ok(Run { folder: folder_name, manifest, report, disks, hosts, engines, cpu_pressure })
     }
 }
 

@@ -8,10 +8,10 @@ use loadline_load::result::BenchResult;
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_profile::{Extent, Profile};
 use loadline_study::RunFolder;
-use loadline_study::conditions::Condition;
+use loadline_study::file::Condition;
 use loadline_study::folder::result::StepResult;
 use loadline_study::name::Name;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::searches::SearchResult;
 
 use super::{Load, Orientation, Within};
@@ -83,7 +83,7 @@ impl Storage {
             refused: own.and_then(|_| own_storage(&manifest.storage)),
             harmed: harmed(&manifest.study.condition),
             disk: plan.disk_size.map(|size| size.0),
-            disks_per_worker: plan.disks_per_worker,
+            disks_per_worker: plan.fleet.disks_per_worker,
         }
     }
 

@@ -8,7 +8,7 @@ use loadline_measure::audit::{Finding, FindingKind};
 use loadline_profile::{Data, Extent};
 use loadline_study::folder::OwnedFolder;
 use loadline_study::folder::manifest::Manifest;
-use loadline_study::plan::Purpose;
+use loadline_study::planned_step::Purpose;
 use loadline_study::searches::{SearchOver, SearchResult};
 use loadline_study::timeline::Timeline;
 use loadline_study::{RunFolder, read};

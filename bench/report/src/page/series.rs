@@ -10,7 +10,7 @@ use loadline_measure::stats::median;
 use loadline_measure::summary::SAMPLES_BEYOND;
 use loadline_study::folder::result::StepResult;
 use loadline_study::folder::series::{HOST, HostLine};
-use loadline_study::plan::Step;
+use loadline_study::planned_step::Step;
 use loadline_study::when::When;
 use loadline_study::{RunFolder, StudyError};
 use schemars::JsonSchema;

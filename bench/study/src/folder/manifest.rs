@@ -14,7 +14,8 @@ use crate::file::Study;
 use crate::folder::sealed::{self, Format};
 use crate::name::Name;
 use crate::network::MeasuredLink;
-use crate::plan::{Plan, Purpose, Step};
+use crate::plan::Plan;
+use crate::planned_step::{Purpose, Step};
 use crate::read;
 use crate::when::When;
 
@@ -45,7 +46,7 @@ pub struct MadeFile {
 /// How far a run came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum RunState {
     /// Begun; it may be running now, or wait to be resumed.
     Begun,
     /// Every step is complete, and what was made is removed (unless it was to be kept).
@@ -69,7 +70,7 @@ pub struct Manifest {
     /// When it was finished; `null` if it is not.
     pub finished: Option<When>,
     /// How far it came.
-    pub state: State,
+    pub state: RunState,
     /// The folder of the study file: a relative `folder` of its target is relative to it.
     pub study_folder: PathBuf,
     /// The commit that was checked out in the git work tree of the study file when the run began; `null` if the study is in
@@ -119,7 +120,7 @@ impl Manifest {
             run_id: format!("{}-{}", begun.compact(), std::process::id()),
             begun,
             finished: None,
-            state: State::Begun,
+            state: RunState::Begun,
             study_folder,
             commit: None,
             study_text,

@@ -34,15 +34,17 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::StudyError;
 use crate::folder::events::EventLog;
-use crate::folder::manifest::{Manifest, State};
+use crate::folder::manifest::{Manifest, RunState};
 use crate::folder::result::StepResult;
-use crate::plan::{Plan, Step};
-use crate::searches::{Measured, SearchResult};
-use crate::stage;
+use crate::plan::Plan;
+use crate::planned_step::Step;
+use crate::searches::{MeasuredStep, SearchResult};
 
 const STUDY: &str = "study.toml";
 const EVENTS: &str = "events.jsonl";
 const LOCK: &str = "lock";
+/// The folder of the cluster that a run starts for itself, in the run's folder.
+pub(crate) const CLUSTER: &str = "san";
 const STEPS: &str = "steps";
 const RESULT: &str = "result.json";
 const INTERRUPTED: &str = "-interrupted-";
@@ -84,7 +86,7 @@ impl RunFolder {
         let mut measured = Vec::new();
         if !self.plan.searches.is_empty() {
             for step in &self.plan.steps {
-                measured.extend(self.result(step)?.as_ref().map(Measured::of));
+                measured.extend(self.result(step)?.as_ref().map(MeasuredStep::of));
             }
         }
         Ok(self.plan.searches.iter().map(|search| search.result(&measured)).collect())
@@ -245,7 +247,7 @@ impl OwnedFolder {
     fn add_storage(&mut self, found: DiskInventory) -> Result<(), StudyError> {
         let RunFolder { plan, manifest, .. } = &mut self.folder;
         let is_known = manifest.storage.last().is_some_and(|last| is_same(last, &found));
-        if plan.cluster.is_none() || manifest.state == State::Finished || is_known {
+        if plan.cluster.is_none() || manifest.state == RunState::Finished || is_known {
             return Ok(());
         }
         manifest.storage.push(found);
@@ -264,7 +266,7 @@ impl OwnedFolder {
             return Ok(());
         }
         let path = &self.folder.path;
-        for name in [STEPS, "verify", "workers", "disks", stage::FOLDER] {
+        for name in [STEPS, "verify", "workers", "disks", CLUSTER] {
             let _ = fs::remove_dir_all(path.join(name));
         }
         for name in [manifest::FILE, STUDY, EVENTS, LOCK] {
@@ -317,7 +319,7 @@ impl OwnedFolder {
 
 /// What is below the devices of a cluster that the run in this folder starts.
 fn storage_of(run: &Path) -> DiskInventory {
-    let devices = run.join(stage::FOLDER);
+    let devices = run.join(CLUSTER);
     DiskInventory::of_folder(if devices.exists() { &devices } else { run })
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StudyError;
 use crate::folder::sealed::{self, Format};
 use crate::limit::Verdict;
-use crate::plan::Step;
+use crate::planned_step::Step;
 use crate::settle::WarmUp;
 use crate::storage_counts::StorageCounts;
 use crate::timeline::Timeline;

@@ -3,7 +3,8 @@
 
 use loadline_base::figures::{latency, thousands};
 
-use super::{Candidate, Criterion};
+use super::Candidate;
+use crate::criterion::Criterion;
 use crate::file::Study;
 
 /// A load that was offered more than so many times what a criterion asks for says nothing about it: more may be too much.

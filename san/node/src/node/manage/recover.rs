@@ -272,9 +272,8 @@ mod tests {
         let judge = Judge { catalog: &cluster.catalog, reports: &cluster.reports, store_fault: None };
         let choice = Choice { judge: &judge, record: &cluster.record, from };
         let survivors = choice.survivors(true);
-        let what = survivors
-            .clone()
-            .map_or(String::new(), |survivors| choice.describe(&KeptCopies::One(survivors)));
+        let what =
+            survivors.clone().map_or(String::new(), |survivors| choice.describe(&KeptCopies::One(survivors)));
         (choice.keeps_members(), survivors, what)
     }
 

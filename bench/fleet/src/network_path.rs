@@ -4,15 +4,15 @@ use std::net::IpAddr;
 
 use crate::controller::Controller;
 use crate::error::FleetError;
+use crate::identity::WorkerId;
 use crate::network::LinkSpeed;
 use crate::operation::SHORT_ORDER;
-use crate::spec::WorkerId;
 use crate::token::Digits;
-use crate::wire::{Order, Reply};
+use crate::wire::{Reply, WorkerOrder};
 
 /// A way between two workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
+pub struct NetworkPath {
     /// Who sends.
     pub from: WorkerId,
     /// Who receives.
@@ -23,18 +23,18 @@ pub struct Link {
 
 impl Controller {
     /// Measures one way. Why it cannot be measured is no loss of a worker.
-    pub(crate) async fn measure_link(
+    pub(crate) async fn measure_path(
         &mut self,
-        link: &Link,
+        path: &NetworkPath,
     ) -> Result<Result<LinkSpeed, String>, FleetError> {
         let key = Digits::random()?;
-        let order = Order::Listen { ip: link.ip, key };
+        let order = WorkerOrder::Listen { ip: path.ip, key };
         let listening = |reply| match reply {
             Reply::Listening { address } => Some(Ok(address)),
             Reply::NoWay { why } => Some(Err(why)),
             _ => None,
         };
-        let address = match self.one(&link.to, order, listening).await? {
+        let address = match self.one(&path.to, order, listening).await? {
             Ok(address) => address,
             Err(why) => return Ok(Err(why)),
         };
@@ -43,11 +43,11 @@ impl Controller {
             Reply::NoWay { why } => Some(Err(why)),
             _ => None,
         };
-        let order = Order::MeasureNetwork { address, key };
-        let speed = self.one(&link.from, order, measured).await;
+        let order = WorkerOrder::MeasureNetwork { address, key };
+        let speed = self.one(&path.from, order, measured).await;
         if !matches!(speed, Ok(Ok(_))) {
             // Nobody dials it any more.
-            self.stop_work([link.to.clone()].into()).await;
+            self.stop_work([path.to.clone()].into()).await;
         }
         speed
     }
@@ -56,7 +56,7 @@ impl Controller {
     async fn one<T>(
         &mut self,
         worker: &WorkerId,
-        order: Order,
+        order: WorkerOrder,
         finish: impl Fn(Reply) -> Option<Result<T, String>>,
     ) -> Result<Result<T, String>, FleetError> {
         let orders = [(worker.clone(), order)].into();

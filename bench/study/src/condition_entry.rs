@@ -3,13 +3,14 @@
 use loadline_fleet::WorkerInfo;
 use loadline_measure::audit::{Finding, FindingKind};
 
-use crate::conditions::{Condition, resting};
+use crate::conditions::resting;
 use crate::error::StudyError;
-use crate::escort::has_faults;
+use crate::faults::has_faults;
+use crate::file::Condition;
 use crate::folder::RunFolder;
 use crate::folder::events::RunEvent;
 use crate::name::Name;
-use crate::plan::{Purpose, Step};
+use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
 use crate::workers::Workers;
@@ -18,13 +19,13 @@ impl<W: Workers> Runner<'_, W> {
     /// Has the study's own cluster make the disks, if it has one: they are there already if the run is resumed.
     pub(crate) async fn make_volumes(&mut self) -> Result<(), StudyError> {
         let is_own = self.owned.folder.plan.cluster.is_some();
-        let Some(stage) = self.stage.as_ref().filter(|_| is_own && !self.is_measured()) else {
+        let Some(harness) = self.harness.as_ref().filter(|_| is_own && !self.is_measured()) else {
             return Ok(());
         };
         let folder = &self.owned.folder;
         let workers = &folder.manifest.workers;
         let (volumes, any_new) =
-            stage.volumes(&folder.manifest.study, &folder.plan, workers, 0, &mut self.stop).await?;
+            harness.volumes(&folder.manifest.study, &folder.plan, workers, 0, &mut self.stop).await?;
         self.volumes = volumes;
         if any_new {
             // Somebody has removed the cluster of a run that is resumed: what its disks held, and what the journals say of
@@ -44,8 +45,8 @@ impl<W: Workers> Runner<'_, W> {
         self.enter_condition(step).await?;
         // A run that was stopped in the middle of a fault goes on with storage to which nothing was done.
         if has_faults(&self.owned.folder.manifest.study, step) && self.entered.is_none() {
-            if let Some(stage) = &self.stage {
-                stage.enter(true, Vec::new(), &mut self.stop).await?;
+            if let Some(harness) = &self.harness {
+                harness.enter(true, Vec::new(), &mut self.stop).await?;
             }
             self.entered = Some((0, 0));
             self.place(step.unaligned_percent, step.condition.as_ref()).await?;
@@ -63,19 +64,19 @@ impl<W: Workers> Runner<'_, W> {
         condition: Option<&Name>,
     ) -> Result<(), StudyError> {
         let RunFolder { manifest, plan, .. } = &self.owned.folder;
-        let Some(stage) = self.stage.as_ref().filter(|_| plan.cluster.is_some()) else { return Ok(()) };
+        let Some(harness) = self.harness.as_ref().filter(|_| plan.cluster.is_some()) else { return Ok(()) };
         // Whether anybody serves the volumes of those that rest is of no concern to who is left.
         let resting = condition.map(|name| resting(&manifest.study, name)).unwrap_or_default();
         let at_work = |worker: &&WorkerInfo| !resting.contains(worker.node.as_str());
         let workers: Vec<WorkerInfo> = manifest.workers.iter().filter(at_work).cloned().collect();
         let placed =
-            stage.volumes(&manifest.study, plan, &workers, unaligned_percent, &mut self.stop).await?;
+            harness.volumes(&manifest.study, plan, &workers, unaligned_percent, &mut self.stop).await?;
         (self.volumes, self.unaligned_percent) = (placed.0, unaligned_percent);
         Ok(())
     }
 
     async fn enter_condition(&mut self, step: &Step) -> Result<(), StudyError> {
-        let Some(stage) = &self.stage else { return Ok(()) };
+        let Some(harness) = &self.harness else { return Ok(()) };
         let manifest = &self.owned.folder.manifest;
         let conditions = &manifest.study.condition;
         let name = match (&step.condition, step.purpose) {
@@ -101,8 +102,8 @@ impl<W: Workers> Runner<'_, W> {
         // What was not measured in between was not written either, and does not come back.
         let is_again = self.entered.is_none() && place > 0;
         self.out_of_turn = is_again && to_enter.iter().any(Condition::returns);
-        stage.enter(from.is_none(), to_enter, &mut self.stop).await?;
-        let health = stage.health(&mut self.stop).await?;
+        harness.enter(from.is_none(), to_enter, &mut self.stop).await?;
+        let health = harness.health(&mut self.stop).await?;
         let name = name.clone();
         self.place(step.unaligned_percent, Some(&name)).await?;
         self.entered = Some((repeat, place));
@@ -121,10 +122,10 @@ impl<W: Workers> Runner<'_, W> {
 
     /// What makes a step doubtful that was measured on the run's own cluster: a node that ended by itself, or a condition
     /// that was not reached as the ones before it lead to it.
-    pub(crate) async fn staged(&mut self) -> Result<Vec<Finding>, StudyError> {
-        let Some(stage) = &self.stage else { return Ok(Vec::new()) };
+    pub(crate) async fn condition_findings(&mut self) -> Result<Vec<Finding>, StudyError> {
+        let Some(harness) = &self.harness else { return Ok(Vec::new()) };
         let mut findings = Vec::new();
-        for ended in stage.ended_unasked(&mut self.stop).await? {
+        for ended in harness.ended_unasked(&mut self.stop).await? {
             findings.push(Finding::doubt(
                 FindingKind::TwoVariables,
                 "the cluster as the condition has it",

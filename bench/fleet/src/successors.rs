@@ -1,78 +1,41 @@
-//! What is done to workers while they measure: their host is gone, and they are started again.
-//!
-//! A worker that is killed so is not lost: what it measured stays, its successor goes on in its place, under its name, and the
-//! records of both are one worker's. What the killed process had not sent yet, its last second or so, is in no figure.
+//! Workers that are killed in the middle of a step, and their successors: see [`crate::mid_step`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
-use loadline_load::{Job, VerifyReport};
-use tokio::sync::{mpsc, oneshot};
+use loadline_load::Job;
 use tokio::time::Instant;
 
 use crate::controller::Controller;
 use crate::event::{FleetEvent, LossReason};
-use crate::lifecycle::LOCAL_JOIN_LIMIT;
+use crate::identity::WorkerId;
+use crate::launcher::Launcher;
+use crate::mid_step::MidStepOrder;
 use crate::operation::failure;
-use crate::spec::WorkerId;
-use crate::step::Step;
-use crate::wire::{Order, Reply};
+use crate::step_state::{Step, Successor};
+use crate::wire::{Reply, WorkerOrder};
 
 /// How long a worker that takes a place may take to open its disks.
 const PREPARES: Duration = Duration::from_secs(20);
 /// How long it keeps its records back: in the middle of what the others do.
 const HOLD_BACK: Nanos = Nanos(500_000_000);
 
-/// What is done to workers that measure. Only processes that the fleet has started can be killed.
-#[derive(Debug)]
-pub enum Midway {
-    /// The host of these is gone: their processes are killed. It is told when they are.
-    Kill(BTreeSet<WorkerId>, oneshot::Sender<()>),
-    /// Those that were killed are started again, each with what it is to do now: phases as before, other disks perhaps.
-    Start(BTreeMap<WorkerId, Job>),
-}
-
-/// What may be done to workers in a step.
-#[derive(Debug)]
-pub struct Changes {
-    /// Workers that may be killed: nobody else's figures must depend on them.
-    pub may_go: BTreeSet<WorkerId>,
-    /// What is done, when it comes.
-    pub orders: mpsc::Receiver<Midway>,
-}
-
-/// A worker on its way into the place of one that was killed.
-pub(crate) struct Successor {
-    job: Job,
-    /// The number of the order to prepare, once it is there.
-    task: Option<u64>,
-    since: Instant,
-}
-
-/// What the worker before had come to.
-#[derive(Default)]
-pub(crate) struct Before {
-    pub(crate) completed: u64,
-    pub(crate) errors: u64,
-    pub(crate) verify: Option<VerifyReport>,
-}
-
 impl Controller {
     /// Does what is to be done to workers midway.
-    pub(crate) async fn change(&mut self, step: &mut Step<'_>, change: Midway) {
+    pub(crate) async fn change(&mut self, step: &mut Step<'_>, change: MidStepOrder) {
         match change {
-            Midway::Kill(workers, killed) => {
+            MidStepOrder::Kill(workers, killed) => {
                 self.kill(step, workers).await;
                 // Whoever asked may not wait any more.
                 let _ = killed.send(());
             }
-            Midway::Start(jobs) => self.start_again(step, jobs),
+            MidStepOrder::Start(jobs) => self.start_again(step, jobs).await,
         }
     }
 
     async fn kill(&mut self, step: &mut Step<'_>, workers: BTreeSet<WorkerId>) {
-        let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.local.is_some());
+        let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.is_launched);
         // Who is on the way into a place is gone too.
         let works = |step: &mut Step<'_>, id: &WorkerId| {
             step.running.remove(id).is_some() | step.successors.remove(id).is_some()
@@ -93,22 +56,21 @@ impl Controller {
         }
     }
 
-    fn start_again(&mut self, step: &mut Step<'_>, jobs: BTreeMap<WorkerId, Job>) {
+    async fn start_again(&mut self, step: &mut Step<'_>, jobs: BTreeMap<WorkerId, Job>) {
         for (id, job) in jobs {
             if !step.out.remove(&id) {
                 continue;
             }
-            let started = match self.members.get_mut(&id).and_then(|member| member.local.as_mut()) {
-                Some(local) => local.launch.start().map(|process| local.process = Some(process)),
-                None => continue,
-            };
-            match started {
-                Ok(()) => {
-                    let successor = Successor { job, task: None, since: Instant::now() };
+            if self.members.get(&id).is_none_or(|member| !member.is_launched) {
+                continue;
+            }
+            match self.launcher.launch(&id).await {
+                Ok(joins_within) => {
+                    let successor = Successor { job, task: None, since: Instant::now(), joins_within };
                     step.successors.insert(id, successor);
                 }
                 Err(error) => {
-                    let loss = self.tell_loss(&id, LossReason::Absent, error.message);
+                    let loss = self.report_loss(&id, LossReason::Absent, error.message);
                     step.lose(&id, loss, true);
                 }
             }
@@ -118,7 +80,7 @@ impl Controller {
     /// A successor is there: it is told what to prepare. Whoever else joins has nothing to do in this step.
     pub(crate) fn welcome_successor(&mut self, step: &mut Step<'_>, id: &WorkerId) {
         let Some(successor) = step.successors.get_mut(id) else { return };
-        let order = Order::Prepare { job: Box::new(successor.job.clone()), watch: None };
+        let order = WorkerOrder::Prepare { job: Box::new(successor.job.clone()), watch: None };
         (successor.task, successor.since) = (self.order(id, order), Instant::now());
         if let Some(outcome) = step.outcomes.get_mut(id) {
             outcome.worker = self.info(id);
@@ -126,7 +88,13 @@ impl Controller {
     }
 
     /// Takes a reply of a successor, if it is to the order that it has.
-    pub(crate) fn hear_successor(&mut self, step: &mut Step<'_>, id: &WorkerId, task: u64, reply: Reply) {
+    pub(crate) fn handle_successor_reply(
+        &mut self,
+        step: &mut Step<'_>,
+        id: &WorkerId,
+        task: u64,
+        reply: Reply,
+    ) {
         if step.successors.get(id).is_none_or(|successor| successor.task != Some(task)) {
             return;
         }
@@ -137,7 +105,7 @@ impl Controller {
                     outcome.clock_error = outcome.clock_error.max(Some(Nanos(clock_error_ns)));
                 }
                 let start = self.zero.unwrap_or_else(Nanos::now);
-                match self.order(id, Order::Run { start, hold_back: HOLD_BACK, late: true }) {
+                match self.order(id, WorkerOrder::Run { start, hold_back: HOLD_BACK, late: true }) {
                     Some(task) => {
                         step.running.insert(id.clone(), task);
                         return;
@@ -149,16 +117,16 @@ impl Controller {
             reply if !reply.is_last() => return,
             _ => (LossReason::Garbled, "it replied to something else than its order".to_string()),
         };
-        let loss = self.tell_loss(id, reason, why);
+        let loss = self.report_loss(id, reason, why);
         step.lose(id, loss, true);
     }
 
     /// Gives up successors that do not come.
-    pub(crate) async fn look_after_successors(&mut self, step: &mut Step<'_>) {
+    pub(crate) async fn check_successors(&mut self, step: &mut Step<'_>) {
         for id in step.successors.keys().cloned().collect::<Vec<_>>() {
             let successor = &step.successors[&id];
             let is_here = successor.task.is_some();
-            let limit = if is_here { PREPARES } else { LOCAL_JOIN_LIMIT };
+            let limit = if is_here { PREPARES } else { successor.joins_within };
             let late = successor.since.elapsed() > limit;
             if !late && (is_here || !self.note_early_end(&id).await) {
                 continue;
@@ -170,7 +138,7 @@ impl Controller {
                 (true, false) => format!("it did not join within {limit:?} of being started again"),
                 _ => self.absent(&id).unwrap_or_default(),
             };
-            let loss = self.tell_loss(&id, LossReason::Hung, why);
+            let loss = self.report_loss(&id, LossReason::Hung, why);
             step.lose(&id, loss, true);
         }
     }
@@ -181,7 +149,7 @@ impl Controller {
         let late = std::mem::take(&mut step.successors).into_keys();
         for id in std::mem::take(&mut step.out).into_iter().chain(late) {
             let why = "its host was gone, and it was not started again before the load ended".to_string();
-            let loss = self.tell_loss(&id, LossReason::Absent, why);
+            let loss = self.report_loss(&id, LossReason::Absent, why);
             step.lose(&id, loss, true);
         }
         for (id, before) in std::mem::take(&mut step.before) {

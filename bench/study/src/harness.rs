@@ -1,7 +1,6 @@
 //! The storage that a study does things to, its own cluster or somebody else's, on a thread of its own: what is asked of it
 //! waits, and a study that is stopped does not.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,55 +10,48 @@ use std::time::{Duration, Instant};
 use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
 use loadline_fleet::{WorkerId, WorkerInfo};
-use loadline_load::Target;
 use loadline_target::error::ErrorKind;
-use loadline_target::{
-    Cluster, ClusterSpec, External, Health, Storage, TargetError, VolumeSpec, terminal_prompt,
-};
+use loadline_target::{Cluster, ClusterSpec, External, Health, Storage, TargetError, terminal_prompt};
 use tokio::sync::{oneshot, watch};
 
-use crate::conditions::Condition;
 use crate::error::StudyError;
-use crate::escort::{Escort, Escorted, target};
-use crate::file::{Access, Disks, Study};
-use crate::jobs::in_circle;
-use crate::name::Name;
-use crate::plan::{Plan, node_names};
+use crate::file::{Access, Condition, Disks, Study};
+use crate::folder::CLUSTER;
+use crate::plan::Plan;
+use crate::volumes::{Volumes, apart, target, volumes_of};
+use crate::window_monitor::{WindowMonitor, WindowObservations};
+use crate::worker_order::in_circle;
 use loadline_fleet::or_stop;
 
-/// The name of its folder in the run's folder.
-pub(crate) const FOLDER: &str = "san";
 /// How long copies are waited for after everything was taken back, before conditions begin anew.
 const HEALED: Duration = Duration::from_secs(600);
 
 /// What the thread is asked.
 type Ask = Box<dyn FnOnce(&mut Storage, &AtomicBool) + Send>;
 
-/// The disks of each policy (or of the study, if it compares none), by worker.
-pub(crate) type Volumes = BTreeMap<Option<Name>, BTreeMap<WorkerId, Vec<Target>>>;
 /// How long the thread may take to stop its nodes. They end with this process in any case.
 const STOPS: Duration = Duration::from_secs(15);
 
 /// A cluster that runs. When this is dropped its nodes are stopped.
-pub(crate) struct Stage {
+pub(crate) struct Harness {
     asks: Option<mpsc::Sender<Ask>>,
     /// Ends when the thread has.
     ended: mpsc::Receiver<()>,
     leave: Arc<AtomicBool>,
 }
 
-impl Stage {
+impl Harness {
     /// Starts the study's cluster, or goes on with the one in the run's folder.
     pub(crate) async fn start(
         study: &Study,
         plan: &Plan,
         run: &Path,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<Stage, StudyError> {
+    ) -> Result<Harness, StudyError> {
         let spec = ClusterSpec {
             program: "/proc/self/exe".into(),
-            folder: run.join(FOLDER),
-            nodes: node_names(study),
+            folder: run.join(CLUSTER),
+            nodes: plan.fleet.nodes.clone(),
             device: plan.cluster.map_or(ByteSize(0), |cluster| cluster.device),
         };
         let (own, external) = (plan.cluster.is_some(), study.target.external.clone());
@@ -92,9 +84,9 @@ impl Stage {
         });
         thread.map_err(|e| StudyError::failed(format!("cannot start the cluster's thread: {e}")))?;
         // From here on, dropping this ends the thread.
-        let stage = Stage { asks: Some(asks), ended, leave };
+        let harness = Harness { asks: Some(asks), ended, leave };
         or_stop(stop, when_started).await?.map_err(|_| died())??;
-        Ok(stage)
+        Ok(harness)
     }
 
     /// The disks of these workers: each a volume, owned by the worker's node, or by who has taken it over. And whether one of
@@ -183,13 +175,13 @@ impl Stage {
         Ok(entered.await??)
     }
 
-    /// Goes along with a window. What was seen in it.
-    pub(crate) async fn escort(
+    /// Watches a window until it ends, and returns what was seen in it.
+    pub(crate) async fn watch(
         &self,
-        escort: Escort,
+        monitor: WindowMonitor,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<Escorted, StudyError> {
-        Ok(self.ask(stop, move |storage, leave| escort.go(storage, leave)).await??)
+    ) -> Result<WindowObservations, StudyError> {
+        Ok(self.ask(stop, move |storage, leave| monitor.run(storage, leave)).await??)
     }
 
     /// Takes back whatever was done, when the run ends, however it does.
@@ -227,44 +219,13 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Harness {
     fn drop(&mut self) {
         self.leave.store(true, Ordering::Relaxed);
         self.asks = None;
         // Nothing is ever sent: it ends when the thread has stopped its nodes.
         let _ = self.ended.recv_timeout(STOPS);
     }
-}
-
-/// The workers that are apart from their volumes, spread evenly over all of them.
-fn apart(workers: &[WorkerInfo], percent: u8) -> BTreeSet<WorkerId> {
-    let so_far = |count: usize| count * usize::from(percent) / 100;
-    let order = in_circle(workers);
-    let chosen = order.iter().enumerate().filter(|(at, _)| so_far(at + 1) > so_far(*at));
-    chosen.map(|(_, index)| workers[*index].id.clone()).collect()
-}
-
-/// The volumes that these workers have of a policy, in the order of their disks, each owned by the worker's node.
-pub(crate) fn volumes_of(
-    study: &Study,
-    plan: &Plan,
-    workers: &[WorkerInfo],
-    policy: Option<&Name>,
-) -> BTreeMap<WorkerId, Vec<VolumeSpec>> {
-    let san = study.san(policy).cloned().unwrap_or_default();
-    let size = plan.disk_size.unwrap_or(ByteSize::GIB);
-    let of_policy = policy.map(|policy| format!("{policy}-")).unwrap_or_default();
-    let volume = |worker: &WorkerInfo, disk: u32| VolumeSpec {
-        name: format!("{of_policy}{}-{disk}", worker.id.0.replace('/', "-")),
-        size,
-        copies: san.copies(),
-        least: san.least,
-        stripes: san.stripes.unwrap_or(1),
-        log: san.log,
-        node: worker.node.clone(),
-    };
-    let all = |worker: &WorkerInfo| (0..plan.disks_per_worker).map(|disk| volume(worker, disk)).collect();
-    workers.iter().map(|worker| (worker.id.clone(), all(worker))).collect()
 }
 
 /// What is left to be copied, in words, if that is known.

@@ -1,44 +1,32 @@
-//! What is done to a run's own cluster while a step is measured on it, and what is seen of it: faults at their times, workers
-//! of a node that is gone started again where their volumes are, the storage's own counters at both ends of the window.
+//! Watches one window: does faults to the storage at their times, starts workers of a node that is gone again where their
+//! volumes are, and reads the storage's own counters at both ends of the window.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use loadline_fleet::{Changes, Midway, StepOutcome, WorkerId};
-use loadline_load::{Job, Target};
-use loadline_measure::audit::{Finding, FindingKind};
+use loadline_fleet::{MidStepOrder, WorkerId};
+use loadline_load::Job;
 use loadline_target::error::ErrorKind;
-use loadline_target::{Counters, Disk, FaultKind, Storage, TargetError, VolumeSpec};
+use loadline_target::{Counters, FaultKind, Storage, TargetError, VolumeSpec};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::error::StudyError;
-use crate::faults::TimedFault;
-use crate::file::{Access, SanSection, Study};
-use crate::folder::RunFolder;
-use crate::folder::result::StepResult;
-use crate::plan::{Purpose, Step};
-use crate::runner::Runner;
-use crate::stage::volumes_of;
-use crate::storage_counts::StorageCounts;
-use crate::timeline::{Happened, Moved, Timeline};
-use crate::workers::Workers;
-use loadline_fleet::or_stop;
+use crate::file::{Access, TimedFault};
+use crate::timeline::{DoneFault, Moved};
+use crate::volumes::target;
 
-/// How often the cluster is looked at while something is awaited there. Each look is a question to every node.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often there is a look at the clock.
+/// How often the cluster is polled while something is awaited there. Each poll is a request to every node.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// How often the clock is read.
 const TICK: Duration = Duration::from_millis(5);
 /// Copies that have been in sync for so long stay so: a node that has just come is not known of at once.
 const STAYS: Duration = Duration::from_millis(1_500);
-/// Changes that may wait for the fleet.
-const CHANGES_WAITING: usize = 16;
 /// How long the fleet may take to kill workers.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What accompanies one window.
-pub(crate) struct Escort {
+/// What is done and watched in one window.
+pub(crate) struct WindowMonitor {
     /// When the window begins.
     pub(crate) begin: Instant,
     /// The window's length.
@@ -52,20 +40,20 @@ pub(crate) struct Escort {
     pub(crate) jobs: BTreeMap<WorkerId, Job>,
     pub(crate) access: Access,
     /// To the fleet.
-    pub(crate) changes: mpsc::Sender<Midway>,
+    pub(crate) changes: mpsc::Sender<MidStepOrder>,
     /// The step is over, in whatever way.
     pub(crate) over: Arc<AtomicBool>,
 }
 
 /// What was seen in a window.
 #[derive(Default)]
-pub(crate) struct Escorted {
+pub(crate) struct WindowObservations {
     /// What was done, in the order of time.
-    events: Vec<Happened>,
+    pub(crate) events: Vec<DoneFault>,
     /// What the nodes of the run's own cluster counted, and in how many seconds.
-    counted: Option<(Counters, f64)>,
+    pub(crate) counted: Option<(Counters, f64)>,
     /// Whether every copy was in sync at the beginning and at the end.
-    in_sync: bool,
+    pub(crate) in_sync: bool,
 }
 
 /// What the nodes have counted so far, and when they were asked.
@@ -76,7 +64,7 @@ fn count(storage: &Storage) -> Option<(Counters, Instant)> {
 }
 
 /// A worker whose host is gone, on its way to where its volumes are.
-struct Move {
+struct WorkerMove {
     worker: WorkerId,
     /// The fault that it is counted with.
     event: usize,
@@ -85,7 +73,7 @@ struct Move {
 
 /// What is awaited of the last fault that was done.
 #[derive(Default)]
-struct Awaited {
+struct AwaitedEffect {
     /// Its place among the events.
     event: usize,
     detection: bool,
@@ -94,14 +82,18 @@ struct Awaited {
     redundant: Option<Instant>,
 }
 
-impl Escort {
-    /// Goes along with the window until it ends.
-    pub(crate) fn go(mut self, storage: &mut Storage, leave: &AtomicBool) -> Result<Escorted, TargetError> {
+impl WindowMonitor {
+    /// Watches the window until it ends.
+    pub(crate) fn run(
+        mut self,
+        storage: &mut Storage,
+        leave: &AtomicBool,
+    ) -> Result<WindowObservations, TargetError> {
         let (mut before, mut began_in_sync) = (None, false);
-        let mut events: Vec<Happened> = Vec::new();
-        let mut moves: Vec<Move> = Vec::new();
-        let mut awaited = Awaited::default();
-        let mut looked = Instant::now();
+        let mut events: Vec<DoneFault> = Vec::new();
+        let mut moves: Vec<WorkerMove> = Vec::new();
+        let mut awaited = AwaitedEffect::default();
+        let mut polled = Instant::now();
         let mut to_do = std::mem::take(&mut self.faults).into_iter().peekable();
         while !self.is_over(leave)? {
             let now = Instant::now();
@@ -115,7 +107,7 @@ impl Escort {
                 let event = self.do_to(storage, &fault, leave)?;
                 // Whoever was killed for it goes on, also where it could not be done.
                 moves.retain(|one| !event.moved.iter().any(|moved| moved.worker == one.worker));
-                let gone = event.moved.iter().map(|moved| Move {
+                let gone = event.moved.iter().map(|moved| WorkerMove {
                     worker: moved.worker.clone(),
                     event: events.len(),
                     since: now,
@@ -129,7 +121,7 @@ impl Escort {
                         fault.what,
                         FaultKind::SlowDevice { .. } | FaultKind::Fill | FaultKind::Return
                     );
-                    awaited = Awaited {
+                    awaited = AwaitedEffect {
                         event: events.len(),
                         detection: is_seen && was_in_sync,
                         redundancy: is_return,
@@ -140,11 +132,11 @@ impl Escort {
                 continue;
             }
             let is_idle = moves.is_empty() && !awaited.detection && !awaited.redundancy;
-            if !is_idle && looked.elapsed() >= LOOK_EVERY {
+            if !is_idle && polled.elapsed() >= POLL_EVERY {
                 let event = events.get_mut(awaited.event);
-                self.look(storage, &mut awaited, event, leave);
+                self.poll(storage, &mut awaited, event, leave);
                 self.follow(storage, &mut moves, &mut events);
-                looked = Instant::now();
+                polled = Instant::now();
             }
             std::thread::sleep(TICK);
         }
@@ -155,7 +147,7 @@ impl Escort {
             _ => None,
         };
         let in_sync = began_in_sync && storage.copies(leave).is_some_and(|copies| copies.in_sync);
-        Ok(Escorted { events, counted, in_sync })
+        Ok(WindowObservations { events, counted, in_sync })
     }
 
     fn is_over(&self, leave: &AtomicBool) -> Result<bool, TargetError> {
@@ -171,7 +163,7 @@ impl Escort {
         storage: &mut Storage,
         fault: &TimedFault,
         leave: &AtomicBool,
-    ) -> Result<Happened, TargetError> {
+    ) -> Result<DoneFault, TargetError> {
         // Whoever runs on a node that is gone is gone with it: before the node, or they would see its end.
         let takes_workers =
             matches!(fault.what, FaultKind::Kill | FaultKind::Freeze) || storage.restarts(&fault.fault());
@@ -197,7 +189,7 @@ impl Escort {
         }
         let moved =
             gone.into_iter().map(|worker| Moved { worker, to: Vec::new(), started_s: None, out_s: None });
-        Ok(Happened {
+        Ok(DoneFault {
             fault: fault.fault(),
             planned_s: fault.at.0.as_secs_f64(),
             at_s: begun.saturating_duration_since(self.begin).as_secs_f64(),
@@ -220,7 +212,7 @@ impl Escort {
         let (told, mut killed) = oneshot::channel();
         let begun = Instant::now();
         // Where nobody listens any more the step is over.
-        if self.changes.blocking_send(Midway::Kill(workers.clone(), told)).is_err() {
+        if self.changes.blocking_send(MidStepOrder::Kill(workers.clone(), told)).is_err() {
             return Ok(());
         }
         while matches!(killed.try_recv(), Err(oneshot::error::TryRecvError::Empty)) && !self.is_over(leave)? {
@@ -236,12 +228,12 @@ impl Escort {
         Ok(())
     }
 
-    /// Looks at how the cluster is, for the last thing that was done to it.
-    fn look(
+    /// Polls the state of the cluster, for the last fault that was done.
+    fn poll(
         &self,
         storage: &Storage,
-        awaited: &mut Awaited,
-        event: Option<&mut Happened>,
+        awaited: &mut AwaitedEffect,
+        event: Option<&mut DoneFault>,
         leave: &AtomicBool,
     ) {
         let Some(event) = event else { return };
@@ -269,7 +261,7 @@ impl Escort {
     }
 
     /// Starts workers again whose volumes somebody has taken over.
-    fn follow(&mut self, storage: &Storage, moves: &mut Vec<Move>, events: &mut [Happened]) {
+    fn follow(&mut self, storage: &Storage, moves: &mut Vec<WorkerMove>, events: &mut [DoneFault]) {
         let Some(cluster) = storage.own() else { return };
         moves.retain(|one| {
             let (Some(volumes), Some(job)) =
@@ -291,152 +283,8 @@ impl Escort {
             }
             // Where nobody listens any more the step is over.
             let ready = BTreeMap::from([(one.worker.clone(), job.clone())]);
-            let _ = self.changes.blocking_send(Midway::Start(ready));
+            let _ = self.changes.blocking_send(MidStepOrder::Start(ready));
             false
         });
-    }
-}
-
-impl<W: Workers> Runner<'_, W> {
-    /// Has the fleet measure a step, and goes along with it if something is done to the storage meanwhile.
-    pub(crate) async fn measured(
-        &mut self,
-        step: &Step,
-        jobs: &BTreeMap<WorkerId, Job>,
-    ) -> Result<(StepOutcome, Accompaniment), StudyError> {
-        let RunFolder { manifest, plan, .. } = &self.owned.folder;
-        let study = &manifest.study;
-        let is_harmed = has_faults(study, step);
-        let counts = plan.cluster.is_some() && !is_harmed && step.purpose != Purpose::Ceiling;
-        let Some(stage) = self.stage.as_ref().filter(|_| is_harmed || counts) else {
-            let measured = or_stop(&mut self.stop, self.workers.measure(jobs, None)).await??;
-            return Ok((measured, Accompaniment::default()));
-        };
-        let begins = self.shared.lock().begin_escort(is_harmed);
-        let (changes, orders) = mpsc::channel(CHANGES_WAITING);
-        let over = Arc::new(AtomicBool::new(false));
-        // However this ends: nothing more is to be done to the storage then.
-        let _over = SetAtEnd(over.clone());
-        let mut escort = Escort {
-            begin: Instant::now(),
-            length: study.phases.measure.0,
-            faults: if is_harmed { study.faults.clone() } else { Vec::new() },
-            counts,
-            // Where workers run that use somebody else's storage has nothing to do with its nodes.
-            volumes: match plan.cluster {
-                Some(_) => volumes_of(study, plan, &manifest.workers, step.policy.as_ref()),
-                None => BTreeMap::new(),
-            },
-            jobs: jobs.clone(),
-            access: study.san(step.policy.as_ref()).map_or(Access::Local, |san| san.access),
-            changes,
-            over: over.clone(),
-        };
-        escort.volumes.retain(|worker, _| jobs.contains_key(worker));
-        let harmed = |node: &str| {
-            let takes = |fault: &&TimedFault| {
-                matches!(fault.what, FaultKind::Kill | FaultKind::Freeze | FaultKind::FailDevice)
-            };
-            study.faults.iter().filter(takes).any(|fault| fault.node == node)
-        };
-        let may_go = manifest.workers.iter().filter(|worker| plan.cluster.is_some() && harmed(&worker.node));
-        let changes = Changes { may_go: may_go.map(|worker| worker.id.clone()).collect(), orders };
-        let warm_up = study.phases.warm_up.0;
-        let (shared, mut stop) = (self.shared.clone(), self.stop.clone());
-        let measuring = async {
-            let measured = self.workers.measure(jobs, Some(changes)).await;
-            over.store(true, Ordering::Relaxed);
-            shared.lock().end_waiting();
-            measured
-        };
-        let escorting = async {
-            // Where nobody could begin, nothing is done to the storage.
-            let Ok(unix_ms) = begins.await else { return Ok(Escorted::default()) };
-            let from_now = UNIX_EPOCH + Duration::from_millis(unix_ms);
-            let lead = from_now.duration_since(SystemTime::now()).unwrap_or_default();
-            escort.begin = Instant::now() + lead + warm_up;
-            stage.escort(escort, &mut stop).await
-        };
-        let both = async { tokio::join!(measuring, escorting) };
-        let (measured, escorted) = or_stop(&mut self.stop, both).await?;
-        let (measured, Escorted { events, counted, in_sync }) = (measured?, escorted?);
-        let trace = self.shared.lock().end_timeline();
-        let copies = study.san(step.policy.as_ref()).map(SanSection::copies).filter(|_| in_sync);
-        let accompaniment = Accompaniment {
-            timeline: is_harmed.then(|| Timeline::of(&trace, events, study.phases.measure.0.as_secs())),
-            counts: counted
-                .map(|(counted, seconds)| StorageCounts::of(&counted, seconds, &step.profile, copies)),
-        };
-        Ok((measured, accompaniment))
-    }
-
-    /// Takes what was seen of the storage into a step's result, with what a reader should know of it.
-    pub(crate) fn count_in(&self, result: &mut StepResult, seen: Accompaniment) {
-        if let Some(counts) = &seen.counts {
-            // Of a fleet that lost workers nobody knows what they did last.
-            if result.lost() == 0 {
-                result.findings.extend(counts.findings(result.figures.total.iops));
-            }
-        }
-        result.storage = seen.counts;
-        let Some(timeline) = seen.timeline else { return };
-        let planned = self.owned.folder.manifest.study.faults.len();
-        let not_done = timeline.events.iter().filter_map(|event| {
-            Some(format!("at {:.1} s, {}: {}", event.at_s, event.fault, event.failed.as_ref()?))
-        });
-        let mut not_done: Vec<String> = not_done.collect();
-        if timeline.events.len() < planned {
-            not_done
-                .push(format!("{} were not begun before the window ended", planned - timeline.events.len()));
-        }
-        if !not_done.is_empty() {
-            result.findings.push(Finding::doubt(
-                FindingKind::Fault,
-                format!("{planned} things to be done to the storage"),
-                not_done.join("; "),
-                "The window is not what the study says. See the nodes' logs in the run's folder.",
-            ));
-        }
-        result.timeline = Some(timeline);
-    }
-
-    /// After a window in which things were done to the storage: takes all of it back, and waits until every copy is in sync,
-    /// so that the next load finds what this one found.
-    pub(crate) async fn restore(&mut self, step: &Step) -> Result<(), StudyError> {
-        let manifest = &self.owned.folder.manifest;
-        let Some(stage) = self.stage.as_ref().filter(|_| has_faults(&manifest.study, step)) else {
-            return Ok(());
-        };
-        stage.enter(true, Vec::new(), &mut self.stop).await?;
-        self.place(step.unaligned_percent, step.condition.as_ref()).await
-    }
-}
-
-/// Sets a flag when it is dropped.
-struct SetAtEnd(Arc<AtomicBool>);
-
-impl Drop for SetAtEnd {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// What was seen of the storage while a step was measured.
-#[derive(Default)]
-pub(crate) struct Accompaniment {
-    timeline: Option<Timeline>,
-    counts: Option<StorageCounts>,
-}
-
-/// Whether things are done to the storage in this step: in what the study asks for, and not in ceilings and searches.
-pub(crate) fn has_faults(study: &Study, step: &Step) -> bool {
-    !study.faults.is_empty() && step.purpose == Purpose::Load
-}
-
-/// How a worker reaches a volume.
-pub(crate) fn target(access: Access, disk: &Disk) -> Target {
-    match access {
-        Access::Local => disk.local.clone(),
-        Access::Nbd => disk.nbd.clone(),
     }
 }

@@ -1,0 +1,262 @@
+//! The kinds of fleet: where workers come from, and who starts, watches and ends them.
+//!
+//! A kind is one file below this module and one line in the list at its end. It implements two contracts:
+//!
+//! - [`FleetKind`], a value that a study plans with: how many workers there are, on which nodes, whether they see this
+//!   machine's files, how they reach the controller. Its methods read nothing and start nothing.
+//! - `Launcher`, which acts while the fleet runs: it prepares hosts, launches a worker (again), reports how a worker
+//!   ended, and removes at the end what it left on the hosts.
+//!
+//! A worker either is launched (the launcher names it in `prepare`, and may end and start it at any time), or takes one
+//! of the open places of the fleet ([`FleetKind::open_places`]); the controller only waits for those. No other module
+//! asks which kind a fleet is.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadline_base::units::TimeSpan;
+use tokio::time::Instant;
+
+use crate::error::FleetError;
+use crate::identity::{WorkerId, WorkerInfo};
+use crate::node::NodeSpec;
+
+mod joining;
+mod local;
+
+pub use joining::{DEFAULT_WAIT, JoiningWorkers, LONGEST_WAIT};
+pub use local::LocalProcesses;
+
+/// The options of a study's `[fleet]` table that decide its kind. A kind that needs others adds its own here.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct FleetOptions {
+    /// `nodes`: how many nodes of this machine.
+    pub nodes: Option<u32>,
+    /// `[[fleet.node]]`: the nodes of this machine, with names and limits.
+    pub node: Vec<NodeSpec>,
+    /// `workers_per_node`: workers on each node.
+    pub workers_per_node: u32,
+    /// `join`: how many workers join from elsewhere.
+    pub join: Option<u32>,
+    /// `wait`: how long the controller waits for workers that join.
+    pub wait: Option<TimeSpan>,
+    /// `listen`: the address at which workers reach the controller.
+    pub listen: Option<SocketAddr>,
+}
+
+/// Places of a fleet that workers take which somebody starts elsewhere, with `loadline worker --join`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenPlaces {
+    /// How many. At least 1.
+    pub workers: u32,
+    /// How long the controller waits at its start until all are taken.
+    pub wait: TimeSpan,
+}
+
+/// The CPUs that some workers of one host share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CpuShare<'a> {
+    /// Workers of one host with the same name here share these CPUs.
+    pub name: &'a str,
+    /// How much CPU these workers may use together, in cores; `None`: as much as there is.
+    pub limit: Option<f64>,
+}
+
+/// One kind of fleet, as a study asks for it. Pure: nothing is read or started.
+pub trait FleetKind: Sized {
+    /// The fleet of this kind that these options ask for; `None` if they ask for another kind. An error (of kind
+    /// `Usage`) if they ask for this kind and contradict each other.
+    fn asked_for(options: &FleetOptions) -> Result<Option<Self>, FleetError>;
+
+    /// Checks the rules of this kind that need no system. The error is of kind `Usage`.
+    fn validate(&self) -> Result<(), FleetError>;
+
+    /// How many workers there are in all, launched ones and open places. Saturates.
+    fn workers(&self) -> u32;
+
+    /// The names of the nodes, in their order; empty if workers bring the names of their nodes (and their own) along, so
+    /// that a plan cannot know which worker gets which disk.
+    fn nodes(&self) -> Vec<String>;
+
+    /// The fleet in words for a plan, such as "2 nodes × 1 worker".
+    fn summary(&self) -> String;
+
+    /// Whether every worker runs on the controller's machine and sees its files, so that the space for files and the
+    /// devices can be checked before the run.
+    fn runs_here(&self) -> bool;
+
+    /// Which CPUs a worker shares with others of its host.
+    fn cpu_share<'a>(&'a self, worker: &'a WorkerInfo) -> CpuShare<'a>;
+
+    /// Where the controller listens if the user wants `wanted`: not beyond this machine unless workers need it.
+    fn listen_on(&self, wanted: SocketAddr) -> SocketAddr;
+
+    /// The port that the controller listens on if the user names none; 0: any that is free.
+    fn default_port(&self) -> u16;
+
+    /// The places that workers take which nobody launches; `None` if the fleet launches all of its workers.
+    fn open_places(&self) -> Option<OpenPlaces>;
+}
+
+/// What a launcher needs to know of the controller.
+#[derive(Debug, Clone)]
+pub(crate) struct LaunchContext {
+    /// Where the controller listens.
+    pub(crate) controller: SocketAddr,
+    /// What workers prove that they have. It must not stand on a command line, which every user of a host can read.
+    pub(crate) token: Arc<str>,
+    /// The `loadline` program of this machine.
+    pub(crate) program: PathBuf,
+    /// A folder of this machine for what workers print, one file each.
+    pub(crate) log_dir: Option<PathBuf>,
+}
+
+/// A worker that a launcher can start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LaunchedWorker {
+    pub(crate) id: WorkerId,
+    /// The node that it is placed on.
+    pub(crate) node: String,
+}
+
+/// How a worker ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WorkerExit {
+    /// In words, the last lines that the worker printed included.
+    pub(crate) message: String,
+    /// Whether the worker refused its command line or what it was asked for (exit code 2): starting it again does not
+    /// help.
+    pub(crate) usage: bool,
+}
+
+/// Starts, watches and ends the workers of one fleet. Every method is called by the controller's thread, one at a time. The
+/// defaults are those of a fleet that launches none of its workers.
+pub(crate) trait Launcher {
+    /// Prepares the hosts, and returns the workers that can be launched. Called once, before everything else. What was made
+    /// until an error is removed by [`end_all`](Self::end_all).
+    async fn prepare(&mut self, _context: LaunchContext) -> Result<Vec<LaunchedWorker>, FleetError> {
+        Ok(Vec::new())
+    }
+
+    /// Starts a worker that does not run, the first time or again, and returns without waiting for it: it must join within
+    /// the time returned.
+    async fn launch(&mut self, id: &WorkerId) -> Result<Duration, FleetError> {
+        Err(FleetError::failed(format!("worker {id} is started elsewhere, and not by this fleet")))
+    }
+
+    /// How a launched worker ended; `None` if it runs, or was not launched. Does not wait.
+    async fn exit_of(&mut self, _id: &WorkerId) -> Option<WorkerExit> {
+        None
+    }
+
+    /// The same for a worker whose connection has just ended: it may take a moment (at most 1 s) until its exit is known.
+    async fn exit_of_lost(&mut self, _id: &WorkerId) -> Option<WorkerExit> {
+        None
+    }
+
+    /// Ends these workers at once, if they run, and waits until they are gone, for a few seconds at most. Workers that were
+    /// not launched are left alone.
+    async fn end(&mut self, _workers: &BTreeSet<WorkerId>) {}
+
+    /// Waits until `deadline` for all workers to end by themselves, ends the others, and removes what the launcher made on
+    /// the hosts.
+    async fn end_all(&mut self, _deadline: Instant) {}
+}
+
+/// Lists the kinds: `Variant(kind, its launcher)`. Generates [`Placement`] and `AnyLauncher`, which pass each method of the two
+/// contracts on.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident($spec:ty, $launcher:ty),)+) => {
+        /// Where the workers of a fleet come from: a fleet of one of the kinds.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Placement {
+            $($(#[$doc])* $kind($spec),)+
+        }
+
+        impl Placement {
+            /// The fleet that a study's options ask for. The error is of kind `Usage`.
+            pub fn of(options: &FleetOptions) -> Result<Placement, FleetError> {
+                Placement::asked_for(options)?
+                    .ok_or_else(|| FleetError::usage("[fleet] asks for no kind of fleet: say nodes, or join"))
+            }
+
+            /// What acts for it.
+            pub(crate) fn launcher(&self) -> AnyLauncher {
+                match self { $(Placement::$kind(fleet) => AnyLauncher::$kind(<$launcher>::new(fleet)),)+ }
+            }
+        }
+
+        impl FleetKind for Placement {
+            fn asked_for(options: &FleetOptions) -> Result<Option<Placement>, FleetError> {
+                $(if let Some(fleet) = <$spec>::asked_for(options)? {
+                    return Ok(Some(Placement::$kind(fleet)));
+                })+
+                Ok(None)
+            }
+            fn validate(&self) -> Result<(), FleetError> {
+                match self { $(Placement::$kind(fleet) => fleet.validate(),)+ }
+            }
+            fn workers(&self) -> u32 {
+                match self { $(Placement::$kind(fleet) => fleet.workers(),)+ }
+            }
+            fn nodes(&self) -> Vec<String> {
+                match self { $(Placement::$kind(fleet) => fleet.nodes(),)+ }
+            }
+            fn summary(&self) -> String {
+                match self { $(Placement::$kind(fleet) => fleet.summary(),)+ }
+            }
+            fn runs_here(&self) -> bool {
+                match self { $(Placement::$kind(fleet) => fleet.runs_here(),)+ }
+            }
+            fn cpu_share<'a>(&'a self, worker: &'a WorkerInfo) -> CpuShare<'a> {
+                match self { $(Placement::$kind(fleet) => fleet.cpu_share(worker),)+ }
+            }
+            fn listen_on(&self, wanted: SocketAddr) -> SocketAddr {
+                match self { $(Placement::$kind(fleet) => fleet.listen_on(wanted),)+ }
+            }
+            fn default_port(&self) -> u16 {
+                match self { $(Placement::$kind(fleet) => fleet.default_port(),)+ }
+            }
+            fn open_places(&self) -> Option<OpenPlaces> {
+                match self { $(Placement::$kind(fleet) => fleet.open_places(),)+ }
+            }
+        }
+
+        /// The launcher of a fleet of one of the kinds.
+        pub(crate) enum AnyLauncher {
+            $($kind($launcher),)+
+        }
+
+        impl Launcher for AnyLauncher {
+            async fn prepare(&mut self, context: LaunchContext) -> Result<Vec<LaunchedWorker>, FleetError> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.prepare(context).await,)+ }
+            }
+            async fn launch(&mut self, id: &WorkerId) -> Result<Duration, FleetError> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.launch(id).await,)+ }
+            }
+            async fn exit_of(&mut self, id: &WorkerId) -> Option<WorkerExit> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.exit_of(id).await,)+ }
+            }
+            async fn exit_of_lost(&mut self, id: &WorkerId) -> Option<WorkerExit> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.exit_of_lost(id).await,)+ }
+            }
+            async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.end(workers).await,)+ }
+            }
+            async fn end_all(&mut self, deadline: Instant) {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.end_all(deadline).await,)+ }
+            }
+        }
+    };
+}
+
+// Options are offered to the kinds in this order; the last one is what a study gets that says nothing.
+kinds! {
+    /// Workers that are started elsewhere and join.
+    Joined(JoiningWorkers, joining::JoiningLauncher),
+    /// Processes of this program on this machine.
+    Processes(LocalProcesses, local::LocalLauncher),
+}

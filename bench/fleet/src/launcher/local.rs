@@ -1,0 +1,210 @@
+//! A fleet of processes of this program on this machine, each a failure domain of its own, on nodes that are names with
+//! limits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    CpuShare, FleetKind, FleetOptions, LaunchContext, LaunchedWorker, Launcher, OpenPlaces, WorkerExit,
+};
+use crate::cgroup::NodeGroups;
+use crate::error::FleetError;
+use crate::identity::{WorkerId, WorkerInfo};
+use crate::node::NodeSpec;
+use crate::process::{Launch, LocalWorker};
+use crate::token::random_token;
+
+/// How long a process that was started may take to join: 64 at once on two cores take a second or two.
+const JOIN_LIMIT: Duration = Duration::from_secs(30);
+/// How long killed processes may take to be gone, all together.
+const REAP_LIMIT: Duration = Duration::from_secs(2);
+/// The most nodes that are counted out from `nodes`, so that a slip of many zeros does not fill the memory; more workers than a
+/// fleet may have.
+const MOST_NODES: u32 = 4097;
+
+/// Processes of this program on this machine. Their names are `NODE/0`, `NODE/1`, ...
+#[derive(Debug, Clone, PartialEq)]
+pub struct LocalProcesses {
+    /// The nodes, of different names. At least one.
+    pub nodes: Vec<NodeSpec>,
+    /// Workers on each. At least one.
+    pub workers_per_node: u32,
+}
+
+impl FleetKind for LocalProcesses {
+    fn asked_for(options: &FleetOptions) -> Result<Option<LocalProcesses>, FleetError> {
+        if options.nodes.is_some() && !options.node.is_empty() {
+            return Err(FleetError::usage(
+                "[fleet] says nodes and has [[fleet.node]] tables: give one of the two",
+            ));
+        }
+        if options.listen.is_some() || options.wait.is_some() {
+            return Err(FleetError::usage(
+                "[fleet] says listen or wait without join: say how many workers join",
+            ));
+        }
+        let nodes = if options.node.is_empty() {
+            let count = options.nodes.unwrap_or(1);
+            let width = count.to_string().len();
+            let named = |n: u32| NodeSpec::named(format!("node-{n:0width$}"));
+            (1..=count.min(MOST_NODES)).map(named).collect()
+        } else {
+            options.node.clone()
+        };
+        Ok(Some(LocalProcesses { nodes, workers_per_node: options.workers_per_node }))
+    }
+
+    fn validate(&self) -> Result<(), FleetError> {
+        let mut names = BTreeSet::new();
+        for node in &self.nodes {
+            node.validate()?;
+            if !names.insert(&node.name) {
+                return Err(FleetError::usage(format!("there are two nodes named {}", node.name)));
+            }
+        }
+        Ok(())
+    }
+
+    fn workers(&self) -> u32 {
+        u32::try_from(self.nodes.len()).unwrap_or(u32::MAX).saturating_mul(self.workers_per_node)
+    }
+
+    fn nodes(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.name.clone()).collect()
+    }
+
+    fn summary(&self) -> String {
+        let counted = |number: usize, what: &str| match number {
+            1 => format!("1 {what}"),
+            more => format!("{more} {what}s"),
+        };
+        format!(
+            "{} × {}",
+            counted(self.nodes.len(), "node"),
+            counted(self.workers_per_node as usize, "worker")
+        )
+    }
+
+    fn runs_here(&self) -> bool {
+        true
+    }
+
+    fn cpu_share<'a>(&'a self, worker: &'a WorkerInfo) -> CpuShare<'a> {
+        let node = self.nodes.iter().find(|node| node.name == worker.node);
+        CpuShare { name: &worker.node, limit: node.and_then(|node| node.cpu_limit) }
+    }
+
+    fn listen_on(&self, wanted: SocketAddr) -> SocketAddr {
+        // All workers are on this machine: the controller need not be reachable from elsewhere.
+        match wanted.ip().is_loopback() {
+            true => wanted,
+            false => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), wanted.port()),
+        }
+    }
+
+    fn default_port(&self) -> u16 {
+        0
+    }
+
+    fn open_places(&self) -> Option<OpenPlaces> {
+        None
+    }
+}
+
+/// A worker, and its process while it runs or its end has not been noted.
+struct LocalSlot {
+    launch: Launch,
+    process: Option<LocalWorker>,
+}
+
+/// Starts the processes, and owns them and the control groups of their nodes.
+pub(crate) struct LocalLauncher {
+    fleet: LocalProcesses,
+    slots: BTreeMap<WorkerId, LocalSlot>,
+    groups: Vec<NodeGroups>,
+}
+
+impl LocalLauncher {
+    pub(crate) fn new(fleet: &LocalProcesses) -> LocalLauncher {
+        LocalLauncher { fleet: fleet.clone(), slots: BTreeMap::new(), groups: Vec::new() }
+    }
+}
+
+impl Launcher for LocalLauncher {
+    async fn prepare(&mut self, context: LaunchContext) -> Result<Vec<LaunchedWorker>, FleetError> {
+        let prefix = format!("loadline-{}-{}", std::process::id(), &random_token()?[..8]);
+        let mut workers = Vec::new();
+        for node in &self.fleet.nodes {
+            let groups = NodeGroups::make(node, &prefix)?;
+            for i in 0..self.fleet.workers_per_node {
+                let id = WorkerId(format!("{}/{i}", node.name));
+                let launch = Launch {
+                    program: context.program.clone(),
+                    id: id.clone(),
+                    node: node.clone(),
+                    cgroups: groups.folders().to_vec(),
+                    controller: context.controller,
+                    token: context.token.clone(),
+                    log_dir: context.log_dir.clone(),
+                };
+                workers.push(LaunchedWorker { id: id.clone(), node: node.name.clone() });
+                self.slots.insert(id, LocalSlot { launch, process: None });
+            }
+            self.groups.push(groups);
+        }
+        Ok(workers)
+    }
+
+    async fn launch(&mut self, id: &WorkerId) -> Result<Duration, FleetError> {
+        let slot = self
+            .slots
+            .get_mut(id)
+            .ok_or_else(|| FleetError::failed(format!("there is no worker {id} to start")))?;
+        slot.process = Some(slot.launch.start()?);
+        Ok(JOIN_LIMIT)
+    }
+
+    async fn exit_of(&mut self, id: &WorkerId) -> Option<WorkerExit> {
+        self.slots.get_mut(id)?.process.as_mut()?.ended().await
+    }
+
+    async fn exit_of_lost(&mut self, id: &WorkerId) -> Option<WorkerExit> {
+        let slot = self.slots.get_mut(id)?;
+        let mut exit = slot.process.as_mut()?.ends_now().await?;
+        if slot.launch.node.memory_limit.is_some() && exit.message.contains("signal: 9") {
+            exit.message.push_str("; perhaps the memory_limit of its node killed it");
+        }
+        Some(exit)
+    }
+
+    async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
+        let slots = &mut self.slots;
+        let processes = workers.iter().filter_map(|id| slots.get_mut(id)?.process.take()).collect();
+        kill_all(processes).await;
+    }
+
+    async fn end_all(&mut self, deadline: Instant) {
+        let mut processes: Vec<LocalWorker> =
+            self.slots.values_mut().filter_map(|slot| slot.process.take()).collect();
+        for process in &mut processes {
+            process.wait(deadline.duration_since(Instant::now())).await;
+        }
+        kill_all(processes).await;
+        for groups in self.groups.drain(..) {
+            groups.remove().await;
+        }
+    }
+}
+
+/// Kills processes and waits until they are gone, up to a limit for all together: one whose I/O hangs in the kernel
+/// is left to the kernel.
+async fn kill_all(mut processes: Vec<LocalWorker>) {
+    processes.iter_mut().for_each(LocalWorker::kill);
+    let deadline = Instant::now() + REAP_LIMIT;
+    for process in &mut processes {
+        process.wait(deadline.duration_since(Instant::now())).await;
+    }
+}

@@ -1,0 +1,159 @@
+//! Measures a step while its window is watched, and takes what was seen of the storage into the step's result.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use loadline_fleet::{MidStepChanges, StepOutcome, WorkerId, or_stop};
+use loadline_load::Job;
+use loadline_measure::audit::{Finding, FindingKind};
+use loadline_target::FaultKind;
+use tokio::sync::mpsc;
+
+use crate::error::StudyError;
+use crate::faults::has_faults;
+use crate::file::{Access, SanSection, TimedFault};
+use crate::folder::RunFolder;
+use crate::folder::result::StepResult;
+use crate::planned_step::{Purpose, Step};
+use crate::runner::Runner;
+use crate::storage_counts::StorageCounts;
+use crate::timeline::Timeline;
+use crate::volumes::volumes_of;
+use crate::window_monitor::{WindowMonitor, WindowObservations};
+use crate::workers::Workers;
+
+/// Changes that may wait for the fleet.
+const CHANGES_WAITING: usize = 16;
+
+impl<W: Workers> Runner<'_, W> {
+    /// Has the fleet measure a step, and watches its window if faults are done to the storage or its counters are read.
+    pub(crate) async fn measured(
+        &mut self,
+        step: &Step,
+        jobs: &BTreeMap<WorkerId, Job>,
+    ) -> Result<(StepOutcome, StepObservations), StudyError> {
+        let RunFolder { manifest, plan, .. } = &self.owned.folder;
+        let study = &manifest.study;
+        let is_harmed = has_faults(study, step);
+        let counts = plan.cluster.is_some() && !is_harmed && step.purpose != Purpose::Ceiling;
+        let Some(harness) = self.harness.as_ref().filter(|_| is_harmed || counts) else {
+            let measured = or_stop(&mut self.stop, self.workers.measure(jobs, None)).await??;
+            return Ok((measured, StepObservations::default()));
+        };
+        let begins = self.shared.lock().await_window(is_harmed);
+        let (changes, orders) = mpsc::channel(CHANGES_WAITING);
+        let over = Arc::new(AtomicBool::new(false));
+        // However this ends: nothing more is to be done to the storage then.
+        let _over = SetAtEnd(over.clone());
+        let mut monitor = WindowMonitor {
+            begin: Instant::now(),
+            length: study.phases.measure.0,
+            faults: if is_harmed { study.faults.clone() } else { Vec::new() },
+            counts,
+            // Where workers run that use somebody else's storage has nothing to do with its nodes.
+            volumes: match plan.cluster {
+                Some(_) => volumes_of(study, plan, &manifest.workers, step.policy.as_ref()),
+                None => BTreeMap::new(),
+            },
+            jobs: jobs.clone(),
+            access: study.san(step.policy.as_ref()).map_or(Access::Local, |san| san.access),
+            changes,
+            over: over.clone(),
+        };
+        monitor.volumes.retain(|worker, _| jobs.contains_key(worker));
+        let harmed = |node: &str| {
+            let takes = |fault: &&TimedFault| {
+                matches!(fault.what, FaultKind::Kill | FaultKind::Freeze | FaultKind::FailDevice)
+            };
+            study.faults.iter().filter(takes).any(|fault| fault.node == node)
+        };
+        let may_go = manifest.workers.iter().filter(|worker| plan.cluster.is_some() && harmed(&worker.node));
+        let changes = MidStepChanges { may_go: may_go.map(|worker| worker.id.clone()).collect(), orders };
+        let warm_up = study.phases.warm_up.0;
+        let (shared, mut stop) = (self.shared.clone(), self.stop.clone());
+        let measuring = async {
+            let measured = self.workers.measure(jobs, Some(changes)).await;
+            over.store(true, Ordering::Relaxed);
+            shared.lock().end_waiting();
+            measured
+        };
+        let monitoring = async {
+            // Where nobody could begin, nothing is done to the storage.
+            let Ok(unix_ms) = begins.await else { return Ok(WindowObservations::default()) };
+            let from_now = UNIX_EPOCH + Duration::from_millis(unix_ms);
+            let lead = from_now.duration_since(SystemTime::now()).unwrap_or_default();
+            monitor.begin = Instant::now() + lead + warm_up;
+            harness.watch(monitor, &mut stop).await
+        };
+        let both = async { tokio::join!(measuring, monitoring) };
+        let (measured, observed) = or_stop(&mut self.stop, both).await?;
+        let (measured, WindowObservations { events, counted, in_sync }) = (measured?, observed?);
+        let trace = self.shared.lock().end_timeline();
+        let copies = study.san(step.policy.as_ref()).map(SanSection::copies).filter(|_| in_sync);
+        let observations = StepObservations {
+            timeline: is_harmed.then(|| Timeline::of(&trace, events, study.phases.measure.0.as_secs())),
+            counts: counted
+                .map(|(counted, seconds)| StorageCounts::of(&counted, seconds, &step.profile, copies)),
+        };
+        Ok((measured, observations))
+    }
+
+    /// Takes what was seen of the storage into a step's result, with what a reader should know of it.
+    pub(crate) fn count_in(&self, result: &mut StepResult, seen: StepObservations) {
+        if let Some(counts) = &seen.counts {
+            // Of a fleet that lost workers nobody knows what they did last.
+            if result.lost() == 0 {
+                result.findings.extend(counts.findings(result.figures.total.iops));
+            }
+        }
+        result.storage = seen.counts;
+        let Some(timeline) = seen.timeline else { return };
+        let planned = self.owned.folder.manifest.study.faults.len();
+        let not_done = timeline.events.iter().filter_map(|event| {
+            Some(format!("at {:.1} s, {}: {}", event.at_s, event.fault, event.failed.as_ref()?))
+        });
+        let mut not_done: Vec<String> = not_done.collect();
+        if timeline.events.len() < planned {
+            not_done
+                .push(format!("{} were not begun before the window ended", planned - timeline.events.len()));
+        }
+        if !not_done.is_empty() {
+            result.findings.push(Finding::doubt(
+                FindingKind::Fault,
+                format!("{planned} things to be done to the storage"),
+                not_done.join("; "),
+                "The window is not what the study says. See the nodes' logs in the run's folder.",
+            ));
+        }
+        result.timeline = Some(timeline);
+    }
+
+    /// After a window in which things were done to the storage: takes all of it back, and waits until every copy is in sync,
+    /// so that the next load finds what this one found.
+    pub(crate) async fn restore(&mut self, step: &Step) -> Result<(), StudyError> {
+        let manifest = &self.owned.folder.manifest;
+        let Some(harness) = self.harness.as_ref().filter(|_| has_faults(&manifest.study, step)) else {
+            return Ok(());
+        };
+        harness.enter(true, Vec::new(), &mut self.stop).await?;
+        self.place(step.unaligned_percent, step.condition.as_ref()).await
+    }
+}
+
+/// Sets a flag when it is dropped.
+struct SetAtEnd(Arc<AtomicBool>);
+
+impl Drop for SetAtEnd {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What was seen of the storage while a step was measured.
+#[derive(Default)]
+pub(crate) struct StepObservations {
+    timeline: Option<Timeline>,
+    counts: Option<StorageCounts>,
+}
