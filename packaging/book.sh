@@ -14,4 +14,6 @@ if [[ ! -x $mdbook ]]; then
 fi
 rm -rf "$book"
 "$mdbook" build --dest-dir "$(realpath -m "$book")" .
+# A README is the index of its folder.
+find "$book" -name '*.html' -exec sed -i 's#README\.html#index.html#g' {} +
 [[ -f $book/index.html ]] || { echo "book: mdBook wrote no $book/index.html" >&2; exit 1; }

@@ -155,7 +155,8 @@ fn tables<'s>(schema: &'s Value, definitions: &'s Map<String, Value>) -> Vec<(&'
             else {
                 continue;
             };
-            if !definition["properties"].is_object() || found.iter().any(|(known, _)| known == name) {
+            let name = name.as_str();
+            if !definition["properties"].is_object() || found.iter().any(|(known, _)| *known == name) {
                 continue;
             }
             let path = if above.is_empty() { key.clone() } else { format!("{above}.{key}") };
