@@ -52,7 +52,11 @@ impl Drop for Running {
 }
 
 fn ask(network: &str, arguments: &[&str]) -> Output {
-    let api = format!("{}1:7400", network.strip_suffix('0').expect("it ends so"));
+    ask_at(network, 1, arguments)
+}
+
+fn ask_at(network: &str, node: u8, arguments: &[&str]) -> Output {
+    let api = format!("{}{node}:7400", network.strip_suffix('0').expect("it ends so"));
     Command::new(PROGRAM).args(arguments).args(["--api", &api]).output().expect("it runs")
 }
 
@@ -112,4 +116,28 @@ fn a_folder_goes_on_where_it_was_and_only_at_its_own_addresses() {
     let (again, printed) = ready(&mut dev(temporary.path(), &ours, &named));
     assert!(printed.contains("disk"), "{printed}");
     drop(again);
+}
+
+/// A node that was killed and started by hand has its files as long as it runs.
+#[test]
+fn a_folder_that_a_node_uses_still_is_kept() {
+    let temporary = tempfile::tempdir().expect("there is room");
+    let network = network(4);
+    let (cluster, printed) = ready(&mut dev(temporary.path(), &network, &[]));
+    let id = printed.split("node-2 is process ").nth(1).expect("it names processes");
+    let id: i32 = id.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().expect("a number");
+    kill(Pid::from_raw(id), Signal::SIGKILL).expect("it runs");
+    let folder = std::fs::read_dir(temporary.path()).expect("it is there").next().unwrap().unwrap().path();
+    let config = folder.join("node-2/node.toml");
+    let mut command = Command::new(PROGRAM);
+    command.args(["san", "serve", "--config"]).arg(&config).stderr(Stdio::null()).stdout(Stdio::null());
+    let by_hand = Running(command.spawn().expect("it starts"));
+    let begun = Instant::now();
+    while !text(&ask_at(&network, 2, &["san", "status"])).contains("as node node-2 sees it") {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it serves its API");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(cluster);
+    assert!(config.exists() && folder.join("node-2/device").exists(), "the node uses them");
+    drop(by_hand);
 }

@@ -50,7 +50,7 @@ fn the_page_of_a_real_run_shows_every_figure_as_it_is_and_compares_with_an_earli
     assert!(text.contains("all 8 steps are complete"), "{text}");
     assert!(text.contains("B4-paced") && text.contains("of configuration"), "{text}");
     // What loads compare with is marked as orientation, or the reason is given.
-    let compares = text.contains("data sheets state a new drive") && text.contains(" for: ");
+    let compares = text.contains("data sheets state what a new drive does") && text.contains(" for: ");
     assert!(compares || text.contains("not compared: "), "{text}");
     assert_eq!(page["missing"], serde_json::json!([]));
 

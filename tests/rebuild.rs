@@ -22,7 +22,7 @@ fn written(cluster: &mut Cluster) -> Journal {
     writers.join()
 }
 
-/// A record in the middle of the log of a node's copy rots, which later ones cover.
+/// A record in the middle of the log of a node's copy is corrupted, which later ones cover.
 fn rot_log(cluster: &Cluster, node: u8) {
     let dump = cluster.dump(node);
     let log = dump["replicas"][0]["log"].as_array().expect("it has a log");

@@ -70,7 +70,7 @@ fn append(store: &mut Store<Blocks>, pool: &Pool, block: u64, acknowledged: u64)
         position: at(block + 1),
         sequenced: true,
         entry: Entry { block, blocks: 1, what: What::Data(Payload { data, first: 0 }) },
-        mark: if block == 0 { Position::START } else { mark },
+        commit_point: if block == 0 { Position::START } else { mark },
         acknowledged: if block == 0 { Position::START } else { mark },
         epoch: Epoch(2),
     });
@@ -114,10 +114,10 @@ fn a_stopped_replica_is_checked_and_what_has_rotted_is_named() {
     // A bit of the third block changes.
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[0xff], first + 2 * BLOCK + 9).unwrap();
-    let rotten = run(["san", "verify", name]);
-    assert_eq!(rotten.code, Some(1), "{}{}", rotten.out, rotten.err);
-    assert!(rotten.out.contains("1 do not match"), "{}{}", rotten.out, rotten.err);
-    assert!(rotten.out.contains("ROTTEN:   blocks [2]"), "{}{}", rotten.out, rotten.err);
+    let corrupt = run(["san", "verify", name]);
+    assert_eq!(corrupt.code, Some(1), "{}{}", corrupt.out, corrupt.err);
+    assert!(corrupt.out.contains("1 do not match"), "{}{}", corrupt.out, corrupt.err);
+    assert!(corrupt.out.contains("CORRUPT:   blocks [2]"), "{}{}", corrupt.out, corrupt.err);
 }
 
 #[test]

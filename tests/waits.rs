@@ -136,7 +136,7 @@ fn a_front_end_is_disconnected_and_not_answered_when_its_volume_goes_elsewhere()
     let output = guest.join().expect("it ends");
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("hung up") && !said.to_lowercase().contains("i/o error"), "{said}");
+    assert!(said.contains("closed the connection") && !said.to_lowercase().contains("i/o error"), "{said}");
     let logged = cluster.log(1);
     assert!(logged.contains("client at a unix socket of volume d is disconnected: "), "{logged}");
 }

@@ -15,7 +15,7 @@ use loadline_load::host::{HostSampler, Inventory};
 use loadline_load::result::{BenchResult, Circumstances, wall_clock};
 use loadline_load::target::check_room;
 use loadline_load::{Disk, Engine, Job, LoadError, Prepared, StopIf, Target, WritePermission};
-use loadline_measure::audit::{Finding, FindingKind};
+use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::interval::Interval;
 use loadline_measure::window::OperationFigures;
 use loadline_profile::{OfferedRate, Profile};
@@ -125,11 +125,22 @@ pub(crate) fn run(mut args: Args, typed: Option<&typed::Typed>) -> Exit {
     let stop = interrupt::flag();
     let profile = match typed {
         None => profile::one(&args.profile, args.targets.len()),
-        Some(typed) => profile::typed(typed, args.targets.len()).map(|load| {
+        Some(typed) => profile::typed(typed, args.targets.len()).and_then(|load| {
+            let twice = [
+                ("warm-up", "--warm-up", args.warm_up.is_some() && load.warm_up.is_some()),
+                ("window", "--for", args.measure.is_some() && load.measure.is_some()),
+                ("seed", "--seed", args.seed.is_some() && load.seed.is_some()),
+            ];
+            if let Some((what, option, _)) = twice.into_iter().find(|(.., twice)| *twice) {
+                let tool = typed.tool();
+                return Err(format!(
+                    "the {what} is given by {option} and by an option of {tool}: leave one out"
+                ));
+            }
             args.warm_up = args.warm_up.or(load.warm_up);
             args.measure = args.measure.or(load.measure);
             args.seed = args.seed.or(load.seed);
-            load.profile
+            Ok(load.profile)
         }),
     };
     let profile = match profile {
@@ -229,6 +240,13 @@ fn measure(
     let prepared = loadline_load::prepare(&job)?;
     let (mut result, mut ended) = load(&job, prepared, stop, &bar)?;
     result.add_findings(findings);
+    if args.fill || args.create.is_some() {
+        // What this command has filled was written, also where a server does not say so.
+        let is_unknown = |finding: &Finding| {
+            finding.kind == FindingKind::UnwrittenReads && finding.severity == Severity::Note
+        };
+        result.findings.retain(|finding| !is_unknown(finding));
+    }
     match &ended {
         Some(error) if job.verify.is_some() => result.add_findings([scan_incomplete(error)]),
         None if job.verify.is_some() && scan(&job, stop, &bar, &mut result) => {
@@ -289,7 +307,8 @@ fn load(
     stop: &AtomicBool,
     bar: &Bar,
 ) -> Result<(BenchResult, Option<LoadError>), LoadError> {
-    let inventory = Inventory::collect(&job.disks.iter().map(|d| d.target.clone()).collect::<Vec<_>>());
+    let inventory = Inventory::collect(&job.disks.iter().map(|d| d.target.clone()).collect::<Vec<_>>())
+        .with_sizes(&prepared.sizes());
     let mut sampler = HostSampler::new(&inventory);
     let (mut seconds, mut host) = (Vec::new(), Vec::new());
     let start = Nanos::now() + LEAD;

@@ -22,7 +22,7 @@ use crate::out::{complain, say};
 
 /// How long a device is waited for that another process has.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Of rotten blocks so many are named.
+/// Of corrupt blocks so many are named.
 const NAMED: usize = 20;
 
 /// Which device is looked at.
@@ -77,7 +77,7 @@ struct State {
     promise_epoch: u64,
     promise_node: u32,
     promise_incarnation: u64,
-    mark: String,
+    commit_point: String,
     epoch: u64,
     generation: u64,
     log_bytes: u64,
@@ -92,8 +92,8 @@ struct State {
 struct CheckedBlocks {
     blocks: u64,
     shadowed_by_log: u64,
-    rotten: u64,
-    first_rotten: Vec<u64>,
+    corrupt: u64,
+    first_corrupt: Vec<u64>,
     complete: bool,
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
     let is_well = |replica: &Replica| {
         replica.unusable.is_none()
             && replica.damage.is_empty()
-            && replica.checked.as_ref().is_none_or(|checked| checked.rotten == 0)
+            && replica.checked.as_ref().is_none_or(|checked| checked.corrupt == 0)
     };
     if seen.replicas.iter().all(is_well) { Exit::Done } else { Exit::Failed }
 }
@@ -216,7 +216,7 @@ fn of_store(
         promise_epoch: state.promise.epoch.0,
         promise_node: state.promise.owner.node.0,
         promise_incarnation: state.promise.owner.incarnation.0,
-        mark: store.mark().to_string(),
+        commit_point: store.commit_point().to_string(),
         epoch: state.epoch.0,
         generation: state.generation,
         log_bytes: fill.log_bytes,
@@ -253,12 +253,12 @@ fn of_store(
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
     match result {
-        Ok(Checked { blocks, rotten, shadowed }) => {
+        Ok(Checked { blocks, corrupt, shadowed }) => {
             replica.checked = Some(CheckedBlocks {
                 blocks,
                 shadowed_by_log: shadowed,
-                rotten: rotten.len() as u64,
-                first_rotten: rotten.into_iter().take(NAMED).collect(),
+                corrupt: corrupt.len() as u64,
+                first_corrupt: corrupt.into_iter().take(NAMED).collect(),
                 complete,
             });
         }
@@ -304,15 +304,15 @@ fn print(seen: &Seen) {
         replica.damage.iter().for_each(|damage| say!("  DAMAGED: {damage}"));
         if let Some(checked) = &replica.checked {
             let cut = if checked.complete { "" } else { ", and then stopped" };
-            say!("  blocks    {} read, {} do not match{cut}", checked.blocks, checked.rotten);
+            say!("  blocks    {} read, {} do not match{cut}", checked.blocks, checked.corrupt);
             if checked.shadowed_by_log > 0 {
                 say!("            {} more are newer in the log", checked.shadowed_by_log);
             }
-            if !checked.first_rotten.is_empty() {
+            if !checked.first_corrupt.is_empty() {
                 say!(
-                    "  ROTTEN:   blocks {:?}{}",
-                    checked.first_rotten,
-                    if checked.rotten as usize > NAMED { " …" } else { "" }
+                    "  CORRUPT:   blocks {:?}{}",
+                    checked.first_corrupt,
+                    if checked.corrupt as usize > NAMED { " …" } else { "" }
                 );
             }
         }
@@ -332,11 +332,11 @@ fn print(seen: &Seen) {
 }
 
 fn print_state(replica: u64, state: &State) {
-    let State { volume, group, blocks, mark, epoch, .. } = state;
+    let State { volume, group, blocks, commit_point, epoch, .. } = state;
     say!("replica {replica}: volume {volume}, group {group}, {blocks} blocks");
     let (node, life) = (state.promise_node, state.promise_incarnation);
     say!("  follows   node {node} (life {life}) at epoch {}", state.promise_epoch);
-    say!("  mark      {mark}, with epoch {epoch}");
+    say!("  committed {commit_point}, with epoch {epoch}");
     let (used, all) = (mib(state.log_used), mib(state.log_bytes));
     say!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
     say!("  extents   {}, and traces of {} that were freed", state.extents, state.tombstones);

@@ -96,6 +96,14 @@ impl PassingFolder {
     }
 }
 
+impl PassingFolder {
+    /// The folder stays, with all that is in it.
+    pub(crate) fn keep(self) {
+        FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|folder| *folder != self.0);
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for PassingFolder {
     fn drop(&mut self) {
         FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|folder| *folder != self.0);

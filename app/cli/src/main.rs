@@ -32,6 +32,7 @@ mod text;
 mod verify;
 mod volume;
 mod worker;
+mod wrap;
 
 use clap::{CommandFactory, Parser, Subcommand};
 

@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
 use crate::exit::Exit;
-use crate::paint;
+use crate::{paint, wrap};
 
 /// Why standard output could not be written, once it could not.
 static FAILED: OnceLock<String> = OnceLock::new();
@@ -36,6 +36,10 @@ pub(crate) fn line(text: Arguments<'_>) {
 pub(crate) fn error_line(text: Arguments<'_>) {
     let text = format!("{text}\n");
     let printed = printable(&text, |_| "?".into());
+    let printed = match wrap::columns(&io::stderr()) {
+        Some(columns) => wrap::wrapped(&printed, columns).into(),
+        None => printed,
+    };
     let printed = if paint::on_stderr() { paint::painted(&printed).into() } else { printed };
     // There is nobody left to be told if this fails.
     let _ = io::stderr().write_all(printed.as_bytes());
@@ -45,6 +49,10 @@ pub(crate) fn error_line(text: Arguments<'_>) {
 pub(crate) fn write(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let printed = printable(&text, |_| "?".into());
+    let printed = match wrap::columns(&io::stdout()) {
+        Some(columns) => wrap::wrapped(&printed, columns).into(),
+        None => printed,
+    };
     let printed = if paint::on_stdout() { paint::painted(&printed).into() } else { printed };
     note(io::stdout().write_all(printed.as_bytes()));
 }

@@ -1,7 +1,7 @@
 //! Colour on terminals: a word that says how something stands is red, amber or green, and a title is bold. The text stays the
 //! same, so that nothing is said by colour alone.
 //!
-//! Colour is used if the output is a terminal, `TERM` is not `dumb`, and `NO_COLOR` is not set or empty
+//! Colour is used if the output is a terminal, `TERM` names one that is not `dumb`, and `NO_COLOR` is not set or empty
 //! (<https://no-color.org>).
 
 use std::borrow::Cow;
@@ -75,7 +75,7 @@ pub(crate) fn on_stderr() -> bool {
 
 fn is_wanted() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal.is_empty() || terminal == "dumb");
     !is_set("NO_COLOR") && !is_dumb
 }
 

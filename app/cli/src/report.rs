@@ -116,10 +116,6 @@ pub(crate) fn print(report: &Report) {
     if !pictures.is_empty() {
         out::write(format!("\n{pictures}").as_bytes());
     }
-    let orientation = orientation::text(&report.orientation);
-    if !orientation.is_empty() {
-        out::write(format!("\n{orientation}").as_bytes());
-    }
     let goals = goals::text(report);
     if !goals.is_empty() {
         out::write(format!("\n{goals}").as_bytes());
@@ -133,4 +129,9 @@ pub(crate) fn print(report: &Report) {
         say!();
     }
     sentences.iter().for_each(|sentence| say!("{sentence}"));
+    // Last: it is no finding.
+    let orientation = orientation::text(&report.orientation);
+    if !orientation.is_empty() {
+        out::write(format!("\n{orientation}").as_bytes());
+    }
 }

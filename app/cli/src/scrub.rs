@@ -40,7 +40,7 @@ impl Scrub {
             node: node.into(),
             bytes: 0,
             done: 0,
-            rotten: 0,
+            corrupt: 0,
             ended: false,
             left_out: None,
         };
@@ -138,10 +138,10 @@ pub(crate) fn run(name: &str, limit: Option<Duration>, api: &Api) -> Result<Exit
             let row = |s: &ScrubView| {
                 let looked_at = human(ByteSize(s.done.min(s.bytes)));
                 let left_out = s.left_out.as_deref().map_or("-".to_owned(), |why| format!("left out: {why}"));
-                vec![s.replica.to_string(), s.node.clone(), looked_at, s.rotten.to_string(), left_out]
+                vec![s.replica.to_string(), s.node.clone(), looked_at, s.corrupt.to_string(), left_out]
             };
             let rows: Vec<Vec<String>> = seen.iter().map(row).collect();
-            write(table(&["replica", "node", "looked at", "rotten blocks", "note"], &rows).as_bytes());
+            write(table(&["replica", "node", "looked at", "corrupt blocks", "note"], &rows).as_bytes());
         }
     }
     Ok(verdict(&seen, volume, api))
@@ -182,20 +182,20 @@ fn follow(scrub: &mut Scrub, volume: &VolumeView, until: Instant) {
 
 /// Says what was found, and what was left out.
 fn verdict(seen: &[ScrubView], volume: &VolumeView, api: &Api) -> Exit {
-    let rotten: u64 = seen.iter().map(|scrub| scrub.rotten).sum();
+    let corrupt: u64 = seen.iter().map(|scrub| scrub.corrupt).sum();
     let left_out = seen.iter().filter_map(|scrub| {
         let why = scrub.left_out.as_ref()?;
         Some(format!("replica {} at {} was left out: {why}", scrub.replica, scrub.node))
     });
     let mut found: Vec<String> = left_out.collect();
-    if rotten > 0 {
+    if corrupt > 0 {
         let then = match volume.attached.is_some() {
             true => {
                 "the node that owns the volume writes them anew from other copies; look once more whether all are whole"
             }
             false => "attach the volume, and look once more: blocks are written anew where it is attached",
         };
-        found.insert(0, format!("{rotten} blocks did not match their checksums: {then}"));
+        found.insert(0, format!("{corrupt} blocks did not match their checksums: {then}"));
     }
     if !found.is_empty() {
         return complain(Exit::Findings, &found.join("\n"));

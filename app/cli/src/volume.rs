@@ -225,10 +225,11 @@ fn create(args: Create) -> Result<Exit, crate::client::Failed> {
     let log_bytes = log.map(ByteSize::bytes);
     let (bytes, name) = (size.bytes(), name.as_str());
     let wanted = CreateVolume { name: name.to_owned(), bytes, copies, least, stripes, at, log_bytes };
+    let there = wanted.at.as_ref().map(|node| format!(" --node {node}")).unwrap_or_default();
     let (): () = api.post("/v1/volumes", wanted)?;
     // Sizes are rounded up to whole blocks.
     let size = ByteSize(bytes.next_multiple_of(4096));
-    Ok(api.done(&format!("volume {name} of {size} is made; next: loadline volume attach {name}")))
+    Ok(api.done(&format!("volume {name} of {size} is made; next: loadline volume attach {name}{there}")))
 }
 
 fn attach(args: &AttachTo) -> Result<Exit, crate::client::Failed> {

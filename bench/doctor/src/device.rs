@@ -20,6 +20,7 @@ pub(crate) fn inventory(device: &Device) -> DiskInventory {
         file_system: None,
         device: Some(device.name.clone()),
         settings: settings_of(&device.folder),
+        ..DiskInventory::default()
     }
 }
 

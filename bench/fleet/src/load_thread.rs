@@ -126,8 +126,9 @@ impl State {
     fn prepare(&mut self, job: &Job, watch: Option<&[Target]>) -> Result<Reply, LoadError> {
         // What was prepared before goes first: it may hold the same disks.
         self.prepared = None;
-        self.prepared = Some((prepare(job)?, Nanos::from(job.warm_up.0)));
-        let host = watch.map(|targets| Box::new(Inventory::collect(targets)));
+        let prepared = prepare(job)?;
+        let host = watch.map(|targets| Box::new(Inventory::collect(targets).with_sizes(&prepared.sizes())));
+        self.prepared = Some((prepared, Nanos::from(job.warm_up.0)));
         // The connection adds what it knows of the clock.
         Ok(Reply::Prepared { clock_error_ns: 0, host })
     }

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::libc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::target::Target;
+use layers::Layers;
+
+mod layers;
 
 /// What the host is. What could not be found out is `null`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -45,6 +49,12 @@ pub struct DiskInventory {
     pub device: Option<String>,
     /// The device's settings in the kernel: model, scheduler, rotational, nr_requests, write_cache, block sizes.
     pub settings: BTreeMap<String, String>,
+    /// Its size, bytes; missing if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The layers from the target down to memory, such as `loop0 over tmpfs`; missing if no layer is known to be memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
 }
 
 const QUEUE_SETTINGS: [&str; 8] = [
@@ -70,6 +80,7 @@ impl Inventory {
         let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let memory = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
+        let layers = Layers::read(root);
         Inventory {
             host: line(root.join("proc/sys/kernel/hostname")),
             kernel: line(root.join("proc/sys/kernel/osrelease")),
@@ -77,13 +88,30 @@ impl Inventory {
             cpus: online_cpus(root),
             governor: line(root.join("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
             memory: memory.and_then(|kib| kib.trim().parse::<u64>().ok()).map(|kib| kib * 1024),
-            disks: targets.iter().map(DiskInventory::collect).collect(),
+            disks: targets.iter().map(|target| DiskInventory::collect(target, &layers)).collect(),
         }
     }
 }
 
+impl Inventory {
+    /// Adds the sizes of targets, bytes, as they were found when the targets were opened: a server tells its disk's size only then.
+    pub fn with_sizes(mut self, sizes: &[(String, u64)]) -> Inventory {
+        for disk in &mut self.disks {
+            let size = sizes.iter().find(|(target, _)| *target == disk.target).map(|(_, bytes)| *bytes);
+            disk.bytes = size.or(disk.bytes);
+        }
+        self
+    }
+}
+
 impl DiskInventory {
-    fn collect(target: &Target) -> DiskInventory {
+    /// What is below a folder's files, for devices that are made in it.
+    pub fn of_folder(folder: &Path) -> DiskInventory {
+        let target = Target::Path(folder.to_path_buf());
+        DiskInventory::collect(&target, &Layers::read(Path::new("/")))
+    }
+
+    fn collect(target: &Target, layers: &Layers) -> DiskInventory {
         let mut found = DiskInventory { target: target.to_string(), ..DiskInventory::default() };
         let path = match target {
             Target::Path(path) => path,
@@ -105,15 +133,22 @@ impl DiskInventory {
             }
         };
         let Ok(metadata) = fs::metadata(path) else { return found };
-        let number = if metadata.file_type().is_block_device() {
+        let device = if metadata.file_type().is_block_device() {
             found.kind = "block device".into();
-            metadata.rdev()
+            let number = metadata.rdev();
+            let device = layers.device(&format!("{}:{}", libc::major(number), libc::minor(number)));
+            found.memory = device.as_ref().and_then(|device| layers.memory_of_device(device));
+            // A partition is smaller than its disk; the end of an open device is its size.
+            found.bytes = fs::File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0))).ok();
+            device
         } else {
             found.kind = "file".into();
-            found.file_system = file_system(metadata.dev());
-            metadata.dev()
+            found.file_system = layers.file_system(path);
+            found.memory = layers.memory_of_file(path);
+            found.bytes = metadata.is_file().then_some(metadata.len());
+            layers.device_of_file(path)
         };
-        if let Some(folder) = device_folder(number) {
+        if let Some(folder) = device {
             found.device = folder.file_name().map(|n| n.to_string_lossy().into_owned());
             found.settings = settings_of(&folder);
         }
@@ -126,27 +161,6 @@ pub fn settings_of(folder: &Path) -> BTreeMap<String, String> {
     let queue = QUEUE_SETTINGS.iter().map(|name| (*name, folder.join("queue").join(name)));
     let files = queue.chain([("model", folder.join("device/model"))]);
     files.filter_map(|(name, path)| Some((name.to_string(), line(path)?))).collect()
-}
-
-/// The whole disk's folder in sysfs; a partition's settings are its disk's.
-fn device_folder(number: u64) -> Option<PathBuf> {
-    let (major, minor) = (libc::major(number), libc::minor(number));
-    let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    if folder.join("partition").exists() { folder.parent().map(Path::to_path_buf) } else { Some(folder) }
-}
-
-fn file_system(number: u64) -> Option<String> {
-    let number = format!("{}:{}", libc::major(number), libc::minor(number));
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mounts.lines().find_map(|line| {
-        let (mount, rest) = line.split_once(" - ")?;
-        let mut fields = mount.split(' ').skip(2);
-        if fields.next()? != number {
-            return None;
-        }
-        let options = fields.nth(2)?;
-        Some(format!("{} ({options})", rest.split(' ').next()?))
-    })
 }
 
 /// CPUs of the host that are online, whatever this process may use of them.

@@ -114,6 +114,12 @@ impl Prepared {
         Found(self.disks.iter().filter_map(|disk| disk.verifier.clone()).collect())
     }
 
+    /// The targets and the sizes of their disks, bytes.
+    pub fn sizes(&self) -> Vec<(String, u64)> {
+        let targets = self.job.disks.iter().map(|disk| disk.target.to_string());
+        targets.zip(self.disks.iter().map(|disk| disk.open.size.0)).collect()
+    }
+
     fn open(job: &Job, purpose: Purpose) -> Result<Prepared, LoadError> {
         job.validate()?;
         let write = purpose == Purpose::Fill || (purpose == Purpose::Load && job.writes());

@@ -105,7 +105,7 @@ fn what_a_server_does_not_offer_is_refused_before_any_io() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("nbd");
     let refused = |profile: &str, writes| prepare(&job(uri(&socket), profile, writes)).err().unwrap().message;
-    assert!(refused("B4-T1-O1-W0-PR", WritePermission::Refused).contains("nobody is reached"));
+    assert!(refused("B4-T1-O1-W0-PR", WritePermission::Refused).contains("cannot be reached"));
     let server = nbdkit(&socket, &["-r", "memory", "1M"]);
     assert!(refused("B4-T1-O1-W100-PR", WritePermission::Destroy).contains("lets nobody write"));
     drop(server);
@@ -209,7 +209,7 @@ fn a_server_that_is_none_is_said_to_be_none() {
     let says: [Says; 5] = [
         ("http", b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "no server of this protocol"),
         ("old", old, "old form"),
-        ("short", greeting()[..7].to_vec(), "hung up"),
+        ("short", greeting()[..7].to_vec(), "closed the connection"),
         ("huge", huge, "no server of this protocol"),
         ("sizeless", no_size, "how large"),
     ];
@@ -242,7 +242,7 @@ fn a_server_that_breaks_the_protocol_or_goes_ends_the_load_at_once() {
     let folder = tempfile::tempdir().unwrap();
     type Answer = fn(&mut UnixStream, Request) -> std::io::Result<()>;
     let cases: [(&str, Answer, &str); 4] = [
-        ("gone", |_, _| Err(std::io::ErrorKind::Other.into()), "hung up"),
+        ("gone", |_, _| Err(std::io::ErrorKind::Other.into()), "closed the connection"),
         ("stranger", |to, of| to.write_all(&simple_reply(0, of.cookie ^ 0xff_0000)), "nobody has asked"),
         (
             "twice",

@@ -16,6 +16,7 @@ pub mod subject;
 use std::fmt;
 
 use loadline_base::figures::{latency, megabytes, thousands};
+use loadline_base::units::ByteSize;
 use loadline_profile::Profile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,15 +25,18 @@ use known::{Shape, known};
 use machines::MachineCount;
 use neighbours::{Candidate, Neighbours};
 
-/// What a reader must know first.
-pub const CAVEAT: &str = "data sheets state a new drive at its best depth, without copies; clusters differ in \
-    everything else. See docs/orientation.md";
+/// What limits every comparison, for the reader, in one sentence.
+pub const CAVEAT: &str = "data sheets state what a new drive does at its best queue depth, without copies; \
+    clusters differ in everything else. See docs/orientation.md";
+
+/// A load is compared if it works on so many bytes for each node of the storage, or on more: caches of drives have up to 512 MiB or so.
+const LEAST_WORKING_SET: u64 = 1 << 30;
 
 /// What loads compare with.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Orientation {
-    /// What a reader must know first, in a sentence.
+    /// What limits every comparison, in a sentence; empty if there is no load.
     pub caveat: String,
     /// The load lines that searches found, or else the largest load of each family; three at the most.
     pub loads: Vec<LoadOrientation>,
@@ -48,12 +52,12 @@ pub struct LoadOrientation {
     pub iops: f64,
     /// Bytes a second of the whole load.
     pub bytes_per_s: f64,
-    /// The latency limit within which it was carried; `null` if none was asked for.
+    /// The latency limit within which it was carried; `null` if the study sets none.
     pub within: Option<Within>,
-    /// Whether more was not asked for, so that the storage carries this at least.
+    /// Whether no larger load was tried, so that the storage carries this at least.
     pub at_least: bool,
-    /// Nodes of the storage, by which it is divided before it is compared with clusters; `null` if they are not known, and it is
-    /// taken as one node.
+    /// Nodes of the storage: the load is divided by them before it is compared with clusters. `null` if they are not known: the load
+    /// is then compared as if it were of one node.
     pub nodes: Option<u32>,
     /// Why it is compared with nothing; `null` if it is compared.
     pub refused: Option<String>,
@@ -63,7 +67,7 @@ pub struct LoadOrientation {
     pub drives: Neighbours,
     /// The nearest clusters with a published figure of a like load, for each node.
     pub clusters: Neighbours,
-    /// For how many machines of each kind it is enough: those first that need a like load.
+    /// For how many machines of each kind the load is enough; kinds that need a like load come first.
     pub machines: Vec<MachineCount>,
 }
 
@@ -96,17 +100,19 @@ pub struct Load {
     pub bytes_per_s: f64,
     /// The limit that it was carried within: a load line.
     pub within: Option<Within>,
-    /// Whether more was not asked for, so that the storage carries this at least.
+    /// Whether no larger load was tried, so that the storage carries this at least.
     pub at_least: bool,
     /// Its 99th percentile, microseconds, if there is one.
     pub p99_us: Option<f64>,
     /// Nodes of the storage, if they are known.
     pub nodes: Option<u32>,
-    /// Why it cannot be compared, if so.
+    /// Bytes that it works on, all disks together, if they are known.
+    pub working_set: Option<u64>,
+    /// Why the load is not compared; `None` if nothing is known against it.
     pub refused: Option<String>,
 }
 
-/// What loads compare with, in their order.
+/// Compares loads, in their order.
 pub fn of(loads: &[Load]) -> Orientation {
     let loads: Vec<LoadOrientation> = loads.iter().map(of_load).collect();
     let caveat = if loads.is_empty() { String::new() } else { CAVEAT.into() };
@@ -127,19 +133,13 @@ fn of_load(load: &Load) -> LoadOrientation {
         clusters: Neighbours::default(),
         machines: Vec::new(),
     };
-    let nothing = load.iops.is_nan() || load.iops <= 0.0;
-    let Some(shape) = Shape::of(&load.profile).filter(|_| !nothing) else {
-        let why = if nothing {
-            "nothing completed"
-        } else {
-            "published figures are of evenly random or of sequential loads, and it is neither"
-        };
-        found.refused.get_or_insert(why.into());
-        return found;
+    let shape = match why_not(load) {
+        Ok(shape) => shape,
+        Err(why) => {
+            found.refused = Some(why);
+            return found;
+        }
     };
-    if found.refused.is_some() {
-        return found;
-    }
     let value = if shape.in_bytes() { load.bytes_per_s } else { load.iops };
     let drives = known().drive.iter().flat_map(|drive| {
         let like = drive.load.iter().filter(|figure| shape.is_like(figure));
@@ -159,12 +159,34 @@ fn of_load(load: &Load) -> LoadOrientation {
     found
 }
 
+/// The shape by which a load is compared. The error is why it is compared with nothing.
+fn why_not(load: &Load) -> Result<Shape, String> {
+    if let Some(why) = &load.refused {
+        return Err(why.clone());
+    }
+    if load.iops.is_nan() || load.iops <= 0.0 {
+        return Err("nothing completed".into());
+    }
+    let shape = Shape::of(&load.profile)?;
+    let bytes = load.working_set.ok_or("the size of its working set is not known")?;
+    let least = LEAST_WORKING_SET.saturating_mul(u64::from(load.nodes.unwrap_or(1).max(1)));
+    if bytes < least {
+        return Err(format!(
+            "its working set of {} is less than {}{}: the caches of the drives may hold it",
+            ByteSize(bytes),
+            ByteSize(LEAST_WORKING_SET),
+            if least > LEAST_WORKING_SET { " for each node" } else { "" },
+        ));
+    }
+    Ok(shape)
+}
+
 fn sentences(found: &LoadOrientation) -> Vec<String> {
     let mut sentences = Vec::new();
     sentences.extend(found.drives.sentence("").map(|said| format!("data sheets of drives: {said}")));
     let each = match found.nodes {
-        Some(nodes) if nodes > 1 => format!("clusters, each of {nodes} nodes against a node of theirs"),
-        _ => "clusters, as if it were one node".into(),
+        Some(nodes) => format!("clusters, by node ({nodes} here)"),
+        None => "clusters, as if this storage were one node".into(),
     };
     sentences.extend(found.clusters.sentence(" a node").map(|said| format!("{each}: {said}")));
     if sentences.is_empty() {
@@ -177,7 +199,7 @@ fn sentences(found: &LoadOrientation) -> Vec<String> {
 /// As lines for a terminal, with a title; empty if there is nothing to compare.
 pub fn text(orientation: &Orientation) -> String {
     let lines = lines(orientation);
-    // A load that is compared with nothing needs no caution.
+    // If no load is compared, the caveat has nothing to limit.
     if orientation.loads.iter().all(|load| load.refused.is_some()) {
         return lines.iter().map(|line| format!("orientation: {line}\n")).collect();
     }

@@ -2,6 +2,7 @@
 
 use loadline_base::figures::{latency, thousands};
 use loadline_measure::analysis::{Analysis, Group, LatencyLimit};
+use loadline_measure::audit::FindingKind;
 use loadline_study::plan::Purpose;
 
 use crate::report::Report;
@@ -49,7 +50,8 @@ pub fn of_report(report: &Report) -> String {
             .filter(|step| matches!(step.purpose, Purpose::Search { search, .. } if search == number));
         let marks = probes.filter_map(|step| {
             let value = step.latency_us.percentile(&search.percentile)?;
-            let held = value <= search.limit_us && step.errors == 0 && step.lost_workers == 0;
+            let is_carried = step.findings.iter().all(|finding| finding.kind != FindingKind::RateNotMet);
+            let held = value <= search.limit_us && is_carried && step.errors == 0 && step.lost_workers == 0;
             Some(Mark { amount: step.iops, latency_us: value, held })
         });
         let picture = Picture {

@@ -27,7 +27,7 @@ description = "What a report | looks like"
 profiles = ["B4-T1-O8-W0-PR", "B64-T1-O8-W100-PS"]
 [fleet]
 workers_per_node = 2
-disk_size = "64MiB"
+disk_size = "1GiB"
 [phases]
 measure = "2s"
 [run]

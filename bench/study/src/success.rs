@@ -76,6 +76,8 @@ pub struct Candidate {
     pub probe: Option<(u32, u64)>,
     /// How many nodes took part.
     pub nodes: usize,
+    /// How many workers took part.
+    pub workers: usize,
     /// The load on each disk.
     pub profile: Profile,
     /// I/Os and bytes a second of the fleet.
@@ -126,6 +128,7 @@ impl Candidate {
                 _ => None,
             },
             nodes: result.nodes.len(),
+            workers: result.workers.len(),
             profile: result.step.profile.clone(),
             fleet: of_worker(total),
             least_node: least(&mut result.nodes.values().map(|node| (node.iops, node.bytes_per_s))),
@@ -181,7 +184,6 @@ impl Candidates {
     /// lucky probe decides nothing. While steps or searches are missing nothing is decided.
     pub fn judge(mut self, study: &Study, complete: bool) -> Vec<Decision> {
         let repeats = study.run.repeats as usize;
-        let every = self.0.clone();
         self.0
             .retain(|load| load.first().is_some_and(|first| first.probe.is_none()) || load.len() >= repeats);
         // A node whose workers took no part did nothing.
@@ -195,7 +197,7 @@ impl Candidates {
             let held = complete.then_some(held);
             let found = if complete { found } else { format!("{found}, so far: the run is not complete") };
             let open_loop_missed = match held {
-                Some(true) => criterion.open_loop_missed(study, &every),
+                Some(true) => criterion.open_loop_missed(study, &self.0),
                 _ => None,
             };
             Decision { criterion: limit, held, found, open_loop_missed }
@@ -380,6 +382,23 @@ impl Criterion {
         self.latency_of(load).is_some_and(|value| value <= *limit)
     }
 
+    /// What a load was offered of what is judged, I/Os or bytes a second; as if each node and worker were offered as much as
+    /// any other. Without a rate, 0.
+    fn offered(&self, load: &[Candidate]) -> f64 {
+        let Some(one) = load.first() else { return 0.0 };
+        let iops = one.offered.unwrap_or(0.0);
+        let share = match self.who {
+            Who::Fleet => 1.0,
+            Who::EachNode => one.nodes.max(1) as f64,
+            Who::EachWorker => one.workers.max(1) as f64,
+        };
+        let of = match self.least {
+            Rate::Iops(_) => iops,
+            Rate::BytesPerSecond(_) => iops * one.profile.block_size.0 as f64,
+        };
+        of / share
+    }
+
     /// What a load reached of what is judged, I/Os or bytes a second: the median of its repeats.
     fn reached(&self, load: &[Candidate]) -> f64 {
         let each = |one: &Candidate| {
@@ -448,6 +467,7 @@ mod tests {
                     condition: None,
                     probe: None,
                     nodes: 2,
+                    workers: 8,
                     profile: profile.clone(),
                     fleet: (node * 2.0, node * 2.0 * 8192.0),
                     least_node: (*node, node * 8192.0),

@@ -121,7 +121,7 @@ impl<D> Content<D> {
 
 /// A block's checksum does not match its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rotten;
+pub struct Corrupt;
 
 /// Which piece of work of the owner an answer belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,12 +149,12 @@ pub struct Mention {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Up to here all entries are acknowledged: as far as it knows.
-    pub mark: Position,
+    pub commit_point: Position,
     /// Up to here its log has everything.
     pub end: Position,
     /// Its device has room for no more than what is in flight (rule W7).
     pub full: bool,
-    /// What its log has above its mark, in the order of the log.
+    /// What its log has above its commit point, in the order of the log.
     pub above: Vec<Mention>,
 }
 
@@ -168,9 +168,9 @@ pub struct Progress {
     /// Durably up to this one.
     pub durable: Sequence,
     /// The same of what is sent beside the sequence in this session.
-    pub beside_received: u64,
+    pub out_of_band_received: u64,
     /// Durably.
-    pub beside_durable: u64,
+    pub out_of_band_durable: u64,
     /// It has returned in this session: what it said before was of entries that it has dropped since.
     pub returned: bool,
     /// Something came that was not the next: send again what comes after `received`.
@@ -225,12 +225,12 @@ pub enum ToReplica<D> {
         /// Its number.
         sequence: Sequence,
         /// The last acknowledged one.
-        mark: Sequence,
+        commit_point: Sequence,
         /// What to do.
         entry: Entry<D>,
     },
     /// What makes it equal to others: an entry outside of the sequence. The order of the log decides between the two.
-    Beside {
+    OutOfBand {
         /// Its number in this session, from 1.
         number: u64,
         /// Of a takeover: the entry's own position. Of a copy: what was acknowledged when it was read.
@@ -240,10 +240,10 @@ pub enum ToReplica<D> {
     },
     /// It is alive, and asks for a lease.
     Heartbeat {
-        /// The ownership of the mark.
+        /// The ownership of the commit point.
         ownership: Epoch,
         /// The last acknowledged one.
-        mark: Sequence,
+        commit_point: Sequence,
         /// When it was sent, by the owner's clock: the lease begins there.
         asked: Moment,
         /// No replica has departed at a lower epoch: of what was freed at one, nobody needs a trace (rule R3).
@@ -274,7 +274,7 @@ pub enum ToReplica<D> {
         /// Its number in the log.
         number: u64,
     },
-    /// It is no member. It lists the blocks that its log mentions above its mark, drops those entries, and gets this
+    /// It is no member. It lists the blocks that its log mentions above its commit point, drops those entries, and gets this
     /// ownership's entries from here on.
     Return {
         /// The ownership.
@@ -340,7 +340,7 @@ pub enum ToOwner<D> {
         /// For what.
         job: Job,
         /// What is there.
-        content: Result<Content<D>, Rotten>,
+        content: Result<Content<D>, Corrupt>,
     },
     /// Answer to `Map`.
     Mapped {
@@ -375,7 +375,7 @@ pub enum ToOwner<D> {
     /// (rule C12); otherwise it takes only the seal of a person who goes on with it.
     Damaged,
     /// A block that nobody has asked for does not match its checksum.
-    Spoilt {
+    Corrupt {
         /// Which.
         block: u64,
     },

@@ -325,20 +325,20 @@ impl Record {
     }
 
     /// Second swap of a takeover: it serves, with those that were made equal. The others depart now, and had everything up
-    /// to the highest mark of their group, if they have lost nothing; those that had departed before keep their epoch
+    /// to the highest commit point of their group, if they have lost nothing; those that had departed before keep their epoch
     /// (rule T2).
     pub fn activated(
         &self,
         made_by: ProposalId,
         equal: &[BTreeSet<ReplicaId>],
-        marks: &[Position],
+        commit_points: &[Position],
     ) -> Result<Record, RecordError> {
         let mut next = Record { state: State::Active, ..self.next(made_by) };
         let count = next.groups.len();
-        if equal.len() != count || marks.len() != count {
-            return Err(RecordError::NoGroup(equal.len().min(marks.len()) as u32, count));
+        if equal.len() != count || commit_points.len() != count {
+            return Err(RecordError::NoGroup(equal.len().min(commit_points.len()) as u32, count));
         }
-        for (((index, group), equal), had) in (0..).zip(&mut next.groups).zip(equal).zip(marks) {
+        for (((index, group), equal), had) in (0..).zip(&mut next.groups).zip(equal).zip(commit_points) {
             if let Some(stranger) = equal.difference(&group.in_sync).next() {
                 return Err(RecordError::NotMember(*stranger, index));
             }

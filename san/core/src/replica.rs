@@ -22,12 +22,13 @@ use thiserror::Error;
 
 use crate::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use crate::lease::{Grants, Moment};
-use crate::message::{Entry, FromOwner, FromReplica, Progress, Promise, Report, ToOwner, ToReplica, What};
-use crate::range_set::coarse;
+use crate::message::{FromOwner, FromReplica, Progress, Promise, ToOwner, ToReplica};
 use crate::rule::{Rule, left_out};
 use crate::store::{Command, Completion, Found, Tag};
 
+mod completions;
 mod damaged;
+mod entries;
 
 /// The most ranges of a list that it tells.
 const MOST_LISTED: usize = 16_384;
@@ -92,8 +93,8 @@ pub struct Replica {
     /// Up to where it has everything, and durably.
     received: Position,
     durable: Sequence,
-    mark: Position,
-    /// What its log has up to here is acknowledged: at least the mark.
+    commit_point: Position,
+    /// What its log has up to here is acknowledged: at least the commit point.
     acknowledged: Position,
     /// Tombstones below this epoch are not needed.
     keep: Epoch,
@@ -102,7 +103,7 @@ pub struct Replica {
     pending: VecDeque<Pending>,
     /// What is durable of its promises.
     promised: Promise,
-    /// Questions to the store about what is above the mark.
+    /// Questions to the store about what is above the commit point.
     questions: u64,
     work: Work,
     failed: bool,
@@ -123,8 +124,8 @@ struct Session {
     owner: Owner,
     epoch: Epoch,
     number: u64,
-    beside_received: u64,
-    beside_durable: u64,
+    out_of_band_received: u64,
+    out_of_band_durable: u64,
     /// A gap was told, and has not been filled since.
     gap_told: Option<(Position, u64)>,
     /// It has returned in this session: after which entry, and the list.
@@ -136,13 +137,13 @@ struct Session {
 #[derive(Debug, Clone, Copy)]
 enum Pending {
     Sequenced(Position),
-    Beside { key: u64, number: u64 },
+    OutOfBand { key: u64, number: u64 },
 }
 
 /// What it is told to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Drop {
-    /// Everything above its mark; it gets what comes after this.
+struct Truncation {
+    /// Everything above its commit point; it gets what comes after this.
     after: Position,
     /// And all the rest.
     empty: bool,
@@ -154,12 +155,12 @@ enum Work {
     None,
     /// Sealed, and its report waits for what is not durable yet, and for the end of the last lease.
     Sealing(Moment),
-    /// The store looks up what is above the mark.
+    /// The store looks up what is above the commit point.
     Reporting,
     /// It is told to return, and waits for what is not durable yet.
-    Draining(Drop),
+    Draining(Truncation),
     /// The store lists and drops, for the session of this key.
-    Dropping(Drop, u64),
+    Truncating(Truncation, u64),
 }
 
 impl Replica {
@@ -186,8 +187,8 @@ impl Replica {
             sessions: 0,
             received: found.end,
             durable: found.end.sequence,
-            mark: found.mark,
-            acknowledged: found.mark,
+            commit_point: found.commit_point,
+            acknowledged: found.commit_point,
             keep: Epoch(0),
             appends: 0,
             pending: VecDeque::new(),
@@ -366,8 +367,8 @@ impl Replica {
             owner: from.owner,
             epoch: from.epoch,
             number: from.session,
-            beside_received: 0,
-            beside_durable: 0,
+            out_of_band_received: 0,
+            out_of_band_durable: 0,
             gap_told: None,
             listed: None,
             joined: false,
@@ -387,7 +388,7 @@ impl Replica {
     ) {
         if let ToReplica::Return { ownership, from: first, empty } = message {
             let after = Position { ownership, sequence: Sequence(first.0.saturating_sub(1)) };
-            self.return_to(now, from, Drop { after, empty }, out);
+            self.return_to(now, from, Truncation { after, empty }, out);
             return;
         }
         if self.promise.owner != from.owner {
@@ -399,18 +400,21 @@ impl Replica {
             self.epoch = self.epoch.max(from.epoch);
         }
         match message {
-            ToReplica::Entry { ownership, sequence, mark, entry } => {
-                self.entry(from, Position { ownership, sequence }, mark, entry, out);
+            ToReplica::Entry { ownership, sequence, commit_point, entry } => {
+                self.entry(from, Position { ownership, sequence }, commit_point, entry, out);
             }
-            ToReplica::Beside { number, position, entry } => self.beside(from, number, position, entry, out),
-            ToReplica::Heartbeat { ownership, mark, asked, keep } => {
+            ToReplica::OutOfBand { number, position, entry } => {
+                self.out_of_band(from, number, position, entry, out)
+            }
+            ToReplica::Heartbeat { ownership, commit_point, asked, keep } => {
                 if keep > self.keep {
                     self.keep = keep;
-                    out.push(Action::Store(Command::Keep(keep)));
+                    out.push(Action::Store(Command::ForgetTombstones(keep)));
                 }
-                if self.take_mark(Position { ownership, sequence: mark }) {
-                    let (mark, acknowledged, epoch) = (self.mark, self.acknowledged, self.epoch);
-                    out.push(Action::Store(Command::Mark { mark, acknowledged, epoch }));
+                if self.take_commit_point(Position { ownership, sequence: commit_point }) {
+                    let (commit_point, acknowledged, epoch) =
+                        (self.commit_point, self.acknowledged, self.epoch);
+                    out.push(Action::Store(Command::CommitPoint { commit_point, acknowledged, epoch }));
                 }
                 let granted = self.grants.grant(from.owner, from.epoch, now);
                 if granted {
@@ -447,108 +451,6 @@ impl Replica {
         }
     }
 
-    /// The next entry is appended; one that is there already is confirmed; after a gap it says what it has.
-    fn entry<D>(
-        &mut self,
-        from: &FromOwner,
-        position: Position,
-        mark: Sequence,
-        entry: Entry<D>,
-        out: &mut Vec<Action<D>>,
-    ) {
-        if matches!(self.work, Work::Draining(_) | Work::Dropping(..)) {
-            return;
-        }
-        let opens = matches!(entry.what, What::Open)
-            && position.ownership > self.received.ownership
-            && position.sequence == Sequence(1);
-        let follows = position.ownership == self.received.ownership
-            && (position.sequence == self.received.sequence.next()
-                || left_out(Rule::W5) && position.sequence > self.received.sequence);
-        if !opens && !follows {
-            let there = position <= self.received;
-            let new = !there && self.tell_gap();
-            if there || new {
-                self.answer(from, ToOwner::Durable(self.progress(new)), out);
-            }
-            return;
-        }
-        if opens {
-            self.durable = Sequence(0);
-        }
-        self.received = position;
-        self.take_mark(Position { ownership: position.ownership, sequence: mark });
-        self.append(Pending::Sequenced(position), position, entry, out);
-    }
-
-    fn beside<D>(
-        &mut self,
-        from: &FromOwner,
-        number: u64,
-        position: Position,
-        entry: Entry<D>,
-        out: &mut Vec<Action<D>>,
-    ) {
-        if matches!(self.work, Work::Draining(_) | Work::Dropping(..)) {
-            return;
-        }
-        let received = self.session.as_ref().map_or(0, |s| s.beside_received);
-        if number != received + 1 {
-            let there = number <= received;
-            let new = !there && self.tell_gap();
-            if there || new {
-                self.answer(from, ToOwner::Durable(self.progress(new)), out);
-            }
-            return;
-        }
-        if let Some(session) = &mut self.session {
-            session.beside_received = number;
-        }
-        self.append(Pending::Beside { key: self.sessions, number }, position, entry, out);
-    }
-
-    fn append<D>(&mut self, what: Pending, position: Position, entry: Entry<D>, out: &mut Vec<Action<D>>) {
-        self.appends += 1;
-        self.pending.push_back(what);
-        out.push(Action::Store(Command::Append {
-            number: self.appends,
-            position,
-            sequenced: matches!(what, Pending::Sequenced(_)),
-            entry,
-            mark: self.mark,
-            acknowledged: self.acknowledged,
-            epoch: self.epoch,
-        }));
-    }
-
-    /// Whether this gap has not been told yet: many entries can come after one that was lost.
-    fn tell_gap(&mut self) -> bool {
-        let received = self.received;
-        let Some(session) = &mut self.session else { return false };
-        let here = Some((received, session.beside_received));
-        std::mem::replace(&mut session.gap_told, here) != here
-    }
-
-    /// The owner says what is acknowledged. As a mark it counts as far as it is durable here: a replica that has just begun
-    /// to get entries may have less. Whether that is news.
-    fn take_mark(&mut self, said: Position) -> bool {
-        if said.ownership != self.received.ownership {
-            return false;
-        }
-        if said.sequence == Sequence(0) {
-            // Nothing of this ownership is acknowledged: as a mark it would be above those of others, and prove nothing.
-            return false;
-        }
-        let mut mark = Position { sequence: said.sequence.min(self.durable), ..said };
-        if mark.sequence == Sequence(0) {
-            mark = self.mark;
-        }
-        let news = mark > self.mark || said > self.acknowledged;
-        self.mark = self.mark.max(mark);
-        self.acknowledged = self.acknowledged.max(said);
-        news
-    }
-
     fn seal<D>(&mut self, now: Moment, from: &FromOwner, out: &mut Vec<Action<D>>) {
         if left_out(Rule::T5) {
             // It reports, and goes on following whom it follows.
@@ -556,7 +458,7 @@ impl Replica {
             self.work_on(now, out);
             return;
         }
-        if matches!(self.work, Work::Dropping(..)) {
+        if matches!(self.work, Work::Truncating(..)) {
             // It will be asked again.
             return;
         }
@@ -576,7 +478,7 @@ impl Replica {
         }
     }
 
-    fn return_to<D>(&mut self, now: Moment, from: &FromOwner, what: Drop, out: &mut Vec<Action<D>>) {
+    fn return_to<D>(&mut self, now: Moment, from: &FromOwner, what: Truncation, out: &mut Vec<Action<D>>) {
         let Some(session) = &self.session else { return };
         if session.joined && !left_out(Rule::C7) {
             return;
@@ -585,7 +487,7 @@ impl Replica {
             self.answer(from, ToOwner::Listed { after, ranges }, out);
             return;
         }
-        if matches!(self.work, Work::Draining(_) | Work::Dropping(..)) {
+        if matches!(self.work, Work::Draining(_) | Work::Truncating(..)) {
             return;
         }
         self.grants.seal(from.owner);
@@ -605,102 +507,23 @@ impl Replica {
                 out.push(Action::Store(Command::Above(self.questions)));
             }
             Work::Draining(what) if drained => {
-                self.work = Work::Dropping(what, self.sessions);
-                let Drop { after, empty } = what;
+                self.work = Work::Truncating(what, self.sessions);
+                let Truncation { after, empty } = what;
                 out.push(Action::Store(Command::Return { after, empty }));
             }
             _ => {}
         }
     }
 
-    fn stored<D>(&mut self, now: Moment, completion: Completion<D>, out: &mut Vec<Action<D>>) {
-        match completion {
-            Completion::Promised(promise) => self.promised = promise,
-            Completion::Appended(through) => self.appended(through, out),
-            Completion::Data { tag, content } if left_out(Rule::L2) && tag.session >> 63 == 1 => {
-                let owner = tag.session << 1 >> 21;
-                let owner = Owner {
-                    node: NodeId((owner >> 32) as u32),
-                    incarnation: Incarnation(owner & 0xffff_ffff),
-                };
-                self.send(owner, tag.session & 0xf_ffff, ToOwner::Data { job: tag.job, content }, out);
-            }
-            Completion::Data { tag, content } => {
-                self.answer_session(tag.session, ToOwner::Data { job: tag.job, content }, out);
-            }
-            Completion::Mapped { tag, map } => {
-                self.answer_session(tag.session, ToOwner::Mapped { job: tag.job, map }, out);
-            }
-            Completion::Changed { tag, ranges, next } => {
-                self.answer_session(tag.session, ToOwner::Changed { job: tag.job, ranges, next }, out);
-            }
-            Completion::Above(question, above) => {
-                if self.work == Work::Reporting && question == self.questions {
-                    self.work = Work::None;
-                    let end = Position { sequence: self.durable, ..self.received };
-                    let report = Report { mark: self.mark, end, full: self.full, above };
-                    self.answer_session(self.sessions, ToOwner::Sealed(report), out);
-                }
-            }
-            Completion::Listed(ranges) => {
-                // What is listed is copied, and more does no harm.
-                let ranges = coarse(ranges, MOST_LISTED);
-                if let Work::Dropping(Drop { after, .. }, key) = self.work {
-                    self.work = Work::None;
-                    if std::mem::take(&mut self.damaged) {
-                        self.promised = self.promise;
-                    }
-                    (self.received, self.durable) = (after, after.sequence);
-                    if let Some(session) = self.session.as_mut().filter(|s| s.key == key) {
-                        session.listed = Some((after, ranges.clone()));
-                        self.answer_session(key, ToOwner::Listed { after, ranges }, out);
-                    }
-                }
-            }
-            Completion::Spoilt { block } => {
-                self.answer_session(self.sessions, ToOwner::Spoilt { block }, out);
-            }
-            Completion::Full(full) => self.full = full,
-            Completion::Failed => {
-                self.failed = true;
-                self.answer_session(self.sessions, ToOwner::Failed, out);
-            }
-        }
-        self.work_on(now, out);
-    }
-
-    fn appended<D>(&mut self, through: u64, out: &mut Vec<Action<D>>) {
-        let done = self.appends - self.pending.len() as u64;
-        for _ in done..through {
-            match self.pending.pop_front().expect("the store confirms what was appended") {
-                Pending::Sequenced(position) if position.ownership == self.received.ownership => {
-                    self.durable = position.sequence;
-                }
-                // Of the ownership before: nobody asks any more.
-                Pending::Sequenced(_) => {}
-                Pending::Beside { key, number } => {
-                    if let Some(now) = self.session.as_mut().filter(|s| s.key == key) {
-                        now.beside_durable = number;
-                    }
-                }
-            }
-        }
-        if through > done
-            && let Some(session) = &self.session
-            && session.owner == self.promise.owner
-        {
-            self.answer_session(session.key, ToOwner::Durable(self.progress(false)), out);
-        }
-    }
-
     fn progress(&self, gap: bool) -> Progress {
-        let beside = self.session.as_ref().map_or((0, 0), |s| (s.beside_received, s.beside_durable));
+        let out_of_band =
+            self.session.as_ref().map_or((0, 0), |s| (s.out_of_band_received, s.out_of_band_durable));
         Progress {
             ownership: self.received.ownership,
             received: self.received.sequence,
             durable: self.durable,
-            beside_received: beside.0,
-            beside_durable: beside.1,
+            out_of_band_received: out_of_band.0,
+            out_of_band_durable: out_of_band.1,
             returned: self.session.as_ref().is_some_and(|s| s.listed.is_some()),
             gap,
             full: self.full,

@@ -19,7 +19,7 @@ pub enum Rule {
     P4All,
     /// A request waits for earlier ones that overlap it.
     W1,
-    /// A mark is taken only with the epoch that it came with.
+    /// A commit point is taken only with the epoch that it came with.
     W2,
     /// The swap comes before the acknowledgement.
     W3,
@@ -57,7 +57,7 @@ pub enum Rule {
     T7,
     /// A report waits until what was accepted before is durable.
     T9,
-    /// A member whose log ends below the highest mark is left out.
+    /// A member whose log ends below the highest commit point is left out.
     T10,
     /// What was asked for in a former ownership is not taken.
     T11,
@@ -77,7 +77,7 @@ pub enum Rule {
     /// More than half of a group's members of which some are silent and the processes of some have ended, for all that is known, are
     /// asked as well: a node whose connections are all refused would otherwise exclude the others, each as one that has ended.
     S1Ended,
-    /// Destage does not go above the mark.
+    /// Destage does not go above the commit point.
     R1,
     /// The log is freed only after the extents, their checksums and stamps are durable.
     R1Free,
@@ -95,7 +95,7 @@ pub enum Rule {
     R6,
     /// A repair is an ordinary write, under exclusion.
     R7,
-    /// A mark is stored with the epoch that it came with.
+    /// A commit point is stored with the epoch that it came with.
     R8,
     /// A member that shows an older promise than its record knows is damaged.
     R9,
@@ -106,7 +106,7 @@ pub enum Rule {
     /// What is appended is durable before that is told.
     DSync,
     /// A record that does not verify, and that a later one covers, is damage and no end.
-    DRot,
+    DCorrupt,
     /// An idle log gets a closing record.
     DClose,
     /// A record whose data does not match its checksums is none.
@@ -115,8 +115,8 @@ pub enum Rule {
     DRing,
     /// What a replica keeps of itself is written twice.
     DPages,
-    /// The mark that a destage went by is durable before the log is freed.
-    DMark,
+    /// The commit point that a destage went by is durable before the log is freed.
+    DCommitPoint,
     /// A chunk is the replica's, durably, before anything is put there.
     DChunk,
     /// The slots of a chunk are empty, durably, before the chunk is the replica's.
@@ -163,12 +163,12 @@ impl Rule {
         Rule::R5,
         Rule::R6,
         Rule::DSync,
-        Rule::DRot,
+        Rule::DCorrupt,
         Rule::DClose,
         Rule::DSum,
         Rule::DRing,
         Rule::DPages,
-        Rule::DMark,
+        Rule::DCommitPoint,
         Rule::DChunk,
         Rule::DSlots,
         Rule::DBad,

@@ -1,13 +1,13 @@
 //! What a replica asks of the store that keeps it on a device, and what the store answers.
 //!
-//! The store keeps the log, the extents and what was promised; it destages by itself, up to the mark that it was told. The
+//! The store keeps the log, the extents and what was promised; it destages by itself, up to the commit point that it was told. The
 //! replica decides what is appended, in which order, and what is told to whom.
 
 use std::ops::Range;
 
 use crate::ids::{Epoch, Position};
 use crate::map::Map;
-use crate::message::{Content, Entry, Job, Mention, Promise, Rotten};
+use crate::message::{Content, Corrupt, Entry, Job, Mention, Promise};
 
 /// For which question of which session an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,18 +33,18 @@ pub enum Command<D> {
         sequenced: bool,
         /// What it does.
         entry: Entry<D>,
-        /// See [`Command::Mark`].
-        mark: Position,
-        /// See [`Command::Mark`].
+        /// See [`Command::CommitPoint`].
+        commit_point: Position,
+        /// See [`Command::CommitPoint`].
         acknowledged: Position,
-        /// See [`Command::Mark`].
+        /// See [`Command::CommitPoint`].
         epoch: Epoch,
     },
-    /// How far entries are acknowledged, and what the replica's epoch is: destage stamps what it writes with it. Mark and
+    /// How far entries are acknowledged, and what the replica's epoch is: destage stamps what it writes with it. Commit point and
     /// epoch are kept together (rule R8), some time. No answer.
-    Mark {
+    CommitPoint {
         /// All entries up to this position are acknowledged, and are here.
-        mark: Position,
+        commit_point: Position,
         /// What is in the log up to this position is acknowledged, and not all of that need be here: a copy may come before
         /// the entries that it is as new as. Destage may go so far (rule R1).
         acknowledged: Position,
@@ -87,9 +87,9 @@ pub enum Command<D> {
         /// From which block on.
         from: u64,
     },
-    /// What is in the log above the mark? The number is to be told with the answer. → [`Completion::Above`]
+    /// What is in the log above the commit point? The number is to be told with the answer. → [`Completion::Above`]
     Above(u64),
-    /// List, durably, the blocks that the log mentions above the mark, adding to the list that is there; then drop these
+    /// List, durably, the blocks that the log mentions above the commit point, adding to the list that is there; then drop these
     /// entries, durably. The log goes on after this position. → [`Completion::Listed`]
     Return {
         /// Entries of this ownership come next, after this number.
@@ -107,7 +107,7 @@ pub enum Command<D> {
         after: Position,
     },
     /// Of extents that were freed under a stamp below this epoch no tombstone is needed any more (rule R3). No answer.
-    Keep(Epoch),
+    ForgetTombstones(Epoch),
     /// Forget the list. No answer.
     Joined,
     /// It was found damaged when it was opened, and a person goes on with what is left: what cannot be read of the log is
@@ -128,7 +128,7 @@ pub enum Completion<D> {
         /// For what.
         tag: Tag,
         /// What is there.
-        content: Result<Content<D>, Rotten>,
+        content: Result<Content<D>, Corrupt>,
     },
     /// Answer to `Map`.
     Mapped {
@@ -149,7 +149,7 @@ pub enum Completion<D> {
     /// Answer to the `Above` of this number, in the order of the log.
     Above(u64, Vec<Mention>),
     /// A block that nobody has asked for does not match its checksum: found by looking through the extents, or by destaging.
-    Spoilt {
+    Corrupt {
         /// Which.
         block: u64,
     },
@@ -167,9 +167,9 @@ pub enum Completion<D> {
 pub struct Found {
     /// Whom the replica follows.
     pub promise: Promise,
-    /// The mark.
-    pub mark: Position,
-    /// The highest epoch that is kept: of the promise, or beside a mark (rule R8).
+    /// The commit point.
+    pub commit_point: Position,
+    /// The highest epoch that is kept: of the promise, or beside a commit point (rule R8).
     pub epoch: Epoch,
     /// The last entry of the unbroken sequence.
     pub end: Position,

@@ -35,7 +35,7 @@ fn entry(sequence: u64) -> ToReplica<u8> {
     let what = if sequence == 1 { What::Open } else { What::Trim };
     let blocks = u32::from(sequence > 1);
     let entry = Entry { block: 0, blocks, what };
-    ToReplica::Entry { ownership: Epoch(4), sequence: Sequence(sequence), mark: Sequence(0), entry }
+    ToReplica::Entry { ownership: Epoch(4), sequence: Sequence(sequence), commit_point: Sequence(0), entry }
 }
 
 fn hello() -> ToReplica<u8> {
@@ -62,7 +62,7 @@ impl Bench {
     fn new() -> Bench {
         let found = Found {
             promise: Promise { epoch: Epoch(3), owner: owner(1) },
-            mark: Position::START,
+            commit_point: Position::START,
             epoch: Epoch(3),
             end: Position::START,
             damaged: false,
@@ -171,7 +171,7 @@ fn a_late_greeting_of_another_owner_at_the_same_epoch_does_not_shut_an_owner_out
 fn damaged_at_4() -> Bench {
     let found = Found {
         promise: Promise { epoch: Epoch(4), owner: owner(1) },
-        mark: Position::START,
+        commit_point: Position::START,
         epoch: Epoch(4),
         end: Position::START,
         damaged: true,
@@ -328,7 +328,7 @@ fn a_device_that_has_failed_answers_nothing_else() {
 fn damaged() -> Bench {
     let found = Found {
         promise: Promise { epoch: Epoch(4), owner: owner(1) },
-        mark: Position { ownership: Epoch(3), sequence: Sequence(7) },
+        commit_point: Position { ownership: Epoch(3), sequence: Sequence(7) },
         epoch: Epoch(4),
         end: Position { ownership: Epoch(3), sequence: Sequence(2) },
         damaged: true,
@@ -564,56 +564,4 @@ fn the_last_sector_can_be_asked_for_and_the_next_cannot() {
     out.clear();
     volume.step(NOW, Event::Request(read(last + 1)), &mut out);
     assert_eq!(out, [Action::Complete(RequestId(last + 1), Err(Failure::OutOfRange))]);
-}
-
-/// The blocks of the entries that are sent, each from the first to before the last.
-fn sent(out: &[Action<u8>]) -> Vec<(u64, u64)> {
-    let entries = out.iter().filter_map(|action| match action {
-        Action::Send { message: ToReplica::Entry { entry, .. }, .. } => {
-            Some((entry.range().start, entry.range().end))
-        }
-        _ => None,
-    });
-    entries.collect()
-}
-
-#[test]
-fn what_is_zeroed_at_once_is_little_however_much_is_asked_for() {
-    let (mut volume, mut out) = large();
-    let id = RequestId(1);
-    let all = Request { id, ask: Ask::WriteZeroes, sector: 0, sectors: 40_000 * 8 };
-    volume.step(NOW, Event::Request(all), &mut out);
-    assert_eq!(sent(&out), [(0, 8192), (8192, 16384)]);
-    out.clear();
-    has(&mut volume, 2, false, &mut out);
-    assert_eq!(sent(&out), [], "one is still under way");
-    has(&mut volume, 3, false, &mut out);
-    assert_eq!(sent(&out), [(16384, 24576), (24576, 32768)]);
-    out.clear();
-    has(&mut volume, 5, false, &mut out);
-    assert_eq!(sent(&out), [(32768, 40000)]);
-    out.clear();
-    has(&mut volume, 6, false, &mut out);
-    assert_eq!(out, [Action::Complete(id, Ok(()))]);
-}
-
-#[test]
-fn a_full_device_is_an_error_of_what_needs_room_and_of_nothing_else() {
-    let (mut volume, mut out) = large();
-    has(&mut volume, 1, true, &mut out);
-    let request = |id, ask| Request { id: RequestId(id), ask, sector: 0, sectors: 8 };
-    out.clear();
-    volume.step(NOW, Event::Request(request(1, Ask::Write(7))), &mut out);
-    assert_eq!(out, [Action::Complete(RequestId(1), Err(Failure::NoSpace))]);
-    for (id, ask) in [(2, Ask::WriteZeroes), (3, Ask::Trim)] {
-        out.clear();
-        volume.step(NOW, Event::Request(request(id, ask)), &mut out);
-        assert_eq!(sent(&out), [(0, 1)]);
-        out.clear();
-        has(&mut volume, id, id == 2, &mut out);
-        assert_eq!(out, [Action::Complete(RequestId(id), Ok(()))]);
-    }
-    out.clear();
-    volume.step(NOW, Event::Request(request(4, Ask::Write(7))), &mut out);
-    assert_eq!(sent(&out), [(0, 1)], "there is room again");
 }

@@ -103,7 +103,7 @@ impl Rig {
             position: at(self.appended),
             sequenced: true,
             entry: Entry { block, blocks, what },
-            mark: at(self.appended - 1),
+            commit_point: at(self.appended - 1),
             acknowledged: at(self.appended - 1),
             epoch: Epoch(1),
         });

@@ -136,7 +136,7 @@ fn kill_and_look(path: &Path, lines: usize) {
         assert_eq!(is, expected, "block {block}, of {last} entries, {told} of them told");
     }
     let checked = store.check(&mut devices, |_, _| true).expect("it can be read");
-    assert_eq!(checked.rotten, [0u64; 0], "{checked:?}");
+    assert_eq!(checked.corrupt, [0u64; 0], "{checked:?}");
 }
 
 fn lives(folder: &Path) {

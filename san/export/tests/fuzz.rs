@@ -244,7 +244,7 @@ fn carry_out(random: &mut Random, pool: &Pool, session: &mut Session, asked: Blo
     let BlockRequest { slot, operation: what, sector, sectors } = asked;
     assert!(sector * 512 + u64::from(sectors) * 512 <= BYTES, "nothing is asked behind the end");
     if random.one_in(8) {
-        session.complete(slot, Err(random.one_of(&[Failure::Rotten, Failure::NoSpace, Failure::Deposed])));
+        session.complete(slot, Err(random.one_of(&[Failure::Corrupt, Failure::NoSpace, Failure::Deposed])));
         return;
     }
     if let Operation::Read = what {

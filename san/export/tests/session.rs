@@ -560,7 +560,7 @@ fn what_fails_is_told_with_the_reason_and_good_bye_waits_for_answers() {
     let asked = session.next(&pool).expect("it follows the protocol").expect("it is there");
     assert!(session.next(&pool).expect("it follows the protocol").is_none());
     assert!(!session.is_over() && !session.wants_bytes());
-    session.complete(asked.slot, Err(Failure::Rotten));
+    session.complete(asked.slot, Err(Failure::Corrupt));
     assert!(!session.is_over());
     let out = sent(&mut session, 1 << 20);
     assert_eq!(answers(&out, &BTreeMap::new())[0].1.error, error::IO);

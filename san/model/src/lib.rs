@@ -10,7 +10,7 @@
 //! | [`state`] | what a state is made of |
 //! | [`model`] | which steps there are |
 //! | `swapping` | the store: proposals, commits, what a node concludes |
-//! | `serving` | writes, marks, leases, reads |
+//! | `serving` | writes, commit points, leases, reads |
 //! | `takeover` | from the first swap to the second |
 //! | `resync` | how a replica comes back |
 //! | `replica` | what a replica accepts, destage, crashes |
@@ -49,7 +49,7 @@
 //!
 //! # How it is kept small
 //!
-//! - **A message is a step.** A replica takes the next entry, or the mark, from the owner's state; the step
+//! - **A message is a step.** A replica takes the next entry, or the commit point, from the owner's state; the step
 //!   that does not happen is a message that is lost or late. A deposed owner that does not know goes on
 //!   sending what it has. What a process sent before it died, or before its last swap, arrives at once or
 //!   never: later it would be refused, or do what it does at once.
@@ -62,13 +62,13 @@
 //!   in the mutant of L1.
 //! - **A crash is a crash with a start.** A node that does not start again is one whose steps do not happen.
 //! - **Values are numbers that rise with each write**, so that "older" is "less".
-//! - Destage takes all that the mark allows, and a copy goes to the extents of its target.
+//! - Destage takes all that the commit point allows, and a copy goes to the extents of its target.
 //!
 //! # What it does not express
 //!
-//! - R4 to R7: the devices of the model lose and rot nothing. Of R3 only that there is a stamp: a trim is a
+//! - R4 to R7: the devices of the model lose and corrupt nothing. Of R3 only that there is a stamp: a trim is a
 //!   write.
-//! - That only entries above the *highest* mark are merged. Where no member is damaged, whoever reports an
+//! - That only entries above the *highest* commit point are merged. Where no member is damaged, whoever reports an
 //!   entry reports those too that have overwritten it, and nothing breaks.
 //! - Requests of several blocks or groups, a person's force, a store that went back in time, and all that is
 //!   about waiting: that something happens at last.

@@ -40,8 +40,8 @@ pub enum Action {
     Append(usize, usize),
     /// The owner acknowledges its oldest entry.
     Acknowledge(usize),
-    /// A replica hears the mark of the owner.
-    TellMark(usize, usize),
+    /// A replica hears the commit point of the owner.
+    TellCommitPoint(usize, usize),
     /// The owner proposes a set without this member.
     Remove(usize, usize),
     /// The proposal of this place in the queue commits. Who made it does not know yet.
@@ -129,7 +129,7 @@ impl Protocol {
         for replica in 0..self.bounds.replicas {
             actions.extend([
                 Action::Append(node, replica),
-                Action::TellMark(node, replica),
+                Action::TellCommitPoint(node, replica),
                 Action::Remove(node, replica),
                 Action::OpenSession(node, replica),
             ]);
@@ -161,8 +161,8 @@ impl Protocol {
         let replica = Replica {
             promise: 1,
             epoch: 1,
-            mark: opened,
-            mark_epoch: 1,
+            commit_point: opened,
+            commit_point_epoch: 1,
             ownership: 1,
             last: opened,
             ..Replica::default()
@@ -208,7 +208,7 @@ impl Model for Protocol {
             Action::Write(node, block) => self.write(state, node, block),
             Action::Append(node, replica) => self.append(state, node, replica),
             Action::Acknowledge(node) => self.acknowledge(state, node),
-            Action::TellMark(node, replica) => self.tell_mark(state, node, replica),
+            Action::TellCommitPoint(node, replica) => self.send_commit_point(state, node, replica),
             Action::Remove(node, replica) => self.remove(state, node, replica),
             Action::Commit(which) => self.commit(state, which),
             Action::Look(node) => self.look(state, node),

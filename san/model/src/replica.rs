@@ -10,14 +10,14 @@ impl Protocol {
         epoch >= state.replicas[replica].epoch || self.without(Rule::Refusal)
     }
 
-    /// All that the mark allows goes from the log to the extents, and the log is freed.
+    /// All that the commit point allows goes from the log to the extents, and the log is freed.
     pub(crate) fn destage(&self, state: &State, which: usize) -> Option<State> {
         let replica = &state.replicas[which];
         // Only a return looks at stamps; without one there is nothing to see.
         if self.bounds.left.returns == 0 && !self.without(Rule::R1) {
             return None;
         }
-        let ready = |at| at <= replica.mark || self.without(Rule::R1);
+        let ready = |at| at <= replica.commit_point || self.without(Rule::R1);
         if !replica.log.iter().any(|entry| ready(entry.at)) {
             return None;
         }
@@ -43,8 +43,8 @@ impl Protocol {
         let mut next = state.clone();
         next.left.crashes -= 1;
         let replica = &mut next.replicas[node];
-        // A mark that is lost would be as one that was never heard; so it is kept.
-        let stored = if self.without(Rule::R8) { 0 } else { replica.mark_epoch };
+        // A commit point that is lost would be as one that was never heard; so it is kept.
+        let stored = if self.without(Rule::R8) { 0 } else { replica.commit_point_epoch };
         replica.epoch = replica.promise.max(stored);
         if self.without(Rule::L3) {
             for owner in &mut next.owners {

@@ -122,14 +122,14 @@ impl Protocol {
 }
 
 impl Replica {
-    /// Drops the entries above the mark, of which nobody knows whether they were acknowledged.
+    /// Drops the entries above the commit point, of which nobody knows whether they were acknowledged.
     fn list_and_drop(&mut self, list: bool) {
-        for entry in self.log.iter().filter(|entry| entry.at > self.mark && list) {
+        for entry in self.log.iter().filter(|entry| entry.at > self.commit_point && list) {
             self.list = self.list.with(entry.block);
         }
-        let mark = self.mark;
-        self.log.retain(|entry| entry.at <= mark);
-        self.last = self.last.min(mark);
+        let commit_point = self.commit_point;
+        self.log.retain(|entry| entry.at <= commit_point);
+        self.last = self.last.min(commit_point);
     }
 
     /// Makes a copy durable.

@@ -14,7 +14,7 @@ pub enum Rule {
     P3,
     /// Requests that overlap wait for each other until they are acknowledged. Left out: they do not.
     W1,
-    /// A member takes a mark only from an epoch that it has adopted. Left out: from any message, adopting
+    /// A member takes a commit point only from an epoch that it has adopted. Left out: from any message, adopting
     /// nothing.
     W2,
     /// Swap before acknowledging. Left out: who is about to be removed is not waited for any more.
@@ -39,14 +39,14 @@ pub enum Rule {
     T5,
     /// What comes from below the promise is refused. Left out: it is taken.
     Refusal,
-    /// Destage never goes above the mark. Left out: it takes the whole log.
+    /// Destage never goes above the commit point. Left out: it takes the whole log.
     R1,
     /// A stamp is the epoch of the replica at destage. Left out: the birth epoch of the entry.
     R2,
     /// A freed extent leaves a stamped tombstone. Left out: every write is taken for a trim, and leaves no
     /// stamp.
     R3,
-    /// A mark is stored with the epoch that it came with. Left out: a start knows the mark and only what was
+    /// A commit point is stored with the epoch that it came with. Left out: a start knows the commit point and only what was
     /// promised.
     R8,
     /// A replica that comes back lists what it drops. Left out: it only drops.

@@ -1,4 +1,4 @@
-//! What an active owner does for clients: writes, marks, leases and reads (W1 to W3, L1, L2).
+//! What an active owner does for clients: writes, commit points, leases and reads (W1 to W3, L1, L2).
 
 use crate::Rule;
 use crate::model::Protocol;
@@ -91,28 +91,28 @@ impl Protocol {
         })
     }
 
-    /// A replica hears the mark, with a message of the owner's epoch (W2).
-    pub(crate) fn tell_mark(&self, state: &State, node: usize, target: usize) -> Option<State> {
+    /// A replica hears the commit point, with a message of the owner's epoch (W2).
+    pub(crate) fn send_commit_point(&self, state: &State, node: usize, target: usize) -> Option<State> {
         let owner = &state.owners[node];
         let replica = &state.replicas[target];
-        let mark = owner.acked.max(replica.mark);
+        let commit_point = owner.acked.max(replica.commit_point);
         if self.without(Rule::W2) {
-            return (mark != replica.mark).then(|| {
+            return (commit_point != replica.commit_point).then(|| {
                 let mut next = state.clone();
-                next.replicas[target].mark = mark;
+                next.replicas[target].commit_point = commit_point;
                 next
             });
         }
         let follows =
             self.required(owner).has(target) || owner.session.is_some_and(|session| session.target == target);
         let follows = follows && replica.ownership == owner.ownership && owner.serves();
-        let news = mark != replica.mark || owner.known.epoch != replica.mark_epoch;
+        let news = commit_point != replica.commit_point || owner.known.epoch != replica.commit_point_epoch;
         (follows && news && self.accepts(state, target, owner.known.epoch)).then(|| {
             let mut next = state.clone();
             let told = &mut next.replicas[target];
             told.adopt(owner.known.epoch);
-            told.mark = mark;
-            told.mark_epoch = owner.known.epoch;
+            told.commit_point = commit_point;
+            told.commit_point_epoch = owner.known.epoch;
             if owner.known.in_sync.has(target) {
                 told.list = Set::default();
             }

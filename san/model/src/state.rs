@@ -130,9 +130,9 @@ pub struct Replica {
     /// The epoch that it has adopted, at least what it promised. Forgotten in a crash.
     pub epoch: u8,
     /// What is acknowledged up to here.
-    pub mark: Position,
-    /// The epoch that the mark came with, stored beside it (R8).
-    pub mark_epoch: u8,
+    pub commit_point: Position,
+    /// The epoch that the commit point came with, stored beside it (R8).
+    pub commit_point_epoch: u8,
     /// The ownership that its log is in.
     pub ownership: u8,
     /// The last entry of this ownership that it has.
@@ -217,7 +217,7 @@ pub struct Owner {
     pub ownership: u8,
     /// The last number that it gave.
     pub issued: u8,
-    /// What it has acknowledged up to here: the mark that it tells. Its epoch is 0 until the opening entry is
+    /// What it has acknowledged up to here: the commit point that it tells. Its epoch is 0 until the opening entry is
     /// acknowledged.
     pub acked: Position,
     /// The entries that are not acknowledged, or that the target of the session does not have.
@@ -226,7 +226,7 @@ pub struct Owner {
     pub heard: [u8; REPLICAS],
     /// Taking over: who was sealed and has reported.
     pub reported: Set,
-    /// Taking over: the highest mark that was reported.
+    /// Taking over: the highest commit point that was reported.
     pub highest: Position,
     /// Taking over: of each block the last entry that was reported.
     pub newest: [Option<Entry>; BLOCKS],

@@ -107,10 +107,10 @@ impl Protocol {
 }
 
 impl Owner {
-    /// A member reports its mark, and its entries above that.
+    /// A member reports its commit point, and its entries above that.
     fn merge(&mut self, member: &Replica) {
-        self.highest = self.highest.max(member.mark);
-        for entry in member.log.iter().filter(|entry| entry.at > member.mark) {
+        self.highest = self.highest.max(member.commit_point);
+        for entry in member.log.iter().filter(|entry| entry.at > member.commit_point) {
             let newest = &mut self.newest[entry.block];
             if newest.is_none_or(|other| other.at < entry.at) {
                 *newest = Some(*entry);

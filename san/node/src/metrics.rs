@@ -194,7 +194,7 @@ impl Node {
                 of.scrubbed as f64
             }),
             ("loadline_rotten_blocks_total", "counter", "Blocks that did not match their checksums.", |of| {
-                of.rotten as f64
+                of.corrupt as f64
             }),
         ];
         for (name, kind, help, value) in gauges {

@@ -17,6 +17,7 @@
 //! | `moving` | copies move from where they are to leave |
 //! | [`manage`] | what people want: volumes, devices, nodes |
 
+mod allocation;
 mod forward;
 mod limits;
 mod listeners;

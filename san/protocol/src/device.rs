@@ -7,7 +7,7 @@
 //!
 //! The table is padded to whole pages, and so are the slots of a chunk. Magic, checksum and version have the same
 //! place in everything that lies on a device, and in every version. So a program knows what a newer one wrote from what
-//! has rotted.
+//! is corrupt.
 
 use std::fmt;
 
@@ -77,7 +77,7 @@ pub enum DiskFault {
     /// It is something else.
     #[error("this is something else, and not what Loadline writes to this place: look whose device it is")]
     NotOurs,
-    /// It was not written whole, or has rotted.
+    /// It was not written whole, or is corrupt.
     #[error(
         "{what} says checksum {said:#010x}, and has {is:#010x}: it is torn, or the device has changed it"
     )]

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The checksum of the first sector has the same place in every version. So a program knows what a newer one wrote from
-//! what has rotted; and a length is believed only when it is known to be as written.
+//! what is corrupt; and a length is believed only when it is known to be as written.
 
 use std::ops::RangeInclusive;
 
@@ -36,7 +36,7 @@ const _: () = assert!(FIXED == 116);
 const COVERED: usize = 12;
 const SEQUENCED: u16 = 1;
 const BESIDE: u16 = 2;
-const MARK: u16 = 3;
+const COMMIT_POINT: u16 = 3;
 const WRAP: u16 = 4;
 
 /// Bytes of a header with so many checksums: whole sectors.
@@ -67,7 +67,7 @@ pub struct LogHeader {
     pub crc: U32,
     /// [`LOG_VERSION`].
     pub version: U16,
-    /// 1: an entry of the sequence. 2: one beside it. 3: only a mark. 4: a mark, and the log goes on at the ring's beginning.
+    /// 1: an entry of the sequence. 2: one beside it. 3: only a commit point. 4: a commit point, and the log goes on at the ring's beginning.
     /// In the last two position and entry are zeroes.
     pub kind: U16,
     /// Bytes of the record: header, checksums, data.
@@ -83,8 +83,8 @@ pub struct LogHeader {
     /// Up to this number all was known to be synced when this was written.
     pub synced: U64,
     /// Up to here the group's entries are acknowledged.
-    pub mark: PositionBytes,
-    /// The epoch that the mark came with (rule R8).
+    pub commit_point: PositionBytes,
+    /// The epoch that the commit point came with (rule R8).
     pub epoch: U64,
     /// Where the entry stands among all of the group.
     pub position: PositionBytes,
@@ -108,20 +108,20 @@ pub struct LogRecord {
     /// Up to this number all was known to be synced when this was written.
     pub synced: u64,
     /// Up to here the group's entries are acknowledged.
-    pub mark: Position,
-    /// The epoch that the mark came with (rule R8).
+    pub commit_point: Position,
+    /// The epoch that the commit point came with (rule R8).
     pub epoch: Epoch,
     /// What it brings.
     pub what: Recorded,
 }
 
-/// What a record brings beside a mark.
+/// What a record brings beside a commit point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
     /// An entry.
     Entry(Change),
     /// Nothing.
-    Mark,
+    CommitPoint,
     /// Nothing: the next record is at the beginning of the ring.
     Wrap,
 }
@@ -176,7 +176,7 @@ pub enum LogFault {
     /// It is something else: the middle of a record of a former round, for one.
     #[error("this is not the beginning of a log record")]
     NotARecord,
-    /// It was not written whole, or has rotted.
+    /// It was not written whole, or is corrupt.
     #[error(
         "a log record says checksum {said:#010x}, and has {is:#010x}: it is torn, or the device has changed it"
     )]
@@ -228,12 +228,17 @@ impl Wire for LogHeader {
         let synced = self.synced < self.number;
         require(synced, "the number known to be synced", self.synced, "must be below the record's own")?;
         count("the generation", self.generation)?;
-        self.mark.check()?;
-        count("the epoch of the mark", self.epoch)?;
+        self.commit_point.check()?;
+        count("the epoch of the commit point", self.epoch)?;
         require((SEQUENCED..=WRAP).contains(&self.kind.get()), "the kind", self.kind, "must be 1 to 4")?;
-        if self.kind.get() >= MARK {
+        if self.kind.get() >= COMMIT_POINT {
             let none = self.position.as_bytes().iter().chain(self.entry.as_bytes()).all(|byte| *byte == 0);
-            require(none, "what the entry of a mark does", self.entry.what, "must be 0, and all of it")?;
+            require(
+                none,
+                "what the entry of a commit point does",
+                self.entry.what,
+                "must be 0, and all of it",
+            )?;
         } else {
             self.position.check()?;
             self.entry.check()?;
@@ -259,7 +264,7 @@ impl LogView<'_> {
     pub fn record(&self) -> LogRecord {
         let head = self.header;
         let what = match head.kind.get() {
-            MARK => Recorded::Mark,
+            COMMIT_POINT => Recorded::CommitPoint,
             WRAP => Recorded::Wrap,
             kind => Recorded::Entry(Change {
                 position: head.position.get(),
@@ -273,7 +278,7 @@ impl LogView<'_> {
             generation: head.generation.get(),
             number: head.number.get(),
             synced: head.synced.get(),
-            mark: head.mark.get(),
+            commit_point: head.commit_point.get(),
             epoch: Epoch(head.epoch.get()),
             what,
         }
@@ -297,12 +302,12 @@ pub fn encode(
         generation: record.generation.into(),
         number: record.number.into(),
         synced: record.synced.into(),
-        mark: record.mark.into(),
+        commit_point: record.commit_point.into(),
         epoch: record.epoch.0.into(),
         ..LogHeader::new_zeroed()
     };
     let kind = match &record.what {
-        Recorded::Mark => MARK,
+        Recorded::CommitPoint => COMMIT_POINT,
         Recorded::Wrap => WRAP,
         Recorded::Entry(Change { position, sequenced, entry }) => {
             head.position = (*position).into();

@@ -300,9 +300,9 @@ pub struct ProgressBytes {
     /// Durably up to this one.
     pub durable: U64,
     /// It has everything beside the sequence up to this number.
-    pub beside_received: U64,
+    pub out_of_band_received: U64,
     /// Durably.
-    pub beside_durable: U64,
+    pub out_of_band_durable: U64,
     /// 1: it has returned in this session. 2: something is missing. 4: its device is full.
     pub flags: U32,
 }
@@ -316,8 +316,8 @@ impl From<&Progress> for ProgressBytes {
             ownership: progress.ownership.0.into(),
             received: progress.received.0.into(),
             durable: progress.durable.0.into(),
-            beside_received: progress.beside_received.into(),
-            beside_durable: progress.beside_durable.into(),
+            out_of_band_received: progress.out_of_band_received.into(),
+            out_of_band_durable: progress.out_of_band_durable.into(),
             flags: (returned | gap | full).into(),
         }
     }
@@ -330,8 +330,8 @@ impl ProgressBytes {
             ownership: Epoch(self.ownership.get()),
             received: Sequence(self.received.get()),
             durable: Sequence(self.durable.get()),
-            beside_received: self.beside_received.get(),
-            beside_durable: self.beside_durable.get(),
+            out_of_band_received: self.out_of_band_received.get(),
+            out_of_band_durable: self.out_of_band_durable.get(),
             returned: self.flags.get() & RETURNED != 0,
             gap: self.flags.get() & GAP != 0,
             full: self.flags.get() & FULL != 0,
@@ -345,8 +345,8 @@ impl Wire for ProgressBytes {
         for sequence in [self.received, self.durable] {
             count("a sequence number", sequence)?;
         }
-        for beside in [self.beside_received, self.beside_durable] {
-            count("a number beside the sequence", beside)?;
+        for out_of_band in [self.out_of_band_received, self.out_of_band_durable] {
+            count("a number beside the sequence", out_of_band)?;
         }
         require(
             self.flags.get() <= RETURNED | GAP | FULL,

@@ -1,7 +1,7 @@
 //! What a replica keeps of itself, beside its log and its extents: one page, and what is too long for it.
 //!
 //! ```text
-//! page: fields 204 B │ drops │ holes │ zeroes
+//! page: fields 204 B │ truncations │ holes │ zeroes
 //! beside it: the list of a returning replica │ tombstones │ zeroes, to whole sectors
 //! ```
 //!
@@ -27,7 +27,7 @@ pub const STATE_VERSION: u16 = 1;
 /// What a page begins with.
 pub const STATE_MAGIC: [u8; 8] = *b"LLrstate";
 /// The most returns of which a page knows.
-pub const MOST_DROPS: usize = 64;
+pub const MOST_TRUNCATIONS: usize = 64;
 /// The most holes of a log of which a page knows.
 pub const MOST_HOLES: usize = 16;
 /// The most ranges in the list beside a page.
@@ -59,8 +59,8 @@ pub struct State {
     /// Whom it follows.
     pub promise: Promise,
     /// Up to here the group's entries are acknowledged. The log may know more.
-    pub mark: Position,
-    /// The epoch that the mark came with (rule R8).
+    pub commit_point: Position,
+    /// The epoch that the commit point came with (rule R8).
     pub epoch: Epoch,
     /// The log's generation (rule R5).
     pub generation: u64,
@@ -74,8 +74,8 @@ pub struct State {
     pub end: Position,
     /// See [`State::end`].
     pub end_before: u64,
-    /// What returns have dropped, oldest first; at most [`MOST_DROPS`].
-    pub drops: Vec<Drop>,
+    /// What returns have dropped, oldest first; at most [`MOST_TRUNCATIONS`].
+    pub truncations: Vec<Truncation>,
     /// What of the log cannot be read and is given up: rising, none overlaps another; at most [`MOST_HOLES`].
     pub holes: Vec<Hole>,
     /// How often everything was forgotten: slots of an earlier content do not count.
@@ -95,7 +95,7 @@ pub struct Tail {
 
 /// Records below a number whose position is above another do not count any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drop {
+pub struct Truncation {
     /// The number, from 1.
     pub below: u64,
     /// The position.
@@ -174,12 +174,12 @@ struct TombstoneBytes {
     stamp: U64,
 }
 
-/// What a page begins with: 204 bytes. The drops follow, then the holes.
+/// What a page begins with: 204 bytes. The truncations follow, then the holes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct StateBytes {
     begin: Begin,
-    drops: u8,
+    truncations: u8,
     holes: u8,
     version: U64,
     volume: U64,
@@ -189,7 +189,7 @@ struct StateBytes {
     key: U64,
     capacity: U64,
     promise: PromiseBytes,
-    mark: PositionBytes,
+    commit_point: PositionBytes,
     epoch: U64,
     generation: U64,
     first: U64,
@@ -204,7 +204,7 @@ struct StateBytes {
 const FIXED: usize = size_of::<StateBytes>();
 const _: () = assert!(FIXED == 204);
 const _: () =
-    assert!(FIXED + MOST_DROPS * size_of::<DropBytes>() + MOST_HOLES * size_of::<HoleBytes>() <= PAGE);
+    assert!(FIXED + MOST_TRUNCATIONS * size_of::<DropBytes>() + MOST_HOLES * size_of::<HoleBytes>() <= PAGE);
 
 /// Bytes from the beginning of a ring.
 fn place(what: &'static str, at: U64) -> Result<(), FieldError> {
@@ -251,16 +251,16 @@ impl Wire for SideBytes {
 impl Wire for StateBytes {
     fn check(&self) -> Result<(), FieldError> {
         self.begin.check(STATE_VERSION)?;
-        let most = usize::from(self.drops) <= MOST_DROPS;
-        require(most, "the number of drops", self.drops, "must be at most 64")?;
+        let most = usize::from(self.truncations) <= MOST_TRUNCATIONS;
+        require(most, "the number of truncations", self.truncations, "must be at most 64")?;
         let most = usize::from(self.holes) <= MOST_HOLES;
         require(most, "the number of holes", self.holes, "must be at most 16")?;
         number("how often a page was written", self.version)?;
         let holds = (1..=MOST_BLOCKS).contains(&self.blocks.get());
         require(holds, "the blocks of a group", self.blocks, "must be 1 to 2^44")?;
         self.promise.check()?;
-        self.mark.check()?;
-        count("the epoch of the mark", self.epoch)?;
+        self.commit_point.check()?;
+        count("the epoch of the commit point", self.epoch)?;
         count("the generation", self.generation)?;
         number("the first number of a generation", self.first)?;
         place("the place of the tail", self.tail.at)?;
@@ -276,12 +276,12 @@ impl Wire for StateBytes {
 impl State {
     /// As bytes, for either of the two places.
     pub fn encode(&self) -> Result<[u8; PAGE], FieldError> {
-        let (drops, holes) = (self.drops.len(), self.holes.len());
+        let (truncations, holes) = (self.truncations.len(), self.holes.len());
         // What does not fit is too many anyway, and is refused as such.
         let short = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         let fields = StateBytes {
             begin: Begin::new(STATE_MAGIC, STATE_VERSION),
-            drops: short(drops),
+            truncations: short(truncations),
             holes: short(holes),
             version: self.version.into(),
             volume: self.volume.0.into(),
@@ -291,7 +291,7 @@ impl State {
             key: self.key.into(),
             capacity: self.capacity.0.into(),
             promise: (&self.promise).into(),
-            mark: self.mark.into(),
+            commit_point: self.commit_point.into(),
             epoch: self.epoch.0.into(),
             generation: self.generation.into(),
             first: self.first.into(),
@@ -309,7 +309,7 @@ impl State {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
-        for drop in &self.drops {
+        for drop in &self.truncations {
             let drop = DropBytes { below: drop.below.into(), above: drop.above.into() };
             drop.check()?;
             put(drop.as_bytes());
@@ -330,9 +330,9 @@ impl State {
         fields.check()?;
         // Both are there: the page has room for the most of them.
         let short = STATE.short(bytes);
-        let (drops, rest) = table::<DropBytes>(rest, fields.drops.into()).ok_or(short)?;
+        let (truncations, rest) = table::<DropBytes>(rest, fields.truncations.into()).ok_or(short)?;
         let (holes, rest) = table::<HoleBytes>(rest, fields.holes.into()).ok_or(short)?;
-        drops.iter().try_for_each(Wire::check)?;
+        truncations.iter().try_for_each(Wire::check)?;
         let mut before = None;
         holes.iter().try_for_each(|hole| follows_hole(&mut before, hole))?;
         padding(rest)?;
@@ -345,7 +345,7 @@ impl State {
             key: fields.key.get(),
             capacity: DeviceId(fields.capacity.get()),
             promise: fields.promise.get(),
-            mark: fields.mark.get(),
+            commit_point: fields.commit_point.get(),
             epoch: Epoch(fields.epoch.get()),
             generation: fields.generation.get(),
             first: fields.first.get(),
@@ -353,7 +353,10 @@ impl State {
             durable: fields.durable.get(),
             end: fields.end.get(),
             end_before: fields.end_before.get(),
-            drops: drops.iter().map(|d| Drop { below: d.below.get(), above: d.above.get() }).collect(),
+            truncations: truncations
+                .iter()
+                .map(|d| Truncation { below: d.below.get(), above: d.above.get() })
+                .collect(),
             holes: (holes.iter())
                 .map(|h| Hole { from: h.from.get(), to: h.to.get(), at: h.at.get() })
                 .collect(),

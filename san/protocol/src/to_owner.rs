@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::Map;
-use loadline_san_core::message::{Content, FromReplica, Payload, Report, Rotten, ToOwner};
+use loadline_san_core::message::{Content, Corrupt, FromReplica, Payload, Report, ToOwner};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -19,12 +19,12 @@ use crate::part::{
     place,
 };
 
-/// What a sealed replica has: 36 bytes. What its log has above its mark follows.
+/// What a sealed replica has: 36 bytes. What its log has above its commit point follows.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SealedBody {
     /// Up to here all is acknowledged.
-    pub mark: PositionBytes,
+    pub commit_point: PositionBytes,
     /// Up to here its log has everything.
     pub end: PositionBytes,
     /// 1 if its device is full, else 0.
@@ -34,7 +34,7 @@ pub struct SealedBody {
 impl Wire for SealedBody {
     fn check(&self) -> Result<(), FieldError> {
         flag("whether a device is full", self.full)?;
-        self.mark.check()?;
+        self.commit_point.check()?;
         self.end.check()
     }
 }
@@ -60,7 +60,7 @@ impl Wire for AliveBody {
 
 const HERE: u32 = 1;
 const NOTHING: u32 = 2;
-const ROTTEN: u32 = 3;
+const CORRUPT: u32 = 3;
 const SPARSE: u32 = 4;
 
 /// What is in blocks: 16 bytes. The checksums of the data follow; and if it is sparse, 4 bytes for each 32 blocks or part of
@@ -146,14 +146,14 @@ impl Wire for ProbedBody {
 /// A block that does not match its checksum: 8 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct SpoiltBody {
+pub struct CorruptBody {
     /// Which, in the group.
     pub block: U64,
 }
 
-impl Wire for SpoiltBody {
+impl Wire for CorruptBody {
     fn check(&self) -> Result<(), FieldError> {
-        place("the block that is spoilt", self.block.get())
+        place("the block that is corrupt", self.block.get())
     }
 }
 
@@ -174,7 +174,7 @@ pub enum ToOwnerBody<'a> {
     Failed,
     Damaged,
     Probed(&'a ProbedBody),
-    Spoilt(&'a SpoiltBody),
+    Corrupt(&'a CorruptBody),
 }
 
 /// Blocks of data in a table of so many numbers, of which there is one for each block and one for each 32 of them.
@@ -264,7 +264,7 @@ impl<'a> ToOwnerBody<'a> {
             Kind::Failed => empty(kind, bytes).map(|()| Self::Failed),
             Kind::Damaged => empty(kind, bytes).map(|()| Self::Damaged),
             Kind::Probed => whole(kind, bytes).map(Self::Probed),
-            Kind::Spoilt => whole(kind, bytes).map(Self::Spoilt),
+            Kind::Corrupt => whole(kind, bytes).map(Self::Corrupt),
             _ => Err(DecodeError::Kind { said: kind.code() }),
         }
     }
@@ -283,7 +283,7 @@ impl<'a> ToOwnerBody<'a> {
         match self {
             Self::Welcome(progress) => ToOwner::Welcome(progress.get()),
             Self::Sealed(body, above) => ToOwner::Sealed(Report {
-                mark: body.mark.get(),
+                commit_point: body.commit_point.get(),
                 end: body.end.get(),
                 full: body.full == 1,
                 above: above.iter().map(MentionBytes::get).collect(),
@@ -303,7 +303,7 @@ impl<'a> ToOwnerBody<'a> {
                     }
                     NOTHING => Ok(Content::Nothing),
                     // There is no other: it was checked when it was decoded.
-                    _ => Err(Rotten),
+                    _ => Err(Corrupt),
                 };
                 ToOwner::Data { job: body.job.get(), content }
             }
@@ -324,7 +324,7 @@ impl<'a> ToOwnerBody<'a> {
             Self::Stranger => ToOwner::Stranger,
             Self::Failed => ToOwner::Failed,
             Self::Damaged => ToOwner::Damaged,
-            Self::Spoilt(body) => ToOwner::Spoilt { block: body.block.get() },
+            Self::Corrupt(body) => ToOwner::Corrupt { block: body.block.get() },
             Self::Probed(body) => {
                 ToOwner::Probed { promise: body.promise.get(), quiet_ns: body.quiet_ns.get() }
             }
@@ -346,10 +346,10 @@ pub fn encode_to_owner<'m, D>(
             frame.part(&ProgressBytes::from(progress))?;
             Ok(Kind::Welcome)
         }
-        ToOwner::Sealed(Report { mark, end, full, above }) => {
+        ToOwner::Sealed(Report { commit_point, end, full, above }) => {
             mentions(above.len())?;
             let full = u32::from(*full).into();
-            frame.part(&SealedBody { mark: (*mark).into(), end: (*end).into(), full })?;
+            frame.part(&SealedBody { commit_point: (*commit_point).into(), end: (*end).into(), full })?;
             above.iter().try_for_each(|mention| frame.part(&MentionBytes::from(mention)))?;
             Ok(Kind::Sealed)
         }
@@ -367,7 +367,7 @@ pub fn encode_to_owner<'m, D>(
                 Ok(Content::Data(_)) => HERE,
                 Ok(Content::Sparse(..)) => SPARSE,
                 Ok(Content::Nothing) => NOTHING,
-                Err(Rotten) => ROTTEN,
+                Err(Corrupt) => CORRUPT,
             };
             frame.part(&DataBody { job: (*job).into(), content: code.into() })?;
             if let Ok(Content::Data(payload) | Content::Sparse(payload, _)) = content {
@@ -409,10 +409,10 @@ pub fn encode_to_owner<'m, D>(
         ToOwner::Stranger => Ok(Kind::Stranger),
         ToOwner::Failed => Ok(Kind::Failed),
         ToOwner::Damaged => Ok(Kind::Damaged),
-        ToOwner::Spoilt { block } => {
-            place("the block that is spoilt", *block)?;
-            frame.part(&SpoiltBody { block: (*block).into() })?;
-            Ok(Kind::Spoilt)
+        ToOwner::Corrupt { block } => {
+            place("the block that is corrupt", *block)?;
+            frame.part(&CorruptBody { block: (*block).into() })?;
+            Ok(Kind::Corrupt)
         }
         ToOwner::Probed { promise, quiet_ns } => {
             frame.part(&ProbedBody { promise: promise.into(), quiet_ns: (*quiet_ns).into() })?;

@@ -18,7 +18,7 @@ pub struct EntryBody {
     /// Its ownership, and its number in it, from 1.
     pub position: PositionBytes,
     /// The last acknowledged number.
-    pub mark: U64,
+    pub commit_point: U64,
     /// What to do.
     pub entry: EntryBytes,
 }
@@ -27,7 +27,7 @@ impl Wire for EntryBody {
     fn check(&self) -> Result<(), FieldError> {
         number("the number of an entry", self.position.sequence)?;
         self.position.check()?;
-        count("a mark", self.mark)?;
+        count("a commit point", self.commit_point)?;
         self.entry.check()
     }
 }
@@ -35,7 +35,7 @@ impl Wire for EntryBody {
 /// An entry outside of the sequence: 40 bytes. The checksums of its data follow.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct BesideBody {
+pub struct OutOfBandBody {
     /// Its number in the session, from 1.
     pub number: U64,
     /// Where it stands. Its number may be 0: a copy may be made before anything is acknowledged.
@@ -44,7 +44,7 @@ pub struct BesideBody {
     pub entry: EntryBytes,
 }
 
-impl Wire for BesideBody {
+impl Wire for OutOfBandBody {
     fn check(&self) -> Result<(), FieldError> {
         number("the number of an entry beside the sequence", self.number)?;
         self.position.check()?;
@@ -56,10 +56,10 @@ impl Wire for BesideBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct HeartbeatBody {
-    /// The ownership of the mark.
+    /// The ownership of the commit point.
     pub ownership: U64,
     /// The last acknowledged number.
-    pub mark: U64,
+    pub commit_point: U64,
     /// When it was sent: nanoseconds of the owner's clock.
     pub asked_ns: U64,
     /// No replica has departed at a lower epoch.
@@ -69,7 +69,7 @@ pub struct HeartbeatBody {
 impl Wire for HeartbeatBody {
     fn check(&self) -> Result<(), FieldError> {
         count("an ownership", self.ownership)?;
-        count("a mark", self.mark)?;
+        count("a commit point", self.commit_point)?;
         count("an epoch", self.keep)
     }
 }
@@ -206,7 +206,7 @@ pub enum ToReplicaBody<'a> {
     Hello(&'a HelloBody, &'a [ClaimBytes]),
     Seal(&'a SealBody, &'a [ClaimBytes]),
     Entry(&'a EntryBody, &'a [U32]),
-    Beside(&'a BesideBody, &'a [U32]),
+    OutOfBand(&'a OutOfBandBody, &'a [U32]),
     Heartbeat(&'a HeartbeatBody),
     Read(&'a ReadBody),
     Map(&'a MapBody),
@@ -237,10 +237,10 @@ impl<'a> ToReplicaBody<'a> {
                 same_count(kind, checksums.len(), body.entry.data_blocks())?;
                 Ok(Self::Entry(body, checksums))
             }
-            Kind::Beside => {
-                let (body, checksums) = with_table::<BesideBody, U32>(kind, bytes)?;
+            Kind::OutOfBand => {
+                let (body, checksums) = with_table::<OutOfBandBody, U32>(kind, bytes)?;
                 same_count(kind, checksums.len(), body.entry.data_blocks())?;
-                Ok(Self::Beside(body, checksums))
+                Ok(Self::OutOfBand(body, checksums))
             }
             Kind::Heartbeat => whole(kind, bytes).map(Self::Heartbeat),
             Kind::Read => whole(kind, bytes).map(Self::Read),
@@ -258,7 +258,7 @@ impl<'a> ToReplicaBody<'a> {
     /// The checksums of the payload's blocks.
     pub fn checksums(&self) -> &'a [U32] {
         match self {
-            Self::Entry(_, checksums) | Self::Beside(_, checksums) => checksums,
+            Self::Entry(_, checksums) | Self::OutOfBand(_, checksums) => checksums,
             _ => &[],
         }
     }
@@ -281,18 +281,18 @@ impl<'a> ToReplicaBody<'a> {
                 ToReplica::Entry {
                     ownership: position.ownership,
                     sequence: position.sequence,
-                    mark: Sequence(body.mark.get()),
+                    commit_point: Sequence(body.commit_point.get()),
                     entry: body.entry.get(data),
                 }
             }
-            Self::Beside(body, _) => ToReplica::Beside {
+            Self::OutOfBand(body, _) => ToReplica::OutOfBand {
                 number: body.number.get(),
                 position: body.position.get(),
                 entry: body.entry.get(data),
             },
             Self::Heartbeat(body) => ToReplica::Heartbeat {
                 ownership: Epoch(body.ownership.get()),
-                mark: Sequence(body.mark.get()),
+                commit_point: Sequence(body.commit_point.get()),
                 asked: Moment(body.asked_ns.get()),
                 keep: Epoch(body.keep.get()),
             },
@@ -341,26 +341,26 @@ pub fn encode_to_replica<'m, D>(
             history.claims().iter().try_for_each(|claim| frame.part(&ClaimBytes::from(claim)))?;
             Ok(Kind::Seal)
         }
-        ToReplica::Entry { ownership, sequence, mark, entry } => {
+        ToReplica::Entry { ownership, sequence, commit_point, entry } => {
             let position = PositionBytes { ownership: ownership.0.into(), sequence: sequence.0.into() };
-            frame.part(&EntryBody { position, mark: mark.0.into(), entry: entry.into() })?;
+            frame.part(&EntryBody { position, commit_point: commit_point.0.into(), entry: entry.into() })?;
             if let What::Data(payload) = &entry.what {
                 frame.checksums(checksums(payload), entry.blocks as usize)?;
             }
             Ok(Kind::Entry)
         }
-        ToReplica::Beside { number, position, entry } => {
+        ToReplica::OutOfBand { number, position, entry } => {
             let (number, position) = ((*number).into(), (*position).into());
-            frame.part(&BesideBody { number, position, entry: entry.into() })?;
+            frame.part(&OutOfBandBody { number, position, entry: entry.into() })?;
             if let What::Data(payload) = &entry.what {
                 frame.checksums(checksums(payload), entry.blocks as usize)?;
             }
-            Ok(Kind::Beside)
+            Ok(Kind::OutOfBand)
         }
-        ToReplica::Heartbeat { ownership, mark, asked, keep } => {
-            let (ownership, mark) = (ownership.0.into(), mark.0.into());
+        ToReplica::Heartbeat { ownership, commit_point, asked, keep } => {
+            let (ownership, commit_point) = (ownership.0.into(), commit_point.0.into());
             let (asked_ns, keep) = (asked.0.into(), keep.0.into());
-            frame.part(&HeartbeatBody { ownership, mark, asked_ns, keep })?;
+            frame.part(&HeartbeatBody { ownership, commit_point, asked_ns, keep })?;
             Ok(Kind::Heartbeat)
         }
         ToReplica::Read { job, block, blocks } => {

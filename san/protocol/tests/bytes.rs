@@ -210,7 +210,7 @@ fn what_could_not_be_read_is_not_written() {
     let entry = |block, blocks, what| ToReplica::Entry {
         ownership: Epoch(1),
         sequence: Sequence(1),
-        mark: Sequence(0),
+        commit_point: Sequence(0),
         entry: Entry { block, blocks, what },
     };
     let data = |blocks| What::Data(Payload { data: vec![0; blocks], first: 0 });
@@ -230,7 +230,7 @@ fn what_could_not_be_read_is_not_written() {
     refused(ToReplica::Fetch { job, number: MOST_COUNT + 1 });
     let sequence = Sequence(0);
     let open = Entry { block: 0, blocks: 0, what: What::Open };
-    refused(ToReplica::Entry { ownership: Epoch(1), sequence, mark: sequence, entry: open });
+    refused(ToReplica::Entry { ownership: Epoch(1), sequence, commit_point: sequence, entry: open });
 
     let mut out = Vec::new();
     let hello = Message::ToReplica(
@@ -260,7 +260,7 @@ fn the_longest_messages_fit_and_longer_ones_are_refused() {
     };
     let report = |count| {
         let above = vec![mention.clone(); count];
-        ToOwner::Sealed(Report { mark: Position::START, end: Position::START, full: false, above })
+        ToOwner::Sealed(Report { commit_point: Position::START, end: Position::START, full: false, above })
     };
     let list = |count| ToOwner::Listed { after: Position::START, ranges: vec![1..2; count] };
     let answer = |count| ToOwner::Data {
@@ -298,7 +298,7 @@ fn the_formats_do_not_change_unseen() {
     let entry = ToReplica::Entry {
         ownership: Epoch(8),
         sequence: Sequence(5),
-        mark: Sequence(4),
+        commit_point: Sequence(4),
         entry: Entry { block: 6, blocks: 1, what: What::Data(Payload { data: vec![0xabcd], first: 0 }) },
     };
     let frame = Message::ToReplica(from_owner(9), entry).bytes();
@@ -321,7 +321,7 @@ fn the_formats_do_not_change_unseen() {
         generation: 5,
         number: 12,
         synced: 11,
-        mark: Position { ownership: Epoch(8), sequence: Sequence(4) },
+        commit_point: Position { ownership: Epoch(8), sequence: Sequence(4) },
         epoch: Epoch(9),
         what: Recorded::Entry(Change { position, sequenced: true, entry }),
     };

@@ -6,7 +6,7 @@ mod common;
 use std::ops::Range;
 
 use common::CLUSTER;
-use common::disk::{Beside, CHUNK, DEVICE, HOLDER, sector, sides, slots, states, superblocks, uses};
+use common::disk::{CHUNK, DEVICE, HOLDER, OutOfBand, sector, sides, slots, states, superblocks, uses};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::{GroupIndex, MOST_BLOCKS};
 use loadline_san_core::message::Promise;
@@ -18,8 +18,8 @@ use loadline_san_protocol::field::MOST_COUNT;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, BlockState, Holder, Slot};
 use loadline_san_protocol::state::{
-    Drop, Hole, MOST_DROPS, MOST_HOLES, MOST_LISTED, MOST_TOMBSTONES, Side, State, Tail, Tombstone,
-    decode_side, encode_side, side_crc, side_length,
+    Hole, MOST_HOLES, MOST_LISTED, MOST_TOMBSTONES, MOST_TRUNCATIONS, Side, State, Tail, Tombstone,
+    Truncation, decode_side, encode_side, side_crc, side_length,
 };
 use proptest::prelude::*;
 
@@ -74,15 +74,15 @@ proptest! {
     }
 
     #[test]
-    fn what_lies_beside_a_page_comes_back_as_it_was(beside in sides(), more in 0..600usize) {
-        let (mut bytes, side) = (beside.bytes(), beside.side());
+    fn what_lies_beside_a_page_comes_back_as_it_was(out_of_band in sides(), more in 0..600usize) {
+        let (mut bytes, side) = (out_of_band.bytes(), out_of_band.side());
         let length = side_length(side.ranges, side.tombstones);
         prop_assert_eq!(bytes.len() as u64, length);
         prop_assert!(length.is_multiple_of(512));
-        prop_assert_eq!(length == 0, beside.ranges.is_empty() && beside.tombstones.is_empty());
+        prop_assert_eq!(length == 0, out_of_band.ranges.is_empty() && out_of_band.tombstones.is_empty());
         bytes.resize(bytes.len() + more, 0xdd);
         let (ranges, tombstones) = decode_side(&bytes, &side).unwrap();
-        prop_assert_eq!(Beside { ranges, tombstones }, beside);
+        prop_assert_eq!(OutOfBand { ranges, tombstones }, out_of_band);
         for got in 0..length as usize {
             let fault = decode_side(&bytes[..got], &side).unwrap_err();
             prop_assert!(is_short(&fault, length as usize, got), "{}", fault);
@@ -234,8 +234,8 @@ proptest! {
     }
 
     #[test]
-    fn a_bit_that_changed_beside_a_page_is_seen(beside in sides()) {
-        let (mut bytes, side) = (beside.bytes(), beside.side());
+    fn a_bit_that_changed_beside_a_page_is_seen(out_of_band in sides()) {
+        let (mut bytes, side) = (out_of_band.bytes(), out_of_band.side());
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let found = decode_side(&bytes, &side);
@@ -264,7 +264,7 @@ fn state() -> State {
         key: 0x0123_4567_89ab_cdef,
         capacity: DEVICE,
         promise: Promise { epoch: Epoch(9), owner: Owner { node: NodeId(1), incarnation: Incarnation(2) } },
-        mark: at(8, 4),
+        commit_point: at(8, 4),
         epoch: Epoch(9),
         generation: 5,
         first: 300,
@@ -272,7 +272,7 @@ fn state() -> State {
         durable: 310,
         end: at(8, 3),
         end_before: 200,
-        drops: vec![Drop { below: 255, above: at(7, 6) }],
+        truncations: vec![Truncation { below: 255, above: at(7, 6) }],
         holes: vec![Hole { from: 255, to: 256, at: 512 }, Hole { from: 256, to: 260, at: 0 }],
         content: 3,
         side: Side { version: 1, ranges: 2, tombstones: 1, crc: 0xabcd },
@@ -410,13 +410,13 @@ fn pages_that_cannot_be_are_refused() {
         state.encode().unwrap_err().what
     };
     let over = MOST_COUNT + 1;
-    let drop = state().drops[0];
+    let drop = state().truncations[0];
     assert_eq!(refused(&|s| s.version = 0), "how often a page was written");
     assert_eq!(refused(&|s| s.blocks = 0), "the blocks of a group");
     assert_eq!(refused(&|s| s.blocks = MOST_BLOCKS + 1), "the blocks of a group");
     assert_eq!(refused(&|s| s.promise.epoch.0 = over), "the epoch of a promise");
-    assert_eq!(refused(&|s| s.mark.ownership.0 = over), "an ownership");
-    assert_eq!(refused(&|s| s.epoch.0 = over), "the epoch of the mark");
+    assert_eq!(refused(&|s| s.commit_point.ownership.0 = over), "an ownership");
+    assert_eq!(refused(&|s| s.epoch.0 = over), "the epoch of the commit point");
     assert_eq!(refused(&|s| s.generation = over), "the generation");
     assert_eq!(refused(&|s| s.first = 0), "the first number of a generation");
     assert_eq!(refused(&|s| s.tail.at = 100), "the place of the tail");
@@ -426,10 +426,10 @@ fn pages_that_cannot_be_are_refused() {
     assert_eq!(refused(&|s| s.end.sequence.0 = over), "a sequence number");
     assert_eq!(refused(&|s| s.end_before = over), "the number that the end is before");
     assert_eq!(refused(&|s| s.content = over), "the content");
-    assert_eq!(refused(&|s| s.drops = vec![drop; MOST_DROPS + 1]), "the number of drops");
-    assert_eq!(refused(&|s| s.drops = vec![drop; 256]), "the number of drops");
-    assert_eq!(refused(&|s| s.drops[0].below = 0), "the number below which records were dropped");
-    assert_eq!(refused(&|s| s.drops[0].above.sequence.0 = over), "a sequence number");
+    assert_eq!(refused(&|s| s.truncations = vec![drop; MOST_TRUNCATIONS + 1]), "the number of truncations");
+    assert_eq!(refused(&|s| s.truncations = vec![drop; 256]), "the number of truncations");
+    assert_eq!(refused(&|s| s.truncations[0].below = 0), "the number below which records were dropped");
+    assert_eq!(refused(&|s| s.truncations[0].above.sequence.0 = over), "a sequence number");
     assert_eq!(refused(&|s| s.holes[0].from = 0), "the first number of a hole");
     assert_eq!(refused(&|s| s.holes[0].to = 255), "the number behind a hole");
     assert_eq!(refused(&|s| s.holes[0].to = 257), "the first number of a hole");
@@ -443,7 +443,7 @@ fn pages_that_cannot_be_are_refused() {
     assert_eq!(refused(&|s| s.side = nothing), "the checksum of nothing beside a page");
 
     let mut most = state();
-    most.drops = vec![drop; MOST_DROPS];
+    most.truncations = vec![drop; MOST_TRUNCATIONS];
     let hole = |at: u64| Hole { from: 2 * at + 1, to: 2 * at + 2, at: 512 * at };
     most.holes = (0..=MOST_HOLES as u64).map(hole).collect();
     assert_eq!(most.encode().unwrap_err().what, "the number of holes");
@@ -473,7 +473,7 @@ fn what_cannot_be_beside_a_page_is_refused() {
     let many: Vec<_> = (0..=u64::from(MOST_TOMBSTONES)).map(|at| dead(at..at + 1, 1)).collect();
     assert_eq!(buried(&many), "the tombstones beside a page");
 
-    let most = Beside { ranges: ranges[1..].to_vec(), tombstones: many[1..].to_vec() };
+    let most = OutOfBand { ranges: ranges[1..].to_vec(), tombstones: many[1..].to_vec() };
     let (bytes, side) = (most.bytes(), most.side());
     assert_eq!(bytes.len(), 640 << 10);
     assert_eq!(decode_side(&bytes, &side), Ok((most.ranges, most.tombstones)));

@@ -32,7 +32,7 @@ impl World {
 
     /// A node's process dies, and the copy of a device is put in its place, if another member is whole.
     pub(crate) fn device_goes_back(&mut self, node: usize) {
-        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.is_rotten()) else { return };
+        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.is_corrupt()) else { return };
         if self.went_back.is_empty() && self.liars.is_empty() && self.is_older(replica) {
             self.crash(node);
             self.put_back(node, replica);
@@ -57,7 +57,7 @@ impl World {
         self.nodes[node].stores.get_mut(&replica).expect("it has one").put_back(copy);
         self.told.remove(&replica);
         self.went_back.insert(replica, self.record().epoch);
-        self.rotted.insert(replica);
+        self.corrupted.insert(replica);
     }
 
     /// The record has changed. A member whose device went back leaves at the next takeover, if not before.

@@ -71,7 +71,7 @@ pub(crate) fn name_of_message<D>(message: &ToReplica<D>) -> &'static str {
             "entry, its data put off"
         }
         ToReplica::Entry { .. } => "entry",
-        ToReplica::Beside { .. } => "beside",
+        ToReplica::OutOfBand { .. } => "beside",
         ToReplica::Heartbeat { .. } => "heartbeat",
         ToReplica::Read { .. } => "read",
         ToReplica::Map { .. } => "map",
@@ -87,14 +87,14 @@ pub(crate) fn name_of_message<D>(message: &ToReplica<D>) -> &'static str {
 pub(crate) fn name_of_answer<D>(answer: &ToOwner<D>) -> &'static str {
     match answer {
         ToOwner::Welcome(_) => "welcome",
-        ToOwner::Sealed(report) if report.above.is_empty() => "sealed, nothing above the mark",
+        ToOwner::Sealed(report) if report.above.is_empty() => "sealed, nothing above the commit point",
         ToOwner::Sealed(_) => "sealed",
         ToOwner::Durable(progress) if progress.gap => "durable, with a gap",
         ToOwner::Durable(_) => "durable",
         ToOwner::Alive { granted: true, .. } => "alive, lease granted",
         ToOwner::Alive { .. } => "alive, no lease",
         ToOwner::Data { content: Ok(_), .. } => "data",
-        ToOwner::Data { .. } => "data, rotten",
+        ToOwner::Data { .. } => "data, corrupt",
         ToOwner::Mapped { .. } => "mapped",
         ToOwner::Listed { ranges, .. } if ranges.is_empty() => "listed nothing",
         ToOwner::Listed { .. } => "listed",
@@ -105,7 +105,7 @@ pub(crate) fn name_of_answer<D>(answer: &ToOwner<D>) -> &'static str {
         ToOwner::Failed => "failed",
         ToOwner::Damaged => "damaged",
         ToOwner::Probed { .. } => "probed",
-        ToOwner::Spoilt { .. } => "spoilt",
+        ToOwner::Corrupt { .. } => "corrupt",
     }
 }
 

@@ -92,7 +92,7 @@ impl World {
                 }
             }
             12 if self.settings.disks => self.disk_fails(node),
-            13..=14 if self.settings.disks => self.disk_rots(node),
+            13..=14 if self.settings.disks => self.disk_is_corrupted(node),
             15 if self.settings.disks => {
                 self.kill(node, true);
                 self.restart_later(node);
@@ -102,7 +102,7 @@ impl World {
                 let other = self.rng.index(self.nodes.len());
                 self.bend_link(node, other);
             }
-            21 if self.settings.disks => self.log_rots(node),
+            21 if self.settings.disks => self.log_is_corrupted(node),
             22..=23 if self.settings.disks => self.device_hangs(node),
             25 if self.settings.disks => self.devices_are_copied(node),
             26..=27 if self.settings.disks => self.device_goes_back(node),
@@ -215,7 +215,7 @@ impl World {
 
     /// A disk fails, if the group has another member.
     fn disk_fails(&mut self, node: usize) {
-        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.has_rotten_log()) else {
+        let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.has_corrupt_log()) else {
             return;
         };
         self.say(|| format!("the device of {replica} fails"));
@@ -223,35 +223,35 @@ impl World {
         self.nodes[node].stores.get_mut(&replica).expect("it is there").fail_next();
     }
 
-    /// A block rots, if the group has another member.
-    fn disk_rots(&mut self, node: usize) {
+    /// A block is corrupted, if the group has another member.
+    fn disk_is_corrupted(&mut self, node: usize) {
         let Some(replica) = self.spare(node, |_| true) else { return };
         let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
-        if store.rot(&mut self.rng) {
-            self.say(|| format!("a block of {replica} rots"));
-            self.coverage.count("disk", "rots");
+        if store.corrupt_at(&mut self.rng) {
+            self.say(|| format!("a block of {replica} is corrupted"));
+            self.coverage.count("disk", "corrupts");
         }
     }
 
-    /// A record of a log rots, or a slot, if another member is well or the replica is none: a start finds it, and the replica is
+    /// A record of a log is corrupted, or a slot, if another member is well or the replica is none: a start finds it, and the replica is
     /// emptied and copied in full.
-    fn log_rots(&mut self, node: usize) {
+    fn log_is_corrupted(&mut self, node: usize) {
         let departed: Vec<ReplicaId> = {
             let all = self.record().groups.iter().flat_map(|group| group.departed.keys());
             all.filter(|replica| self.nodes[node].stores.contains_key(*replica)).copied().collect()
         };
         let replica = match departed.is_empty() || self.rng.chance(2) {
-            true => self.spare(node, |other| !other.is_dead() && !other.is_rotten()),
+            true => self.spare(node, |other| !other.is_dead() && !other.is_corrupt()),
             false => Some(departed[self.rng.index(departed.len())]),
         };
         let Some(replica) = replica else { return };
         let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
         let slot = self.rng.chance(3);
-        if slot && store.rot_slot(&mut self.rng) || !slot && store.rot_log(&mut self.rng) {
+        if slot && store.corrupt_slot(&mut self.rng) || !slot && store.corrupt_log(&mut self.rng) {
             let what = if slot { "slot" } else { "log" };
-            self.rotted.insert(replica);
-            self.say(|| format!("{what} of {replica} rots"));
-            self.coverage.count("disk", &format!("{what} rots"));
+            self.corrupted.insert(replica);
+            self.say(|| format!("{what} of {replica} is corrupted"));
+            self.coverage.count("disk", &format!("{what} corrupts"));
             // Else a start finds it at some other time, or a scrub mends it before.
             if self.nodes[node].process.is_some() && self.rng.chance(2) {
                 let power = self.rng.chance(2);

@@ -70,7 +70,7 @@ impl World {
             let usable = |replica: &&ReplicaId| {
                 record.homes[*replica].0 as usize != node
                     && self.is_usable(replica)
-                    && !self.store(**replica).is_some_and(Store::has_rotten_log)
+                    && !self.store(**replica).is_some_and(Store::has_corrupt_log)
             };
             group.in_sync.iter().filter(usable).count() > here
         })
@@ -117,7 +117,7 @@ impl World {
     /// Whether some group has no member that can be reached and whose log is whole: then nothing can be asked of it.
     pub(crate) fn is_lost(&self) -> bool {
         let counts = |replica: &ReplicaId| {
-            self.is_usable(replica) && !self.store(*replica).is_some_and(Store::has_rotten_log)
+            self.is_usable(replica) && !self.store(*replica).is_some_and(Store::has_corrupt_log)
         };
         self.record().groups.iter().any(|group| !group.in_sync.iter().any(counts))
     }

@@ -20,8 +20,10 @@ impl World {
                 return;
             }
         };
-        let entry =
-            matches!(message, Happening::ToReplica(_, _, ToReplica::Entry { .. } | ToReplica::Beside { .. }));
+        let entry = matches!(
+            message,
+            Happening::ToReplica(_, _, ToReplica::Entry { .. } | ToReplica::OutOfBand { .. })
+        );
         let cut = self.cut.contains(&(from, to)) || self.lasting.cut.contains(&(from, to));
         let cut = cut || entry && self.without_entries.contains(&(from, to));
         if cut || self.rng.chance(self.weather.loses) {

@@ -25,12 +25,12 @@ pub enum Violation {
     Apart(ReplicaId, ReplicaId, u64),
     /// Two owners were active at one epoch.
     TwoOwners(u64),
-    /// A replica took an entry, a mark or an order from somebody whom it had not promised to follow.
+    /// A replica took an entry, a commit point or an order from somebody whom it had not promised to follow.
     BrokenPromise(ReplicaId),
     /// A start did not find what the store had told to be durable.
     Forgot(ReplicaId, &'static str),
     /// A request failed since no copy was whole, and each of its blocks is whole somewhere.
-    NotRotten(u64),
+    NotCorrupt(u64),
     /// A request ended so, and could not.
     Unfounded(u64, Result<(), Failure>),
     /// A replica is to be copied in full that has lost nothing.
@@ -69,10 +69,10 @@ impl fmt::Display for Violation {
             Violation::Forgot(replica, what) => {
                 write!(f, "the store of {replica} has lost {what}, after it had told that to be durable")
             }
-            Violation::NotRotten(sector) => {
+            Violation::NotCorrupt(sector) => {
                 write!(
                     f,
-                    "the request at sector {sector} failed as rotten, and each block is whole somewhere"
+                    "the request at sector {sector} failed as corrupt, and each block is whole somewhere"
                 )
             }
             Violation::Unfounded(sector, Ok(())) => {
@@ -143,7 +143,7 @@ impl World {
                 if unknown(replica) {
                     continue;
                 }
-                if store.is_spoilt() && !store.is_whole(within) {
+                if store.was_corrupted() && !store.is_whole(within) {
                     // What a read would find out.
                     continue;
                 }
@@ -193,8 +193,8 @@ impl World {
             Err(Failure::NotAttached) => !process.let_in || process.volume.status() == Status::Blocked,
             Err(Failure::Deposed) => !serves,
             Err(Failure::NoSpace) => self.some_store_was_full(),
-            Err(Failure::Rotten) => {
-                self.check_rotten(node, sector, asked.sectors);
+            Err(Failure::Corrupt) => {
+                self.check_corrupt(node, sector, asked.sectors);
                 true
             }
         };
@@ -209,7 +209,7 @@ impl World {
 
     /// A request at a node has failed since no copy is whole: so it must be, of one of its blocks. Members of which the owner
     /// does not know yet do not count.
-    fn check_rotten(&mut self, node: usize, sector: u64, sectors: u64) {
+    fn check_corrupt(&mut self, node: usize, sector: u64, sectors: u64) {
         let record = self.record();
         let Some(process) = &self.nodes[node].process else { return };
         let knows = process.volume.record().is_some_and(|known| known.epoch == record.epoch);
@@ -224,7 +224,7 @@ impl World {
                 .all(|replica| self.store(*replica).is_none_or(|s| s.is_dead() || !s.is_whole(within)))
         };
         if !(sector / 8..(sector + sectors).div_ceil(8)).any(is_lost) {
-            self.fail(Violation::NotRotten(sector));
+            self.fail(Violation::NotCorrupt(sector));
         }
     }
 
@@ -239,7 +239,7 @@ impl World {
                     .get(replica)
                     .map_or(old.in_sync.contains(replica), |d| *d != Departed::EMPTY);
                 let well = self.store(*replica).is_some_and(|store| !store.is_dead());
-                let well = well && !self.rotted.contains(replica);
+                let well = well && !self.corrupted.contains(replica);
                 if had && well && !self.liars.contains(replica) && !self.forced {
                     let replica = *replica;
                     self.fail(Violation::Emptied(replica));
@@ -274,7 +274,7 @@ impl World {
             let members: Vec<ReplicaId> = group.in_sync.iter().copied().collect();
             for pair in members.windows(2) {
                 let is_whole = |replica: &ReplicaId, block| {
-                    self.store(*replica).is_none_or(|store| !store.is_spoilt() || store.is_whole(block))
+                    self.store(*replica).is_none_or(|store| !store.was_corrupted() || store.is_whole(block))
                 };
                 for block in (0..blocks).filter(|block| pair.iter().all(|one| is_whole(one, *block))) {
                     let value = |replica| self.store(replica).and_then(|s| s.value(block)).unwrap_or(ZERO);

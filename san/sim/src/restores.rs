@@ -280,7 +280,7 @@ impl World {
             };
             let is_well = |replica: &&ReplicaId| {
                 self.is_usable(replica)
-                    && self.store(**replica).is_some_and(|s| !s.is_rotten() && !s.is_spoilt())
+                    && self.store(**replica).is_some_and(|s| !s.is_corrupt() && !s.was_corrupted())
             };
             survivors.insert(GroupIndex(index), *group.in_sync.iter().find(|r| is_known(r) && is_well(r))?);
         }

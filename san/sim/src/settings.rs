@@ -39,7 +39,7 @@ pub struct Settings {
     pub operations: u64,
     /// Processes are killed and stopped, the network is cut.
     pub crashes: bool,
-    /// Power is lost, disks fail and rot.
+    /// Power is lost, disks fail, and sectors are corrupted.
     pub disks: bool,
     /// The configuration store answers late, or not at all.
     pub config: bool,

@@ -428,7 +428,7 @@ impl World {
         self.ends(asked, result.is_ok());
         match result {
             Ok(()) => self.coverage.count("client", "acknowledged"),
-            Err(Failure::Rotten) => self.coverage.count("client", "every copy is rotten"),
+            Err(Failure::Corrupt) => self.coverage.count("client", "every copy is corrupt"),
             Err(Failure::OutOfRange) => self.coverage.count("client", "beyond the end"),
             Err(Failure::NoSpace) => self.coverage.count("client", "a device is full"),
             Err(_) => self.coverage.count("client", "refused"),

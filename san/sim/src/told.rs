@@ -23,12 +23,12 @@ pub(crate) struct Told {
     list: Vec<Range<u64>>,
     /// The newest promise that it was asked to keep, and up to where what it has is acknowledged.
     asked: Promise,
-    mark: Position,
+    commit_point: Position,
     /// Appends of the sequence that it has not confirmed, by their numbers.
     appends: VecDeque<(u64, Position)>,
     /// A return is under way: where the sequence goes on after it.
     after: Option<Position>,
-    /// And what is dropped by it, unless it is below a mark that came since.
+    /// And what is dropped by it, unless it is below a commit point that came since.
     dropped: Vec<(Position, Range<u64>)>,
     /// Who has ordered this process to return.
     ordered: BTreeSet<Promise>,
@@ -50,7 +50,7 @@ impl Told {
             end: Some(found.end),
             list: store.list(),
             asked: found.promise,
-            mark: found.mark,
+            commit_point: found.commit_point,
             appends: VecDeque::new(),
             after: None,
             dropped: Vec::new(),
@@ -65,7 +65,7 @@ impl Told {
             end: None,
             list: Vec::new(),
             asked: promise,
-            mark: store.mark(),
+            commit_point: store.commit_point(),
             appends: VecDeque::new(),
             after: Some(after),
             dropped: Vec::new(),
@@ -79,7 +79,7 @@ impl Told {
             store.log().any(|record| record.position == position && record.entry.range() == *range)
         };
         let is_lost = |(position, range): &(Position, Range<u64>)| {
-            *position > self.mark && !is_within(range, &store.list()) && !is_in_log(*position, range)
+            *position > self.commit_point && !is_within(range, &store.list()) && !is_in_log(*position, range)
         };
         if found.promise < self.promise {
             Some("a promise")
@@ -98,18 +98,20 @@ impl Told {
         match command {
             Command::Promise(promise) => self.asked = *promise,
             Command::Append { number, position, sequenced, acknowledged, .. } => {
-                self.mark = self.mark.max(*acknowledged);
+                self.commit_point = self.commit_point.max(*acknowledged);
                 if *sequenced {
                     self.appends.push_back((*number, *position));
                 }
             }
-            Command::Mark { acknowledged, .. } => self.mark = self.mark.max(*acknowledged),
+            Command::CommitPoint { acknowledged, .. } => {
+                self.commit_point = self.commit_point.max(*acknowledged)
+            }
             Command::Return { after, empty } => {
                 (self.end, self.after) = (None, Some(*after));
                 if *empty {
                     self.list.clear();
                 } else {
-                    let above = store.log().filter(|record| record.position > store.mark());
+                    let above = store.log().filter(|record| record.position > store.commit_point());
                     self.dropped = above.map(|record| (record.position, record.entry.range())).collect();
                 }
             }
@@ -131,8 +133,9 @@ impl Told {
                 }
             }
             Completion::Listed(ranges) => {
-                let mark = self.mark;
-                let lost = |(position, range): &(Position, _)| *position > mark && !is_within(range, ranges);
+                let commit_point = self.commit_point;
+                let lost =
+                    |(position, range): &(Position, _)| *position > commit_point && !is_within(range, ranges);
                 let missing = self.dropped.iter().any(lost);
                 self.dropped.clear();
                 (self.end, self.list) = (self.after.take(), ranges.clone());
@@ -192,7 +195,7 @@ impl World {
             [durable, told.asked].iter().all(|p| who.owner == p.owner && who.epoch >= p.epoch)
         };
         let well = match command {
-            Command::Append { .. } | Command::Mark { .. } => {
+            Command::Append { .. } | Command::CommitPoint { .. } => {
                 self.heard.is_some_and(|from| from.replica == id && may(&speaker(&from)))
             }
             Command::Return { .. } => told.ordered.iter().any(may),

@@ -42,7 +42,7 @@ pub(crate) fn kept(record: &Record) -> Result<Record, String> {
 
 fn data_of(message: &ToReplica<Blocks>) -> &[Block] {
     match message {
-        ToReplica::Entry { entry, .. } | ToReplica::Beside { entry, .. } => match entry {
+        ToReplica::Entry { entry, .. } | ToReplica::OutOfBand { entry, .. } => match entry {
             Entry { what: What::Data(payload), blocks, .. } => &from_first(payload)[..*blocks as usize],
             _ => &[],
         },

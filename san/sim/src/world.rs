@@ -144,8 +144,8 @@ pub struct World {
     pub(crate) lonely: BTreeSet<usize>,
     /// Replicas whose devices have lost what they had said to be durable. A takeover has to leave them out.
     pub(crate) liars: BTreeSet<ReplicaId>,
-    /// Replicas of whose log a record has rotted: they have lost something.
-    pub(crate) rotted: BTreeSet<ReplicaId>,
+    /// Replicas of whose log a record is corrupt: they have lost something.
+    pub(crate) corrupted: BTreeSet<ReplicaId>,
     /// Copies of devices, and the epoch of the record when each was made.
     pub(crate) backups: BTreeMap<ReplicaId, (SimDisk, Epoch)>,
     /// Members whose devices hold an older state than they had, and the record's epoch when that began.
@@ -256,7 +256,7 @@ impl World {
             cut: BTreeSet::new(),
             lonely: BTreeSet::new(),
             liars: BTreeSet::new(),
-            rotted: BTreeSet::new(),
+            corrupted: BTreeSet::new(),
             backups: BTreeMap::new(),
             went_back: BTreeMap::new(),
             forced: false,

@@ -19,11 +19,11 @@ fn a_store_that_is_cut_anywhere_is_found_as_it_was_told_to_be() {
         all = Cuts {
             cuts: all.cuts + cuts.cuts,
             later: all.later + cuts.later,
-            rotten: all.rotten + cuts.rotten,
+            corrupt: all.corrupt + cuts.corrupt,
         };
     }
     println!("{all:?}");
-    assert!(all.cuts > 5_000 && all.later > 500 && all.rotten > 100, "{all:?}");
+    assert!(all.cuts > 5_000 && all.later > 500 && all.corrupt > 100, "{all:?}");
 }
 
 #[test]

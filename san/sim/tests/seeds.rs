@@ -35,7 +35,7 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
         ("message", "hello seal entry beside heartbeat read fetch return changed joined release probe"),
         ("answer", "welcome sealed durable data listed changed refused stranger failed probed"),
         ("process", "starts kill pause"),
-        ("disk", "fails rots hangs"),
+        ("disk", "fails corrupts hangs"),
         ("client", "read write trim flush acknowledged refused detached"),
         ("order", "add forget remove grow"),
     ];
@@ -70,7 +70,7 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
         ("situation", "group opened by growth"),
         ("answer", "changed, and more"),
         ("client", "beyond the end"),
-        ("disk", "log rots"),
+        ("disk", "log corrupts"),
         ("forwarder", "a request arrives"),
         ("forwarder", "an answer is lost"),
         ("forwarder", "a queue is dropped"),

@@ -23,7 +23,7 @@ pub(crate) struct Batch {
     /// The first and the last.
     first: u64,
     last: u64,
-    /// Appends up to this one are told when they are durable. None: it has only marks.
+    /// Appends up to this one are told when they are durable. None: it has only commit points.
     through: Option<u64>,
 }
 
@@ -103,9 +103,12 @@ impl<D: Data> Store<D> {
             let record = self.index.newest(block).and_then(|number| self.log.get(number));
             record.is_some_and(|record| record.position == position && record.kind == kind)
         };
-        // It may be brought because what is here has rotted.
-        let rots = self.rots.iter().any(|rotten| rotten.start < blocks.end && blocks.start < rotten.end);
-        !rots && !blocks.is_empty() && blocks.all(is_newest)
+        // It may be brought because what is here is corrupt.
+        let corrupts = self
+            .corrupt_blocks
+            .iter()
+            .any(|corrupt| corrupt.start < blocks.end && blocks.start < corrupt.end);
+        !corrupts && !blocks.is_empty() && blocks.all(is_newest)
     }
 
     fn write_batch(&mut self, batch: Batch, mut writing: Writing<D>, out: &mut Vec<Action<D>>) {
@@ -130,19 +133,19 @@ impl<D: Data> Store<D> {
         let record = LogRecord {
             replica: self.id.replica,
             group,
-            generation: self.keep.state.generation,
+            generation: self.meta.state.generation,
             number: self.log.next(),
             synced: self.log.durable,
-            mark: self.known.mark,
+            commit_point: self.known.commit_point,
             epoch: self.known.epoch,
             what,
         };
-        self.recorded = record.mark;
+        self.recorded = record.commit_point;
         let sectors = header_length(blocks as usize) / SECTOR;
         let start = writing.bytes.len();
         writing.bytes.resize(start + sectors, Sector::ZERO);
         let header = writing.bytes[start..].as_mut_bytes();
-        encode(&record, self.keep.state.key, sums.clone(), header)
+        encode(&record, self.meta.state.key, sums.clone(), header)
             .expect("core asks for what can be written");
         self.log.push(in_memory(&record.what), sums);
         match writing.parts.last_mut() {
@@ -217,8 +220,8 @@ impl<D: Data> Store<D> {
         for number in batch.first..=batch.last {
             let record = *self.log.get(number).expect("it was written just now");
             self.index_record(number, &record);
-            if !self.rots.is_empty() {
-                self.rots.remove(&record.range());
+            if !self.corrupt_blocks.is_empty() {
+                self.corrupt_blocks.remove(&record.range());
             }
         }
         // As it was when the batch was made: its records say so.
@@ -230,7 +233,7 @@ impl<D: Data> Store<D> {
         }
     }
 
-    /// A mark that covers the last batch: a start that does not find it knows that it was there.
+    /// A commit point that covers the last batch: a start that does not find it knows that it was there.
     pub(crate) fn close(&mut self) {
         self.closing = true;
     }
@@ -242,7 +245,7 @@ impl<D: Data> Store<D> {
         }
         let first = self.log.next();
         let mut writing = self.memory.writing(Area::Log, self.ring_at(self.log.head()), true);
-        self.record(&mut writing, Recorded::Mark, None);
+        self.record(&mut writing, Recorded::CommitPoint, None);
         self.closed = true;
         self.write_batch(Batch { first, last: first, through: None }, writing, out);
         true
@@ -256,7 +259,7 @@ fn data_blocks<T>(entry: &Entry<T>) -> u32 {
 /// A record as the log in memory has it.
 pub(crate) fn in_memory(what: &Recorded) -> Record {
     match what {
-        Recorded::Mark => Record::new(Kind::Mark, Position::START, false, 0, 0),
+        Recorded::CommitPoint => Record::new(Kind::CommitPoint, Position::START, false, 0, 0),
         Recorded::Wrap => Record::new(Kind::Wrap, Position::START, false, 0, 0),
         Recorded::Entry(Change { position, sequenced, entry }) => {
             Record::new(Kind::of(&entry.what), *position, *sequenced, entry.block, entry.blocks)

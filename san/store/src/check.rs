@@ -41,7 +41,7 @@ pub struct Logged {
     pub number: u64,
     /// Where on the log's device, in bytes.
     pub at: u64,
-    /// What it is: `open`, `data`, `zeroes`, `trim`, `mark`, `wrap`, or `hole`, which cannot be read.
+    /// What it is: `open`, `data`, `zeroes`, `trim`, `commit point`, `wrap`, or `hole`, which cannot be read.
     pub kind: &'static str,
     /// It is the next of its ownership.
     pub sequenced: bool,
@@ -78,7 +78,7 @@ pub struct Checked {
     /// Blocks of extents that were read.
     pub blocks: u64,
     /// Of these, those that do not match their checksums, or cannot be read: in rising order of places.
-    pub rotten: Vec<u64>,
+    pub corrupt: Vec<u64>,
     /// Blocks of extents that the log has newer: they may be half written, and are not judged.
     pub shadowed: u64,
 }
@@ -86,12 +86,12 @@ pub struct Checked {
 impl<D: Data> Store<D> {
     /// What the replica keeps of itself.
     pub fn state(&self) -> &State {
-        &self.keep.state
+        &self.meta.state
     }
 
     /// Extents that were freed and have left a trace, with their stamps.
     pub fn tombstones(&self) -> impl Iterator<Item = (Range<u64>, Epoch)> {
-        self.keep.tombstones().iter().map(|(extents, stamp)| (extents.clone(), *stamp))
+        self.meta.tombstones().iter().map(|(extents, stamp)| (extents.clone(), *stamp))
     }
 
     /// All records of its log.
@@ -104,7 +104,7 @@ impl<D: Data> Store<D> {
                 Kind::Data => "data",
                 Kind::Zeroes => "zeroes",
                 Kind::Trim => "trim",
-                Kind::Mark => "mark",
+                Kind::CommitPoint => "commit point",
                 Kind::Wrap => "wrap",
                 Kind::Hole => "hole",
             },
@@ -168,7 +168,7 @@ impl<D: Data> Store<D> {
                 let is = block_crc(self.id.volume, self.id.group, block, Sector::bytes(one));
                 checked.blocks += 1;
                 if !readable || is != extent.slot.checksums[within as usize] {
-                    checked.rotten.push(block);
+                    checked.corrupt.push(block);
                 }
             }
         }

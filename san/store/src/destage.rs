@@ -9,19 +9,19 @@
 //! there, and a start does it again. So a slot may come before its data. What a later acknowledged record brings anyway
 //! is left out.
 
-use loadline_san_core::ids::Epoch;
+mod slots;
+
 use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::Completion;
 use loadline_san_protocol::log::SECTOR;
-use loadline_san_protocol::slot::{self, BlockState, Holder};
-use loadline_san_protocol::state::Tail;
+use loadline_san_protocol::slot::BlockState;
 
 use crate::append::KEPT_FREE;
 use crate::extents::Place;
-use crate::io::{Area, Ask, Data, Part, Piece, Reading, Sector};
+use crate::io::{Area, Ask, Data, Part, Piece, Reading};
 use crate::log::Kind;
 use crate::read::add_piece;
-use crate::store::{Action, Purpose, Store, needs_place};
+use crate::store::{Action, Purpose, Store};
 
 /// What a device is asked to write at the same time when much is to be destaged: fewer would let the log fill up.
 const MOST_AT_ONCE: u64 = 32;
@@ -220,7 +220,7 @@ impl<D: Data> Store<D> {
                     }
                 }
                 Phase::Tail => {
-                    if !self.keep.is_durable(self.destage.change) && !left_out(Rule::DRing) {
+                    if !self.meta.is_durable(self.destage.change) && !left_out(Rule::DRing) {
                         return;
                     }
                     self.end_round();
@@ -407,10 +407,10 @@ impl<D: Data> Store<D> {
                 self.end_work(index);
                 return;
             }
-            // What is at its place has another checksum than the slot will say: it is found to be rotten when it is read.
+            // What is at its place has another checksum than the slot will say: it is found to be corrupt when it is read.
             let block = extent * self.extents.blocks() + u64::from(blocks[0].0);
-            self.rots(block..block + 1);
-            out.push(Action::Tell(Completion::Spoilt { block }));
+            self.found_corrupt(block..block + 1);
+            out.push(Action::Tell(Completion::Corrupt { block }));
             self.destage.works[index as usize].blocks = blocks;
             self.end_work(index);
             return;
@@ -421,8 +421,8 @@ impl<D: Data> Store<D> {
             if is != *sum {
                 // It goes to its place as it is, and its checksum stays what it was.
                 let block = first + u64::from(*within);
-                self.rots(block..block + 1);
-                out.push(Action::Tell(Completion::Spoilt { block }));
+                self.found_corrupt(block..block + 1);
+                out.push(Action::Tell(Completion::Corrupt { block }));
                 if left_out(Rule::DBad) {
                     self.extents.at_mut(place).slot.set(*within, BlockState::Data, is);
                 }
@@ -509,7 +509,7 @@ impl<D: Data> Store<D> {
             extent.stored = !extent.slot.is_empty();
             let (stored, number) = (extent.stored, extent.slot.extent);
             if stored {
-                self.keep.dig_up(number);
+                self.meta.dig_up(number);
             } else {
                 self.bury(number, stamp);
             }
@@ -543,87 +543,5 @@ impl<D: Data> Store<D> {
         }
         self.destage.touched = touched;
         self.destage.next_slot < self.destage.touched.len()
-    }
-}
-
-impl<D: Data> Store<D> {
-    /// The epoch that an extent is stamped with: the replica's, and not that of what is destaged (rule R2).
-    fn stamp_of(&self, place: Place, epoch: Epoch) -> Epoch {
-        if !left_out(Rule::R2) {
-            return epoch;
-        }
-        let extent = self.extents.at(place).slot.extent;
-        let of = self.destage.pairs.iter().filter(|pair| pair.0 == extent);
-        let births = of.filter_map(|pair| self.log.get(pair.1)).map(|record| record.position.ownership);
-        births.max().unwrap_or(epoch)
-    }
-
-    /// The slot of a place, as it is to be on the device.
-    pub(crate) fn encoded_slot(&self, place: Place) -> Sector {
-        let (replica, content) = (self.id.replica, self.keep.state.content);
-        let extent = self.extents.at(place);
-        let holder = Holder { replica, content, at: self.extents.slot_at(place) };
-        let mut sector = Sector::ZERO;
-        slot::encode(extent.stored.then_some(&extent.slot), holder, &mut sector.0);
-        sector
-    }
-
-    /// A freed extent leaves a trace (rule R3).
-    fn bury(&mut self, extent: u64, stamp: Epoch) {
-        if !left_out(Rule::R3) {
-            self.keep.bury(extent, stamp);
-        }
-    }
-
-    /// A write or a sync of a round is done.
-    pub(crate) fn destage_wrote(&mut self) {
-        self.destage.out -= 1;
-    }
-
-    /// The log begins after the round, once that is durable.
-    fn move_tail(&mut self) {
-        let below = self.destage.below;
-        let mark = self.keep.state.mark;
-        let state = &mut self.keep.state;
-        state.tail = Tail { at: self.log.place_of(below), number: below };
-        if let Some(last) = self.log.last_of_sequence(state.end_before.max(self.log.front())..below) {
-            state.end = last;
-        }
-        state.end_before = state.end_before.max(below);
-        state.drops.retain(|drop| drop.below > below);
-        state.holes.retain(|hole| hole.to > below);
-        self.destage.change = self.changed();
-        if left_out(Rule::DMark) {
-            self.keep.state.mark = mark;
-        }
-    }
-
-    /// The log does not have the round's records any more.
-    fn end_round(&mut self) {
-        for (extent, number) in &self.destage.pairs {
-            let record = self.log.get(*number).expect("it is in the round");
-            if needs_place(record.kind) {
-                self.extents.release(*extent);
-            }
-        }
-        for place in &self.destage.touched {
-            self.extents.free_if_empty(*place);
-        }
-        let index = &mut self.index;
-        self.held.free(self.destage.below);
-        self.log.free(self.destage.below, |number, record| {
-            if record.counts() {
-                index.remove(record.range(), number, record.kind == Kind::Data);
-            }
-        });
-        self.earn(self.destage.bytes - self.destage.earned);
-        let round = &mut self.destage;
-        round.doublings = match round.ticks {
-            ..=FAST if round.bytes >= EARLY << round.doublings => (round.doublings + 1).min(8),
-            ticks if ticks > SLOW => round.doublings.saturating_sub(1),
-            _ => round.doublings,
-        };
-        (round.earned, round.phase) = (0, Phase::Idle);
-        self.destage.rounds += 1;
     }
 }

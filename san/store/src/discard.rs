@@ -24,11 +24,11 @@ impl<D: Data> Store<D> {
         let quiet = self.destage.hold();
         assert!(quiet, "nothing was destaged before");
         self.health = Health::Well;
-        self.keep.state.promise = promise;
+        self.meta.state.promise = promise;
         self.begin_generation();
         if left_out(Rule::DDiscard) {
             let change = self.changed();
-            self.current = Current::Keep(change, None);
+            self.current = Current::WriteMeta(change, None);
             self.queue.push_front(Command::Return { after, empty: true });
             return;
         }

@@ -28,7 +28,7 @@ pub(crate) struct Extent {
     /// The device has a slot for it that counts.
     pub(crate) stored: bool,
     /// Its slot cannot be read: nothing is put there.
-    spoilt: bool,
+    corrupt: bool,
 }
 
 /// See the module.
@@ -83,7 +83,7 @@ impl Extents {
     /// A chunk that the replica has: all of its places are free.
     pub(crate) fn add_chunk(&mut self, number: u32) {
         let first = self.chunks.len() as u32 * self.per_chunk;
-        let free = Extent { slot: Slot::new(u64::MAX), pending: 0, stored: false, spoilt: false };
+        let free = Extent { slot: Slot::new(u64::MAX), pending: 0, stored: false, corrupt: false };
         self.chunks.push(Chunk { number, extents: vec![free; self.per_chunk as usize].into() });
         // Extents that are written one after the other lie one after the other.
         self.free.extend((first..first + self.per_chunk).rev());
@@ -101,7 +101,7 @@ impl Extents {
         self.add_chunk(number);
         self.free.truncate(self.free.len() - self.per_chunk as usize);
         for (place, slot) in (first..).zip(slots) {
-            let spoilt = match slot {
+            let corrupt = match slot {
                 Ok(Some(slot)) if self.place(slot.extent).is_some() => {
                     doubles.push(slot.extent);
                     true
@@ -118,7 +118,7 @@ impl Extents {
                 }
                 Err(()) => true,
             };
-            self.at_mut(place).spoilt = spoilt;
+            self.at_mut(place).corrupt = corrupt;
         }
         doubles
     }
@@ -139,8 +139,8 @@ impl Extents {
     }
 
     /// Whether the slot of a place could not be read.
-    pub(crate) fn is_spoilt(&self, place: Place) -> bool {
-        self.at(place).spoilt
+    pub(crate) fn is_corrupt(&self, place: Place) -> bool {
+        self.at(place).corrupt
     }
 
     /// Where an extent is.
@@ -183,7 +183,7 @@ impl Extents {
 
     /// Whether two places are in one chunk, and nothing between them is to be left alone.
     pub(crate) fn are_together(&self, one: Place, other: Place) -> bool {
-        one / self.per_chunk == other / self.per_chunk && (one..other).all(|place| !self.at(place).spoilt)
+        one / self.per_chunk == other / self.per_chunk && (one..other).all(|place| !self.at(place).corrupt)
     }
 
     /// Where on the device the slot of a place is, in bytes.
@@ -239,7 +239,7 @@ impl Extents {
     /// An extent that the device has not, and the log neither, loses its place. Whether it does.
     pub(crate) fn free_if_empty(&mut self, place: Place) -> bool {
         let extent = self.at(place);
-        let goes = extent.pending == 0 && !extent.stored && !extent.spoilt && extent.slot.extent != u64::MAX;
+        let goes = extent.pending == 0 && !extent.stored && !extent.corrupt && extent.slot.extent != u64::MAX;
         if goes {
             let number = extent.slot.extent;
             self.at_mut(place).slot = Slot::new(u64::MAX);
@@ -251,14 +251,14 @@ impl Extents {
 
     /// Places whose slots could not be read are free: what was there is given up. Which they are, at most so many: they are
     /// to be written again, or the next start would be none the wiser.
-    pub(crate) fn give_up_spoilt(&mut self, most: u64) -> Vec<Place> {
-        let spoilt = self.places().filter(|place| self.is_spoilt(*place));
-        let spoilt: Vec<Place> = spoilt.take(usize::try_from(most).unwrap_or(usize::MAX)).collect();
-        for place in &spoilt {
-            self.at_mut(*place).spoilt = false;
+    pub(crate) fn give_up_corrupt(&mut self, most: u64) -> Vec<Place> {
+        let corrupt = self.places().filter(|place| self.is_corrupt(*place));
+        let corrupt: Vec<Place> = corrupt.take(usize::try_from(most).unwrap_or(usize::MAX)).collect();
+        for place in &corrupt {
+            self.at_mut(*place).corrupt = false;
             self.free.push(*place);
         }
-        spoilt
+        corrupt
     }
 
     /// All are forgotten: what the device has of them does not count any more.
@@ -268,9 +268,9 @@ impl Extents {
         self.free.clear();
         for place in 0..self.chunks.len() as u32 * self.per_chunk {
             let extent = self.at_mut(place);
-            let spoilt = extent.spoilt;
-            *extent = Extent { slot: Slot::new(u64::MAX), pending: 0, stored: false, spoilt };
-            if !spoilt {
+            let corrupt = extent.corrupt;
+            *extent = Extent { slot: Slot::new(u64::MAX), pending: 0, stored: false, corrupt };
+            if !corrupt {
                 self.free.push(place);
             }
         }

@@ -30,7 +30,7 @@ pub(crate) struct Growth {
     ticks: u32,
 }
 
-/// So many ticks something may wait for places that others give back: longer than a heartbeat, which brings the mark.
+/// So many ticks something may wait for places that others give back: longer than a heartbeat, which brings the commit point.
 const MOST_STUCK: u32 = 50;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,22 +34,22 @@ impl<D: Data> Store<D> {
 
     /// The random bits that it was made with.
     pub fn key(&self) -> u64 {
-        self.keep.state.key
+        self.meta.state.key
     }
 
     /// Blocks of its group, at most.
     pub fn blocks(&self) -> u64 {
-        self.keep.state.blocks
+        self.meta.state.blocks
     }
 
     /// Up to here all entries are acknowledged, as far as it knows.
-    pub fn mark(&self) -> Position {
-        self.known.mark
+    pub fn commit_point(&self) -> Position {
+        self.known.commit_point
     }
 
     /// What is to be copied to it, in rising order.
     pub fn list(&self) -> impl Iterator<Item = Range<u64>> {
-        self.keep.list().iter()
+        self.meta.list().iter()
     }
 
     /// The entries of its log that count, in the order of the log.
@@ -75,7 +75,7 @@ impl<D: Data> Store<D> {
         let stored = self.extents.place(extent).map(|place| self.extents.at(place));
         match stored.filter(|extent| extent.stored) {
             Some(extent) => Some(extent.slot.stamp),
-            None => self.keep.tombstones().get(&extent).copied(),
+            None => self.meta.tombstones().get(&extent).copied(),
         }
     }
 
@@ -96,7 +96,7 @@ impl<D: Data> Store<D> {
             self.index.newest(*block).is_none()
                 && matches!(self.extents.block(*block), Some((_, BlockState::Data, _)))
         };
-        (0..self.keep.state.blocks).filter(has_data)
+        (0..self.meta.state.blocks).filter(has_data)
     }
 
     /// What has come of looking through the extents.
@@ -105,8 +105,8 @@ impl<D: Data> Store<D> {
     }
 
     /// How often blocks did not match their checksums when they were read, since it was opened.
-    pub fn rotten(&self) -> u64 {
-        self.rotten
+    pub fn corrupt(&self) -> u64 {
+        self.corrupt
     }
 
     /// How full it is.

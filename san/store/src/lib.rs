@@ -11,10 +11,10 @@
 //! | `log`, `index` | the log in memory, and which blocks it holds |
 //! | `append`, [`read`], `destage`, `growth` | what a store does |
 //! | `map` | what blocks hold, without reading them |
-//! | [`scrub`] | looking for what has rotted |
+//! | [`scrub`] | looking for what is corrupt |
 //! | `held` | data of records, in memory until it is destaged |
 //! | `extents` | consecutive blocks, and what is kept of each |
-//! | `keep` | what a replica keeps of itself |
+//! | `replica_meta` | what a replica keeps of itself |
 //! | `replay` | reading a log that was left |
 //!
 //! The rules are in `docs/explanation/san-rules.md`, *On the device*; the formats in `docs/reference/protocol.md`.
@@ -29,12 +29,13 @@ mod held;
 mod index;
 pub mod inspect;
 pub mod io;
-mod keep;
 mod log;
 mod map;
 pub mod open;
 pub mod read;
 mod replay;
+mod replica_meta;
+mod returns;
 pub mod scrub;
 pub mod space;
 pub mod store;

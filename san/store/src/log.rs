@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Zeroes,
     Trim,
     /// No entry.
-    Mark,
+    CommitPoint,
     /// No entry, and the next is at the beginning of the ring.
     Wrap,
     /// It cannot be read, and is given up.
@@ -201,8 +201,8 @@ impl Log {
     }
 
     /// Those that count and are above this position.
-    pub(crate) fn above(&self, mark: Position) -> impl Iterator<Item = (u64, &Record)> {
-        self.iter().filter(move |(_, record)| record.counts() && record.position > mark)
+    pub(crate) fn above(&self, commit_point: Position) -> impl Iterator<Item = (u64, &Record)> {
+        self.iter().filter(move |(_, record)| record.counts() && record.position > commit_point)
     }
 
     /// The checksum of a block's data in a record.
@@ -255,10 +255,10 @@ impl Log {
     }
 
     /// Records above this position, of those there are, do not count any more.
-    pub(crate) fn drop_above(&mut self, mark: Position, below: u64) {
+    pub(crate) fn drop_above(&mut self, commit_point: Position, below: u64) {
         let most = (below.saturating_sub(self.front) as usize).min(self.records.len());
         for record in self.records.range_mut(..most) {
-            record.dropped |= record.position > mark;
+            record.dropped |= record.position > commit_point;
         }
     }
 

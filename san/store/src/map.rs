@@ -60,7 +60,7 @@ impl<D: Data> Store<D> {
 
     /// Which of these blocks are not known to be as they should be.
     fn doubtful(&self, blocks: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        self.keep.list().within(blocks.clone()).chain(self.rots.within(blocks.clone()))
+        self.meta.list().within(blocks.clone()).chain(self.corrupt_blocks.within(blocks.clone()))
     }
 
     /// Describes blocks of one extent. How much was looked at for that, beside the extent itself.

@@ -22,9 +22,9 @@ use thiserror::Error;
 use crate::extents::Extents;
 use crate::held::Held;
 use crate::io::{Area, Data, Disk, IoFault, Sector, read_what_can_be};
-use crate::keep::{Keep, KeepError, Places};
 use crate::log::{Log, record_length};
 use crate::replay::replay;
+use crate::replica_meta::{MetaError, Places, ReplicaMeta};
 use crate::space::{Space, SpaceError};
 use crate::store::{Health, Identity, Known, Settings, Store, needs_place};
 
@@ -136,7 +136,7 @@ pub fn create(
         key: new.key,
         capacity,
         promise: new.promise,
-        mark: Position::START,
+        commit_point: Position::START,
         epoch: Epoch(0),
         generation: 0,
         first: 1,
@@ -144,22 +144,23 @@ pub fn create(
         durable: 0,
         end: Position::START,
         end_before: 1,
-        drops: Vec::new(),
+        truncations: Vec::new(),
         holes: Vec::new(),
         content: 0,
         side: Side::default(),
     };
     let mut failed = None;
-    let taken = log.take_log(disk, new.id.replica, new.log_bytes, |disk, at, bytes| {
-        match Keep::create(disk, Places::new(at, bytes), &state) {
-            Ok(()) => Ok(()),
-            Err(KeepError::Io(fault)) => Err(SpaceError::Io(fault)),
-            Err(other) => {
-                failed = Some(other);
-                Err(SpaceError::NotEmpty)
+    let taken =
+        log.take_log(disk, new.id.replica, new.log_bytes, |disk, at, bytes| {
+            match ReplicaMeta::create(disk, Places::new(at, bytes), &state) {
+                Ok(()) => Ok(()),
+                Err(MetaError::Io(fault)) => Err(SpaceError::Io(fault)),
+                Err(other) => {
+                    failed = Some(other);
+                    Err(SpaceError::NotEmpty)
+                }
             }
-        }
-    });
+        });
     if let Some(why) = failed {
         return Err(OpenError::Lost { replica: new.id.replica, why: why.to_string() });
     }
@@ -170,9 +171,9 @@ pub fn create(
 /// has used it.
 pub fn key_of(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<Option<u64>, OpenError> {
     let Some((start, bytes)) = log.log_of(replica) else { return Ok(None) };
-    match Keep::load(disk, Places::new(start, bytes)) {
-        Ok((keep, _)) => Ok((keep.state.replica == replica).then_some(keep.state.key)),
-        Err(KeepError::Io(fault)) => Err(fault.into()),
+    match ReplicaMeta::load(disk, Places::new(start, bytes)) {
+        Ok((meta, _)) => Ok((meta.state.replica == replica).then_some(meta.state.key)),
+        Err(MetaError::Io(fault)) => Err(fault.into()),
         Err(why) => Err(OpenError::Lost { replica, why: why.to_string() }),
     }
 }
@@ -180,9 +181,9 @@ pub fn key_of(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<O
 /// Whether a replica on this device was ever promised to an owner, or written to.
 pub fn was_used(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<bool, OpenError> {
     let Some((start, bytes)) = log.log_of(replica) else { return Ok(false) };
-    match Keep::load(disk, Places::new(start, bytes)) {
-        Ok((keep, _)) => Ok(keep.state.promise.epoch > Epoch(0) || keep.state.generation > 0),
-        Err(KeepError::Io(fault)) => Err(fault.into()),
+    match ReplicaMeta::load(disk, Places::new(start, bytes)) {
+        Ok((meta, _)) => Ok(meta.state.promise.epoch > Epoch(0) || meta.state.generation > 0),
+        Err(MetaError::Io(fault)) => Err(fault.into()),
         Err(why) => Err(OpenError::Lost { replica, why: why.to_string() }),
     }
 }
@@ -211,12 +212,12 @@ pub enum Damage {
         fault: String,
     },
     /// Its log ends before what it knows to be acknowledged.
-    #[error("its log ends at {end}, and it had everything up to {mark}: {fault}")]
-    BelowMark {
+    #[error("its log ends at {end}, and it had everything up to {commit_point}: {fault}")]
+    BelowCommitPoint {
         /// Where it ends.
         end: Position,
         /// Where it ended at least.
-        mark: Position,
+        commit_point: Position,
         /// What comes next.
         fault: String,
     },
@@ -257,7 +258,7 @@ pub fn open<D: Data>(
         store.health = Health::Damaged;
     } else {
         store.begin_generation();
-        store.keep.write_now(disk)?;
+        store.meta.write_now(disk)?;
     }
     Ok((store, found, damage))
 }
@@ -274,12 +275,12 @@ pub fn look<D: Data>(
     let (start, bytes) = found.ok_or(OpenError::Unknown(replica))?;
     let places = Places::new(start, bytes);
     let mut damage = Vec::new();
-    let (keep, lost) = Keep::load(disk, places).map_err(|error| match error {
-        KeepError::Io(fault) => OpenError::Io(fault),
+    let (meta, lost) = ReplicaMeta::load(disk, places).map_err(|error| match error {
+        MetaError::Io(fault) => OpenError::Io(fault),
         other => OpenError::Lost { replica, why: other.to_string() },
     })?;
     damage.extend(lost.map(|fault| Damage::List(fault.to_string())));
-    let state = &keep.state;
+    let state = &meta.state;
     let id = Identity { volume: state.volume, group: state.group, replica: state.replica };
     if id.replica != replica {
         return Err(OpenError::Other { said: id, ours: Identity { replica, ..id } });
@@ -293,18 +294,21 @@ pub fn look<D: Data>(
         return Err(OpenError::OtherCapacity { replica, said: state.capacity, is });
     }
     let extents = load_extents(disk, capacity, replica, state.content, &mut damage)?;
-    let known =
-        Known { mark: state.mark, acknowledged: state.mark, epoch: state.epoch.max(state.promise.epoch) };
+    let known = Known {
+        commit_point: state.commit_point,
+        acknowledged: state.commit_point,
+        epoch: state.epoch.max(state.promise.epoch),
+    };
     let empty = Log::new(places.ring, state.tail.number, state.tail.at);
     let space = Arc::clone(capacity);
-    let mut store = Store::new(id, settings, places, space, empty, extents, keep, known);
+    let mut store = Store::new(id, settings, places, space, empty, extents, meta, known);
     replay(&mut store, disk, &mut damage)?;
     store.held = Held::new(store.log.next());
     store.rebuild_index();
     store.reserve_all()?;
     let mut found = Found {
-        promise: store.keep.state.promise,
-        mark: store.known.mark,
+        promise: store.meta.state.promise,
+        commit_point: store.known.commit_point,
         epoch: store.known.epoch,
         end: store.end(),
         damaged: !damage.is_empty(),
@@ -359,8 +363,8 @@ impl<D: Data> Store<D> {
             if missing > self.extents.free() {
                 // It had one whose slot cannot be read, and is damaged: a person who goes on with it gives that up.
                 let most = missing - self.extents.free();
-                let spoilt = self.extents.give_up_spoilt(most);
-                self.scrub.write_again(spoilt, self.extents.per_chunk());
+                let corrupt = self.extents.give_up_corrupt(most);
+                self.scrub.write_again(corrupt, self.extents.per_chunk());
             }
             if missing > self.extents.free() {
                 let missing = missing - self.extents.free();
@@ -373,7 +377,7 @@ impl<D: Data> Store<D> {
 
     /// What it tells from now on is of a new generation.
     pub(crate) fn begin_generation(&mut self) {
-        let state = &mut self.keep.state;
+        let state = &mut self.meta.state;
         state.generation += 1;
         state.first = self.log.next();
         self.changed();
@@ -381,7 +385,7 @@ impl<D: Data> Store<D> {
 
     /// The last of its sequence.
     pub(crate) fn end(&self) -> Position {
-        let state = &self.keep.state;
+        let state = &self.meta.state;
         self.log.last_of_sequence(state.end_before..u64::MAX).unwrap_or(state.end)
     }
 }

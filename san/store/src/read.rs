@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use loadline_san_core::ids::Epoch;
 use loadline_san_core::layout::BLOCK;
-use loadline_san_core::message::{Content, Payload, Rotten};
+use loadline_san_core::message::{Content, Corrupt, Payload};
 use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Completion, Tag};
 use loadline_san_protocol::slot::BlockState;
@@ -14,7 +14,7 @@ use crate::io::{Address, Area, Ask, Data, Piece, Reading, Token};
 use crate::log::Kind;
 use crate::store::{Action, Purpose, Store, merged};
 
-/// How often a read is looked up again before it is said to be rotten.
+/// How often a read is looked up again before it is said to be corrupt.
 const MOST_TRIES: u32 = 8;
 /// Extents that are looked at for one answer to `Changed`.
 const MOST_LOOKED_AT: u64 = 1 << 16;
@@ -136,14 +136,14 @@ impl<D: Data> Store<D> {
                         self.begin(Whose::Asked(tag), block, blocks, Some(number), out);
                     }
                     // Its data must be looked for elsewhere.
-                    _ => tell(tag, Err(Rotten), out),
+                    _ => tell(tag, Err(Corrupt), out),
                 },
                 Question::Changed { tag, since, from } => {
                     let (ranges, next) = self.changed_since(since, from);
                     out.push(Action::Tell(Completion::Changed { tag, ranges, next }));
                 }
                 Question::Above(question) => {
-                    let above = self.log.above(self.known.mark);
+                    let above = self.log.above(self.known.commit_point);
                     let above = above.map(|(number, record)| record.mention(number)).collect();
                     out.push(Action::Tell(Completion::Above(question, above)));
                 }
@@ -151,13 +151,13 @@ impl<D: Data> Store<D> {
         }
     }
 
-    /// What is reported above the mark is fetched later: so it is not destaged any more, until an owner says again what is
+    /// What is reported above the commit point is fetched later: so it is not destaged any more, until an owner says again what is
     /// acknowledged. False while a round is under way, which may have some of it.
     fn freeze(&mut self) -> bool {
         if !self.destage.hold() {
             return false;
         }
-        self.known.acknowledged = self.known.mark;
+        self.known.acknowledged = self.known.commit_point;
         self.destage.go_on();
         true
     }
@@ -286,9 +286,9 @@ impl<D: Data> Store<D> {
         match whose {
             Whose::Asked(tag) => {
                 if !is_whole && !gone {
-                    self.rots(block..block + u64::from(blocks));
+                    self.found_corrupt(block..block + u64::from(blocks));
                 }
-                tell(tag, content.ok_or(Rotten), out);
+                tell(tag, content.ok_or(Corrupt), out);
             }
             Whose::Scrub => self.checked(block, blocks, is_whole, out),
         }
@@ -297,14 +297,14 @@ impl<D: Data> Store<D> {
     /// What is stamped with this epoch or a later one (rule C3Stamp), was freed then, or has no stamp yet (rule C3Log).
     fn changed_since(&self, since: Epoch, from: u64) -> (Vec<std::ops::Range<u64>>, Option<u64>) {
         let size = self.extents.blocks();
-        let blocks = self.keep.state.blocks;
+        let blocks = self.meta.state.blocks;
         let as_blocks =
             |extents: std::ops::Range<u64>| extents.start * size..(extents.end * size).min(blocks);
         let (stored, next) = self.extents.stored_from(from / size, MOST_LOOKED_AT);
         let end = next.map_or(blocks, |extent| extent * size);
         let within = |range: std::ops::Range<u64>| range.start.max(from)..range.end.min(end);
         let stamped = stored.filter(|(_, stamp)| *stamp >= since).map(|(extent, _)| extent..extent + 1);
-        let freed = self.keep.tombstones().iter().filter(|(_, stamp)| **stamp >= since);
+        let freed = self.meta.tombstones().iter().filter(|(_, stamp)| **stamp >= since);
         let stamped = stamped.chain(freed.map(|(extents, _)| extents.clone())).map(as_blocks);
         let logged = self.log.iter().filter(|(_, record)| record.counts()).map(|(_, record)| record.range());
         let stamped = stamped.filter(|_| !left_out(Rule::C3Stamp));
@@ -332,7 +332,7 @@ fn holes_of(found: &[Found]) -> Vec<Range<u32>> {
     holes
 }
 
-fn tell<D>(tag: Tag, content: Result<Content<D>, Rotten>, out: &mut Vec<Action<D>>) {
+fn tell<D>(tag: Tag, content: Result<Content<D>, Corrupt>, out: &mut Vec<Action<D>>) {
     out.push(Action::Tell(Completion::Data { tag, content }));
 }
 

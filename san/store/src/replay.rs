@@ -1,7 +1,7 @@
 //! Reading a log that was left: where it ends, and whether it has lost something.
 //!
 //! A record that does not verify ends the log: it was being written when the process died. But if a later record says that
-//! this one had been durable, or that its entry was acknowledged, it has rotted, and the replica is damaged and not
+//! this one had been durable, or that its entry was acknowledged, it is corrupt, and the replica is damaged and not
 //! shorter. So what lies beyond the end is looked through, up to the tail.
 
 use loadline_san_core::layout::BLOCK;
@@ -174,7 +174,7 @@ impl Reader<'_> {
         generation: u64,
         end: loadline_san_core::ids::Position,
     ) -> Option<(u64, u64)> {
-        if left_out(Rule::DRot) {
+        if left_out(Rule::DCorrupt) {
             return None;
         }
         let (number, sector) = (log.next(), SECTOR as u64);
@@ -194,7 +194,7 @@ impl Reader<'_> {
             let expected = self.expected(said, generation);
             let Ok((record, ..)) = self.header(disk, here, &expected) else { continue };
             first = first.or(Some((said, here)));
-            covered |= record.synced >= number || record.mark > end;
+            covered |= record.synced >= number || record.commit_point > end;
             if covered {
                 break;
             }
@@ -209,7 +209,7 @@ pub(crate) fn replay<D: Data>(
     disk: &mut impl Disk,
     damage: &mut Vec<Damage>,
 ) -> Result<(), OpenError> {
-    let state = store.keep.state.clone();
+    let state = store.meta.state.clone();
     let ring = Ring::new(store.places.ring_at, store.places.ring);
     let mut reader = Reader { id: store.id, state: &state, ring };
     let mut generation = 0;
@@ -224,7 +224,7 @@ pub(crate) fn replay<D: Data>(
             Ok((record, sums)) => {
                 generation = record.generation;
                 let epoch = if left_out(Rule::R8) { store.known.epoch } else { record.epoch };
-                store.known.raise(record.mark, epoch);
+                store.known.raise(record.commit_point, epoch);
                 let in_memory = in_memory(&record.what);
                 if !store.log.fits(&in_memory) {
                     break ReplayFault::Long(number);
@@ -241,7 +241,7 @@ pub(crate) fn replay<D: Data>(
         }
         given_up.push(Hole { from: number, to, at });
     };
-    for drop in &state.drops {
+    for drop in &state.truncations {
         store.log.drop_above(drop.above, drop.below);
     }
     let end = store.log.next() - 1;
@@ -249,11 +249,15 @@ pub(crate) fn replay<D: Data>(
     let (was, fault) = (state.durable, fault.to_string());
     if was > end {
         damage.push(Damage::Short { end, was, fault });
-    } else if store.known.mark > store.end() {
-        damage.push(Damage::BelowMark { end: store.end(), mark: store.known.mark, fault });
+    } else if store.known.commit_point > store.end() {
+        damage.push(Damage::BelowCommitPoint {
+            end: store.end(),
+            commit_point: store.known.commit_point,
+            fault,
+        });
     }
     // They are given up for good when a person says so.
-    store.keep.state.holes = given_up;
+    store.meta.state.holes = given_up;
     Ok(())
 }
 

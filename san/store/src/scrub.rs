@@ -1,4 +1,4 @@
-//! Looking through all of the extents, at a bounded rate: what rots is found while another copy can mend it.
+//! Looking through all of the extents, at a bounded rate: what is corrupted is found while another copy can mend it.
 //!
 //! ```text
 //! tick ─▶ budget ─┬─▶ the next extent ─▶ reads and checks it ─▶ not whole: block by block ─▶ told ─▶ its owner writes it anew
@@ -29,7 +29,7 @@ pub struct Scrubbed {
     /// Bytes that were looked at.
     pub bytes: u64,
     /// Blocks that were found not to match their checksums, as often as they were found.
-    pub rotten: u64,
+    pub corrupt: u64,
     /// Slots that were written again.
     pub slots: u64,
 }
@@ -114,7 +114,7 @@ impl<D: Data> Store<D> {
             let extent = self.extents.at(place);
             if extent.stored {
                 let first = extent.slot.extent * size;
-                let blocks = size.min(self.keep.state.blocks.saturating_sub(first));
+                let blocks = size.min(self.meta.state.blocks.saturating_sub(first));
                 self.scrub.budget -= size * BLOCK;
                 self.scrub.scrubbed.bytes += blocks * BLOCK;
                 self.scrub_blocks(first, blocks as u32, out);
@@ -138,12 +138,12 @@ impl<D: Data> Store<D> {
             return;
         }
         // What is on the list is brought again. A return may have dropped what it was being destaged with.
-        if self.keep.list().iter().any(|listed| listed.contains(&first)) {
+        if self.meta.list().iter().any(|listed| listed.contains(&first)) {
             return;
         }
-        self.scrub.scrubbed.rotten += 1;
-        self.rots(first..first + 1);
-        out.push(Action::Tell(Completion::Spoilt { block: first }));
+        self.scrub.scrubbed.corrupt += 1;
+        self.found_corrupt(first..first + 1);
+        out.push(Action::Tell(Completion::Corrupt { block: first }));
     }
 
     /// Places whose slots are in one block with that of this place, which is the first.
@@ -154,7 +154,7 @@ impl<D: Data> Store<D> {
 
     /// Reads the slots of a place, and those beside it, if they are to be on the device as they are in memory.
     fn read_slots(&mut self, place: Place, out: &mut Vec<Action<D>>) {
-        if !self.destage.is_quiet() || self.neighbours(place).any(|place| self.extents.is_spoilt(place)) {
+        if !self.destage.is_quiet() || self.neighbours(place).any(|place| self.extents.is_corrupt(place)) {
             // Some other time.
             return;
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!            submit                     run                              tell
 //! replica ──────────▶ queue ─▶ batch ─▶ log ──────────────────────────▶ replica
-//!            │                           │ destage, up to the mark
+//!            │                           │ destage, up to the commit point
 //!            └─▶ reads ◀── index ◀───────┴──▶ extents, slots ─▶ page ─▶ log freed
 //! ```
 //!
@@ -19,7 +19,7 @@ use loadline_san_core::message::Promise;
 use loadline_san_core::range_set::RangeSet;
 use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Command, Completion};
-use loadline_san_protocol::state::{Drop, MOST_DROPS, Tail};
+use loadline_san_protocol::state::{MOST_TRUNCATIONS, Truncation};
 
 use crate::append::Batch;
 use crate::destage::Destage;
@@ -28,9 +28,9 @@ use crate::growth::Growth;
 use crate::held::Held;
 use crate::index::Index;
 use crate::io::{Address, Area, Ask, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
-use crate::keep::{Keep, Places};
 use crate::log::{Kind, Log, Record};
 use crate::read::Reads;
+use crate::replica_meta::{Places, ReplicaMeta};
 use crate::scrub::Scrub;
 use crate::space::Space;
 
@@ -71,7 +71,7 @@ pub struct Settings {
     /// Extents that the volume has in this group, which may be fewer than the group has room for. A write beyond them raises
     /// this to the group's: a volume that grows may write there before this replica gets its new size.
     pub extents: u64,
-    /// Bytes of the extents that are looked through for what has rotted, in each tick; 0: none.
+    /// Bytes of the extents that are looked through for what is corrupt, in each tick; 0: none.
     pub scrub: u64,
     /// Appends that are written together, at most.
     pub together: usize,
@@ -99,10 +99,10 @@ impl Default for Settings {
     }
 }
 
-/// A mark, and beside it the epoch that it came with (rule R8).
+/// A commit point, and beside it the epoch that it came with (rule R8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Known {
-    pub(crate) mark: Position,
+    pub(crate) commit_point: Position,
     /// What the log has up to here is acknowledged, though not all of that need be here.
     pub(crate) acknowledged: Position,
     pub(crate) epoch: Epoch,
@@ -110,9 +110,9 @@ pub(crate) struct Known {
 
 impl Known {
     /// Neither goes back.
-    pub(crate) fn raise(&mut self, mark: Position, epoch: Epoch) {
-        self.mark = self.mark.max(mark);
-        self.acknowledged = self.acknowledged.max(mark);
+    pub(crate) fn raise(&mut self, commit_point: Position, epoch: Epoch) {
+        self.commit_point = self.commit_point.max(commit_point);
+        self.acknowledged = self.acknowledged.max(commit_point);
         self.epoch = self.epoch.max(epoch);
     }
 }
@@ -140,7 +140,7 @@ pub(crate) enum Health {
 pub(crate) enum Purpose {
     None,
     Batch,
-    Keep,
+    Meta,
     /// A read of this number.
     Read(u32),
     /// Of destaging: this extent of the round.
@@ -160,11 +160,11 @@ pub(crate) enum Current<D> {
     /// A batch is being written.
     Batch(Batch),
     /// When this change is durable, this is told.
-    Keep(u64, Option<Completion<D>>),
+    WriteMeta(u64, Option<Completion<D>>),
     /// The same, of a return. A salvage is a change that tells nothing.
     Return {
         change: u64,
-        drop: Option<Drop>,
+        truncation: Option<Truncation>,
     },
 }
 
@@ -179,7 +179,7 @@ pub struct Store<D> {
     pub(crate) index: Index,
     pub(crate) held: Held<D>,
     pub(crate) extents: Extents,
-    pub(crate) keep: Keep,
+    pub(crate) meta: ReplicaMeta,
     pub(crate) known: Known,
     /// The number of its content that is durable: during a return that empties it the state has the next one already.
     pub(crate) content: u64,
@@ -198,9 +198,9 @@ pub struct Store<D> {
     pub(crate) credit: i64,
     /// See [`Store::covered`].
     pub(crate) covered: u64,
-    /// The mark that the log's last record has.
+    /// The commit point that the log's last record has.
     pub(crate) recorded: Position,
-    /// The last batch is covered by a later record, or there is none since it was opened; and the last record has the mark.
+    /// The last batch is covered by a later record, or there is none since it was opened; and the last record has the commit point.
     pub(crate) closed: bool,
     /// A closing record is to be written.
     pub(crate) closing: bool,
@@ -210,8 +210,8 @@ pub struct Store<D> {
     purposes: Vec<Purpose>,
     free_tokens: Vec<u32>,
     /// Blocks that did not match their checksums, since it was opened; and those that nobody has written anew.
-    pub(crate) rotten: u64,
-    pub(crate) rots: RangeSet,
+    pub(crate) corrupt: u64,
+    pub(crate) corrupt_blocks: RangeSet,
 }
 
 /// Vectors that are used again.
@@ -254,11 +254,11 @@ impl<D: Data> Store<D> {
         space: Arc<Mutex<Space>>,
         log: Log,
         extents: Extents,
-        keep: Keep,
+        meta: ReplicaMeta,
         known: Known,
     ) -> Store<D> {
         Store {
-            content: keep.state.content,
+            content: meta.state.content,
             id,
             settings,
             places,
@@ -267,7 +267,7 @@ impl<D: Data> Store<D> {
             index: Index::default(),
             held: Held::new(1),
             extents,
-            keep,
+            meta,
             known,
             health: Health::Well,
             why: None,
@@ -280,15 +280,15 @@ impl<D: Data> Store<D> {
             scrub: Scrub::default(),
             credit: 0,
             covered: 0,
-            recorded: known.mark,
+            recorded: known.commit_point,
             closed: true,
             closing: false,
             busy: false,
             memory: Memory { bytes: Vec::new(), parts: Vec::new(), pieces: Vec::new() },
             purposes: Vec::new(),
             free_tokens: Vec::new(),
-            rotten: 0,
-            rots: RangeSet::default(),
+            corrupt: 0,
+            corrupt_blocks: RangeSet::default(),
         }
     }
 
@@ -297,8 +297,8 @@ impl<D: Data> Store<D> {
         if matches!(command, Command::Salvage) && self.health == Health::Damaged {
             self.health = Health::Well;
             self.begin_generation();
-            let spoilt = self.extents.give_up_spoilt(u64::MAX);
-            self.scrub.write_again(spoilt, self.extents.per_chunk());
+            let corrupt = self.extents.give_up_corrupt(u64::MAX);
+            self.scrub.write_again(corrupt, self.extents.per_chunk());
         }
         if let (Command::Discard { promise, after }, Health::Damaged) = (&command, self.health) {
             self.begin_discard(*promise, *after);
@@ -308,19 +308,19 @@ impl<D: Data> Store<D> {
             return;
         }
         match &command {
-            Command::Append { mark, acknowledged, epoch, .. }
-            | Command::Mark { mark, acknowledged, epoch } => {
-                self.known.raise(*mark, *epoch);
+            Command::Append { commit_point, acknowledged, epoch, .. }
+            | Command::CommitPoint { commit_point, acknowledged, epoch } => {
+                self.known.raise(*commit_point, *epoch);
                 self.known.acknowledged = self.known.acknowledged.max(*acknowledged);
             }
             _ => {}
         }
         match command {
-            // An idle log gets the last mark too.
-            Command::Mark { mark, .. } => self.closed &= mark <= self.recorded,
-            Command::Keep(epoch) => {
+            // An idle log gets the last commit point too.
+            Command::CommitPoint { commit_point, .. } => self.closed &= commit_point <= self.recorded,
+            Command::ForgetTombstones(epoch) => {
                 // A start that finds some of them again does no harm.
-                self.keep.forget_tombstones(epoch);
+                self.meta.forget_tombstones(epoch);
             }
             Command::Read { tag, block, blocks } => self.reads.read(tag, block, blocks),
             Command::Fetch { tag, number } => self.reads.fetch(tag, number),
@@ -356,7 +356,7 @@ impl<D: Data> Store<D> {
             }
             Done::Wrote(writing, result) => {
                 // Those of the page bring vectors of their own.
-                if purpose != Purpose::Keep {
+                if purpose != Purpose::Meta {
                     self.memory.wrote(writing);
                 }
                 if self.succeeded(result) {
@@ -374,7 +374,7 @@ impl<D: Data> Store<D> {
     fn wrote(&mut self, purpose: Purpose, out: &mut Vec<Action<D>>) {
         match purpose {
             Purpose::Batch => self.batch_done(out),
-            Purpose::Keep => self.keep.wrote(),
+            Purpose::Meta => self.meta.wrote(),
             Purpose::Spread(work) => self.spread_done(work),
             Purpose::Destage => self.destage_wrote(),
             Purpose::Growth => self.growth_wrote(out),
@@ -439,8 +439,8 @@ impl<D: Data> Store<D> {
         }
         self.run_scrub(out);
         self.run_growth(out);
-        if let Some(writing) = self.keep.write() {
-            self.ask(Purpose::Keep, Ask::Write(writing), out);
+        if let Some(writing) = self.meta.write() {
+            self.ask(Purpose::Meta, Ask::Write(writing), out);
         }
     }
 
@@ -461,14 +461,16 @@ impl<D: Data> Store<D> {
     fn run_changes(&mut self, out: &mut Vec<Action<D>>) -> bool {
         match std::mem::replace(&mut self.current, Current::Nothing) {
             Current::Nothing => {}
-            Current::Keep(change, tell) if self.keep.is_durable(change) && !self.has_slots_to_write() => {
+            Current::WriteMeta(change, tell)
+                if self.meta.is_durable(change) && !self.has_slots_to_write() =>
+            {
                 out.extend(tell.map(Action::Tell));
             }
-            Current::Return { change, drop } if self.keep.is_durable(change) => {
-                self.returned(drop);
+            Current::Return { change, truncation } if self.meta.is_durable(change) => {
+                self.returned(truncation);
                 // Nor is it told before the slots are written that could not be read.
-                let listed = Completion::Listed(self.keep.list().iter().collect());
-                self.current = Current::Keep(change, Some(listed));
+                let listed = Completion::Listed(self.meta.list().iter().collect());
+                self.current = Current::WriteMeta(change, Some(listed));
                 return true;
             }
             waits => {
@@ -481,16 +483,16 @@ impl<D: Data> Store<D> {
             Command::Append { .. } => return self.append(out),
             Command::Promise(promise) => {
                 let promise: Promise = *promise;
-                self.keep.state.promise = promise;
+                self.meta.state.promise = promise;
                 let change = self.changed();
-                self.current = Current::Keep(change, Some(Completion::Promised(promise)));
+                self.current = Current::WriteMeta(change, Some(Completion::Promised(promise)));
             }
             Command::Return { after, empty } => {
                 let (after, empty) = (*after, *empty);
                 if !self.destage.hold() {
                     return false;
                 }
-                if self.keep.state.drops.len() >= MOST_DROPS && !empty {
+                if self.meta.state.truncations.len() >= MOST_TRUNCATIONS && !empty {
                     // Destaging goes past the oldest of them.
                     self.destage.hurry();
                     if self.can_destage() {
@@ -505,16 +507,16 @@ impl<D: Data> Store<D> {
                 if !self.destage.hold() {
                     return false;
                 }
-                self.keep.state.promise = promise;
+                self.meta.state.promise = promise;
                 self.begin_return(after, true);
             }
             Command::Joined => {
-                self.keep.forget_list();
+                self.meta.forget_list();
                 self.changed();
             }
             Command::Salvage => {
                 let change = self.changed();
-                self.current = Current::Keep(change, None);
+                self.current = Current::WriteMeta(change, None);
             }
             _ => unreachable!("it is not queued"),
         }
@@ -529,73 +531,19 @@ impl<D: Data> Store<D> {
 
     /// Extents of the volume in this group that have no place yet.
     pub(crate) fn missing(&self) -> u64 {
-        let most = self.keep.state.blocks.div_ceil(self.extents.blocks()).min(self.settings.extents);
+        let most = self.meta.state.blocks.div_ceil(self.extents.blocks()).min(self.settings.extents);
         most.saturating_sub(self.extents.mapped())
     }
 
     /// What is kept of the replica is written, with what is known by now.
     pub(crate) fn changed(&mut self) -> u64 {
-        let state = &mut self.keep.state;
-        state.mark = self.known.mark;
+        let state = &mut self.meta.state;
+        state.commit_point = self.known.commit_point;
         if !left_out(Rule::R8) {
             state.epoch = self.known.epoch;
         }
         state.durable = self.log.durable;
-        self.keep.changed()
-    }
-
-    pub(crate) fn begin_return(&mut self, after: Position, empty: bool) {
-        let (mark, next) = (self.known.mark, self.log.next());
-        let mut drop = None;
-        if empty {
-            self.keep.state.content += 1;
-            self.keep.state.tail = Tail { at: self.log.head(), number: next };
-            self.keep.state.drops.clear();
-            self.keep.state.holes.clear();
-            self.keep.clear_side();
-        } else {
-            if !left_out(Rule::C1) {
-                let above = self.log.above(mark).map(|(_, record)| record.range());
-                self.keep.add_to_list(above);
-            }
-            let dropped = Drop { below: next, above: mark };
-            let drops = &mut self.keep.state.drops;
-            drops.retain(|drop| drop.above != mark && drop.below > self.log.front());
-            drops.push(dropped);
-            drop = Some(dropped);
-        }
-        (self.keep.state.end, self.keep.state.end_before) = (after, next);
-        let change = self.changed();
-        self.current = Current::Return { change, drop };
-    }
-
-    /// A return is durable: what it dropped is forgotten.
-    fn returned(&mut self, drop: Option<Drop>) {
-        match drop {
-            Some(Drop { below, above }) => {
-                let dropped = self.log.above(above).filter(|(number, _)| *number < below);
-                let dropped: Vec<_> = dropped.map(|(_, record)| *record).collect();
-                self.log.drop_above(above, below);
-                for record in dropped.iter().filter(|record| needs_place(record.kind)) {
-                    for extent in self.extents.extents_of(record.range()) {
-                        self.extents.release(extent);
-                    }
-                }
-            }
-            None => {
-                let next = self.log.next();
-                self.log.free(next, |_, _| {});
-                self.held.free(next);
-                self.extents.clear();
-                self.content = self.keep.state.content;
-                self.rots = RangeSet::default();
-                // Of one that was found damaged: a start would find the slots as bad as before.
-                let spoilt = self.extents.give_up_spoilt(u64::MAX);
-                self.scrub.write_again(spoilt, self.extents.per_chunk());
-            }
-        }
-        self.rebuild_index();
-        self.destage.go_on();
+        self.meta.changed()
     }
 
     /// The index, from what the log has.
@@ -616,9 +564,9 @@ impl<D: Data> Store<D> {
     }
 
     /// These blocks do not match their checksums.
-    pub(crate) fn rots(&mut self, blocks: std::ops::Range<u64>) {
-        self.rotten += 1;
-        self.rots.insert(blocks);
+    pub(crate) fn found_corrupt(&mut self, blocks: std::ops::Range<u64>) {
+        self.corrupt += 1;
+        self.corrupt_blocks.insert(blocks);
     }
 
     pub(crate) fn address(&self, block: u64) -> Address {

@@ -1,10 +1,9 @@
 //! A report for people: the worst first, as wide as the terminal.
 
-use std::os::fd::AsRawFd;
-
 use loadline_doctor::report::HostReport;
 use loadline_doctor::{Check, Report, Severity};
-use nix::libc;
+
+use crate::wrap;
 
 /// How wide it is where there is no terminal.
 const WIDTH: usize = 100;
@@ -15,18 +14,11 @@ const INDENT: usize = 6;
 /// The same of what is said of it: the width of `expected`.
 const DEEP: usize = INDENT + 10;
 
-mod ioctl {
-    nix::ioctl_read_bad!(window_size, nix::libc::TIOCGWINSZ, nix::libc::winsize);
-}
-
 /// How wide the terminal is that standard output goes to.
 pub(super) fn width() -> usize {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the request writes one winsize (TIOCGWINSZ), which lives through the call.
-    let asked = unsafe { ioctl::window_size(std::io::stdout().as_raw_fd(), &mut size) };
-    match (asked, size.ws_col) {
-        (Ok(_), columns) if columns > 0 => usize::from(columns).clamp(*WIDTHS.start(), *WIDTHS.end()),
-        _ => WIDTH,
+    match wrap::columns(&std::io::stdout()) {
+        Some(columns) => columns.clamp(*WIDTHS.start(), *WIDTHS.end()),
+        None => WIDTH,
     }
 }
 

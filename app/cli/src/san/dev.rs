@@ -1,7 +1,9 @@
 //! `loadline san dev`: a cluster on this machine, in one command.
 
+use std::ffi::OsStr;
 use std::io::BufRead;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,13 +64,39 @@ pub(super) fn dev(args: &Dev) -> Exit {
     }
     let new = || std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id()));
     let folder = args.folder.as_ref().map_or_else(new, |folder| super::node::absolute(folder));
-    let _passing = args.folder.is_none().then(|| PassingFolder::new(folder.clone()));
+    let passing = args.folder.is_none().then(|| PassingFolder::new(folder.clone()));
     let mut children = Children(Vec::new());
     let result = serve(args, &folder, &mut children, &stop);
     children.stop();
     // They are gone before the folder goes.
     drop(children);
+    if let Some(passing) = passing {
+        match users_of(&folder) {
+            users if users.is_empty() => drop(passing),
+            users => {
+                passing.keep();
+                let users: Vec<String> = users.iter().map(u32::to_string).collect();
+                tell!(
+                    "loadline: {} is kept: nodes that were started by hand use it still (processes {}). Stop them, then remove it",
+                    folder.display(),
+                    users.join(", ")
+                );
+            }
+        }
+    }
     result.unwrap_or_else(|why| complain(Exit::Failed, &why))
+}
+
+/// Processes that run a node of this folder.
+fn users_of(folder: &Path) -> Vec<u32> {
+    let own = |entry: &std::fs::DirEntry| -> Option<u32> {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let words = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let is_of = |word: &[u8]| Path::new(OsStr::from_bytes(word)).starts_with(folder);
+        let is_node = words.split(|byte| *byte == 0).any(|word| word == b"serve");
+        (id != std::process::id() && is_node && words.split(|byte| *byte == 0).any(is_of)).then_some(id)
+    };
+    std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| own(&entry)).collect()
 }
 
 /// The nodes' processes. They are killed if this is dropped.
@@ -235,7 +263,11 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
     while !stop.load(Ordering::Relaxed) {
         if let Some((name, status)) = ended(children) {
             // Whoever kills a node wants to see the others go on.
-            tell!("loadline: {name} has ended ({status})");
+            let file = folder.join(&name).join("node.toml");
+            tell!(
+                "loadline: {name} has ended ({status}); to start it again: loadline san serve --config {}",
+                file.display()
+            );
         }
         std::thread::sleep(Duration::from_millis(100));
     }

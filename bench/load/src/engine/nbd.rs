@@ -309,7 +309,7 @@ fn lost(why: io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match why.kind() {
         UnexpectedEof | ConnectionReset | BrokenPipe => {
-            io::Error::new(UnexpectedEof, "the NBD server hung up: see what it says about why")
+            io::Error::new(UnexpectedEof, "the NBD server closed the connection: its log says why")
         }
         kind => io::Error::new(kind, format!("the connection to the NBD server broke: {why}")),
     }

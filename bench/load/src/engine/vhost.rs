@@ -109,7 +109,7 @@ fn is_gone(state: PollFlags) -> bool {
 }
 
 fn gone() -> io::Error {
-    let why = "the vhost-user server hung up: see what it says about why";
+    let why = "the vhost-user server closed the connection: its log says why";
     io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }
 

@@ -80,12 +80,14 @@ pub fn connect(uri: &NbdUri) -> Result<(OwnedFd, Export), LoadError> {
     };
     let socket = reached.map_err(|why| {
         failed(format!(
-            "nobody is reached there ({why}): see that the server runs, and listens at this place"
+            "the server cannot be reached there ({why}): check the address, and that the server runs and listens there"
         ))
     })?;
     let mut talk = Talk::new(socket, LIMIT);
     let export = choose(&mut talk, &uri.export).map_err(|why| match why.kind() {
-        io::ErrorKind::UnexpectedEof => failed("the server hung up before it told of the disk".into()),
+        io::ErrorKind::UnexpectedEof => {
+            failed("the server closed the connection before it described the disk".into())
+        }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             failed(format!("the server does not answer within {} s", LIMIT.as_secs()))
         }

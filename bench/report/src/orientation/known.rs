@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use loadline_base::units::ByteSize;
-use loadline_profile::{Pattern, Profile};
+use loadline_profile::{Data, Pattern, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ pub const TEXT: &str = include_str!("known.toml");
 const LEAST_SEQUENTIAL: u64 = 64 << 10;
 /// Two mixes of reads and writes are alike if their shares of writes differ by no more percentage points.
 const LIKE_MIX: u8 = 5;
+
+/// Why a load that has the order of no published figure is not compared.
+const NEITHER: &str = "published figures are of evenly random or of sequential loads, and it is neither";
 
 /// Where a figure is published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -135,17 +138,38 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a load; `None` of one that has none of its own kind among published figures: partly random, with hot
-    /// spots, or with another alignment than its block.
-    pub fn of(profile: &Profile) -> Option<Shape> {
+    /// The shape of a load. The error is why no published figure is of a load like it: it is partly random, has hot spots or another
+    /// alignment than its block, or its writes are cheaper or dearer than those of a data sheet.
+    pub fn of(profile: &Profile) -> Result<Shape, &'static str> {
         let order = match profile.pattern {
             Pattern::Random => Order::Random,
             Pattern::Sequential | Pattern::SequentialInterleaved => Order::Sequential,
-            Pattern::Mixed { .. } => return None,
+            Pattern::Mixed { .. } => return Err(NEITHER),
         };
-        let plain =
-            profile.hot_spots.is_empty() && profile.alignment.is_none_or(|by| by == profile.block_size);
-        plain.then_some(Shape { block: profile.block_size.0, write_percent: profile.write_percent, order })
+        if !profile.hot_spots.is_empty() || profile.alignment.is_some_and(|by| by != profile.block_size) {
+            return Err(NEITHER);
+        }
+        if profile.write_percent > 0 {
+            match profile.data {
+                Data::Random => {}
+                Data::Compressible { .. } => {
+                    return Err("it writes compressible data; published figures are of random data");
+                }
+                Data::Zeros => return Err("it writes zeros; published figures are of random data"),
+                Data::CountingBytes => {
+                    return Err(
+                        "it writes the same bytes to every block; published figures are of random data",
+                    );
+                }
+            }
+            if profile.write_through || profile.flush_every.is_some() {
+                return Err(
+                    "each of its writes, or every few of them, is made durable (write_through, flush_every); data sheets count \
+                     writes that the cache of the drive acknowledges",
+                );
+            }
+        }
+        Ok(Shape { block: profile.block_size.0, write_percent: profile.write_percent, order })
     }
 
     /// Whether it is compared by throughput, as large sequential I/Os are, and not by IOPS.
@@ -283,6 +307,26 @@ mod tests {
             assert!(!like(other, &streamed), "{other}");
         }
         let partly = Profile { pattern: Pattern::Mixed { random_percent: 90 }, ..Profile::default() };
-        assert_eq!(Shape::of(&partly), None);
+        assert_eq!(Shape::of(&partly), Err(NEITHER));
+    }
+
+    #[test]
+    fn writes_that_cost_less_or_more_than_those_of_a_data_sheet_have_no_shape() {
+        let of = |profile: &Profile| Shape::of(profile).err().unwrap_or("compared");
+        let plain = Profile::default();
+        let changed = [
+            (Profile { data: Data::Zeros, ..plain.clone() }, "it writes zeros"),
+            (Profile { data: Data::CountingBytes, ..plain.clone() }, "the same bytes"),
+            (Profile { data: Data::Compressible { ratio: 2.0 }, ..plain.clone() }, "compressible"),
+            (Profile { write_through: true, ..plain.clone() }, "made durable"),
+            (Profile { flush_every: Some(1), ..plain.clone() }, "made durable"),
+        ];
+        for (profile, why) in changed {
+            for write_percent in [30, 100] {
+                assert!(of(&Profile { write_percent, ..profile.clone() }).contains(why), "{why}");
+            }
+            assert_eq!(of(&profile), "compared", "without writes it makes no difference: {why}");
+        }
+        assert_eq!(of(&Profile { write_percent: 100, ..plain }), "compared");
     }
 }

@@ -107,8 +107,8 @@ impl Neighbours {
         match (&self.below, &self.above) {
             (None, None) => None,
             (Some(below), Some(above)) => Some(format!("between two: {}, {}", of(below), of(above))),
-            (Some(below), None) => Some(format!("above all here: {}", of(below))),
-            (None, Some(above)) => Some(format!("below all here: {}", of(above))),
+            (Some(below), None) => Some(format!("above every listed one: {}", of(below))),
+            (None, Some(above)) => Some(format!("below every listed one: {}", of(above))),
         }
     }
 }

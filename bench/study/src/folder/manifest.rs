@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use loadline_base::units::ByteSize;
 use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::FileIdentity;
-use loadline_load::host::Inventory;
+use loadline_load::host::{DiskInventory, Inventory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,11 @@ pub struct Manifest {
     pub workers: Vec<WorkerInfo>,
     /// The controller's host, and what is below the targets there, as it was before the first step; `null` before.
     pub host: Option<Inventory>,
+    /// What is below the run's folder, where a cluster of the run's own has its devices: as it was when the run began, and each
+    /// time that a resumed run found another storage there. Missing if the run starts no cluster, or if it was begun by a version
+    /// that did not record it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub storage: Vec<DiskInventory>,
     /// Files that this run made.
     pub files: Vec<MadeFile>,
     /// The network between the nodes, of a study with ceilings; `null` before it was measured, or of another study.
@@ -124,6 +129,7 @@ impl Manifest {
             keep_files: false,
             workers: Vec::new(),
             host: None,
+            storage: Vec::new(),
             files: Vec::new(),
             network: None,
             filled: false,

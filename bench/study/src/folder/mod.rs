@@ -28,12 +28,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use loadline_load::host::DiskInventory;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::StudyError;
 use crate::folder::events::EventLog;
-use crate::folder::manifest::Manifest;
+use crate::folder::manifest::{Manifest, State};
 use crate::folder::result::StepResult;
 use crate::plan::{Plan, Step};
 use crate::searches::{Measured, SearchResult};
@@ -161,7 +162,7 @@ pub struct OwnedFolder {
 
 impl OwnedFolder {
     /// Makes a run's folder where nothing is yet, or in an empty folder.
-    pub fn create(path: &Path, manifest: Manifest) -> Result<OwnedFolder, StudyError> {
+    pub fn create(path: &Path, mut manifest: Manifest) -> Result<OwnedFolder, StudyError> {
         let plan = Plan::of(&manifest.study)?;
         let occupied = |why: &str| {
             StudyError::usage(format!(
@@ -188,6 +189,9 @@ impl OwnedFolder {
         }
         sealed::write_durably(&path.join(STUDY), manifest.study_text.as_bytes())?;
         let events = EventLog::open(&path.join(EVENTS))?;
+        if plan.cluster.is_some() {
+            manifest.storage.push(storage_of(&path));
+        }
         // Last: a folder without it is no run yet.
         manifest.write(&path)?;
         Ok(OwnedFolder { folder: RunFolder { path, manifest, plan }, events, fresh: true, _lock: lock })
@@ -227,9 +231,25 @@ impl OwnedFolder {
             }
         }
         // Every complete step must be readable before anything is added to the run.
-        folder.complete()?;
+        let complete = folder.complete()?;
         let events = EventLog::open(&folder.path.join(EVENTS))?;
-        Ok(OwnedFolder { folder, events, fresh: false, _lock: lock })
+        let mut owned = OwnedFolder { folder, events, fresh: false, _lock: lock };
+        // If it was not recorded when the run began, the storage of the complete steps is not known, and stays so.
+        if complete == 0 || !owned.folder.manifest.storage.is_empty() {
+            owned.add_storage(storage_of(&owned.folder.path))?;
+        }
+        Ok(owned)
+    }
+
+    /// Records the storage of a cluster of the run's own, unless it is the last one that was recorded.
+    fn add_storage(&mut self, found: DiskInventory) -> Result<(), StudyError> {
+        let RunFolder { plan, manifest, .. } = &mut self.folder;
+        let is_known = manifest.storage.last().is_some_and(|last| is_same(last, &found));
+        if plan.cluster.is_none() || manifest.state == State::Finished || is_known {
+            return Ok(());
+        }
+        manifest.storage.push(found);
+        self.save()
     }
 
     /// Whether this process made it.
@@ -295,6 +315,21 @@ impl OwnedFolder {
     }
 }
 
+/// What is below the devices of a cluster that the run in this folder starts.
+fn storage_of(run: &Path) -> DiskInventory {
+    let devices = run.join(stage::FOLDER);
+    DiskInventory::of_folder(if devices.exists() { &devices } else { run })
+}
+
+/// Whether two records are of one storage: the same file system on the same device.
+fn is_same(one: &DiskInventory, other: &DiskInventory) -> bool {
+    let facts = |disk: &DiskInventory| {
+        let model = disk.settings.get("model").cloned();
+        (disk.kind.clone(), disk.file_system.clone(), disk.device.clone(), disk.memory.clone(), model)
+    };
+    facts(one) == facts(other)
+}
+
 /// Two controllers never work in one folder. The lock goes with the process, however it ends.
 fn lock(folder: &Path) -> Result<Flock<File>, StudyError> {
     let path = folder.join(LOCK);
@@ -330,4 +365,52 @@ pub fn default_path(study: &str, now: &crate::when::When) -> PathBuf {
     let first = Path::new("runs").join(&base);
     let numbered = (2..1000).map(|n| Path::new("runs").join(format!("{base}-{n}")));
     std::iter::once(first.clone()).chain(numbered).find(|path| !path.exists()).unwrap_or(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read;
+
+    const OWN: &str =
+        "name = \"s\"\nprofiles = [\"B4-T1-O8-W0-PR\"]\n[target]\nsan = {}\n[fleet]\nnodes = 2\n";
+
+    fn made(place: &Path, study: &str) -> OwnedFolder {
+        let manifest =
+            Manifest::new(read::parse("s.toml", study).unwrap(), study.into(), place.into()).unwrap();
+        OwnedFolder::create(&place.join("run"), manifest).unwrap()
+    }
+
+    #[test]
+    fn the_storage_of_an_own_cluster_is_recorded_when_the_run_begins() {
+        let memory = Path::new("/dev/shm");
+        let place = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        let owned = made(place.path(), OWN);
+        let recorded = owned.folder.manifest.storage.clone();
+        let path = owned.folder.path.clone();
+        drop(owned);
+        let [one] = recorded.as_slice() else { panic!("{recorded:?}") };
+        if memory.is_dir() {
+            assert_eq!(one.memory.as_deref(), Some("tmpfs"), "{one:?}");
+        }
+        assert_eq!(RunFolder::open(&path).unwrap().manifest.storage, recorded, "it is in run.json");
+        // On the same storage nothing is added, wherever the folder is.
+        let moved = place.path().join("moved");
+        fs::rename(&path, &moved).unwrap();
+        assert_eq!(OwnedFolder::resume(&moved).unwrap().folder.manifest.storage, recorded);
+        // On another storage that is added, and what was recorded stays.
+        let mut owned = OwnedFolder::resume(&moved).unwrap();
+        let other = DiskInventory {
+            kind: "file".into(),
+            file_system: Some("other (rw)".into()),
+            ..DiskInventory::default()
+        };
+        owned.add_storage(other.clone()).unwrap();
+        drop(owned);
+        assert_eq!(RunFolder::open(&moved).unwrap().manifest.storage, [one.clone(), other]);
+        // A run on files of its workers has none.
+        let place = tempfile::tempdir().unwrap();
+        let files = made(place.path(), "name = \"s\"\nprofiles = [\"B4-T1-O8-W0-PR\"]\n");
+        assert!(files.folder.manifest.storage.is_empty());
+    }
 }

@@ -6,13 +6,17 @@ use loadline_base::figures::{latency, thousands};
 use super::{Candidate, Criterion};
 use crate::file::Study;
 
+/// A load that was offered more than so many times what a criterion asks for says nothing about it: more may be too much.
+const AT_MOST: f64 = 1.05;
+
 impl Criterion {
     /// Of a criterion that is met: which load with a rate misses it, in words. `None` if a load with a rate meets it, or no
     /// load with a rate says that it is missed.
     ///
-    /// A load with a rate says so if it exceeds the limit of latency, or does not carry what is offered. One that was
-    /// only offered less says nothing; nor does one that failed, or one whose generator was the bottleneck. Of a study with
-    /// conditions each condition is judged by itself, as the criterion is.
+    /// A load with a rate says so if it was offered no more than the criterion asks for ([`AT_MOST`]), and exceeds the limit of latency or
+    /// does not carry what is offered. A load that was only offered less says nothing; nor does one that failed, or one whose
+    /// generator was the bottleneck. As for the criterion, a load of a search counts if it was measured as often as the
+    /// study repeats, and each condition of a study is judged by itself.
     pub(super) fn open_loop_missed(&self, study: &Study, loads: &[Vec<Candidate>]) -> Option<String> {
         let mut conditions: Vec<_> = study.condition.iter().map(|one| Some(&one.name)).collect();
         if conditions.is_empty() {
@@ -48,7 +52,14 @@ impl Criterion {
             let too_slow = self.within.as_ref().zip(self.latency_of(load));
             too_slow.is_some_and(|((_, limit), value)| value > *limit) || !load.iter().all(|one| one.carried)
         };
-        let least = (open.iter().filter(is_sound).filter(exceeds))
+        let is_asked = |load: &&&Vec<Candidate>| self.offered(load) <= AT_MOST * self.least_figure();
+        let keeps = |load: &&&Vec<Candidate>| {
+            load.iter().all(|one| !one.failed && one.carried) && self.is_within(load)
+        };
+        // Below a load that holds, a miss is an outlier.
+        let held = open.iter().filter(keeps).map(|load| offered(load)).fold(0.0, f64::max);
+        let least = (open.iter().filter(is_sound).filter(is_asked).filter(exceeds))
+            .filter(|load| offered(load) > held)
             .min_by(|a, b| offered(a).total_cmp(&offered(b)))?;
         let at = self
             .within
@@ -79,6 +90,7 @@ mod tests {
             condition: None,
             probe: None,
             nodes: 1,
+            workers: 1,
             profile: "B8-T4-O8-W30-PR".parse().unwrap(),
             fleet: (iops, iops * 8192.0),
             least_node: (iops, iops * 8192.0),
@@ -101,10 +113,20 @@ mod tests {
     fn a_rate_that_exceeds_the_limit_says_that_a_closed_loop_alone_meets_it() {
         let closed = load(None, 80e3, 2_000.0);
         let slow = load(Some(51e3), 51e3, 7_100.0);
+        assert_eq!(
+            missed(&[closed.clone(), load(Some(300e3), 76e3, 2.9e6)]),
+            None,
+            "much more than is asked for"
+        );
         let says = missed(&[closed.clone(), slow, load(Some(60e3), 60e3, 9_000.0)]).unwrap();
         assert_eq!(says, "of 51,000 IOPS offered (oltp), 51,000 IOPS were reached at p95 7.10 ms");
         let not_carried = missed(&[closed, load(Some(45e3), 40e3, 2_000.0)]).unwrap();
         assert!(not_carried.starts_with("of 45,000 IOPS offered (oltp), 40,000 IOPS were reached"));
+        // One that was slow below what holds is an outlier: the least beyond it is told.
+        let (outlier, holds) = (load(Some(7e3), 7e3, 9_000.0), load(Some(40e3), 40e3, 2_000.0));
+        let says =
+            missed(&[load(None, 80e3, 2_000.0), outlier, holds, load(Some(45e3), 45e3, 9_000.0)]).unwrap();
+        assert!(says.starts_with("of 45,000 IOPS offered"), "{says}");
     }
 
     #[test]

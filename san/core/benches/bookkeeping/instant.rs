@@ -70,7 +70,7 @@ impl Instant {
         let now = Moment(1);
         let found = Found {
             promise: Promise { epoch: Epoch(0), owner: nobody },
-            mark: Position::START,
+            commit_point: Position::START,
             epoch: Epoch(0),
             end: Position::START,
             damaged: false,
@@ -185,7 +185,7 @@ impl Instant {
                     Command::Promise(promise) => Completion::Promised(promise),
                     Command::Above(question) => Completion::Above(question, Vec::new()),
                     Command::Return { .. } | Command::Discard { .. } => Completion::Listed(Vec::new()),
-                    Command::Mark { .. } | Command::Keep(_) | Command::Joined => continue,
+                    Command::CommitPoint { .. } | Command::ForgetTombstones(_) | Command::Joined => continue,
                     Command::Fetch { .. } | Command::Changed { .. } | Command::Salvage => {
                         unreachable!("nobody comes back, and nothing is damaged")
                     }

@@ -9,7 +9,7 @@
 //! The order to return empty comes only from an owner whose record says that the replica is to be copied in full (rule C12).
 //! The replica takes it in a session that was opened with this life of its process, from the owner that it follows or a later one.
 
-use super::{Action, Drop, Replica, Work};
+use super::{Action, Replica, Truncation, Work};
 use crate::ids::{Position, Sequence};
 use crate::message::{FromOwner, Promise, ToOwner, ToReplica};
 use crate::store::Command;
@@ -27,7 +27,7 @@ impl Replica {
         let answer = match message {
             // It is being emptied: the seal is asked for again.
             ToReplica::Seal { salvage: true, .. }
-                if to_this_life && matches!(self.work, Work::Dropping(..)) =>
+                if to_this_life && matches!(self.work, Work::Truncating(..)) =>
             {
                 return false;
             }
@@ -62,13 +62,13 @@ impl Replica {
     fn discard<D>(&mut self, from: &FromOwner, after: Position, out: &mut Vec<Action<D>>) {
         let in_session =
             self.session.as_ref().is_some_and(|s| s.owner == from.owner && s.number == from.session);
-        if !in_session || matches!(self.work, Work::Dropping(..)) {
+        if !in_session || matches!(self.work, Work::Truncating(..)) {
             return;
         }
         self.grants.seal(from.owner);
         self.epoch = self.epoch.max(from.epoch);
         self.promise = Promise { epoch: from.epoch, owner: from.owner };
-        self.work = Work::Dropping(Drop { after, empty: true }, self.sessions);
+        self.work = Work::Truncating(Truncation { after, empty: true }, self.sessions);
         out.push(Action::Store(Command::Discard { promise: self.promise, after }));
     }
 }

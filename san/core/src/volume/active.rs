@@ -79,14 +79,14 @@ impl<D: Clone> Active<D> {
     pub(super) fn new(
         c: &mut Context,
         mut links: Vec<Link<D>>,
-        marks: &[Position],
+        commit_points: &[Position],
         now: Moment,
         out: &mut Vec<Action<D>>,
     ) -> Active<D> {
         let swap = c.swap.as_ref().expect("it has taken over");
         let record = swap.undecided().unwrap_or(swap.settled());
         let ownership = record.epoch;
-        // Who was sealed too late to be compared gets nothing of this ownership: its mark would bless what it holds and
+        // Who was sealed too late to be compared gets nothing of this ownership: its commit point would bless what it holds and
         // nobody else does (rule T1).
         links.retain(|link| record.groups[link.group.0 as usize].in_sync.contains(&link.replica));
         links.iter_mut().for_each(Link::beat_at_once);
@@ -107,8 +107,8 @@ impl<D: Clone> Active<D> {
             unconfirmed: BTreeSet::new(),
         };
         active.follow_record(c, now, out);
-        for (group, mark) in active.groups.iter_mut().zip(marks) {
-            group.before = *mark;
+        for (group, commit_point) in active.groups.iter_mut().zip(commit_points) {
+            group.before = *commit_point;
         }
         active
     }
@@ -363,8 +363,8 @@ impl<D: Clone> Active<D> {
                         ownership: report.end.ownership,
                         received: report.end.sequence,
                         durable: report.end.sequence,
-                        beside_received: 0,
-                        beside_durable: 0,
+                        out_of_band_received: 0,
+                        out_of_band_durable: 0,
                         returned: false,
                         gap: false,
                         full: report.full,
@@ -400,7 +400,7 @@ impl<D: Clone> Active<D> {
                 link.answers();
                 self.changed(c, now, from.replica, job, (ranges, next), out);
             }
-            ToOwner::Spoilt { block } => self.spoilt(c, now, from.replica, block, out),
+            ToOwner::Corrupt { block } => self.found_corrupt(c, now, from.replica, block, out),
             ToOwner::Failed => {
                 link.state = State::Failed;
                 self.abandon(c, now, from.replica, out);
@@ -548,7 +548,7 @@ impl<D: Clone> Active<D> {
             let has_all =
                 pipeline.durable_on(link.replica).is_none_or(|through| through >= pipeline.issued());
             let ordered = self.returning.get(&link.replica).is_some_and(Returning::is_ordered);
-            if has_all && link.beside_is_durable() && !ordered {
+            if has_all && link.out_of_band_is_durable() && !ordered {
                 link.moves(now);
             }
             // Its process may have started anew, and what it said to that have been lost.
@@ -561,8 +561,8 @@ impl<D: Clone> Active<D> {
                 link.greet(c, now, State::Greeting, out);
             }
             link.ask_again(c, now, out);
-            let mark = self.groups[link.group.0 as usize].pipeline.acknowledged();
-            link.heartbeat(c, now, self.ownership, mark, out);
+            let commit_point = self.groups[link.group.0 as usize].pipeline.acknowledged();
+            link.heartbeat(c, now, self.ownership, commit_point, out);
         }
         self.read_again(c, now, out);
         self.look_for_departed(c, now, out);

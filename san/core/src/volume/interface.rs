@@ -81,7 +81,7 @@ pub enum Failure {
     NoSpace,
     /// No copy in sync has the data that its checksum was made of.
     #[error("no copy of these blocks matches its checksum: restore them from a backup, or write them anew")]
-    Rotten,
+    Corrupt,
 }
 
 /// Something that a person decides about a volume.

@@ -58,8 +58,8 @@ pub(super) struct Link<D> {
     /// The next entry to send.
     pub(super) next: Sequence,
     /// What was sent beside the sequence and is not confirmed, and the number of the first of it.
-    beside: VecDeque<(Position, Entry<D>)>,
-    first_beside: u64,
+    out_of_band: VecDeque<(Position, Entry<D>)>,
+    first_out_of_band: u64,
     /// How many of `beside` have been confirmed over all sessions, for who waits for them.
     pub(super) confirmed: u64,
     /// The last heartbeat: when, and what had been sent then.
@@ -88,8 +88,8 @@ impl<D: Clone> Link<D> {
             full: false,
             received: Sequence(0),
             next: Sequence(1),
-            beside: VecDeque::new(),
-            first_beside: 1,
+            out_of_band: VecDeque::new(),
+            first_out_of_band: 1,
             confirmed: 0,
             beat: None,
             beaten: None,
@@ -188,8 +188,8 @@ impl<D: Clone> Link<D> {
         self.state = State::Open;
         self.process = from.process;
         (self.heard, self.moved, self.unanswered) = (now, now, None);
-        (self.received, self.first_beside) = (Sequence(0), 1);
-        self.resend_beside(c, 1, out);
+        (self.received, self.first_out_of_band) = (Sequence(0), 1);
+        self.resend_out_of_band(c, 1, out);
     }
 
     /// Sends entries of this ownership from `self.next` on: those that are issued. To who returns and is full, an entry with
@@ -202,7 +202,7 @@ impl<D: Clone> Link<D> {
         mut returning: Option<&mut Returning>,
         out: &mut Vec<Action<D>>,
     ) {
-        let mark = pipeline.acknowledged();
+        let commit_point = pipeline.acknowledged();
         while let Some(issued) = pipeline.entry(self.next) {
             let has_data = matches!(issued.entry.what, What::Data(_));
             let entry = match &mut returning {
@@ -214,41 +214,41 @@ impl<D: Clone> Link<D> {
                 }
                 _ => issued.entry.clone(),
             };
-            self.send(c, ToReplica::Entry { ownership, sequence: self.next, mark, entry }, out);
+            self.send(c, ToReplica::Entry { ownership, sequence: self.next, commit_point, entry }, out);
             self.next = self.next.next();
         }
     }
 
     /// Sends an entry beside the sequence. Returns what [`Link::confirmed`] will be when it is durable.
-    pub(super) fn send_beside(
+    pub(super) fn send_out_of_band(
         &mut self,
         c: &Context,
         position: Position,
         entry: Entry<D>,
         out: &mut Vec<Action<D>>,
     ) -> u64 {
-        let number = self.first_beside + self.beside.len() as u64;
-        self.beside.push_back((position, entry.clone()));
+        let number = self.first_out_of_band + self.out_of_band.len() as u64;
+        self.out_of_band.push_back((position, entry.clone()));
         if self.is_open() {
-            self.send(c, ToReplica::Beside { number, position, entry }, out);
+            self.send(c, ToReplica::OutOfBand { number, position, entry }, out);
         }
-        self.confirmed + self.beside.len() as u64
+        self.confirmed + self.out_of_band.len() as u64
     }
 
     /// Sends what was sent beside the sequence again, from this number on.
-    fn resend_beside(&self, c: &Context, from: u64, out: &mut Vec<Action<D>>) {
-        for (number, (position, entry)) in (self.first_beside..).zip(&self.beside) {
+    fn resend_out_of_band(&self, c: &Context, from: u64, out: &mut Vec<Action<D>>) {
+        for (number, (position, entry)) in (self.first_out_of_band..).zip(&self.out_of_band) {
             if number >= from {
                 let (position, entry) = (*position, entry.clone());
-                self.send(c, ToReplica::Beside { number, position, entry }, out);
+                self.send(c, ToReplica::OutOfBand { number, position, entry }, out);
             }
         }
     }
 
     /// Nothing that was sent beside the sequence is wanted any more.
-    pub(super) fn drop_beside(&mut self) {
-        self.first_beside += self.beside.len() as u64;
-        self.beside.clear();
+    pub(super) fn drop_out_of_band(&mut self) {
+        self.first_out_of_band += self.out_of_band.len() as u64;
+        self.out_of_band.clear();
     }
 
     /// It has done something that it was told, or nothing is left to do.
@@ -287,8 +287,8 @@ impl<D: Clone> Link<D> {
     }
 
     /// Whether all that was sent beside the sequence is durable.
-    pub(super) fn beside_is_durable(&self) -> bool {
-        self.beside.is_empty()
+    pub(super) fn out_of_band_is_durable(&self) -> bool {
+        self.out_of_band.is_empty()
     }
 
     /// It is time for a heartbeat: what was granted in a takeover is no lease.
@@ -296,13 +296,13 @@ impl<D: Clone> Link<D> {
         self.beaten = None;
     }
 
-    /// Tells it the mark and asks for a lease and for how far it is, if it is time.
+    /// Tells it the commit point and asks for a lease and for how far it is, if it is time.
     pub(super) fn heartbeat(
         &mut self,
         c: &Context,
         now: Moment,
         ownership: Epoch,
-        mark: Sequence,
+        commit_point: Sequence,
         out: &mut Vec<Action<D>>,
     ) {
         if !self.is_open() || self.beaten.is_some_and(|then| now.since(then) < c.times.heartbeat_ns) {
@@ -310,8 +310,8 @@ impl<D: Clone> Link<D> {
         }
         let keep = c.record().map_or(Epoch(0), |record| record.keep(self.group));
         self.beaten = Some(now);
-        self.beat = Some((now, self.next, self.first_beside + self.beside.len() as u64));
-        self.send(c, ToReplica::Heartbeat { ownership, mark, asked: now, keep }, out);
+        self.beat = Some((now, self.next, self.first_out_of_band + self.out_of_band.len() as u64));
+        self.send(c, ToReplica::Heartbeat { ownership, commit_point, asked: now, keep }, out);
     }
 
     /// It says how far it is, in answer to the heartbeat of `asked`, if to one. Whether entries of this ownership must be
@@ -330,8 +330,9 @@ impl<D: Clone> Link<D> {
             return None;
         }
         self.full = progress.full;
-        while self.first_beside <= progress.beside_durable && self.beside.pop_front().is_some() {
-            self.first_beside += 1;
+        while self.first_out_of_band <= progress.out_of_band_durable && self.out_of_band.pop_front().is_some()
+        {
+            self.first_out_of_band += 1;
             self.confirmed += 1;
             self.moved = now;
         }
@@ -340,16 +341,16 @@ impl<D: Clone> Link<D> {
             return None;
         }
         self.received = received;
-        let (mut again, mut beside_again) = (progress.gap, progress.gap);
-        if let Some((sent, next, next_beside)) = self.beat
+        let (mut again, mut out_of_band_again) = (progress.gap, progress.gap);
+        if let Some((sent, next, next_out_of_band)) = self.beat
             && asked == Some(sent)
         {
             again |= received.next() < next;
-            beside_again |= progress.beside_received + 1 < next_beside;
+            out_of_band_again |= progress.out_of_band_received + 1 < next_out_of_band;
             self.beat = None;
         }
-        if beside_again {
-            self.resend_beside(c, progress.beside_received + 1, out);
+        if out_of_band_again {
+            self.resend_out_of_band(c, progress.out_of_band_received + 1, out);
         }
         again &= received.next() < self.next;
         if again {

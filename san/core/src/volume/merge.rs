@@ -1,6 +1,6 @@
 //! What sealed members must be made equal in (rules T6 to T10 of `docs/explanation/san-rules.md`).
 //!
-//! Above the highest mark that any of them reports, an entry may have been acknowledged or not, and the members may differ.
+//! Above the highest commit point that any of them reports, an entry may have been acknowledged or not, and the members may differ.
 //! For each block the entry with the highest position wins, and is written to all.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub struct Merged {
 
 /// See the module. `known`: up to here, at least, everything is acknowledged: as somebody reported who may not be here.
 pub fn merge(reports: &BTreeMap<ReplicaId, Report>, known: Position) -> Merged {
-    let highest = reports.values().map(|report| report.mark).fold(known, Position::max);
+    let highest = reports.values().map(|report| report.commit_point).fold(known, Position::max);
     let (whole, damaged): (Vec<_>, Vec<_>) =
         reports.iter().partition(|(_, report)| report.end >= highest || left_out(Rule::T10));
     let mut entries: Vec<(ReplicaId, &Mention)> = Vec::new();
@@ -104,10 +104,10 @@ mod tests {
         Mention { number: position.sequence.0, position, entry }
     }
 
-    fn report(mark: u64, end: u64, above: &[(u64, Range<u64>)]) -> Report {
+    fn report(commit_point: u64, end: u64, above: &[(u64, Range<u64>)]) -> Report {
         let above =
             above.iter().map(|(sequence, blocks)| mention(at(3, *sequence), blocks.clone())).collect();
-        Report { mark: at(3, mark), end: at(3, end), full: false, above }
+        Report { commit_point: at(3, commit_point), end: at(3, end), full: false, above }
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_known_to_be_acknowledged_by_one_is_not_brought_back_by_another() {
-        // B's mark lags: its entry 5 is acknowledged, and A has destaged a later one over it.
+        // B's commit point lags: its entry 5 is acknowledged, and A has destaged a later one over it.
         let merged = merge(
             &[(A, report(6, 6, &[])), (B, report(4, 6, &[(5, 0..1), (6, 0..1)]))].into(),
             Position::START,
@@ -142,20 +142,20 @@ mod tests {
         #[test]
         fn each_block_has_its_highest_entry(
             entries in prop::collection::vec((0..2u64, 1..30u64, 0..20u64, 1..8u64), 0..40),
-            marks in (0..8u64, 0..8u64),
+            commit_points in (0..8u64, 0..8u64),
         ) {
-            let of = |replica: u64, mark: u64| {
+            let of = |replica: u64, commit_point: u64| {
                 let mut above: Vec<_> = entries
                     .iter()
-                    .filter(|(r, sequence, ..)| *r == replica && *sequence > mark)
+                    .filter(|(r, sequence, ..)| *r == replica && *sequence > commit_point)
                     .map(|(_, sequence, start, count)| (*sequence, *start..*start + *count))
                     .collect();
                 above.sort_by_key(|(sequence, _)| *sequence);
-                report(mark, 40, &above)
+                report(commit_point, 40, &above)
             };
-            let reports: BTreeMap<_, _> = [(A, of(0, marks.0)), (B, of(1, marks.1))].into();
+            let reports: BTreeMap<_, _> = [(A, of(0, commit_points.0)), (B, of(1, commit_points.1))].into();
             let merged = merge(&reports, Position::START);
-            let highest = at(3, marks.0.max(marks.1));
+            let highest = at(3, commit_points.0.max(commit_points.1));
             for block in 0..40 {
                 let expected = reports
                     .values()

@@ -12,7 +12,8 @@
 //! | module | idea |
 //! | --- | --- |
 //! | `interface` | events and actions |
-//! | `clients` | who may ask |
+//! | `context` | what all parts of a volume need |
+//! | `clients` | which clients may request |
 //! | `orders` | what a person decides |
 //! | `watch` | nobody serves it, as far as one can see: take it over |
 //! | `takeover` | from the first swap to the second |
@@ -27,6 +28,7 @@
 
 mod active;
 mod clients;
+mod context;
 mod interface;
 mod jobs;
 mod link;
@@ -41,10 +43,10 @@ mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::ids::{Epoch, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
+use crate::ids::{Epoch, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{FromReplica, Job, Promise, ToOwner};
+use crate::message::{FromReplica, Job, ToOwner};
 use crate::record::{Record, State};
 use crate::rule::{Rule, left_out};
 use crate::swap::{Outcome, Swap, WentBack};
@@ -53,128 +55,10 @@ pub use interface::*;
 
 use active::Active;
 use clients::Clients;
+use context::Context;
 use silence::Silence;
 use takeover::Takeover;
 use watch::Watch;
-
-/// What all parts of a volume need.
-#[derive(Debug)]
-struct Context {
-    me: Owner,
-    volume: VolumeId,
-    times: Times,
-    swap: Option<Swap>,
-    /// The last epoch at which it was the owner: what it says is of that one. A record that makes somebody else the owner
-    /// gives it no right to speak at its epoch.
-    mine: Epoch,
-    /// Since when a proposal is undecided, and when it was last sent.
-    proposed: Option<(Moment, Moment)>,
-    /// Since when that stands in the way of writes.
-    stuck: Option<Moment>,
-    /// When the record was last asked for.
-    looked: Option<Moment>,
-    /// The highest epoch that a replica said it had promised.
-    promised: Epoch,
-    /// What each replica said last that it has promised.
-    told: BTreeMap<ReplicaId, Promise>,
-    blocked: Option<WentBack>,
-    /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there. And when that was found
-    /// out.
-    ended: BTreeMap<NodeId, Moment>,
-    /// What nodes have answered that were asked through the configuration store.
-    silence: Silence,
-    /// What was known when a person decided: that the store holds less is no news.
-    passed: Epoch,
-    sessions: u64,
-    proposals: u64,
-    /// What the next random number is made from.
-    chance: u64,
-}
-
-impl Context {
-    fn record(&self) -> Option<&Record> {
-        self.swap.as_ref().map(Swap::settled)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.record().map_or(Epoch(0), |record| record.epoch)
-    }
-
-    fn is_undecided(&self) -> bool {
-        self.swap.as_ref().is_some_and(|swap| swap.undecided().is_some())
-    }
-
-    /// The id of the next proposal.
-    fn proposal(&mut self) -> ProposalId {
-        self.proposals += 1;
-        ProposalId { by: self.me, number: self.proposals }
-    }
-
-    fn propose<D>(&mut self, now: Moment, record: Record, out: &mut Vec<Action<D>>) {
-        let swap = self.swap.as_mut().expect("a record is made from another");
-        swap.propose(record);
-        self.proposed = Some((now, now));
-        self.send_proposal(out);
-    }
-
-    fn send_proposal<D>(&self, out: &mut Vec<Action<D>>) {
-        let Some(swap) = &self.swap else { return };
-        if let Some(record) = swap.undecided() {
-            out.push(Action::Propose { record: Box::new(record.clone()), replaces: swap.settled().epoch });
-        }
-    }
-
-    /// Asks for the record, unless that was done a moment ago.
-    fn look<D>(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
-        if self.looked.is_none_or(|then| now.since(then) >= self.times.resend_ns) {
-            self.looked = Some(now);
-            // The store holds at least what made a replica promise: a takeover swaps first.
-            out.push(Action::Look { asked_at: self.epoch().max(self.promised) });
-        }
-    }
-
-    /// What an answer of the configuration store has to come up to, if this was known when it was asked.
-    fn judged_by(&self, asked_at: Epoch) -> Epoch {
-        if asked_at <= self.passed { Epoch(0) } else { asked_at }
-    }
-
-    /// Why nothing is to be done, if a replica's promise was made in another history than the record's (rule R11). A recovery by force
-    /// that is undecided is to pass it, and goes on.
-    fn forked(&self, replica: ReplicaId, promise: &Promise) -> Option<WentBack> {
-        let swap = self.swap.as_ref()?;
-        let owner = swap.settled().contradicts(replica, promise)?;
-        swap.undecided().map_or(Some(owner), |proposed| proposed.contradicts(replica, promise))?;
-        Some(WentBack::Forked { replica, follows: promise.owner, epoch: promise.epoch.0, owner })
-    }
-
-    /// Whether all that replicas have promised, as far as they told, is of this record's history: it is no end of a block that the
-    /// epochs of another history have passed what was promised (rule R11).
-    fn agrees(&self, record: &Record) -> bool {
-        let agrees = |(replica, promise): (&ReplicaId, &Promise)| {
-            promise.epoch <= record.epoch && record.contradicts(*replica, promise).is_none()
-        };
-        self.told.iter().all(agrees) || left_out(Rule::R11)
-    }
-
-    /// A number below `limit`.
-    fn random(&mut self, limit: u64) -> u64 {
-        // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.chance;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit.max(1)
-    }
-
-    /// The members of a group that must have a write.
-    fn required(&self, group: GroupIndex) -> Vec<ReplicaId> {
-        let Some(swap) = &self.swap else { return Vec::new() };
-        if left_out(Rule::P1Writes) {
-            return swap.settled().groups[group.0 as usize].in_sync.iter().copied().collect();
-        }
-        swap.required(group).into_iter().collect()
-    }
-}
 
 #[derive(Debug)]
 enum Role<D> {
@@ -611,8 +495,8 @@ impl<D: Clone> Volume<D> {
         let Role::Takeover(takeover) = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now))) else {
             unreachable!("only a takeover activates")
         };
-        let (links, marks) = takeover.into_links(&self.c);
-        let mut active = Active::new(&mut self.c, links, &marks, now, out);
+        let (links, commit_points) = takeover.into_links(&self.c);
+        let mut active = Active::new(&mut self.c, links, &commit_points, now, out);
         for request in self.waiting.drain(..) {
             active.request(&mut self.c, now, request, out);
         }

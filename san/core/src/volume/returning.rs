@@ -223,7 +223,7 @@ impl<D: Clone> Active<D> {
         self.end_copies(replica, None);
         let at = self.links.iter().position(|link| link.replica == replica);
         let at = at.expect("who returns is talked to");
-        self.links[at].drop_beside();
+        self.links[at].drop_out_of_band();
         let failed = self.links[at].state == State::Failed;
         let tried = self.tried.entry(replica).or_insert(Tried { not_before: now, stalls: 0 });
         // While it stalls, blocks are locked that are copied to it: less and less often.
@@ -314,8 +314,8 @@ impl<D: Clone> Active<D> {
             ownership: Epoch(0),
             received: Sequence(0),
             durable: Sequence(0),
-            beside_received: 0,
-            beside_durable: 0,
+            out_of_band_received: 0,
+            out_of_band_durable: 0,
             returned: false,
             gap: false,
             full: false,
@@ -379,7 +379,7 @@ impl<D: Clone> Active<D> {
     pub(super) fn not_copied(&mut self, c: &Context, now: Moment, replica: ReplicaId, piece: Piece) {
         if let Some(returning) = self.returning.get_mut(&replica) {
             let (blocks, since) = returning.unreadable.get_or_insert_with(|| (RangeSet::default(), now));
-            // What rots behind the volume's end, in its last extent, would never be mended, and nobody reads it.
+            // What is corrupted behind the volume's end, in its last extent, would never be mended, and nobody reads it.
             let record = c.record().expect("it owns the volume");
             let end = record.layout.blocks_in(piece.group, record.blocks);
             blocks.insert(piece.block..(piece.block + piece.blocks).min(end));
@@ -423,7 +423,7 @@ impl<D: Clone> Active<D> {
             blocks.iter().for_each(|range| returning.to_copy.insert(range));
         }
         let waited = |returning: &Returning| {
-            // Time for a heartbeat, which brings the mark, and for what it lets go.
+            // Time for a heartbeat, which brings the commit point, and for what it lets go.
             returning.waits.is_some_and(|since| now.since(since) >= c.times.silent_ns / 2)
         };
         returning.squeezes |= waited(returning) && returning.put_off.count() <= MOST_SQUEEZED;
@@ -506,7 +506,7 @@ impl<D: Clone> Active<D> {
         let nothing_left = returning.to_copy.is_empty() && returning.put_off.is_empty();
         let nothing_left = nothing_left && returning.unreadable.is_none();
         let copied = returning.scan.is_none() && nothing_left && returning.copying == 0;
-        let durable = self.links.iter().any(|link| link.replica == replica && link.beside_is_durable());
+        let durable = self.links.iter().any(|link| link.replica == replica && link.out_of_band_is_durable());
         if returning.stage == Stage::Copying && copied && durable {
             returning.stage = Stage::Joining;
             self.follow_record(c, now, out);

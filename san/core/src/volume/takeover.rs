@@ -41,9 +41,9 @@ pub(super) struct Takeover<D> {
     fetches: Vec<Fetch>,
     /// Groups of which a person has said what is left: one replica, which is taken as it is.
     forced: BTreeSet<GroupIndex>,
-    /// The highest mark that anybody reported of each group, and the highest end of each replica: who has less, now or when
+    /// The highest commit point that anybody reported of each group, and the highest end of each replica: who has less, now or when
     /// it is asked again, has lost something.
-    marks: BTreeMap<GroupIndex, Position>,
+    commit_points: BTreeMap<GroupIndex, Position>,
     ends: BTreeMap<ReplicaId, Position>,
     /// When it last looked at the time.
     ticked: Moment,
@@ -81,7 +81,7 @@ impl<D: Clone> Takeover<D> {
             left_out: BTreeSet::new(),
             fetches: Vec::new(),
             forced: BTreeSet::new(),
-            marks: BTreeMap::new(),
+            commit_points: BTreeMap::new(),
             ends: BTreeMap::new(),
             ticked: now,
             yields: false,
@@ -115,11 +115,11 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// The talks go on when it is active. Beside them, the highest mark of each group.
+    /// The talks go on when it is active. Beside them, the highest commit point of each group.
     pub(super) fn into_links(self, c: &Context) -> (Vec<Link<D>>, Vec<Position>) {
         let groups = c.record().map_or(0, |record| record.groups.len() as u32);
-        let marks = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
-        (self.links, marks)
+        let commit_points = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
+        (self.links, commit_points)
     }
 
     /// Whether it is to end: nodes that this one does not reach have more of the volume.
@@ -163,7 +163,7 @@ impl<D: Clone> Takeover<D> {
         self.reports.clear();
         self.fetches.clear();
         for link in &mut self.links {
-            link.drop_beside();
+            link.drop_out_of_band();
             if link.state != State::Failed && !self.left_out.contains(&link.replica) {
                 link.greet(c, now, State::Sealing, out);
             }
@@ -195,8 +195,8 @@ impl<D: Clone> Takeover<D> {
             ToOwner::Sealed(report) if link.state == State::Sealing => {
                 link.opened(c, from, now, out);
                 (link.end, link.full) = (report.end, report.full);
-                let mark = self.marks.entry(link.group).or_insert(report.mark);
-                *mark = report.mark.max(*mark);
+                let commit_point = self.commit_points.entry(link.group).or_insert(report.commit_point);
+                *commit_point = report.commit_point.max(*commit_point);
                 let end = self.ends.entry(from.replica).or_insert(report.end);
                 *end = report.end.max(*end);
                 self.reports.insert(from.replica, report);
@@ -257,8 +257,9 @@ impl<D: Clone> Takeover<D> {
                     return;
                 }
                 // But who is to be kept may have less than it knows to be acknowledged (rule T10).
-                let mark = self.marks[&group];
-                let lost = |kept: &ReplicaId| self.reports.get(kept).is_some_and(|report| report.end < mark);
+                let commit_point = self.commit_points[&group];
+                let lost =
+                    |kept: &ReplicaId| self.reports.get(kept).is_some_and(|report| report.end < commit_point);
                 if equal.iter().any(lost) && matches!(self.stage, Stage::Equalizing(_)) {
                     self.seal(c, now, out);
                 }
@@ -331,13 +332,13 @@ impl<D: Clone> Takeover<D> {
                 // There is nobody to compare it with: what it has lost is lost.
                 return Merged { members: group.in_sync.iter().copied().collect(), ..Merged::default() };
             }
-            let mark = self.highest(GroupIndex(index));
+            let commit_point = self.highest(GroupIndex(index));
             let reports = self.reports.iter().filter(|(replica, _)| group.in_sync.contains(replica));
             // Its own log had more when it was asked before.
             let (whole, shorter): (BTreeMap<_, _>, BTreeMap<_, _>) = reports
                 .map(|(replica, report)| (*replica, report.clone()))
                 .partition(|(replica, report)| self.ends.get(replica).is_none_or(|end| report.end >= *end));
-            let mut merged = merge(&whole, mark);
+            let mut merged = merge(&whole, commit_point);
             merged.damaged.extend(shorter.into_keys());
             merged
         };
@@ -362,9 +363,9 @@ impl<D: Clone> Takeover<D> {
         self.go_on(c, now, out);
     }
 
-    /// The highest mark that members of a group reported: everything up to there is on all of them.
+    /// The highest commit point that members of a group reported: everything up to there is on all of them.
     fn highest(&self, group: GroupIndex) -> Position {
-        self.marks.get(&group).copied().unwrap_or(Position::START)
+        self.commit_points.get(&group).copied().unwrap_or(Position::START)
     }
 
     /// Asks for the data of an entry, or writes it at once if it has none.
@@ -393,7 +394,7 @@ impl<D: Clone> Takeover<D> {
         c: &mut Context,
         now: Moment,
         job: Job,
-        content: Result<Content<D>, crate::message::Rotten>,
+        content: Result<Content<D>, crate::message::Corrupt>,
         out: &mut Vec<Action<D>>,
     ) {
         let index = job.slot as usize;
@@ -411,7 +412,7 @@ impl<D: Clone> Takeover<D> {
                 self.write(c, index, what, out);
                 self.go_on(c, now, out);
             }
-            // Its log has rotted: it has lost what it had.
+            // Its log is corrupt: it has lost what it had.
             Ok(_) | Err(_) => {
                 let holder = winner.holder;
                 if let Some(at) = self.links.iter().position(|link| link.replica == holder) {
@@ -432,7 +433,7 @@ impl<D: Clone> Takeover<D> {
         let members = &equal[fetch.group.0 as usize];
         for link in self.links.iter_mut().filter(|link| members.contains(&link.replica)) {
             let entry_of = Entry { block: blocks.start, blocks: count, what: what.clone() };
-            link.send_beside(c, entry.position, entry_of, out);
+            link.send_out_of_band(c, entry.position, entry_of, out);
         }
     }
 
@@ -442,7 +443,7 @@ impl<D: Clone> Takeover<D> {
         let equalized = self.fetches.iter().all(|fetch| fetch.done)
             && self.links.iter().all(|link| {
                 let counts = equal[link.group.0 as usize].contains(&link.replica);
-                !counts || link.beside_is_durable()
+                !counts || link.out_of_band_is_durable()
             });
         if !equalized || c.is_undecided() {
             return;
@@ -451,8 +452,8 @@ impl<D: Clone> Takeover<D> {
         let id = c.proposal();
         let record = c.record().expect("its first swap has committed");
         let groups = record.groups.len() as u32;
-        let marks: Vec<Position> = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
-        match record.activated(id, &sets, &marks) {
+        let commit_points: Vec<Position> = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
+        match record.activated(id, &sets, &commit_points) {
             Ok(mut next) => {
                 if !left_out(Rule::C9) {
                     next = next.copied_in_full(&self.damaged);
@@ -475,7 +476,7 @@ impl<D: Clone> Takeover<D> {
             if !equal.contains(&link.replica) {
                 continue;
             }
-            if link.beside_is_durable() {
+            if link.out_of_band_is_durable() {
                 link.moves(now);
             }
             let others = equal.iter().any(|other| *other != link.replica && !stalled.contains(other));

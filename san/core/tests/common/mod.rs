@@ -208,8 +208,8 @@ impl Driven {
             ownership: received.0,
             received: received.1,
             durable: received.1,
-            beside_received: 0,
-            beside_durable: 0,
+            out_of_band_received: 0,
+            out_of_band_durable: 0,
             returned: false,
             gap: false,
             full: false,
@@ -220,8 +220,8 @@ impl Driven {
                 ToOwner::Probed { promise, quiet_ns: self.quiet_ns }
             }
             ToReplica::Seal { .. } => {
-                let (mark, end, above) = (Position::START, Position::START, Vec::new());
-                ToOwner::Sealed(Report { mark, end, full: false, above })
+                let (commit_point, end, above) = (Position::START, Position::START, Vec::new());
+                ToOwner::Sealed(Report { commit_point, end, full: false, above })
             }
             ToReplica::Hello { .. } => ToOwner::Welcome(progress),
             ToReplica::Entry { .. } => ToOwner::Durable(progress),

@@ -95,7 +95,8 @@ pub(crate) fn serving_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
         volume.step(NOW, Event::Swapped(id, Answer::Committed, Epoch(9)), out);
     };
     swapped(&mut volume, 1, &mut out);
-    let report = Report { mark: Position::START, end: Position::START, full: false, above: Vec::new() };
+    let report =
+        Report { commit_point: Position::START, end: Position::START, full: false, above: Vec::new() };
     volume.step(NOW, Event::Message(said(1), ToOwner::Sealed(report)), &mut out);
     swapped(&mut volume, 2, &mut out);
     assert_eq!(volume.status(), Status::Active);
@@ -115,8 +116,8 @@ pub(crate) fn progress(volume: &Volume<u8>, through: u64, full: bool) -> Progres
         ownership: volume.record().expect("it serves").epoch,
         received: Sequence(through),
         durable: Sequence(through),
-        beside_received: 0,
-        beside_durable: 0,
+        out_of_band_received: 0,
+        out_of_band_durable: 0,
         returned: false,
         gap: false,
         full,

@@ -123,7 +123,7 @@ impl<R: Driver> Run<R> {
             position: Self::position(self.sequence),
             sequenced: true,
             entry,
-            mark,
+            commit_point: mark,
             acknowledged: mark,
             epoch: Epoch(1),
         });
@@ -160,7 +160,7 @@ impl<R: Driver> Run<R> {
                     Action::Ask(token, ask) => self.driver.start(token, ask),
                     Action::Tell(Completion::Appended(through)) => (self.told, told) = (through, true),
                     Action::Tell(Completion::Data { content, .. }) => {
-                        assert!(content.is_ok(), "nothing rots");
+                        assert!(content.is_ok(), "nothing is corrupted");
                         (self.answers, told) = (self.answers + 1, true);
                     }
                     Action::Tell(Completion::Failed) => panic!("the device has failed"),
@@ -194,7 +194,7 @@ impl<R: Driver> Run<R> {
     pub(crate) fn destage(&mut self) {
         self.settle();
         let mark = Self::position(self.sequence);
-        self.store.submit(Command::Mark { mark, acknowledged: mark, epoch: Epoch(1) });
+        self.store.submit(Command::CommitPoint { commit_point: mark, acknowledged: mark, epoch: Epoch(1) });
         let began = Instant::now();
         loop {
             self.store.destage_soon();

@@ -296,7 +296,7 @@ impl Session {
                     Failure::NoSpace => error::NOSPC,
                     Failure::OutOfRange | Failure::TooLong => error::INVAL,
                     Failure::Deposed | Failure::NotAttached => error::SHUTDOWN,
-                    Failure::TooMany | Failure::Rotten => error::IO,
+                    Failure::TooMany | Failure::Corrupt => error::IO,
                 };
                 self.fail(&request, code, &why.to_string());
             }

@@ -349,3 +349,25 @@ pub(crate) fn inflight(guest: &mut Guest, queues: u16, size: u16) -> (Vec<u8>, F
         unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd.expect("a descriptor comes with it")) };
     (bytes[12..length].to_vec(), file)
 }
+
+pub(crate) const IN: u32 = 0;
+pub(crate) const OUT: u32 = 1;
+pub(crate) const FLUSH: u32 = 4;
+pub(crate) const GET_ID: u32 = 8;
+pub(crate) const DISCARD: u32 = 11;
+pub(crate) const WRITE_ZEROES: u32 = 13;
+
+/// A request of one piece of data at `DATA`, as drivers make them, with the head 3 × `number`.
+pub(crate) fn request(guest: &mut Guest, number: u16, kind: u32, sector: u64, data: u32) {
+    let (header, status) = (HEADERS + 16 * usize::from(number), STATUS + usize::from(number));
+    let place = DATA + 0x1_0000 * usize::from(number);
+    guest.memory.header(header, kind, sector);
+    guest.memory.put(status, &[0xff]);
+    let mut pieces = vec![(header, 16, false)];
+    if data > 0 {
+        pieces.push((place, data, kind == IN || kind == GET_ID));
+    }
+    pieces.push((status, 1, true));
+    guest.memory.chain(TABLE, 3 * number, &pieces);
+    guest.memory.offer(3 * number);
+}

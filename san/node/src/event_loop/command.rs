@@ -221,7 +221,7 @@ pub struct Scrub {
     /// Bytes that were looked at.
     pub done: u64,
     /// Blocks that did not match their checksums.
-    pub rotten: u64,
+    pub corrupt: u64,
     /// All were looked at.
     pub ended: bool,
 }
@@ -269,7 +269,7 @@ pub struct ReplicaState {
     /// Bytes that were looked through.
     pub scrubbed: u64,
     /// Blocks that did not match their checksums, as often as they were found.
-    pub rotten: u64,
+    pub corrupt: u64,
     /// Slots that were written again.
     pub repaired: u64,
 }

@@ -93,7 +93,7 @@ impl PeerReceiver {
             Body::ToReplica(from, body) => {
                 let blocks = whole(&mut body.checksums().iter().map(|sum| sum.get()), data);
                 let message = body.message(|| blocks.expect(HAS));
-                if let ToReplica::Entry { entry, .. } | ToReplica::Beside { entry, .. } = &message
+                if let ToReplica::Entry { entry, .. } | ToReplica::OutOfBand { entry, .. } = &message
                     && let Some(group) = group_of(from.replica)
                 {
                     verify(&from, group, entry)?;

@@ -252,7 +252,7 @@ impl PeerSender {
             return;
         }
         let data = match message {
-            ToReplica::Entry { entry, .. } | ToReplica::Beside { entry, .. } => data_of(entry),
+            ToReplica::Entry { entry, .. } | ToReplica::OutOfBand { entry, .. } => data_of(entry),
             _ => None,
         };
         self.take_checksums(data);

@@ -143,7 +143,7 @@ impl ReplicaHost {
         let bytes = self.store.extent_bytes();
         let ended = now.passes > from.passes || bytes == 0;
         let done = if ended { bytes } else { (now.bytes - from.bytes).min(bytes) };
-        Some(Scrub { bytes, done, rotten: now.rotten - from.rotten, ended })
+        Some(Scrub { bytes, done, corrupt: now.corrupt - from.corrupt, ended })
     }
 
     /// It looks through all as fast as its device lets, until that is done.
@@ -204,7 +204,7 @@ impl ReplicaHost {
             view: self.replica.view(),
             scrubbed: scrubbed.bytes,
             // What was found by looking through is among them.
-            rotten: self.store.rotten(),
+            corrupt: self.store.corrupt(),
             repaired: scrubbed.slots,
         }
     }

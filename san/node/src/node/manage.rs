@@ -42,7 +42,6 @@ pub use recover::Recover;
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
 pub use volumes::{CreateVolume, Use, WaysView};
-pub(super) use volumes::{blocks_of, devices, new_replica};
 
 /// Why something is not done.
 #[derive(Debug, Error)]

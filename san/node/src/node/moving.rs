@@ -18,7 +18,8 @@ use loadline_san_core::volume;
 use loadline_san_protocol::record;
 
 use super::Node;
-use super::manage::{ManageError, blocks_of, devices, new_replica, no_room, room};
+use super::allocation::{blocks_of, devices, new_replica};
+use super::manage::{ManageError, no_room, room};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
 use crate::config::{Change, ConfigError};
 use crate::event_loop::command::LoopCommand;

@@ -11,8 +11,8 @@ use loadline_san_protocol::field::MOST_COUNT;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, BlockState, Holder, Slot};
 use loadline_san_protocol::state::{
-    Drop, Hole, MOST_DROPS, MOST_HOLES, Side, State, Tail, Tombstone, decode_side, encode_side, side_crc,
-    side_length,
+    Hole, MOST_HOLES, MOST_TRUNCATIONS, Side, State, Tail, Tombstone, Truncation, decode_side, encode_side,
+    side_crc, side_length,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -88,17 +88,17 @@ fn laid_out(all: Vec<(u64, u64, u64)>) -> Vec<Hole> {
 }
 
 pub(crate) fn states() -> impl Strategy<Value = State> {
-    let drops = (numbers(), positions()).prop_map(|(below, above)| Drop { below, above }).boxed();
-    let drops = prop_oneof![vec(drops.clone(), 0..4), vec(drops, 0..=MOST_DROPS)];
+    let truncations = (numbers(), positions()).prop_map(|(below, above)| Truncation { below, above }).boxed();
+    let truncations = prop_oneof![vec(truncations.clone(), 0..4), vec(truncations, 0..=MOST_TRUNCATIONS)];
     let ids = any::<(u64, u32, u64, u64, u64)>();
     let sides = (counts(), sides()).prop_map(|(version, side)| Side { version, ..side.side() });
     let numbered = (numbers(), counts(), numbers(), counts(), counts(), counts());
     let log = (places(), numbers(), positions(), positions(), counts());
-    (ids, 1..=MOST_BLOCKS, promises(), numbered, log, drops, holes(), sides).prop_map(
-        |(ids, blocks, promise, numbered, log, drops, holes, side)| {
+    (ids, 1..=MOST_BLOCKS, promises(), numbered, log, truncations, holes(), sides).prop_map(
+        |(ids, blocks, promise, numbered, log, truncations, holes, side)| {
             let (volume, group, replica, key, capacity) = ids;
             let (version, generation, first, durable, end_before, content) = numbered;
-            let (at, number, mark, end, epoch) = log;
+            let (at, number, commit_point, end, epoch) = log;
             State {
                 version,
                 volume: VolumeId(volume),
@@ -108,7 +108,7 @@ pub(crate) fn states() -> impl Strategy<Value = State> {
                 key,
                 capacity: DeviceId(capacity),
                 promise,
-                mark,
+                commit_point,
                 epoch: Epoch(epoch),
                 generation,
                 first,
@@ -116,7 +116,7 @@ pub(crate) fn states() -> impl Strategy<Value = State> {
                 durable,
                 end,
                 end_before,
-                drops,
+                truncations,
                 holes,
                 content,
                 side,
@@ -127,12 +127,12 @@ pub(crate) fn states() -> impl Strategy<Value = State> {
 
 /// What lies beside a page.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Beside {
+pub(crate) struct OutOfBand {
     pub(crate) ranges: Vec<std::ops::Range<u64>>,
     pub(crate) tombstones: Vec<Tombstone>,
 }
 
-impl Beside {
+impl OutOfBand {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         encode_side(&self.ranges, &self.tombstones).expect("it can be written")
     }
@@ -144,7 +144,7 @@ impl Beside {
     }
 }
 
-pub(crate) fn sides() -> impl Strategy<Value = Beside> {
+pub(crate) fn sides() -> impl Strategy<Value = OutOfBand> {
     // Of each: its distance to the one before, its length.
     let far = || prop_oneof![0..3u64, 0..1u64 << 36];
     let ranges = vec((far(), far()), 0..40);
@@ -164,7 +164,7 @@ pub(crate) fn sides() -> impl Strategy<Value = Beside> {
         let tombstones: Vec<_> = tombstones.into_iter().map(tombstone).collect();
         let ranges = if list { ranges } else { Vec::new() };
         let tombstones = if dead { tombstones } else { Vec::new() };
-        Beside { ranges, tombstones }
+        OutOfBand { ranges, tombstones }
     })
 }
 
@@ -195,21 +195,21 @@ pub(crate) enum Lain {
     Superblock,
     Use,
     State,
-    Beside,
+    OutOfBand,
     Slot,
 }
 
 const SAID: usize = 20;
 
 impl Lain {
-    pub(crate) const ALL: [Lain; 5] = [Lain::Superblock, Lain::Use, Lain::State, Lain::Beside, Lain::Slot];
+    pub(crate) const ALL: [Lain; 5] = [Lain::Superblock, Lain::Use, Lain::State, Lain::OutOfBand, Lain::Slot];
 
     /// Bytes that its decoder looks at, at least.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Lain::Superblock | Lain::State => PAGE,
             Lain::Use | Lain::Slot => SECTOR,
-            Lain::Beside => SAID,
+            Lain::OutOfBand => SAID,
         }
     }
 
@@ -218,7 +218,7 @@ impl Lain {
             Lain::Superblock => "superblock",
             Lain::Use => "chunk",
             Lain::State => "page",
-            Lain::Beside => "beside",
+            Lain::OutOfBand => "beside",
             Lain::Slot => "slot",
         }
     }
@@ -232,7 +232,9 @@ impl Lain {
                 uses().prop_map(move |used| encode(used).expect("it can be").to_vec()).boxed()
             }
             Lain::State => states().prop_map(|s| s.encode().expect("it can be").to_vec()).boxed(),
-            Lain::Beside => sides().prop_map(|beside| said(&beside.side(), &beside.bytes())).boxed(),
+            Lain::OutOfBand => {
+                sides().prop_map(|out_of_band| said(&out_of_band.side(), &out_of_band.bytes())).boxed()
+            }
             Lain::Slot => {
                 let slots = prop::option::weighted(0.8, slots(EXTENT_BLOCKS));
                 slots.prop_map(|slot| sector(slot.as_ref(), HOLDER).to_vec()).boxed()
@@ -246,7 +248,7 @@ impl Lain {
             return;
         }
         let (at, covered) = match self {
-            Lain::Beside => {
+            Lain::OutOfBand => {
                 let Side { ranges, tombstones, .. } = side(bytes);
                 let length = side_length(ranges, tombstones) as usize;
                 (SAID - 4, SAID..(SAID + length).min(bytes.len()))
@@ -286,10 +288,10 @@ impl Lain {
                 None => None,
             },
             Lain::State => Some(State::decode(bytes)?.encode()?.to_vec()),
-            Lain::Beside if bytes.len() < SAID => {
+            Lain::OutOfBand if bytes.len() < SAID => {
                 return Err(DiskFault::Short { what: "the page", needed: SAID, got: bytes.len() });
             }
-            Lain::Beside => {
+            Lain::OutOfBand => {
                 let side = side(bytes);
                 let (ranges, tombstones) = decode_side(&bytes[SAID..], &side)?;
                 Some(said(&side, &encode_side(&ranges, &tombstones)?))
@@ -354,14 +356,14 @@ pub(crate) fn every_outcome() -> Vec<String> {
         "chunk: the chunks of a log that is none",
         "chunk: a byte behind the fields",
         "page: the version",
-        "page: the number of drops",
+        "page: the number of truncations",
         "page: the number of holes",
         "page: how often a page was written",
         "page: the blocks of a group",
         "page: the epoch of a promise",
         "page: an ownership",
         "page: a sequence number",
-        "page: the epoch of the mark",
+        "page: the epoch of the commit point",
         "page: the generation",
         "page: the first number of a generation",
         "page: the place of the tail",

@@ -128,15 +128,17 @@ fn mentions() -> impl Strategy<Value = Mention> {
 
 fn progresses() -> impl Strategy<Value = Progress> {
     (counts(), counts(), counts(), counts(), counts(), any::<(bool, bool, bool)>()).prop_map(
-        |(ownership, received, durable, beside_received, beside_durable, (returned, gap, full))| Progress {
-            ownership: Epoch(ownership),
-            received: Sequence(received),
-            durable: Sequence(durable),
-            beside_received,
-            beside_durable,
-            returned,
-            gap,
-            full,
+        |(ownership, received, durable, out_of_band_received, out_of_band_durable, (returned, gap, full))| {
+            Progress {
+                ownership: Epoch(ownership),
+                received: Sequence(received),
+                durable: Sequence(durable),
+                out_of_band_received,
+                out_of_band_durable,
+                returned,
+                gap,
+                full,
+            }
         },
     )
 }
@@ -164,17 +166,17 @@ fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
         (counts(), numbers(), counts(), entries()).prop_map(|(o, s, m, entry)| ToReplica::Entry {
             ownership: Epoch(o),
             sequence: Sequence(s),
-            mark: Sequence(m),
+            commit_point: Sequence(m),
             entry
         }),
-        (numbers(), positions(), entries()).prop_map(|(number, position, entry)| ToReplica::Beside {
+        (numbers(), positions(), entries()).prop_map(|(number, position, entry)| ToReplica::OutOfBand {
             number,
             position,
             entry
         }),
         (counts(), counts(), any::<u64>(), counts()).prop_map(|(o, m, asked, keep)| ToReplica::Heartbeat {
             ownership: Epoch(o),
-            mark: Sequence(m),
+            commit_point: Sequence(m),
             asked: Moment(asked),
             keep: Epoch(keep),
         }),
@@ -212,12 +214,13 @@ fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
             Ok(Content::Sparse(Payload { data, first: 0 }, holes))
         }),
         Just(Ok(Content::Nothing)),
-        Just(Err(Rotten)),
+        Just(Err(Corrupt)),
     ];
     prop_oneof![
         progresses().prop_map(ToOwner::Welcome),
-        (positions(), positions(), any::<bool>(), vec(mentions(), 0..9))
-            .prop_map(|(mark, end, full, above)| ToOwner::Sealed(Report { mark, end, full, above })),
+        (positions(), positions(), any::<bool>(), vec(mentions(), 0..9)).prop_map(
+            |(commit_point, end, full, above)| ToOwner::Sealed(Report { commit_point, end, full, above })
+        ),
         progresses().prop_map(ToOwner::Durable),
         (any::<u64>(), any::<bool>(), progresses()).prop_map(|(asked, granted, progress)| {
             ToOwner::Alive { asked: Moment(asked), granted, progress }
@@ -237,7 +240,7 @@ fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
         Just(ToOwner::Stranger),
         Just(ToOwner::Failed),
         Just(ToOwner::Damaged),
-        ranges(1).prop_map(|range| ToOwner::Spoilt { block: range.start }),
+        ranges(1).prop_map(|range| ToOwner::Corrupt { block: range.start }),
         (promises(), any::<u64>()).prop_map(|(promise, quiet_ns)| ToOwner::Probed { promise, quiet_ns }),
     ]
 }
@@ -355,7 +358,7 @@ pub(crate) fn logged(
     let changes = (positions(), any::<bool>(), entries());
     let heads = (numbers(), any::<u64>(), positions(), counts());
     let records = (heads, any::<bool>(), prop::option::weighted(0.8, changes));
-    records.prop_map(move |((number, synced, mark, epoch), wraps, change)| {
+    records.prop_map(move |((number, synced, commit_point, epoch), wraps, change)| {
         let mut checksums = Vec::new();
         let what = match change {
             Some((mut position, sequenced, entry)) => {
@@ -368,10 +371,10 @@ pub(crate) fn logged(
                 Recorded::Entry(Change { position, sequenced, entry: stripped(&entry) })
             }
             None if wraps => Recorded::Wrap,
-            None => Recorded::Mark,
+            None => Recorded::CommitPoint,
         };
         let (epoch, synced) = (Epoch(epoch), synced % number);
-        let record = LogRecord { replica, group, generation, number, synced, mark, epoch, what };
+        let record = LogRecord { replica, group, generation, number, synced, commit_point, epoch, what };
         Logged { record, checksums }
     })
 }

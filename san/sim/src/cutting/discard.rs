@@ -31,12 +31,12 @@ pub(super) fn discard(disk: &SimDisk, truth: &Truth, rng: &mut Rng, cuts: &mut C
         // One of them, or several: a slot, and a sector of a record.
         for _ in 0..=rng.below(3) {
             if !slots.is_empty() && rng.chance(2) {
-                damaged.rot(Area::Capacity, slots[rng.index(slots.len())]);
+                damaged.corrupt_at(Area::Capacity, slots[rng.index(slots.len())]);
             }
             if !records.is_empty() {
                 let (at, bytes) =
                     store.record_at(records[rng.index(records.len())]).expect("it is in the log");
-                damaged.rot(Area::Log, at + rng.below(bytes / SECTOR as u64) * SECTOR as u64);
+                damaged.corrupt_at(Area::Log, at + rng.below(bytes / SECTOR as u64) * SECTOR as u64);
             }
         }
         empty(damaged, truth, rng, cuts)?;
@@ -57,7 +57,7 @@ fn empty(disk: SimDisk, truth: &Truth, rng: &mut Rng, cuts: &mut Cuts) -> Result
     let two = disk.is_two();
     let (store, found, damage) = open_disk(&mut recorder, two, REPLICA, settings(two))?;
     if damage.is_empty() {
-        // What has rotted was covered by nothing.
+        // What is corrupt was covered by nothing.
         return Ok(());
     }
     truth.epochs += 1;

@@ -28,10 +28,10 @@ pub(super) struct Life<'a> {
     appends: u64,
     /// For each append in flight: how many changes there were with it.
     unconfirmed: Vec<(u64, usize)>,
-    /// The end of its sequence; durably; the mark; its epoch.
+    /// The end of its sequence; durably; the commit point; its epoch.
     end: Position,
     durable: Position,
-    mark: Position,
+    commit_point: Position,
     epoch: Epoch,
     promise: Promise,
     /// A return, or a promise, is under way: the changes with it.
@@ -72,7 +72,7 @@ impl<'a> Life<'a> {
             unconfirmed: Vec::new(),
             end: found.end,
             durable: found.end,
-            mark: found.mark,
+            commit_point: found.commit_point,
             epoch: found.epoch,
             promise: found.promise,
             waits: None,
@@ -152,7 +152,7 @@ impl<'a> Life<'a> {
 
     /// Owners have so much in flight, and no more: a log that is full of what is not acknowledged takes nothing.
     fn is_full(&self) -> bool {
-        let above = self.store.entries().filter(|mention| mention.position > self.mark);
+        let above = self.store.entries().filter(|mention| mention.position > self.commit_point);
         let blocks: u32 = above.map(|mention| mention.entry.blocks).sum();
         blocks > MOST_IN_FLIGHT
     }
@@ -179,7 +179,7 @@ impl<'a> Life<'a> {
 
     /// All that it has is acknowledged, and goes to its extents.
     pub(super) fn destage_all(&mut self) -> Result<(), String> {
-        self.raise_mark(self.durable);
+        self.raise_commit_point(self.durable);
         for _ in 0..64 {
             self.store.destage_soon();
             self.rest()?;
@@ -187,7 +187,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// What the store says of these blocks now. None: rotten.
+    /// What the store says of these blocks now. None: corrupt.
     pub(super) fn read(&mut self, block: u64, blocks: u32) -> Result<Option<Vec<[u64; 8]>>, String> {
         let mut got = None;
         let job = Job { slot: 1, turn: 1, part: 1 };
@@ -235,7 +235,7 @@ impl<'a> Life<'a> {
 
     fn command(&mut self) {
         if self.is_full() {
-            self.raise_mark(self.durable);
+            self.raise_commit_point(self.durable);
             return;
         }
         if self.end == Position::START {
@@ -251,8 +251,8 @@ impl<'a> Life<'a> {
             13 => {
                 // What makes copies equal has the position of an entry of long ago.
                 let entry = self.entry();
-                self.truth.beside += 1;
-                let position = Position { ownership: Epoch(0), sequence: Sequence(self.truth.beside) };
+                self.truth.out_of_band += 1;
+                let position = Position { ownership: Epoch(0), sequence: Sequence(self.truth.out_of_band) };
                 self.append(position, false, entry);
             }
             14 => {
@@ -269,11 +269,14 @@ impl<'a> Life<'a> {
             }
             15..=18 => {
                 let far = self.durable.sequence.0;
-                let near =
-                    if self.mark.ownership == self.durable.ownership { self.mark.sequence.0 } else { 0 };
+                let near = if self.commit_point.ownership == self.durable.ownership {
+                    self.commit_point.sequence.0
+                } else {
+                    0
+                };
                 if far > near {
                     let sequence = Sequence(near + 1 + self.rng.below(far - near));
-                    self.raise_mark(Position { sequence, ..self.durable });
+                    self.raise_commit_point(Position { sequence, ..self.durable });
                 }
             }
             19 => self.open(),
@@ -290,13 +293,13 @@ impl<'a> Life<'a> {
                 let after = Position { ownership: self.epoch, sequence: Sequence(self.rng.below(3)) };
                 let empty = self.rng.chance(6);
                 let acknowledged = self.truth.acknowledged;
-                self.change(Change::Return { after, empty, mark: self.mark, acknowledged });
+                self.change(Change::Return { after, empty, commit_point: self.commit_point, acknowledged });
                 (self.end, self.durable) = (after, after);
                 self.waits = Some(self.truth.changes.len());
                 self.store.submit(Command::Return { after, empty });
             }
             // An owner sees to it first that what is on the list is brought.
-            22 if self.rng.chance(3) && !self.truth.may_be_rotten(0..BLOCKS) => {
+            22 if self.rng.chance(3) && !self.truth.may_be_corrupt(0..BLOCKS) => {
                 self.change(Change::Joined);
                 self.store.submit(Command::Joined);
             }
@@ -348,30 +351,34 @@ impl<'a> Life<'a> {
         self.change(Change::Append { position, sequenced, entry: entry.clone() });
         self.appends += 1;
         self.unconfirmed.push((self.appends, self.truth.changes.len()));
-        let (number, mark, epoch) = (self.appends, self.mark, self.epoch);
-        self.give_mark();
+        let (number, commit_point, epoch) = (self.appends, self.commit_point, self.epoch);
+        self.give_commit_point();
         self.store.submit(Command::Append {
             number,
             position,
             sequenced,
             entry,
-            mark,
-            acknowledged: mark,
+            commit_point,
+            acknowledged: commit_point,
             epoch,
         });
     }
 
-    fn raise_mark(&mut self, mark: Position) {
-        self.mark = self.mark.max(mark);
-        self.give_mark();
-        self.store.submit(Command::Mark { mark: self.mark, acknowledged: self.mark, epoch: self.epoch });
+    fn raise_commit_point(&mut self, commit_point: Position) {
+        self.commit_point = self.commit_point.max(commit_point);
+        self.give_commit_point();
+        self.store.submit(Command::CommitPoint {
+            commit_point: self.commit_point,
+            acknowledged: self.commit_point,
+            epoch: self.epoch,
+        });
     }
 
-    fn give_mark(&mut self) {
-        let given = (self.mark, self.epoch);
-        if self.truth.marks.last().is_none_or(|last| last.0 < given.0) {
-            self.truth.marks.push(given);
-            self.truth.acknowledged = self.truth.acknowledged.max(Some(self.mark));
+    fn give_commit_point(&mut self) {
+        let given = (self.commit_point, self.epoch);
+        if self.truth.commit_points.last().is_none_or(|last| last.0 < given.0) {
+            self.truth.commit_points.push(given);
+            self.truth.acknowledged = self.truth.acknowledged.max(Some(self.commit_point));
             self.note();
         }
     }
@@ -456,9 +463,11 @@ impl<'a> Life<'a> {
                 };
                 self.reading = None;
                 let data = match content {
-                    Err(_) if self.truth.may_be_rotten(block..block + u64::from(blocks)) => return Ok(()),
+                    Err(_) if self.truth.may_be_corrupt(block..block + u64::from(blocks)) => return Ok(()),
                     Err(_) => {
-                        return Err(format!("blocks {block} and {blocks} more are rotten, and nothing rots"));
+                        return Err(format!(
+                            "blocks {block} and {blocks} more are corrupt, and nothing is corrupted"
+                        ));
                     }
                     Ok(Content::Nothing) => vec![ZERO; blocks as usize],
                     Ok(Content::Data(payload) | Content::Sparse(payload, _)) => {

@@ -30,8 +30,8 @@ use crate::rng::Rng;
 use crate::store::{Blocks, Real, SETTINGS, SimDisk, first_chunk, format, open_disk};
 
 const REPLICA: ReplicaId = ReplicaId(9);
-/// Sectors that are spoilt, one at a time, at the end of a life.
-const SPOILT: usize = 150;
+/// Sectors that are overwritten, one at a time, at the end of a life.
+const OVERWRITTEN: usize = 150;
 
 /// How many cuts were made, and where they led.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub struct Cuts {
     pub cuts: u64,
     /// Of these, in a second or third life.
     pub later: u64,
-    /// Records and blocks that were made to rot, one at a time.
-    pub rotten: u64,
+    /// Records and blocks that were corrupted, one at a time.
+    pub corrupt: u64,
 }
 
 /// Lives, is cut everywhere, and is found again: all from a seed. What was wrong, if anything.
@@ -144,9 +144,9 @@ fn live(
     if depth == 0 {
         life.rest()?;
         if !life.store.has_failed() {
-            spoil(&life.recorder.disk, &life.truth, rng, cuts)?;
+            overwrite_sectors(&life.recorder.disk, &life.truth, rng, cuts)?;
             discard::discard(&life.recorder.disk, &life.truth, rng, cuts)?;
-            rot(life, cuts)?;
+            corrupt_records(life, cuts)?;
         }
     }
     let mut played = Played { disk, in_flight: BTreeMap::new(), truth: Rc::new(truth) };
@@ -198,7 +198,7 @@ fn cut(played: &Played, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<()
     let mut truth = Truth::clone(&played.truth);
     truth.changes.truncate(kept);
     truth.told = kept;
-    truth.marks.retain(|(mark, _)| *mark <= found.mark);
+    truth.commit_points.retain(|(commit_point, _)| *commit_point <= found.commit_point);
     // What was found may be told. So it must be found again, whatever is lost now.
     disk.lose(|| true);
     let (store, found, mut disk) = find(disk).map_err(|why| format!("found again, {why}"))?;
@@ -212,19 +212,19 @@ fn cut(played: &Played, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<()
 }
 
 /// Any sector of a device has something else: a bit changed, zeroes, noise, what belongs elsewhere. It is refused, or found
-/// damaged, or what is read is right or rotten; and nothing panics.
-fn spoil(disk: &SimDisk, truth: &Truth, rng: &mut Rng, cuts: &mut Cuts) -> Result<(), String> {
-    for _ in 0..SPOILT {
-        let mut spoilt = disk.clone();
-        spoilt.lose(|| true);
+/// damaged, or what is read is right or corrupt; and nothing panics.
+fn overwrite_sectors(disk: &SimDisk, truth: &Truth, rng: &mut Rng, cuts: &mut Cuts) -> Result<(), String> {
+    for _ in 0..OVERWRITTEN {
+        let mut overwritten = disk.clone();
+        overwritten.lose(|| true);
         let area = if rng.chance(2) { Area::Log } else { Area::Capacity };
         // What a device begins with, and any other place, as often.
-        let bytes = if rng.chance(2) { spoilt.bytes(area) } else { first_chunk() + 16 * 1024 };
+        let bytes = if rng.chance(2) { overwritten.bytes(area) } else { first_chunk() + 16 * 1024 };
         let mut place = || rng.below(bytes / SECTOR as u64) * SECTOR as u64;
         let (at, other) = (place(), place());
         let mut sector = [Sector::ZERO];
         let from = if rng.chance(2) { at } else { other };
-        spoilt.read(area, from, &mut sector).map_err(|fault| fault.to_string())?;
+        overwritten.read(area, from, &mut sector).map_err(|fault| fault.to_string())?;
         match rng.below(4) {
             0 => sector[0] = Sector::ZERO,
             1 => sector[0].0[rng.index(SECTOR)] ^= 1 << rng.below(8),
@@ -234,17 +234,17 @@ fn spoil(disk: &SimDisk, truth: &Truth, rng: &mut Rng, cuts: &mut Cuts) -> Resul
                 .for_each(|part| part.copy_from_slice(&rng.bits().to_le_bytes())),
             _ => {}
         }
-        spoilt.spoil(area, at, sector[0]);
-        cuts.rotten += 1;
-        let Ok((store, found, spoilt)) = find(spoilt) else { continue };
+        overwritten.overwrite(area, at, sector[0]);
+        cuts.corrupt += 1;
+        let Ok((store, found, overwritten)) = find(overwritten) else { continue };
         let of = |why: String| format!("{area:?} byte {at} has something else, and {why}");
-        truth.matching_but_rotten(&found, &store, &spoilt).map_err(of)?;
+        truth.matching_but_corrupt(&found, &store, &overwritten).map_err(of)?;
     }
     Ok(())
 }
 
-/// What rots is found out, at the next start or when it is read.
-fn rot(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
+/// What is corrupted is found out, at the next start or when it is read.
+fn corrupt_records(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
     // Of a log that is at rest, each record with an entry is covered by another.
     let numbers: Vec<u64> = life.store.entries().map(|entry| entry.number).collect();
     for number in &numbers {
@@ -252,22 +252,22 @@ fn rot(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
         for sector in [0, bytes / SECTOR as u64 - 1] {
             let mut disk = life.recorder.disk.clone();
             disk.lose(|| true);
-            disk.rot(Area::Log, at + sector * SECTOR as u64);
-            cuts.rotten += 1;
+            disk.corrupt_at(Area::Log, at + sector * SECTOR as u64);
+            cuts.corrupt += 1;
             if find(disk).is_ok() {
                 return Err(format!(
-                    "record {number} of the log has rotted in sector {sector}, and nobody knows"
+                    "record {number} of the log is corrupt in sector {sector}, and nobody knows"
                 ));
             }
         }
     }
-    // A block rots in the log, and is destaged.
+    // A block is corrupted in the log, and is destaged.
     if let Some(number) = numbers.last() {
         let (at, bytes) = life.store.record_at(*number).expect("it is in the log");
         let entry = life.store.entries().last().expect("it is in the log");
         if bytes > SECTOR as u64 {
-            life.recorder.disk.rot(Area::Log, at + bytes - SECTOR as u64);
-            cuts.rotten += 1;
+            life.recorder.disk.corrupt_at(Area::Log, at + bytes - SECTOR as u64);
+            cuts.corrupt += 1;
             life.destage_all()?;
             if life.store.has_failed() {
                 return Ok(());
@@ -276,7 +276,7 @@ fn rot(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
             if let Some(value) = life.read(block, 1)?
                 && life.truth.differs(block, value[0]).is_some()
             {
-                return Err(format!("block {block} has rotted, and is read as {:?}", value[0]));
+                return Err(format!("block {block} is corrupt, and is read as {:?}", value[0]));
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) enum Change {
     Return {
         after: Position,
         empty: bool,
-        mark: Position,
+        commit_point: Position,
         acknowledged: Option<Position>,
     },
     /// It was found damaged, and is emptied.
@@ -42,14 +42,14 @@ pub(super) struct Truth {
     pub(super) changes: Vec<Change>,
     /// So many of them are durable, as was told.
     pub(super) told: usize,
-    /// The highest mark that it was given in any life.
+    /// The highest commit point that it was given in any life.
     pub(super) acknowledged: Option<Position>,
-    /// Marks that it was given, each with its epoch, as they rose.
-    pub(super) marks: Vec<(Position, Epoch)>,
+    /// Commit points that it was given, each with its epoch, as they rose.
+    pub(super) commit_points: Vec<(Position, Epoch)>,
     /// The highest epoch.
     pub(super) epochs: u64,
     /// Entries of long ago are counted.
-    pub(super) beside: u64,
+    pub(super) out_of_band: u64,
 }
 
 /// What there is after some changes.
@@ -104,8 +104,8 @@ impl Content {
                 self.listed.fill(false);
                 self.end = *after;
             }
-            Change::Return { after, empty: false, mark, acknowledged } => {
-                for (position, entry) in self.entries.iter().filter(|(position, _)| position > mark) {
+            Change::Return { after, empty: false, commit_point, acknowledged } => {
+                for (position, entry) in self.entries.iter().filter(|(position, _)| position > commit_point) {
                     for block in entry.range() {
                         self.listed[block as usize] = true;
                         if Some(*position) <= *acknowledged {
@@ -114,9 +114,10 @@ impl Content {
                     }
                 }
                 for (from, ..) in &mut self.instead {
-                    *from = self.entries[..*from].iter().filter(|(position, _)| position <= mark).count();
+                    *from =
+                        self.entries[..*from].iter().filter(|(position, _)| position <= commit_point).count();
                 }
-                self.entries.retain(|(position, _)| position <= mark);
+                self.entries.retain(|(position, _)| position <= commit_point);
                 self.end = *after;
             }
             Change::Joined => self.listed.fill(false),
@@ -139,7 +140,7 @@ impl Content {
     }
 
     /// It may have been destaged without its slot.
-    fn may_be_rotten(&self, block: u64) -> bool {
+    fn may_be_corrupt(&self, block: u64) -> bool {
         self.instead_of(block).next().is_some()
     }
 
@@ -172,7 +173,7 @@ pub(super) fn value(store: &Real, disk: &SimDisk, block: u64) -> Option<Block> {
 impl Truth {
     /// How many changes the store has that was opened. It must be what was told, or more, and all of it.
     pub(super) fn matching(&self, found: &Found, store: &Real, disk: &SimDisk) -> Result<usize, String> {
-        self.check_mark(found)?;
+        self.check_commit_point(found)?;
         let mut first = None;
         let mut content = Content::after(self.changes[..self.told].iter());
         for kept in self.told..=self.changes.len() {
@@ -188,14 +189,14 @@ impl Truth {
         Err(format!("none of {told} to {all} changes: with {told}, {}", first.expect("it was compared")))
     }
 
-    /// The same, of a device of which a sector is spoilt: blocks may be rotten, and none is wrong.
-    pub(super) fn matching_but_rotten(
+    /// The same, of a device of which a sector is corrupt: blocks may be corrupt, and none is wrong.
+    pub(super) fn matching_but_corrupt(
         &self,
         found: &Found,
         store: &Real,
         disk: &SimDisk,
     ) -> Result<(), String> {
-        self.check_mark(found)?;
+        self.check_commit_point(found)?;
         let content = Content::after(self.changes.iter());
         if found.promise != content.promise || found.end != content.end {
             return Err(format!("it follows {:?}, and ends at {}", found.promise, found.end));
@@ -212,10 +213,10 @@ impl Truth {
         Ok(())
     }
 
-    /// Whether some of these blocks may be rotten after all that was asked for.
-    pub(super) fn may_be_rotten(&self, mut blocks: std::ops::Range<u64>) -> bool {
+    /// Whether some of these blocks may be corrupt after all that was asked for.
+    pub(super) fn may_be_corrupt(&self, mut blocks: std::ops::Range<u64>) -> bool {
         let content = Content::after(self.changes.iter());
-        blocks.any(|block| content.may_be_rotten(block))
+        blocks.any(|block| content.may_be_corrupt(block))
     }
 
     /// What is read after all that was asked for, unless that is what it may be.
@@ -224,16 +225,17 @@ impl Truth {
         (!content.allows(block, is)).then(|| content.value(block))
     }
 
-    /// A mark is one that it was given, or none, with the epoch that this had (rule R8).
-    fn check_mark(&self, found: &Found) -> Result<(), String> {
-        if found.mark == Position::START {
+    /// A commit point is one that it was given, or none, with the epoch that this had (rule R8).
+    fn check_commit_point(&self, found: &Found) -> Result<(), String> {
+        if found.commit_point == Position::START {
             return Ok(());
         }
-        match self.marks.iter().find(|(mark, _)| *mark == found.mark) {
-            None => Err(format!("it has mark {}, which it was never given", found.mark)),
-            Some((_, epoch)) if found.epoch < *epoch => {
-                Err(format!("mark {} came with epoch {}, and it has {}", found.mark, epoch.0, found.epoch.0))
-            }
+        match self.commit_points.iter().find(|(commit_point, _)| *commit_point == found.commit_point) {
+            None => Err(format!("it has commit point {}, which it was never given", found.commit_point)),
+            Some((_, epoch)) if found.epoch < *epoch => Err(format!(
+                "commit point {} came with epoch {}, and it has {}",
+                found.commit_point, epoch.0, found.epoch.0
+            )),
             Some(_) => Ok(()),
         }
     }
@@ -247,9 +249,9 @@ impl Content {
         if found.end != self.end {
             return Some(format!("it ends at {} instead of {}", found.end, self.end));
         }
-        let above = self.entries.iter().filter(|(position, _)| *position > found.mark);
+        let above = self.entries.iter().filter(|(position, _)| *position > found.commit_point);
         let mut above: Vec<_> = above.map(|(position, entry)| (*position, entry.range())).collect();
-        let reported = store.entries().filter(|mention| mention.position > found.mark);
+        let reported = store.entries().filter(|mention| mention.position > found.commit_point);
         let mut reported: Vec<_> =
             reported.map(|mention| (mention.position, mention.entry.range())).collect();
         // What it has already it does not append again.
@@ -258,11 +260,11 @@ impl Content {
             all.dedup();
         }
         if above != reported {
-            return Some(format!("above {} it has {reported:?} instead of {above:?}", found.mark));
+            return Some(format!("above {} it has {reported:?} instead of {above:?}", found.commit_point));
         }
         for block in 0..BLOCKS {
             let (expected, is) = (self.value(block), value(store, disk, block));
-            if !is.map_or(self.may_be_rotten(block), |is| self.allows(block, is)) {
+            if !is.map_or(self.may_be_corrupt(block), |is| self.allows(block, is)) {
                 return Some(format!("block {block} is {is:?} instead of {expected:?}"));
             }
             let listed = store.list().any(|range| range.contains(&block));

@@ -3,7 +3,7 @@
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::record::Departed;
 
-use super::losses::{log_rots, members, recover, rots_and_starts};
+use super::losses::{log_is_corrupted, members, recover, rots_and_starts};
 use crate::store::Store;
 use crate::tenant::What;
 use crate::world::{MS, US, World};
@@ -48,8 +48,8 @@ pub(super) fn emptied_early(world: &mut World) {
     let (bare, replicas) = owned_elsewhere(world);
     let (left, away) = (world.home(replicas[0]), replicas[1]);
     let home = world.home(away);
-    log_rots(world, away);
-    world.rotted.insert(away);
+    log_is_corrupted(world, away);
+    world.corrupted.insert(away);
     world.kill(home, false);
     world.pass_until(600, |world| members(world).len() == 1);
     world.pass(20);
@@ -63,7 +63,7 @@ pub(super) fn emptied_early(world: &mut World) {
     world.check_members();
 }
 
-/// A record in a member's log rots. Its start finds it, and it is rebuilt.
+/// A record in a member's log is corrupted. Its start finds it, and it is rebuilt.
 pub(super) fn member(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);
@@ -89,14 +89,14 @@ pub(super) fn slot(world: &mut World) {
     world.pass(300);
     let replica = members(world).into_iter().find(|replica| world.home(*replica) == 1).expect("it has one");
     world.kill(1, false);
-    let rots = {
+    let corrupts = {
         let (rng, state) = (&mut world.rng, &mut world.nodes[1]);
-        state.stores.get_mut(&replica).expect("it is there").rot_slot(rng)
+        state.stores.get_mut(&replica).expect("it is there").corrupt_slot(rng)
     };
-    world.must(rots, "it has slots");
+    world.must(corrupts, "it has slots");
     world.start(1);
     world.must(is_damaged(world, replica), "its start finds the damage");
-    world.rotted.insert(replica);
+    world.corrupted.insert(replica);
     let emptied = |world: &World| world.record().groups[0].departed.get(&replica) == Some(&Departed::EMPTY);
     world.pass_until(1_000, emptied);
     world.pass_until(5_000, |world| members(world).len() == 2);

@@ -23,24 +23,24 @@ fn loses_and_starts(world: &mut World, node: usize) {
     world.start(node);
 }
 
-/// A record of a replica's log rots, as soon as there is one that a later one covers.
-pub(super) fn log_rots(world: &mut World, replica: ReplicaId) {
+/// A record of a replica's log is corrupted, as soon as there is one that a later one covers.
+pub(super) fn log_is_corrupted(world: &mut World, replica: ReplicaId) {
     let home = world.home(replica);
-    let mut rots = false;
+    let mut corrupts = false;
     for _ in 0..100 {
         let (rng, state) = (&mut world.rng, &mut world.nodes[home]);
-        rots = rots || state.stores.get_mut(&replica).expect("it is there").rot_log(rng);
-        if !rots {
+        corrupts = corrupts || state.stores.get_mut(&replica).expect("it is there").corrupt_log(rng);
+        if !corrupts {
             world.pass(1);
         }
     }
-    world.must(rots, "something is in the log, and covered");
+    world.must(corrupts, "something is in the log, and covered");
 }
 
 /// The same, and a start of its process finds it.
 pub(super) fn rots_and_starts(world: &mut World, replica: ReplicaId) {
     let home = world.home(replica);
-    log_rots(world, replica);
+    log_is_corrupted(world, replica);
     world.kill(home, false);
     world.start(home);
 }
@@ -107,7 +107,7 @@ pub(super) fn recover(world: &mut World, node: usize, survivor: ReplicaId) {
     let home = world.home(survivor);
     let store = &world.nodes[home].stores[&survivor];
     world.history.take_for_granted(|sector| {
-        store.value_without_rot(sector / 8).map_or(0, |block| block[(sector % 8) as usize])
+        store.value_without_corruption(sector / 8).map_or(0, |block| block[(sector % 8) as usize])
     });
     world.forced = true;
     let record = Box::new(world.record().clone());
@@ -135,8 +135,8 @@ pub(super) fn forced_and_short(world: &mut World) {
     world.liars.clear();
 }
 
-/// A record of the only copy's log has rotted; a person goes on with what is left.
-pub(super) fn forced_and_rotten(world: &mut World) {
+/// A record of the only copy's log is corrupt; a person goes on with what is left.
+pub(super) fn forced_and_corrupt(world: &mut World) {
     world.keeps_log = true;
     let replica = members(world)[0];
     let owner = 1 - world.home(replica);
@@ -217,7 +217,7 @@ pub(super) fn forced(world: &mut World) {
 pub(super) fn liar(world: &mut World) {
     world.begin(0);
     world.ask_first(0, What::Write);
-    // So long that the mark is in the log of the other.
+    // So long that the commit point is in the log of the other.
     world.pass(400);
     world.kill(0, false);
     world.kill(1, false);
@@ -311,7 +311,7 @@ pub(super) fn forgotten_loss(world: &mut World) {
     world.ask_first(0, What::Write);
     world.pass(1);
     world.must(!world.waits(0), "both have it");
-    // An entry that one has, and a mark that one has.
+    // An entry that one has, and a commit point that one has.
     world.cut.insert((bare, homes[1]));
     world.pass(40);
     world.ask_for(0, bare, What::Write, 80, 8);

@@ -249,7 +249,7 @@ pub(super) fn forked_between_lives(world: &mut World) {
     world.ask_first(0, What::Write);
     world.pass_until(6_000, |world| !world.waits(0));
     world.must(world.record().groups[0].in_sync.len() == 1, "the second copy is excluded");
-    // Until the copy that goes on has durably a mark of the epoch that it goes on with.
+    // Until the copy that goes on has durably a commit point of the epoch that it goes on with.
     world.pass(500);
     world.detach(outside);
     world.tenants[0].node = None;

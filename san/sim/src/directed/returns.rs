@@ -6,17 +6,17 @@ use crate::settings::new_store;
 use crate::tenant::What;
 use crate::world::{MS, World};
 
-/// A block has rotted. While it is repaired, a client writes it anew.
+/// A block is corrupt. While it is repaired, a client writes it anew.
 pub(super) fn late_repair(world: &mut World) {
     let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
-    let (rotten, whole) = (world.home(members[0]), world.home(members[1]));
-    let owner = (0..3).find(|node| *node != rotten && *node != whole).expect("there are three");
+    let (corrupt, whole) = (world.home(members[0]), world.home(members[1]));
+    let owner = (0..3).find(|node| *node != corrupt && *node != whole).expect("there are three");
     world.begin(owner);
-    world.nodes[rotten].stores.get_mut(&members[0]).expect("it is there").rot_block(0);
+    world.nodes[corrupt].stores.get_mut(&members[0]).expect("it is there").corrupt_block(0);
     world.slow.insert((whole, owner), 5 * MS);
     world.ask_first(0, What::Read);
     world.pass(2);
-    world.slow.insert((owner, rotten), 40 * MS);
+    world.slow.insert((owner, corrupt), 40 * MS);
     world.pass(5);
     world.slow.clear();
     world.ask_first(0, What::Write);
@@ -93,7 +93,7 @@ pub(super) fn doubled_order(world: &mut World) {
     }
 }
 
-/// In the last extent, a block rots that the volume does not have.
+/// In the last extent, a block is corrupted that the volume does not have.
 pub(super) fn rotten_behind_the_end(world: &mut World) {
     let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
     let (source, other) = (world.home(members[0]), world.home(members[1]));
@@ -103,7 +103,7 @@ pub(super) fn rotten_behind_the_end(world: &mut World) {
     world.must(world.record().groups[0].in_sync.len() == 1, "one was removed");
     world.ask_for(0, source, What::Write, 61 * 8, 8);
     world.pass(60);
-    world.nodes[source].stores.get_mut(&members[0]).expect("it is there").rot_block(63);
+    world.nodes[source].stores.get_mut(&members[0]).expect("it is there").corrupt_block(63);
     world.cut.clear();
     world.pass_until(1_000, |world| world.record().groups[0].in_sync.len() == 2);
 }

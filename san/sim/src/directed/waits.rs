@@ -76,7 +76,7 @@ pub(super) fn hung_read(world: &mut World) {
     world.keeps_log = true;
     world.begin(one);
     world.pass(100);
-    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").rot_block(0);
+    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").corrupt_block(0);
     world.part(one, other);
     world.ask_first(0, What::Read);
     world.pass(400);
@@ -200,7 +200,7 @@ pub(super) fn before_opening(world: &mut World) {
     }
 }
 
-/// Two blocks have rotted, each at another member: together they are whole.
+/// Two blocks are corrupt, each at another member: together they are whole.
 pub(super) fn rotten_apart(world: &mut World) {
     let (replicas, one, other, _) = places(world);
     world.begin(one);
@@ -208,17 +208,17 @@ pub(super) fn rotten_apart(world: &mut World) {
         world.ask_for(0, one, What::Write, block * 8, 8);
     }
     world.pass(200);
-    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").rot_block(1);
-    world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there").rot_block(2);
+    world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").corrupt_block(1);
+    world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there").corrupt_block(2);
     world.ask_for(0, one, What::Read, 0, 32);
     world.pass(100);
     world.must(!world.waits(0), "it is answered");
-    world.must(world.coverage.of("client", "every copy is rotten") == 0, "and well");
-    world.must(!world.nodes[one].stores[&replicas[0]].is_rotten(), "and mended");
+    world.must(world.coverage.of("client", "every copy is corrupt") == 0, "and well");
+    world.must(!world.nodes[one].stores[&replicas[0]].is_corrupt(), "and mended");
 }
 
-/// A block of a copy that nobody reads rots: it is found, and mended from the other.
-pub(super) fn rotten_unread(world: &mut World) {
+/// A block of a copy that nobody reads is corrupted: it is found, and mended from the other.
+pub(super) fn corrupt_unread(world: &mut World) {
     let (replicas, one, other, _) = places(world);
     world.begin(one);
     for block in 0..4 {
@@ -226,10 +226,10 @@ pub(super) fn rotten_unread(world: &mut World) {
     }
     world.pass(1_000);
     let store = world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there");
-    store.rot_block(2);
-    let found = world.coverage.of("answer", "spoilt");
-    let is_mended = |world: &World| !world.nodes[other].stores[&replicas[1]].is_rotten();
+    store.corrupt_block(2);
+    let found = world.coverage.of("answer", "corrupt");
+    let is_mended = |world: &World| !world.nodes[other].stores[&replicas[1]].is_corrupt();
     world.pass_until(5_000, is_mended);
-    world.must(world.coverage.of("answer", "spoilt") > found, "it is found");
+    world.must(world.coverage.of("answer", "corrupt") > found, "it is found");
     world.must(is_mended(world), "and mended");
 }

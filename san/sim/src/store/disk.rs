@@ -1,6 +1,6 @@
 //! A simulated disk: sectors that are written, and what of them a loss of power leaves.
 //!
-//! Data is kept as values, and what a store keeps of itself as bytes. What has rotted lies over what was written, so that an
+//! Data is kept as values, and what a store keeps of itself as bytes. What is corrupt lies over what was written, so that an
 //! oracle can still see that.
 
 use std::collections::BTreeMap;
@@ -49,8 +49,8 @@ struct Device {
     sectors: Vec<Content>,
     /// Sectors that were written and not synced since: what they had, durably, and which write was the last.
     unsynced: BTreeMap<usize, (Content, u64)>,
-    /// What rot has made of these.
-    rotten: BTreeMap<usize, Content>,
+    /// What these hold since they were corrupted.
+    corrupt: BTreeMap<usize, Content>,
 }
 
 /// One or two devices. See the module.
@@ -65,11 +65,11 @@ pub struct SimDisk {
 impl Device {
     fn new(bytes: u64) -> Device {
         let sectors = vec![EMPTY; bytes as usize / SECTOR];
-        Device { sectors, unsynced: BTreeMap::new(), rotten: BTreeMap::new() }
+        Device { sectors, unsynced: BTreeMap::new(), corrupt: BTreeMap::new() }
     }
 
     fn put(&mut self, at: usize, content: Content, durable: bool, write: u64) {
-        self.rotten.remove(&at);
+        self.corrupt.remove(&at);
         let before = std::mem::replace(&mut self.sectors[at], content);
         if durable {
             self.unsynced.remove(&at);
@@ -79,7 +79,7 @@ impl Device {
     }
 
     fn get(&self, at: usize) -> &Content {
-        self.rotten.get(&at).unwrap_or(&self.sectors[at])
+        self.corrupt.get(&at).unwrap_or(&self.sectors[at])
     }
 }
 
@@ -230,17 +230,17 @@ impl SimDisk {
             for (at, (before, _)) in std::mem::take(&mut device.unsynced) {
                 if is_lost() {
                     device.sectors[at] = before;
-                    device.rotten.remove(&at);
+                    device.corrupt.remove(&at);
                 }
             }
         }
     }
 
-    /// A sector rots.
-    pub fn rot(&mut self, area: Area, at: u64) {
+    /// A sector is corrupted.
+    pub fn corrupt_at(&mut self, area: Area, at: u64) {
         let sector = at as usize / SECTOR;
         let device = self.device_mut(area);
-        let rotten = match &device.sectors[sector] {
+        let corrupt = match &device.sectors[sector] {
             Content::Value(value) => Content::Value(!value),
             Content::Bytes(bytes) => {
                 let mut bytes = bytes.clone();
@@ -248,25 +248,25 @@ impl SimDisk {
                 Content::Bytes(bytes)
             }
         };
-        device.rotten.insert(sector, rotten);
+        device.corrupt.insert(sector, corrupt);
     }
 
     /// The device has this in a sector, whatever was written to it.
-    pub fn spoil(&mut self, area: Area, at: u64, with: Sector) {
-        self.device_mut(area).rotten.insert(at as usize / SECTOR, Content::Bytes(Box::new(with)));
+    pub fn overwrite(&mut self, area: Area, at: u64, with: Sector) {
+        self.device_mut(area).corrupt.insert(at as usize / SECTOR, Content::Bytes(Box::new(with)));
     }
 
     /// Whether the sectors from this byte on, so many, are as they were written.
     pub fn is_whole(&self, area: Area, at: u64, sectors: usize) -> bool {
         let first = at as usize / SECTOR;
-        self.device(area).rotten.range(first..first + sectors).next().is_none()
+        self.device(area).corrupt.range(first..first + sectors).next().is_none()
     }
 
-    /// Without what has rotted.
-    pub fn unspoilt(&self) -> SimDisk {
+    /// Without what is corrupt.
+    pub fn as_written(&self) -> SimDisk {
         let mut disk = self.clone();
-        disk.log.rotten.clear();
-        disk.capacity.iter_mut().for_each(|device| device.rotten.clear());
+        disk.log.corrupt.clear();
+        disk.capacity.iter_mut().for_each(|device| device.corrupt.clear());
         disk
     }
 
@@ -281,7 +281,7 @@ impl SimDisk {
         }
     }
 
-    /// A block as it is read, with what has rotted of it.
+    /// A block as it is read, with what is corrupt of it.
     pub fn as_read(&self, area: Area, at: u64) -> Block {
         self.data(area, at, 1).next().expect("there is one")
     }

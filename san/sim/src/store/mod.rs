@@ -11,6 +11,7 @@
 //! What is written is readable at once, and survives a kill; only what is synced survives a loss of power for certain.
 
 mod blocks;
+mod corruption;
 mod disk;
 #[cfg(test)]
 mod tests;
@@ -63,8 +64,8 @@ pub struct Store {
     promise: Promise,
     /// What is durable when the store has told that it is emptied.
     discards: Option<Promise>,
-    /// Something has rotted.
-    spoilt: bool,
+    /// Something is corrupt.
+    was_corrupted: bool,
     /// Its device was full.
     was_full: bool,
 }
@@ -201,7 +202,7 @@ impl Store {
             asleep: None,
             promise,
             discards: None,
-            spoilt: false,
+            was_corrupted: false,
             was_full: false,
         };
         store.fall_asleep();
@@ -348,7 +349,7 @@ impl Store {
     }
 
     fn fall_asleep(&mut self) {
-        let mut written = self.disk.unspoilt();
+        let mut written = self.disk.as_written();
         let mut durable = written.clone();
         durable.lose(|| true);
         let found = |disk: &mut SimDisk| opened(disk, self.replica).0;
@@ -375,53 +376,6 @@ impl Store {
     /// Whether its device has ever been full.
     pub fn was_full(&self) -> bool {
         self.was_full
-    }
-
-    /// A block of an extent rots: it cannot be read until it is overwritten. False if there is none.
-    pub fn rot(&mut self, rng: &mut Rng) -> bool {
-        let blocks: Vec<u64> = self.seen(false).destaged().collect();
-        if blocks.is_empty() {
-            return false;
-        }
-        self.rot_block(blocks[rng.index(blocks.len())]);
-        true
-    }
-
-    /// A durable record of the log rots, of which a later one knows. What it covers cannot be read, and a start finds the
-    /// store damaged. False if there is none.
-    pub fn rot_log(&mut self, rng: &mut Rng) -> bool {
-        let store = self.seen(false);
-        let covered = store.covered();
-        let numbers: Vec<u64> =
-            store.entries().map(|entry| entry.number).filter(|number| *number <= covered).collect();
-        if numbers.is_empty() {
-            return false;
-        }
-        let (at, bytes) = store.record_at(numbers[rng.index(numbers.len())]).expect("it is in the log");
-        let sector = rng.below(bytes / SECTOR as u64) * SECTOR as u64;
-        self.disk.rot(Area::Log, at + sector);
-        self.spoilt = true;
-        true
-    }
-
-    /// The slot of an extent rots, or of a place that is free. A start finds the store damaged, unless a scrub has written the
-    /// slot again before. False if there is none.
-    pub fn rot_slot(&mut self, rng: &mut Rng) -> bool {
-        let slots: Vec<u64> = self.seen(false).slots().collect();
-        if slots.is_empty() {
-            return false;
-        }
-        self.disk.rot(Area::Capacity, slots[rng.index(slots.len())]);
-        self.spoilt = true;
-        true
-    }
-
-    /// What a block has does not match its checksum any more.
-    pub fn rot_block(&mut self, block: u64) {
-        if let read::Found::Data { area, at, .. } = self.seen(false).look_up(block) {
-            self.disk.rot(area, at + (block % 8) * SECTOR as u64);
-            self.spoilt = true;
-        }
     }
 
     /// The next write or sync fails. That is final (rule R6).
@@ -467,8 +421,8 @@ impl Store {
         }
     }
 
-    /// What a read of this block would return if all that has rotted in the log were given up.
-    pub fn value_without_rot(&self, block: u64) -> Option<Block> {
+    /// What a read of this block would return if all that is corrupt in the log were given up.
+    pub fn value_without_corruption(&self, block: u64) -> Option<Block> {
         let mut disk = self.disk.clone();
         let (store, _) = opened(&mut disk, self.replica);
         value(&store, &disk, block, false)
@@ -484,34 +438,34 @@ impl Store {
         }
     }
 
-    /// Whether what was written there is what was to be written: rot may have been copied from elsewhere.
+    /// Whether what was written there is what was to be written: corruption may have been copied from elsewhere.
     fn matches(&self, area: Area, at: u64, block: u64, checksum: u32) -> bool {
         let of = self.seen(false).identity();
         let of = Address { volume: of.volume, group: of.group, block };
         Blocks::new(vec![self.disk.block(area, at, false)]).checksum(0, of) == checksum
     }
 
-    /// Whether some of what it had has rotted, and may have been copied.
-    pub fn is_spoilt(&self) -> bool {
-        self.spoilt
+    /// Whether some of what it had is corrupt, and may have been copied.
+    pub fn was_corrupted(&self) -> bool {
+        self.was_corrupted
     }
 
     /// Whether some block does not match its checksum.
-    pub fn is_rotten(&self) -> bool {
-        self.has_rotten_log() || (0..self.blocks()).any(|block| !self.is_whole(block))
+    pub fn is_corrupt(&self) -> bool {
+        self.has_corrupt_log() || (0..self.blocks()).any(|block| !self.is_whole(block))
     }
 
-    /// Whether a start would find it damaged: a record of its log has rotted, or a slot.
-    pub fn has_rotten_log(&self) -> bool {
+    /// Whether a start would find it damaged: a record of its log is corrupt, or a slot.
+    pub fn has_corrupt_log(&self) -> bool {
         let store = self.seen(false);
         if store.slots().any(|at| !self.disk.is_whole(Area::Capacity, at, 1)) {
             return true;
         }
-        let is_rotten = |entry: Mention| {
+        let is_corrupt = |entry: Mention| {
             let (at, bytes) = store.record_at(entry.number).expect("it is in the log");
             !self.disk.is_whole(Area::Log, at, bytes as usize / SECTOR)
         };
-        store.entries().any(is_rotten)
+        store.entries().any(is_corrupt)
     }
 
     /// Blocks of its group.
@@ -519,7 +473,7 @@ impl Store {
         self.seen(false).blocks()
     }
 
-    /// What a read of this block would return now, if nothing had rotted. `None` where nothing is allocated: it reads as
+    /// What a read of this block would return now, if nothing was corrupted. `None` where nothing is allocated: it reads as
     /// zeroes.
     pub fn value(&self, block: u64) -> Option<Block> {
         value(self.seen(false), &self.disk, block, false)
@@ -545,9 +499,9 @@ impl Store {
         self.promise
     }
 
-    /// The mark: what the process was told last, or a start would find.
-    pub fn mark(&self) -> Position {
-        self.seen(false).mark()
+    /// The commit point: what the process was told last, or a start would find.
+    pub fn commit_point(&self) -> Position {
+        self.seen(false).commit_point()
     }
 
     /// What is to be copied to it, since entries of its log were dropped.
@@ -556,7 +510,7 @@ impl Store {
     }
 
     /// The device loses what it had said to be durable: the last entry, and the first extent. If it lies well, nothing on it says that there was
-    /// more; otherwise the mark does.
+    /// more; otherwise the commit point does.
     pub fn lose_last(&mut self, lies_well: bool) {
         assert!(self.process.is_none(), "no process has it open");
         let (store, found) = opened(&mut self.disk.clone(), self.replica);
@@ -568,11 +522,11 @@ impl Store {
         let pages = self.pages();
         let mut state = pages.1;
         if lies_well {
-            state.mark = state.mark.min(end);
+            state.commit_point = state.commit_point.min(end);
         } else {
-            state.mark = found.end;
+            state.commit_point = found.end;
         }
-        // It and what came after it, which may have marks that tell of it; if it is destaged, all that there is.
+        // It and what came after it, which may have commit points that tell of it; if it is destaged, all that there is.
         let first = last.as_ref().map_or(state.tail.number, |last| last.number);
         let mut number = first;
         while let Some((at, _)) = store.record_at(number) {

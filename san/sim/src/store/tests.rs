@@ -8,7 +8,7 @@ mod rounds;
 use std::collections::BTreeSet;
 
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, Sequence};
-use loadline_san_core::message::{Content, Entry, Job, Payload, Rotten, What};
+use loadline_san_core::message::{Content, Corrupt, Entry, Job, Payload, What};
 use loadline_san_core::store::Tag;
 use loadline_san_protocol::device::{ChunkUse, PAGE, Role, encode_use};
 use loadline_san_store::io::{Done, IoFault, Piece};
@@ -106,9 +106,17 @@ impl Rig {
 
     fn append(&mut self, position: Position, sequenced: bool, entry: Entry<Blocks>) {
         self.appended += 1;
-        let mark = self.store.mark();
-        let (number, acknowledged, epoch) = (self.appended, mark, OWNERSHIP);
-        self.submit(Command::Append { number, position, sequenced, entry, mark, acknowledged, epoch });
+        let commit_point = self.store.commit_point();
+        let (number, acknowledged, epoch) = (self.appended, commit_point, OWNERSHIP);
+        self.submit(Command::Append {
+            number,
+            position,
+            sequenced,
+            entry,
+            commit_point,
+            acknowledged,
+            epoch,
+        });
     }
 
     /// The next write of the sequence, of one block.
@@ -118,14 +126,14 @@ impl Rig {
         self.settle();
     }
 
-    fn mark(&mut self, mark: Position, acknowledged: Position) {
-        self.submit(Command::Mark { mark, acknowledged, epoch: OWNERSHIP });
+    fn commit_point(&mut self, commit_point: Position, acknowledged: Position) {
+        self.submit(Command::CommitPoint { commit_point, acknowledged, epoch: OWNERSHIP });
         self.settle();
     }
 
     fn destage(&mut self) {
-        let mark = at(self.appended);
-        self.mark(mark, mark);
+        let commit_point = at(self.appended);
+        self.commit_point(commit_point, commit_point);
         for _ in 0..20 {
             self.store.destage_soon();
             self.run();
@@ -223,7 +231,7 @@ fn on_a_full_device_trims_that_are_acknowledged_make_room() {
     let trim = Entry { block: 0, blocks: 2 * EXTENT, what: What::Trim };
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
-    rig.mark(at(rig.appended), at(rig.appended));
+    rig.commit_point(at(rig.appended), at(rig.appended));
     // Nothing but the trims, which nobody has destaged, can make room for this.
     rig.write(CHUNK * u64::from(EXTENT));
     assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK + 2)), "{:?}", rig.store.fill());
@@ -333,7 +341,7 @@ fn a_replica_returns_as_often_as_it_is_told_to() {
     for sequence in 1..100 {
         rig.submit(Command::Return { after: at(sequence), empty: false });
         rig.settle();
-        rig.mark(at(sequence), at(sequence));
+        rig.commit_point(at(sequence), at(sequence));
     }
     let listed = rig.told.iter().filter(|told| matches!(told, Completion::Listed(_))).count();
     assert_eq!(listed, 99);
@@ -354,7 +362,7 @@ fn what_one_copy_of_the_table_has_lost_is_mended_from_the_other() {
     disk.write(Area::Log, entry(1), &[Sector::ZERO]).unwrap();
     let (rig, _) = Rig::on(disk);
     let mut disk = rig.disk;
-    disk.rot(Area::Log, entry(0));
+    disk.corrupt_at(Area::Log, entry(0));
     let (rig, found) = Rig::on(disk);
     assert!(!found.damaged);
     assert_eq!(value(&rig.store, &rig.disk, 3, false), Some([103; 8]));
@@ -372,7 +380,7 @@ fn who_is_emptied_needs_no_list() {
     // What lies beside the two pages: both halves of it begin somewhere here.
     let bytes = disk.bytes(Area::Log).min(start + 200_000);
     for sector in (start + 2 * PAGE as u64..bytes).step_by(SECTOR) {
-        disk.rot(Area::Log, sector);
+        disk.corrupt_at(Area::Log, sector);
     }
     let (mut rig, found) = Rig::on(disk);
     assert!(found.damaged);
@@ -408,7 +416,7 @@ fn a_replica_that_is_forgotten_half_way_has_no_log() {
 fn what_is_reported_above_the_mark_can_be_fetched() {
     let mut rig = Rig::new(64);
     rig.write(3);
-    rig.mark(at(1), at(9));
+    rig.commit_point(at(1), at(9));
     // A copy, newer than what is here, and acknowledged.
     rig.append(at(7), false, data(5, 77));
     rig.settle();
@@ -448,13 +456,13 @@ fn what_rots_in_an_extent_is_found_though_nobody_reads_it_and_told_block_by_bloc
     rig.destage();
     ticks(&mut rig, 4);
     let whole = rig.store.scrubbed();
-    assert!(whole.passes >= 1 && whole.rotten == 0 && whole.slots == 0, "{whole:?}");
+    assert!(whole.passes >= 1 && whole.corrupt == 0 && whole.slots == 0, "{whole:?}");
     let read::Found::Data { area, at, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
-    rig.disk.rot(area, at + 512);
+    rig.disk.corrupt_at(area, at + 512);
     ticks(&mut rig, 4);
-    let told: Vec<_> = rig.told.iter().filter(|told| matches!(told, Completion::Spoilt { .. })).collect();
+    let told: Vec<_> = rig.told.iter().filter(|told| matches!(told, Completion::Corrupt { .. })).collect();
     assert!(
-        !told.is_empty() && told.iter().all(|told| **told == Completion::Spoilt { block: 5 }),
+        !told.is_empty() && told.iter().all(|told| **told == Completion::Corrupt { block: 5 }),
         "{told:?}"
     );
     // Its owner writes it anew.
@@ -462,25 +470,25 @@ fn what_rots_in_an_extent_is_found_though_nobody_reads_it_and_told_block_by_bloc
     rig.destage();
     rig.told.clear();
     ticks(&mut rig, 4);
-    assert!(!rig.is_told(|told| matches!(told, Completion::Spoilt { .. })), "{:?}", rig.store.scrubbed());
+    assert!(!rig.is_told(|told| matches!(told, Completion::Corrupt { .. })), "{:?}", rig.store.scrubbed());
 }
 
 #[test]
-fn what_a_return_has_dropped_while_it_was_destaged_is_not_told_as_rotten() {
+fn what_a_return_has_dropped_while_it_was_destaged_is_not_told_as_corrupt() {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
     rig.destage();
     let read::Found::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
     rig.write(5);
-    // A round of a former life has brought it half to its place, and its mark was lost.
-    rig.disk.rot(area, place + 512);
+    // A round of a former life has brought it half to its place, and its commit point was lost.
+    rig.disk.corrupt_at(area, place + 512);
     rig.submit(Command::Return { after: at(rig.appended + 1), empty: false });
     rig.settle();
     assert!(rig.store.list().any(|range| range.contains(&5)), "it is to be brought again");
     ticks(&mut rig, 8);
     let (told, scrubbed) =
-        (rig.is_told(|told| matches!(told, Completion::Spoilt { .. })), rig.store.scrubbed());
-    assert!(!told && scrubbed.rotten == 0 && scrubbed.passes > 1, "{scrubbed:?}");
+        (rig.is_told(|told| matches!(told, Completion::Corrupt { .. })), rig.store.scrubbed());
+    assert!(!told && scrubbed.corrupt == 0 && scrubbed.passes > 1, "{scrubbed:?}");
 }
 
 #[test]
@@ -489,7 +497,7 @@ fn a_slot_that_rots_is_written_again_while_it_is_known() {
     (0..8).for_each(|block| rig.write(block));
     rig.destage();
     let place = rig.store.slot_of(5).unwrap();
-    rig.disk.rot(Area::Capacity, place);
+    rig.disk.corrupt_at(Area::Capacity, place);
     let (_, found, _) = opened_on(&mut rig.disk.clone()).unwrap();
     assert!(found.damaged, "a start would not find the extent");
     ticks(&mut rig, 4);
@@ -498,14 +506,14 @@ fn a_slot_that_rots_is_written_again_while_it_is_known() {
     assert!(!found.damaged, "{damage:?}");
 }
 
-fn read_one(rig: &mut Rig, block: u64) -> Result<Block, Rotten> {
+fn read_one(rig: &mut Rig, block: u64) -> Result<Block, Corrupt> {
     rig.told.clear();
     let tag = Tag { session: 1, job: Job { slot: 0, turn: 0, part: 0 } };
     rig.submit(Command::Read { tag, block, blocks: 1 });
     rig.settle();
     match rig.told.pop() {
         Some(Completion::Data { content: Ok(Content::Data(payload)), .. }) => Ok(payload.data[0]),
-        Some(Completion::Data { content: Err(Rotten), .. }) => Err(Rotten),
+        Some(Completion::Data { content: Err(Corrupt), .. }) => Err(Corrupt),
         other => panic!("{other:?}"),
     }
 }
@@ -555,7 +563,7 @@ fn of_what_is_destaged_together_only_what_cannot_be_read_is_lost() {
     for block in [0, 1, 3] {
         assert_eq!(read_one(&mut rig, block), Ok([block + 100; 8]));
     }
-    assert_eq!(read_one(&mut rig, 2), Err(Rotten));
+    assert_eq!(read_one(&mut rig, 2), Err(Corrupt));
 }
 
 #[test]
@@ -573,22 +581,4 @@ fn a_record_that_cannot_be_read_is_damage_if_a_later_one_covers_it() {
     let mut disk = Dies { disk: rig.disk, left: 100, unreadable: [last].into() };
     let (_, found, damage) = opened_on(&mut disk).unwrap();
     assert_eq!((found.end, damage), (at(5), Vec::new()));
-}
-
-#[test]
-fn who_is_emptied_is_whole_again_also_if_its_slots_could_not_be_read() {
-    let mut rig = Rig::new(64);
-    (0..8).for_each(|block| rig.write(block));
-    rig.destage();
-    let slot = rig.store.slot_of(5).unwrap();
-    rig.disk.rot(Area::Capacity, slot);
-    let (mut rig, found) = Rig::on(rig.disk);
-    assert!(found.damaged);
-    rig.submit(Command::Salvage);
-    rig.settle();
-    rig.submit(Command::Return { after: at(9), empty: true });
-    rig.settle();
-    assert!(rig.is_told(|told| *told == Completion::Listed(Vec::new())), "{:?}", rig.told);
-    let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
-    assert_eq!((found.damaged, damage), (false, Vec::new()));
 }

@@ -27,7 +27,7 @@ use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
 use crate::volume::{Action, Ask, Context, Failure, Request, RequestId, SECTORS};
 
-/// Blocks that are written anew at the same time since somebody has found them rotten.
+/// Blocks that are written anew at the same time since somebody has found them corrupt.
 const MENDS: usize = 16;
 
 /// Blocks that one request turns to zeroes, or trims, at a time: a replica takes an entry in one step.
@@ -96,7 +96,7 @@ enum Work<D> {
         to: ReplicaId,
         piece: Piece,
     },
-    /// A block that somebody has found rotten is to be written anew.
+    /// A block that somebody has found corrupt is to be written anew.
     Mend {
         at: ReplicaId,
     },
@@ -127,7 +127,7 @@ struct Part<D> {
     since: Moment,
     done: bool,
     /// Who has it with a checksum that does not match.
-    rotten: Vec<ReplicaId>,
+    corrupt: Vec<ReplicaId>,
     content: Option<Content<D>>,
 }
 
@@ -432,7 +432,7 @@ impl<D: Clone> Active<D> {
                 for part in &mut job.parts {
                     let content = part.content.take().expect("all is read");
                     for entry in content.entries(part.piece.block, part.piece.blocks as u32) {
-                        job.stage = Stage::Copying(link.send_beside(c, position, entry, out));
+                        job.stage = Stage::Copying(link.send_out_of_band(c, position, entry, out));
                     }
                 }
             }
@@ -546,8 +546,8 @@ impl<D: Clone> Active<D> {
         self.enter(slot, Access::Exclusive);
     }
 
-    /// A member has found a block rotten that nobody has asked for: it is written anew, if another has it (rule R7).
-    pub(in crate::volume) fn spoilt(
+    /// A member has found a block corrupt that nobody has asked for: it is written anew, if another has it (rule R7).
+    pub(in crate::volume) fn found_corrupt(
         &mut self,
         c: &mut Context,
         now: Moment,

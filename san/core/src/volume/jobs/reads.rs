@@ -9,12 +9,12 @@ use super::{Active, Part, Stage, State, Work, maps};
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
-use crate::message::{Content, Job, Rotten, ToReplica};
+use crate::message::{Content, Corrupt, Job, ToReplica};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::{Action, Ask, Context, Failure, Request, RequestId};
 
-/// Blocks of a read that are written anew together if one of them is rotten: 64 KiB.
+/// Blocks of a read that are written anew together if one of them is corrupt: 64 KiB.
 const MENDED_TOGETHER: u64 = 16;
 /// Blocks that reads have written anew at a time, 2 MiB: beside what clients have in flight it is little, in the smallest log too.
 const MOST_MENDED: u64 = 512;
@@ -36,8 +36,8 @@ impl<D: Clone> Active<D> {
         for blocks in what {
             let mut at = blocks.start - job.blocks.start;
             for piece in layout.pieces(blocks.clone()) {
-                let (rotten, content) = (Vec::new(), None);
-                job.parts.push(Part { piece, at, asked: None, since: now, done: false, rotten, content });
+                let (corrupt, content) = (Vec::new(), None);
+                job.parts.push(Part { piece, at, asked: None, since: now, done: false, corrupt, content });
                 at += piece.blocks;
             }
         }
@@ -73,7 +73,7 @@ impl<D: Clone> Active<D> {
             asked: None,
             since: now,
             done: false,
-            rotten: vec![at],
+            corrupt: vec![at],
             content: None,
         });
         match self.is_hopeless(slot, 0) {
@@ -88,7 +88,7 @@ impl<D: Clone> Active<D> {
         let part = &mut job.parts[index];
         part.since = now;
         let part = &self.jobs.slots[slot as usize].parts[index];
-        let Some(replica) = self.next_member(part.piece.group, part.asked, &part.rotten) else { return };
+        let Some(replica) = self.next_member(part.piece.group, part.asked, &part.corrupt) else { return };
         self.ask_of(c, slot, index, replica, out);
     }
 
@@ -138,7 +138,7 @@ impl<D: Clone> Active<D> {
         let waits = job.turn == id.turn
             && (job.stage, job.careful) == (Stage::Reading, false)
             && (part.done, part.asked) == (false, Some(from))
-            && part.rotten.is_empty()
+            && part.corrupt.is_empty()
             && part.piece.block == block
             && link.session == session;
         waits.then_some((*request, part.at))
@@ -179,7 +179,7 @@ impl<D: Clone> Active<D> {
         now: Moment,
         from: ReplicaId,
         id: Job,
-        content: Result<Content<D>, Rotten>,
+        content: Result<Content<D>, Corrupt>,
         out: &mut Vec<Action<D>>,
     ) {
         let Some(job) = self.jobs.slots.get_mut(id.slot as usize) else { return };
@@ -198,12 +198,12 @@ impl<D: Clone> Active<D> {
                     self.repair(c, now, id.slot, out);
                 }
             }
-            Err(Rotten) => self.rotten(c, now, from, id, out),
+            Err(Corrupt) => self.corrupt(c, now, from, id, out),
         }
         self.go_on(c, now, out);
     }
 
-    fn rotten(&mut self, c: &mut Context, now: Moment, from: ReplicaId, id: Job, out: &mut Vec<Action<D>>) {
+    fn corrupt(&mut self, c: &mut Context, now: Moment, from: ReplicaId, id: Job, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[id.slot as usize];
         let alone = !matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
         let part = &mut job.parts[id.part as usize];
@@ -224,7 +224,7 @@ impl<D: Clone> Active<D> {
             self.ask_in_parts(c, now, id, from, out);
             return;
         }
-        part.rotten.push(from);
+        part.corrupt.push(from);
         if self.is_hopeless(id.slot, id.part as usize) {
             self.split_or_end(c, now, id.slot, id.part as usize, out);
         } else {
@@ -259,7 +259,7 @@ impl<D: Clone> Active<D> {
             asked: None,
             since: now,
             done: false,
-            rotten: Vec::new(),
+            corrupt: Vec::new(),
             content: None,
         });
         job.parts.splice(index..=index, each);
@@ -271,7 +271,7 @@ impl<D: Clone> Active<D> {
     fn is_hopeless(&self, slot: u32, part: usize) -> bool {
         let part = &self.jobs.slots[slot as usize].parts[part];
         let group = &self.groups[part.piece.group.0 as usize];
-        group.readable.iter().all(|replica| part.rotten.contains(replica))
+        group.readable.iter().all(|replica| part.corrupt.contains(replica))
     }
 
     /// No member has a part whole. Each of its blocks may still be whole somewhere.
@@ -292,7 +292,7 @@ impl<D: Clone> Active<D> {
                     self.free(slot);
                     self.not_copied(c, now, to, piece);
                 }
-                _ => self.complete(slot, Err(Failure::Rotten), out),
+                _ => self.complete(slot, Err(Failure::Corrupt), out),
             }
             self.go_on(c, now, out);
             return;
@@ -305,11 +305,11 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// All is read. What was found rotten somewhere is written anew, to all; what would be too much at once is left as it is, for
+    /// All is read. What was found corrupt somewhere is written anew, to all; what would be too much at once is left as it is, for
     /// the next read or the scrub that finds it.
     fn repair(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
         // Nearly always: the other jobs are not looked at for that.
-        if self.jobs.slots[slot as usize].parts.iter().all(|part| part.rotten.is_empty()) {
+        if self.jobs.slots[slot as usize].parts.iter().all(|part| part.corrupt.is_empty()) {
             self.has_read(c, now, slot, out);
             return;
         }
@@ -323,15 +323,15 @@ impl<D: Clone> Active<D> {
         let is_read = matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
         let mut room = if is_read { MOST_MENDED.saturating_sub(others) } else { u64::MAX };
         let mut entries = Vec::new();
-        for part in job.parts.iter_mut().filter(|part| !part.rotten.is_empty()) {
+        for part in job.parts.iter_mut().filter(|part| !part.corrupt.is_empty()) {
             if room < part.piece.blocks {
                 break;
             }
             room -= part.piece.blocks;
             let content = part.content.clone().expect("all is read");
-            let rotten = std::mem::take(&mut part.rotten);
+            let corrupt = std::mem::take(&mut part.corrupt);
             for entry in content.entries(part.piece.block, part.piece.blocks as u32) {
-                entries.push((part.piece.group, entry, rotten.clone()));
+                entries.push((part.piece.group, entry, corrupt.clone()));
             }
         }
         if entries.is_empty() {
@@ -339,10 +339,10 @@ impl<D: Clone> Active<D> {
             return;
         }
         if left_out(Rule::R7) {
-            for (group, entry, rotten) in entries {
+            for (group, entry, corrupt) in entries {
                 let position = self.acknowledged(group);
-                for link in self.links.iter_mut().filter(|link| rotten.contains(&link.replica)) {
-                    link.send_beside(c, position, entry.clone(), out);
+                for link in self.links.iter_mut().filter(|link| corrupt.contains(&link.replica)) {
+                    link.send_out_of_band(c, position, entry.clone(), out);
                 }
             }
             self.has_read(c, now, slot, out);

@@ -11,10 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::no_room::{self, Wanted};
-use super::volumes::{blocks_of, devices, new_replica};
 use super::{ManageError, room};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
+use crate::node::allocation::{blocks_of, devices, new_replica};
 use crate::node::{LOOK, Node};
 
 /// A size that a volume is to have.

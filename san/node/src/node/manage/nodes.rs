@@ -10,7 +10,7 @@ use super::{AddDevice, ManageError, listed, no_room, room};
 use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, ReplicaState, change};
 use crate::config::{Change, ConfigError};
 use crate::node::moving::is_in_sync;
-use crate::node::{Node, reach};
+use crate::node::{Node, allocation, reach};
 
 /// A node is to be empty, or not any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -180,13 +180,13 @@ impl Node {
                         to.to, there.group
                     ));
                 }
-                let room: u64 = super::volumes::devices(&catalog, |_| true)
+                let room: u64 = allocation::devices(&catalog, |_| true)
                     .iter()
                     .filter(|device| device.node.0 == into && device.accepts)
                     .map(|device| device.capacity.saturating_sub(device.promised))
                     .max()
                     .unwrap_or(0);
-                let blocks = super::volumes::blocks_of(&catalog, one);
+                let blocks = allocation::blocks_of(&catalog, one);
                 let needed = room::need_anywhere(&catalog, blocks, one.log_bytes);
                 if room < needed {
                     return wrong(format!(

@@ -37,7 +37,7 @@ const ABOVE_UNKNOWN: u64 = 1 << 20;
 const MOST_LISTED: usize = 4;
 
 /// What is kept.
-enum ReplicaHost {
+enum KeptCopies {
     /// One replica of each of these groups.
     One(BTreeMap<GroupIndex, ReplicaId>),
     /// All members of all groups. They agree with the record; others do not, and are copied in full.
@@ -66,11 +66,11 @@ impl Node {
         let choice = Choice { judge: &judge, record: &record, from: &from };
         let blocked = judge.blocked(id, &record);
         let kept = if blocked.is_some() && choice.keeps_members() {
-            ReplicaHost::Members
+            KeptCopies::Members
         } else {
-            ReplicaHost::One(choice.survivors(blocked.is_some()).map_err(ManageError::Wrong)?)
+            KeptCopies::One(choice.survivors(blocked.is_some()).map_err(ManageError::Wrong)?)
         };
-        if matches!(&kept, ReplicaHost::One(survivors) if survivors.is_empty()) {
+        if matches!(&kept, KeptCopies::One(survivors) if survivors.is_empty()) {
             return Err(ManageError::Wrong(format!(
                 "of each group of volume {name} a copy in sync is used, and the volume is not blocked: nothing is to be recovered, \
                  wait or attach it"
@@ -92,8 +92,8 @@ impl Node {
         let promised = Epoch(if all_known { known } else { known.saturating_add(ABOVE_UNKNOWN) });
         log!("volume {name} is recovered by force: {what}");
         let survivors = match kept {
-            ReplicaHost::One(survivors) => survivors,
-            ReplicaHost::Members => BTreeMap::new(),
+            KeptCopies::One(survivors) => survivors,
+            KeptCopies::Members => BTreeMap::new(),
         };
         self.ordered(id, Order::Recover { record: Box::new(record), survivors, promised }).await
     }
@@ -197,15 +197,15 @@ impl Choice<'_> {
     }
 
     /// What is kept, in words, what is known of what it has missed, and which copies are not known.
-    fn describe(&self, kept: &ReplicaHost) -> String {
+    fn describe(&self, kept: &KeptCopies) -> String {
         let what = match kept {
-            ReplicaHost::Members => {
+            KeptCopies::Members => {
                 let homes: BTreeSet<String> =
                     self.record.members().map(|(replica, _)| self.name_home(replica)).collect();
                 let homes: Vec<String> = homes.into_iter().collect();
                 format!("the copies in sync by the record hold, at {}", listed(&homes, MOST_LISTED))
             }
-            ReplicaHost::One(survivors) => {
+            KeptCopies::One(survivors) => {
                 let taken: Vec<String> =
                     survivors.iter().map(|(index, replica)| self.describe_one(*index, *replica)).collect();
                 let (count, all) = (survivors.len(), self.record.groups.len());
@@ -274,7 +274,7 @@ mod tests {
         let survivors = choice.survivors(true);
         let what = survivors
             .clone()
-            .map_or(String::new(), |survivors| choice.describe(&ReplicaHost::One(survivors)));
+            .map_or(String::new(), |survivors| choice.describe(&KeptCopies::One(survivors)));
         (choice.keeps_members(), survivors, what)
     }
 

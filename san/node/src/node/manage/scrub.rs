@@ -23,7 +23,7 @@ pub struct ScrubView {
     /// Bytes that were.
     pub done: u64,
     /// Blocks that did not match their checksums. Those of an attached volume are written anew from another copy.
-    pub rotten: u64,
+    pub corrupt: u64,
     /// All were looked at.
     pub ended: bool,
     /// Why it is left out: it is not looked at, or not to the end.
@@ -84,7 +84,7 @@ impl Node {
             node: self.name().into(),
             bytes: scrub.map_or(0, |scrub| scrub.bytes),
             done: scrub.map_or(0, |scrub| scrub.done),
-            rotten: scrub.map_or(0, |scrub| scrub.rotten),
+            corrupt: scrub.map_or(0, |scrub| scrub.corrupt),
             ended: scrub.is_some_and(|scrub| scrub.ended),
             left_out,
         }

@@ -15,8 +15,8 @@ use super::local::{OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
-use crate::node::Node;
 use crate::node::moving::{To, leaving};
+use crate::node::{Node, allocation};
 use crate::unusable::Unusable;
 
 /// How well something is.
@@ -204,7 +204,7 @@ impl Node {
         let devices_of = reports.values().flatten().flat_map(|view| &view.devices);
         let broken: BTreeMap<u32, &String> =
             devices_of.filter_map(|device| Some((device.id, device.fault.as_ref()?))).collect();
-        let promised = super::volumes::devices(&catalog, |_| true);
+        let promised = allocation::devices(&catalog, |_| true);
         let devices = catalog.devices.iter().zip(promised).map(|((id, (device, _)), placed)| DeviceView {
             id: *id,
             node: catalog.nodes.get(&device.node).map_or("?".into(), |(node, _)| node.name.clone()),

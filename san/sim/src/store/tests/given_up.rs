@@ -27,13 +27,13 @@ fn is_read(ask: &Ask<Blocks>) -> bool {
     matches!(ask, Ask::Read(_))
 }
 
-/// A replica with a slot that has rotted, salvaged and told to be empty, as far as that goes without reading.
+/// A replica with a slot that is corrupt, salvaged and told to be empty, as far as that goes without reading.
 fn emptied(settings: Settings) -> Rig {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
     rig.destage();
     let slot = rig.store.slot_of(5).unwrap();
-    rig.disk.rot(Area::Capacity, slot);
+    rig.disk.corrupt_at(Area::Capacity, slot);
     let mut rig = Rig::with(rig.disk, settings);
     rig.submit(Command::Salvage);
     rig.settle();
@@ -55,7 +55,7 @@ fn a_slot_that_was_given_up_is_written_again_also_beside_rounds_and_without_a_sc
     let mut rig = emptied(Settings { held: 0, scrub: 0, ..SETTINGS });
     rig.append(at(9), false, data(40, 3));
     while rig.do_one(|ask| !is_read(ask)) {}
-    rig.submit(Command::Mark { mark: at(9), acknowledged: at(9), epoch: OWNERSHIP });
+    rig.submit(Command::CommitPoint { commit_point: at(9), acknowledged: at(9), epoch: OWNERSHIP });
     rig.store.destage_soon();
     rig.run();
     rig.settle();
@@ -93,13 +93,31 @@ fn a_slot_that_cannot_be_read_on_a_full_device_is_damage_that_can_be_salvaged() 
     let block = 5 * u64::from(EXTENT);
     rig.write(block);
     let slot = rig.store.slot_of(block).unwrap();
-    rig.disk.rot(Area::Capacity, slot);
+    rig.disk.corrupt_at(Area::Capacity, slot);
     let (mut rig, found) = Rig::on(rig.disk);
     assert!(found.damaged);
     rig.submit(Command::Salvage);
     rig.settle();
     assert_eq!(read_one(&mut rig, block), Ok([block + 100; 8]), "the log has it");
     assert_eq!(read_one(&mut rig, 0), Ok([100; 8]));
+    let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
+    assert_eq!((found.damaged, damage), (false, Vec::new()));
+}
+
+#[test]
+fn who_is_emptied_is_whole_again_also_if_its_slots_could_not_be_read() {
+    let mut rig = Rig::new(64);
+    (0..8).for_each(|block| rig.write(block));
+    rig.destage();
+    let slot = rig.store.slot_of(5).unwrap();
+    rig.disk.corrupt_at(Area::Capacity, slot);
+    let (mut rig, found) = Rig::on(rig.disk);
+    assert!(found.damaged);
+    rig.submit(Command::Salvage);
+    rig.settle();
+    rig.submit(Command::Return { after: at(9), empty: true });
+    rig.settle();
+    assert!(rig.is_told(|told| *told == Completion::Listed(Vec::new())), "{:?}", rig.told);
     let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
     assert_eq!((found.damaged, damage), (false, Vec::new()));
 }

@@ -56,7 +56,7 @@ enum Step {
     Destage,
     /// So many answers of the device, in the middle of a round.
     Some(usize),
-    /// What is above the mark is dropped, and listed.
+    /// What is above the commit point is dropped, and listed.
     Return,
     Restart,
 }
@@ -98,7 +98,7 @@ proptest! {
                 }
                 Step::Zeroes(block, blocks) => entry(&mut rig, block, blocks, What::Zeroes),
                 Step::Trim(block, blocks) => entry(&mut rig, block, blocks, What::Trim),
-                Step::Acknowledge => rig.mark(at(sequence), at(sequence)),
+                Step::Acknowledge => rig.commit_point(at(sequence), at(sequence)),
                 Step::Destage => {
                     for _ in 0..3 {
                         rig.store.destage_soon();
@@ -158,7 +158,7 @@ fn a_block_that_did_not_match_its_checksum_counts_as_data() {
     rig.write(5);
     rig.destage();
     let read::Found::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is written") };
-    rig.disk.rot(area, place);
+    rig.disk.corrupt_at(area, place);
     rig.submit(Command::Read { tag: TAG, block: 4, blocks: 3 });
     rig.settle();
     let map = mapped(&mut rig, 0, 64);

@@ -20,8 +20,8 @@ fn a_round_with_more_slots_than_are_written_at_once_writes_all_of_them() {
         rig.append(at(rig.appended + 1), true, data(*block, block + 200));
         rig.settle();
     }
-    let mark = at(rig.appended);
-    rig.mark(mark, mark);
+    let commit_point = at(rig.appended);
+    rig.commit_point(commit_point, commit_point);
     rig.store.destage_soon();
     rig.run();
     let is_slots = |(_, ask): &&(Token, Ask<Blocks>)| matches!(ask, Ask::Write(writing) if writing.area == Area::Capacity && matches!(writing.parts[0], Part::Bytes(_)));

@@ -6,7 +6,7 @@
 //!
 //! A change is made in memory, and written some time later, with all others until then: first what lies beside, to the
 //! half that does not count, then one page, then the other. When both are durable the change is. So a page that was torn,
-//! or one that rots, takes nothing with it that was told.
+//! or one that is corrupted, takes nothing with it that was told.
 
 use std::ops::Range;
 
@@ -46,7 +46,7 @@ impl Places {
         self.start + copy * PAGE as u64
     }
 
-    fn beside(&self, version: u64) -> u64 {
+    fn out_of_band(&self, version: u64) -> u64 {
         self.start + 2 * PAGE as u64 + version % 2 * self.half
     }
 
@@ -59,7 +59,7 @@ impl Places {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Keep {
+pub(crate) struct ReplicaMeta {
     places: Places,
     /// As it is to be written.
     pub(crate) state: State,
@@ -74,7 +74,7 @@ pub(crate) struct Keep {
     flight: Option<Flight>,
     /// What is being written.
     page: Vec<Sector>,
-    beside: Vec<Sector>,
+    out_of_band: Vec<Sector>,
 }
 
 #[derive(Debug)]
@@ -88,14 +88,14 @@ struct Flight {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    Beside,
+    OutOfBand,
     First,
     Second,
 }
 
 /// Why nothing can be known of a replica.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KeepError {
+pub(crate) enum MetaError {
     #[error(transparent)]
     Io(#[from] IoFault),
     #[error("{0}")]
@@ -104,10 +104,10 @@ pub(crate) enum KeepError {
     Apart(u64),
 }
 
-impl Keep {
+impl ReplicaMeta {
     /// What is kept of a new replica, durably when it returns.
-    pub(crate) fn create(disk: &mut impl Disk, places: Places, state: &State) -> Result<(), KeepError> {
-        let page = state.encode().map_err(|fault| KeepError::Page(DiskFault::Field(fault)))?;
+    pub(crate) fn create(disk: &mut impl Disk, places: Places, state: &State) -> Result<(), MetaError> {
+        let page = state.encode().map_err(|fault| MetaError::Page(DiskFault::Field(fault)))?;
         for copy in 0..2 {
             disk.write(Area::Log, places.page(copy), &Sector::of(&page))?;
         }
@@ -115,7 +115,10 @@ impl Keep {
     }
 
     /// What is found; and why the list or the tombstones are lost, if they are.
-    pub(crate) fn load(disk: &mut impl Disk, places: Places) -> Result<(Keep, Option<DiskFault>), KeepError> {
+    pub(crate) fn load(
+        disk: &mut impl Disk,
+        places: Places,
+    ) -> Result<(ReplicaMeta, Option<DiskFault>), MetaError> {
         let mut pages = Sector::zeroes(2 * PAGE / SECTOR);
         let unreadable = read_what_can_be(disk, Area::Log, places.page(0), &mut pages)?;
         let (first, second) = Sector::bytes(&pages).split_at(PAGE);
@@ -125,7 +128,7 @@ impl Keep {
         };
         let state = match (decoded(0, first), decoded(1, second)) {
             (Ok(one), Ok(other)) if one.version.abs_diff(other.version) > 1 => {
-                return Err(KeepError::Apart(one.version.abs_diff(other.version)));
+                return Err(MetaError::Apart(one.version.abs_diff(other.version)));
             }
             (Ok(one), Ok(other)) => {
                 if one.version > other.version {
@@ -135,20 +138,20 @@ impl Keep {
                 }
             }
             (Err(newer @ DiskFault::Newer { .. }), _) | (_, Err(newer @ DiskFault::Newer { .. })) => {
-                return Err(KeepError::Page(newer));
+                return Err(MetaError::Page(newer));
             }
             (Ok(state), Err(_)) | (Err(_), Ok(state)) => state,
-            (Err(fault), Err(_)) => return Err(KeepError::Page(fault)),
+            (Err(fault), Err(_)) => return Err(MetaError::Page(fault)),
         };
         // What follows is written over the one and then the other: both must be whole, and this one, before. It is not touched
         // where it is.
-        let page = state.encode().map_err(|fault| KeepError::Page(DiskFault::Field(fault)))?;
+        let page = state.encode().map_err(|fault| MetaError::Page(DiskFault::Field(fault)))?;
         for (copy, is) in [(0, first), (1, second)] {
             if is != page {
                 disk.write(Area::Log, places.page(copy), &Sector::of(&page))?;
             }
         }
-        let mut keep = Keep {
+        let mut meta = ReplicaMeta {
             places,
             list: RangeSet::default(),
             tombstones: RangeMap::new(),
@@ -157,14 +160,14 @@ impl Keep {
             durable: 0,
             flight: None,
             page: Vec::new(),
-            beside: Vec::new(),
+            out_of_band: Vec::new(),
             state,
         };
-        let lost = keep.load_side(disk)?;
-        Ok((keep, lost))
+        let lost = meta.load_side(disk)?;
+        Ok((meta, lost))
     }
 
-    fn load_side(&mut self, disk: &mut impl Disk) -> Result<Option<DiskFault>, KeepError> {
+    fn load_side(&mut self, disk: &mut impl Disk) -> Result<Option<DiskFault>, MetaError> {
         let side = self.state.side;
         let bytes = side_length(side.ranges, side.tombstones);
         if bytes > self.places.half {
@@ -175,12 +178,12 @@ impl Keep {
                 got,
             }));
         }
-        let mut beside = Sector::zeroes(bytes as usize / SECTOR);
-        let at = self.places.beside(side.version);
-        if !read_what_can_be(disk, Area::Log, at, &mut beside)?.is_empty() {
+        let mut out_of_band = Sector::zeroes(bytes as usize / SECTOR);
+        let at = self.places.out_of_band(side.version);
+        if !read_what_can_be(disk, Area::Log, at, &mut out_of_band)?.is_empty() {
             return Ok(Some(DiskFault::Unreadable));
         }
-        Ok(match decode_side(Sector::bytes(&beside), &side) {
+        Ok(match decode_side(Sector::bytes(&out_of_band), &side) {
             Ok((ranges, tombstones)) => {
                 ranges.into_iter().for_each(|range| self.list.insert(range));
                 tombstones.into_iter().for_each(|one| self.tombstones.insert(one.extents, one.stamp));
@@ -277,7 +280,7 @@ impl Keep {
         let flight = self.flight.as_mut().filter(|flight| !flight.out)?;
         flight.out = true;
         let (at, from) = match flight.step {
-            Step::Beside => (self.places.beside(self.state.side.version), &self.beside),
+            Step::OutOfBand => (self.places.out_of_band(self.state.side.version), &self.out_of_band),
             Step::First => (self.places.page(0), &self.page),
             Step::Second => (self.places.page(1), &self.page),
         };
@@ -298,9 +301,9 @@ impl Keep {
                 tombstones: tombstones.len() as u32,
                 crc: side_crc(&bytes),
             };
-            self.beside = Sector::of(&bytes);
-            if !self.beside.is_empty() {
-                step = Step::Beside;
+            self.out_of_band = Sector::of(&bytes);
+            if !self.out_of_band.is_empty() {
+                step = Step::OutOfBand;
             }
         }
         self.state.version += 1;
@@ -329,7 +332,7 @@ impl Keep {
         let flight = self.flight.as_mut().expect("it was asked for");
         flight.out = false;
         flight.step = match flight.step {
-            Step::Beside => Step::First,
+            Step::OutOfBand => Step::First,
             Step::First if !left_out(Rule::DPages) => Step::Second,
             Step::First | Step::Second => {
                 self.durable = flight.change;

@@ -1,4 +1,4 @@
-//! What rots on a device of a cluster of real processes is found, read from another copy, and mended.
+//! What is corrupted on a device of a cluster of real processes is found, read from another copy, and mended.
 
 mod nodes;
 
@@ -20,7 +20,7 @@ fn rot_extents(cluster: &Cluster, node: u8) -> usize {
     places.len()
 }
 
-/// A person wants every block looked at: what has rotted is told, and is whole when they look again.
+/// A person wants every block looked at: what is corrupt is told, and is whole when they look again.
 #[test]
 fn a_scrub_finds_what_has_rotted_and_it_is_mended() {
     let mut cluster = Cluster::start(2);
@@ -49,7 +49,7 @@ fn a_scrub_finds_what_has_rotted_and_it_is_mended() {
     filler.again().check(48);
 }
 
-/// Every block that one copy has in its extents rots: what is read is what the other copy has, and it is mended.
+/// Every block that one copy has in its extents is corrupted: what is read is what the other copy has, and it is mended.
 #[test]
 fn what_rots_is_read_from_another_copy_and_mended() {
     let mut cluster = Cluster::start(2);
@@ -104,7 +104,7 @@ fn a_long_read_of_what_has_rotted_is_mended_in_parts() {
     assert_eq!(code, 0, "it was mended: {text}");
 }
 
-/// A record that was acknowledged rots in the log of one copy: it is not used before it is rebuilt, and the other serves.
+/// A record that was acknowledged is corrupted in the log of one copy: it is not used before it is rebuilt, and the other serves.
 #[test]
 fn a_copy_whose_log_has_rotted_is_not_used_before_it_is_rebuilt() {
     let mut cluster = Cluster::start(2);

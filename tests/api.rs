@@ -1,0 +1,99 @@
+//! The API of a node, and what it counts.
+
+mod nodes;
+
+use std::process::Command;
+
+use nodes::{Cluster, run};
+
+/// What clients asked and what devices did is counted, where it was done.
+#[test]
+fn what_is_done_is_counted() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let uri = format!("nbd://{}:10809/disk", cluster.addresses()[0]);
+    run(Command::new("fio")
+        .args(["--name=x", "--ioengine=nbd", "--rw=write", "--bs=64k", "--size=4m"])
+        .arg(format!("--uri={uri}")));
+    let value = |page: &str, line: &str| {
+        let found = page.lines().find_map(|of| of.strip_prefix(line)?.strip_prefix(' ')?.parse::<f64>().ok());
+        found.unwrap_or_else(|| panic!("no {line} in {page}"))
+    };
+    let page = cluster.http(1, "/metrics");
+    assert_eq!(value(&page, r#"loadline_frontend_bytes_total{volume="disk",op="write"}"#), 4_194_304.0);
+    assert_eq!(value(&page, r#"loadline_frontend_seconds_count{volume="disk",op="write"}"#), 64.0);
+    assert_eq!(value(&page, r#"loadline_frontend_seconds_bucket{volume="disk",op="write",le="+Inf"}"#), 64.0);
+    assert!(value(&page, r#"loadline_frontend_seconds_sum{volume="disk",op="write"}"#) > 0.0);
+    assert_eq!(value(&page, r#"loadline_volume_in_sync{volume="disk"}"#), 2.0);
+    assert!(value(&page, r#"loadline_cpu_seconds_total{part="loop-0"}"#) > 0.0);
+    // All that clients wrote is in the log of each copy.
+    for node in [1, 2] {
+        let page = cluster.http(node, "/metrics");
+        let line = page.lines().find(|line| {
+            line.starts_with("loadline_backend_bytes_total") && line.contains(r#"area="log",op="write""#)
+        });
+        let written: f64 =
+            line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("it is counted");
+        assert!((4_194_304.0..8_388_608.0).contains(&written), "{line:?}");
+    }
+}
+
+/// What can be asked is described, and what cannot be is answered as everything is.
+#[test]
+fn the_api_is_as_it_is_described() {
+    let cluster = Cluster::start(1);
+    let described: serde_json::Value =
+        serde_json::from_str(&cluster.http(1, "/v1/openapi.json")).expect("it is JSON");
+    let mut asked = 0;
+    for (path, operations) in described["paths"].as_object().expect("there are some") {
+        for method in operations.as_object().expect("there are some").keys() {
+            let path = path.replace("{name}", "no-such").replace("{id}", "77");
+            let (status, answer) = cluster.request(1, &method.to_uppercase(), &path, "{\"no\": 1}");
+            assert_ne!(status, 405, "{method} {path}");
+            if status != 200 {
+                let fault: serde_json::Value = serde_json::from_str(&answer).expect("it says why as JSON");
+                assert!(
+                    fault["message"].is_string() && fault["kind"].is_string(),
+                    "{method} {path}: {answer}"
+                );
+                assert!(!answer.contains("request"), "{method} {path} is there: {answer}");
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 15, "{asked}");
+    let (status, answer) = cluster.request(1, "POST", "/v1/volumes", "{");
+    assert!(status == 400 && answer.contains("is not understood"), "{answer}");
+    let (status, answer) = cluster.request(1, "GET", "/v2", "");
+    assert!(status == 404 && answer.contains("openapi.json"), "{answer}");
+    let (status, answer) =
+        cluster.request(1, "POST", "/v1/test-faults", r#"{"fault": "fail_device", "device": 2}"#);
+    assert!(status == 400 && answer.contains("on purpose"), "they are off: {answer}");
+    // What is no request of the API is answered as JSON too.
+    let long = format!("/v1/volumes/{}", "x".repeat(10_000));
+    let volume = r#"{"name": "x", "bytes": -1, "copies": 2}"#;
+    for (method, path, body, expected) in [
+        ("PUT", "/v1/volumes", "{}", 405),
+        ("POST", "/v1/status", "{}", 405),
+        ("OPTIONS", "/v1/nodes/node-1", "", 405),
+        ("GET", long.as_str(), "", 414),
+        ("GET", "/v1/volumes/%ff", "", 400),
+        ("POST", "/v1/devices/x/replace", "{}", 400),
+        ("POST", "/v1/devices/99999999999/replace", "{}", 400),
+        ("GET", "/", "", 404),
+        ("GET", "/v1/volumes/", "", 404),
+        ("GET", "/v1/volumes/%2e%2e", "", 404),
+        ("POST", "/v1/volumes", "", 400),
+        ("POST", "/v1/volumes", "null", 400),
+        ("POST", "/v1/volumes", volume, 400),
+        ("POST", "/v1/volumes", &"[".repeat(3 << 20), 400),
+    ] {
+        let (status, answer) = cluster.request(1, method, path, body);
+        let path = &path[..path.len().min(40)];
+        assert_eq!(status, expected, "{method} {path}: {answer}");
+        let fault: serde_json::Value =
+            serde_json::from_str(&answer).unwrap_or_else(|why| panic!("{method} {path}: {why}: {answer}"));
+        assert!(fault["message"].is_string() && fault["kind"].is_string(), "{method} {path}: {answer}");
+    }
+}
