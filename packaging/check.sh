@@ -75,6 +75,7 @@ debian_package() {
     check "installing $package by apt"
     expect 0 "" in_debian apt-get -qq -y --no-install-recommends install "/tmp/$package"
     expect 0 "" in_debian dpkg --verify loadline
+    [[ -s $debian/usr/share/doc/loadline/book/index.html ]] || fail "the package has no book of the documentation"
     uses "$debian" /usr/bin/loadline /usr/share/loadline/studies
     check "its man pages, as man shows them, and its completions, in the shells that read them"
     expect 0 "" in_debian apt-get -qq update
@@ -114,6 +115,7 @@ static_program() {
     mkdir -p "$bare/var/tmp"
     tar -C "$bare" -xzf "$packages/$archive"
     ! readelf -l "$bare/$name/loadline" | grep -q INTERP || fail "the static program wants a loader"
+    [[ -s $bare/$name/book/index.html ]] || fail "the folder has no book of the documentation"
     uses "$bare" "/$name/loadline" "/$name/studies"
     expect 2 "static program" inside "$bare" "/$name/loadline" bench rbd:pool/image --profile B4-T1-O1-W0-PR
 }

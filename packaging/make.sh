@@ -46,6 +46,10 @@ third_party_licenses() {
         printf '\n======== glibc, in the static program ========\n\n'
         cat /usr/share/doc/libc6/copyright
     fi
+    echo
+    echo "The book of the documentation holds the style and scripts of mdBook (MPL-2.0), highlight.js (BSD-3-Clause), elasticlunr.js"
+    echo "and mark.js (MIT), icons of Font Awesome (CC-BY-4.0, SIL OFL 1.1), and the fonts Open Sans (Apache-2.0) and Source Code Pro"
+    echo "(SIL OFL 1.1)."
     for name in svelte uplot; do
         printf '\n======== %s ========\n\n' "$name"
         cat "web/node_modules/$name"/LICENSE*
@@ -66,6 +70,8 @@ gather() {
     mv "$manual/bash" "$manual/zsh" "$manual/fish" "$contents/completions/"
     rmdir "$manual"
     cp -r docs README.md ARCHITECTURE.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$contents/doc/"
+    say "making the book of the documentation"
+    packaging/book.sh "$target" "$contents/doc/book"
     cp -r studies "$contents/studies"
     third_party_licenses >"$contents/doc/third-party-licenses.txt"
     find "$contents" -type d -exec chmod 755 {} +

@@ -20,6 +20,8 @@ mod node;
 mod out;
 mod paint;
 mod profile;
+#[cfg(test)]
+mod reference;
 mod report;
 mod result_file;
 mod run;

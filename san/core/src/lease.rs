@@ -1,4 +1,4 @@
-//! Leases: how long an owner may answer reads without asking anybody (rules L1 to L3 and L5 of `docs/design/san.md`).
+//! Leases: how long an owner may answer reads without asking anybody (rules L1 to L3 and L5 of `docs/explanation/san-rules.md`).
 //!
 //! ```text
 //! owner    ask ─────────────────────── holds it until: asked + length − margin ──┤

@@ -1,6 +1,6 @@
 //! Replication as pure steps: events in, actions out. No I/O, no clock, no thread.
 //!
-//! The rules that it keeps, and why each is needed, are in `docs/design/san.md`.
+//! The rules that it keeps, and why each is needed, are in `docs/explanation/san-rules.md`.
 //!
 //! | module | idea |
 //! | --- | --- |

@@ -1,5 +1,5 @@
 //! What overlaps what: a request waits for every earlier one that overlaps it, unless both only read (rule W1 of
-//! `docs/design/san.md`).
+//! `docs/explanation/san-rules.md`).
 //!
 //! A request runs exactly when no earlier one that is still here conflicts with it. So requests to the same blocks run
 //! in the order in which they came, and none waits for ever on a stream of others.

@@ -10,7 +10,7 @@
 //!                        └─────── Return, empty ── damaged: found so by a start
 //! ```
 //!
-//! It does not know whether it is a member: the owner's record does. The rules are in `docs/design/san.md`, *What a replica
+//! It does not know whether it is a member: the owner's record does. The rules are in `docs/explanation/san-rules.md`, *What a replica
 //! accepts*.
 
 pub mod view;

@@ -1,4 +1,4 @@
-//! The rules of `docs/design/san.md` that can be left out, one at a time, to see the simulator find out.
+//! The rules of `docs/explanation/san-rules.md` that can be left out, one at a time, to see the simulator find out.
 //!
 //! Without the feature `mutants` nothing can be left out, and [`left_out`] is `false` at compile time.
 

@@ -1,7 +1,7 @@
 //! A small model of how the virtual SAN replicates, searched exhaustively: epoch, seal, takeover, departure
 //! and return.
 //!
-//! The rules are those of `docs/design/san.md`. A search goes through every order of every step that the
+//! The rules are those of `docs/explanation/san-rules.md`. A search goes through every order of every step that the
 //! bounds allow, and looks in each state for what must never happen. Then it does so again with one rule left
 //! out ([`Rule`]), and something must break: so the rule is needed, and the model is fine enough to see it.
 //!

@@ -1,4 +1,4 @@
-//! The rules that can be left out. Each is a rule of `docs/design/san.md`, by its name there. Those that have
+//! The rules that can be left out. Each is a rule of `docs/explanation/san-rules.md`, by its name there. Those that have
 //! no name there have a longer one here.
 
 /// A rule of the design. A search with a rule left out must find a counterexample: that is how we know that

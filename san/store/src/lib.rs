@@ -17,7 +17,7 @@
 //! | `replica_meta` | what a replica keeps of itself |
 //! | `replay` | reading a log that was left |
 //!
-//! The rules are in `docs/design/san.md`, *On the device*; the formats in `docs/reference/protocol.md`.
+//! The rules are in `docs/explanation/san-rules.md`, *On the device*; the formats in `docs/reference/protocol.md`.
 
 mod append;
 pub mod check;

@@ -1,4 +1,4 @@
-//! What sealed members must be made equal in (rules T6 to T10 of `docs/design/san.md`).
+//! What sealed members must be made equal in (rules T6 to T10 of `docs/explanation/san-rules.md`).
 //!
 //! Above the highest commit point that any of them reports, an entry may have been acknowledged or not, and the members may differ.
 //! For each block the entry with the highest position wins, and is written to all.

@@ -1,4 +1,4 @@
-//! Replicas that come back (rules C1 to C6 of `docs/design/san.md`).
+//! Replicas that come back (rules C1 to C6 of `docs/explanation/san-rules.md`).
 //!
 //! ```text
 //!  Greeting ─▶ Ordered ───────▶ Copying ────────────────▶ Joining ─────▶ member

@@ -1,4 +1,4 @@
-//! What may be concluded from the silence of others (rule S1 of `docs/design/san.md`).
+//! What may be concluded from the silence of others (rule S1 of `docs/explanation/san-rules.md`).
 //!
 //! A node that receives nothing from half of a group's members or more cannot tell whether they have failed or whether it is
 //! cut off itself. So before it goes on without them, it asks their nodes through the configuration store: whether they

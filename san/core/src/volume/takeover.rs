@@ -1,4 +1,4 @@
-//! Taking a volume over: from the first swap to the second (rules T1 to T10 of `docs/design/san.md`).
+//! Taking a volume over: from the first swap to the second (rules T1 to T10 of `docs/explanation/san-rules.md`).
 //!
 //! ```text
 //!  Claiming ──────▶ Sealing ───────────▶ Equalizing ──────────▶ Activating ───▶

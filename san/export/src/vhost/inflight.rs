@@ -7,7 +7,7 @@
 //!   stamp: magic 8 │ cluster 16 │ volume 8 │ attachment 8
 //! ```
 //!
-//! Nothing is begun anew in a later ownership (rule T4 of the [design](../../../../docs/design/san.md)): the stamp at the end,
+//! Nothing is begun anew in a later ownership (rule T4 of the [design](../../../../docs/explanation/san-rules.md)): the stamp at the end,
 //! which is our own, says in which attachment of the volume it was begun. If another node may have owned the volume since,
 //! it fails instead.
 
