@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-files() { find . \( -name .git -o -name target -o -name node_modules -o -name dist -o -name runs \) -prune -o -type f "$@" -printf '%P\n' | sort; }
+files() { find . \( -path ./.git -o -path ./target -o -path ./runs -o -path ./web/dist -o -name node_modules \) -prune -o -type f "$@" -printf '%P\n' | sort; }
 
 mapfile -t pages < <(files -name '*.md')
 broken=0
