@@ -193,9 +193,12 @@ impl Node {
             ("loadline_scrubbed_bytes_total", "counter", "Bytes that were looked through.", |of| {
                 of.scrubbed as f64
             }),
-            ("loadline_rotten_blocks_total", "counter", "Blocks that did not match their checksums.", |of| {
-                of.corrupt as f64
-            }),
+            (
+                "loadline_corrupt_blocks_total",
+                "counter",
+                "Blocks that did not match their checksums.",
+                |of| of.corrupt as f64,
+            ),
         ];
         for (name, kind, help, value) in gauges {
             page.metric(name, kind, help);
