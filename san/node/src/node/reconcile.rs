@@ -76,12 +76,8 @@ impl Node {
                     complained = false;
                 }
                 Some(Ok(None)) => complained = false,
-                Some(Err(why)) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        log!("{why}");
-                    }
-                }
-                None => {}
+                Some(Err(why)) if !std::mem::replace(&mut complained, true) => log!("{why}"),
+                Some(Err(_)) | None => {}
             }
             self.tell_unusable().await;
             {
