@@ -103,7 +103,7 @@ pub fn check(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> PlanCheck {
         for node in study.ceilings.node.iter().filter(|node| node.folder.is_some()) {
             let what = format!("[[ceilings.node]] {} folder", node.name);
             let folder = existing_folder(node.folder.as_ref(), &what, place, &mut found);
-            let size = node.size.unwrap_or(ByteSize::GIB).0;
+            let size = node.scratch_size().0;
             let needed = size.saturating_sub(held(place, &folder, None, true));
             needs.push((folder, "the ceilings' scratch files", ByteSize(needed)));
         }

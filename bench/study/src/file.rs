@@ -111,6 +111,11 @@ impl Study {
         self.targets().find(|target| target.name == policy)?.san
     }
 
+    /// How workers reach the volumes of a policy; `Local` if the run has no cluster of its own.
+    pub fn access(&self, policy: Option<&Name>) -> Access {
+        self.san(policy).map_or(Access::Local, |san| san.access)
+    }
+
     /// The fewest copies that any volume has of a cluster of the run's own; `None` if it has none.
     pub fn fewest_copies(&self) -> Option<u32> {
         self.targets().filter_map(|target| target.san).map(SanSection::copies).min()
@@ -198,6 +203,11 @@ impl SanSection {
     /// Copies of every block.
     pub fn copies(&self) -> u32 {
         self.copies.unwrap_or(2)
+    }
+
+    /// Stripes that each volume is cut into.
+    pub fn stripes(&self) -> u32 {
+        self.stripes.unwrap_or(1)
     }
 }
 

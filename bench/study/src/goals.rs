@@ -209,6 +209,13 @@ pub struct CeilingNode {
     pub size: Option<ByteSize>,
 }
 
+impl CeilingNode {
+    /// The size of the scratch file, if there is a folder for one.
+    pub fn scratch_size(&self) -> ByteSize {
+        self.size.unwrap_or(ByteSize::GIB)
+    }
+}
+
 /// Warm-up until the load is steady.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -70,7 +70,7 @@ impl Jobs<'_> {
             let first = manifest.workers.iter().find(|worker| worker.node == node.name);
             if let (Some(worker), Some(_)) = (first, &node.folder) {
                 let folder = manifest.files_folder(self.run, node.folder.as_ref());
-                let size = node.size.unwrap_or(ByteSize::GIB);
+                let size = node.scratch_size();
                 files.push(MadeFile { ceiling: true, ..file(worker, &folder, "ceiling", size) });
             }
         }
