@@ -44,7 +44,7 @@ enum DiskSet<'a> {
 }
 
 impl Jobs<'_> {
-    /// The files that the run makes, by worker; their names carry the run's id, so that nobody else's file has them.
+    /// The files that the run makes, by worker; their names carry the run's id, so that no other file has such a name.
     pub(crate) fn files(&self) -> Vec<MadeFile> {
         let manifest = self.manifest;
         let file = |worker: &WorkerInfo, folder: &Path, part: &str, size: ByteSize| MadeFile {
@@ -166,7 +166,7 @@ impl Jobs<'_> {
         journals.into_iter().nth(disk).filter(|_| !file.ceiling)
     }
 
-    /// The jobs of these workers; who has no disk of the set has none.
+    /// The jobs of these workers; a worker without a disk of the set has none.
     fn all(
         &self,
         workers: &[usize],

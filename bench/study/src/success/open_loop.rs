@@ -9,10 +9,10 @@ use crate::file::Study;
 
 impl Criterion {
     /// Of a criterion that is met: which load with a rate misses it, in words. `None` if a load with a rate meets it, or no
-    /// load with a rate says that it is missed.
+    /// load with a rate shows that it is missed.
     ///
-    /// A load with a rate says so if it exceeds the limit of latency, or does not carry what is offered. One that was
-    /// only offered less says nothing; nor does one that failed, or one whose generator was the bottleneck. Of a study with
+    /// A load with a rate shows it if it exceeds the limit of latency, or does not carry what is offered. One that was
+    /// only offered less shows nothing; nor does one that failed, or one whose generator was the bottleneck. Of a study with
     /// conditions each condition is judged by itself, as the criterion is.
     pub(super) fn open_loop_missed(&self, study: &Study, loads: &[Vec<Candidate>]) -> Option<String> {
         let mut conditions: Vec<_> = study.condition.iter().map(|one| Some(&one.name)).collect();
