@@ -89,8 +89,8 @@ impl Harness {
         Ok(harness)
     }
 
-    /// The disks of these workers: each a volume, owned by the worker's node, or by the node that has taken it over. Also whether one of
-    /// them was not there before.
+    /// The disks of these workers: each a volume, owned by the worker's node, or by the node that has taken it over. The flag
+    /// is true if one of them did not exist before.
     pub(crate) async fn volumes(
         &self,
         study: &Study,

@@ -90,8 +90,8 @@ impl Recorder {
         self.bad.clear();
     }
 
-    /// The window of the step that was begun is watched, and with `traced` the step has a timeline. The receiver gets the moment at which the
-    /// load begins (milliseconds since 1970, UTC), or an error if it never does.
+    /// The window of the step that was begun is watched, and with `traced` the step has a timeline. The receiver gets the moment
+    /// at which the load begins (milliseconds since 1970, UTC), or an error if it never does.
     pub(crate) fn await_window(&mut self, traced: bool) -> oneshot::Receiver<u64> {
         let (sender, receiver) = oneshot::channel();
         (self.begins, self.trace) = (Some(sender), traced.then(Trace::default));
