@@ -16,7 +16,7 @@ use loadline_report::{Report, json, write};
 use loadline_study::check::{PlanCheck, RunPlace, check, human};
 use loadline_study::folder::manifest::{Manifest, RunState};
 use loadline_study::folder::{OwnedFolder, default_path};
-use loadline_study::run::Verdict;
+use loadline_study::run::RunVerdict;
 use loadline_study::when::When;
 use loadline_study::{Plan, RunFolder, Study, StudyError, read};
 use tokio::sync::watch;
@@ -302,7 +302,7 @@ fn resume_line(args: &Args, path: &Path) -> String {
 fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exit {
     let outcome = Report::of(folder).and_then(|report| {
         write::files(&report, folder, None)?;
-        Ok((report, Verdict::of(folder)?))
+        Ok((report, RunVerdict::of(folder)?))
     });
     let (report, verdict) = match outcome {
         Ok(outcome) => outcome,
@@ -320,7 +320,7 @@ fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exi
     }
     // What is only seen of all steps together, such as more than the ceiling.
     let doubts = report.steps.iter().filter(|step| step.is_doubtful()).count();
-    let exit = exit_of_run(&Verdict { doubts: verdict.doubts.max(doubts), ..verdict });
+    let exit = exit_of_run(&RunVerdict { doubts: verdict.doubts.max(doubts), ..verdict });
     let exit = after_cleanup(args, folder, exit);
     gate.map_or(exit, |gate| gate.conclude(folder, exit, args.json))
 }
@@ -342,7 +342,7 @@ fn after_cleanup(args: &Args, folder: &RunFolder, exit: Exit) -> Exit {
 }
 
 /// The exit code of a run that is done.
-fn exit_of_run(verdict: &Verdict) -> Exit {
+fn exit_of_run(verdict: &RunVerdict) -> Exit {
     if verdict.bad_blocks > 0 {
         let bad = verdict.bad_blocks;
         let what = format!("the storage failed: {bad} checks found a block that is not what was written");
@@ -360,12 +360,12 @@ mod tests {
 
     #[test]
     fn the_first_exit_code_that_applies_wins() {
-        let clean = Verdict { complete: 1, planned: 1, ..Verdict::default() };
+        let clean = RunVerdict { complete: 1, planned: 1, ..RunVerdict::default() };
         assert_eq!(exit_of_run(&clean), Exit::Done);
-        let doubtful = Verdict { doubts: 2, ..clean };
+        let doubtful = RunVerdict { doubts: 2, ..clean };
         assert_eq!(exit_of_run(&doubtful), Exit::Findings);
-        let missed = Verdict { missed: vec!["p99".into()], ..doubtful };
+        let missed = RunVerdict { missed: vec!["p99".into()], ..doubtful };
         assert_eq!(exit_of_run(&missed), Exit::Missed);
-        assert_eq!(exit_of_run(&Verdict { bad_blocks: 1, ..missed }), Exit::Failed);
+        assert_eq!(exit_of_run(&RunVerdict { bad_blocks: 1, ..missed }), Exit::Failed);
     }
 }

@@ -3,14 +3,47 @@
 use std::collections::BTreeMap;
 
 use loadline_load::host::Inventory;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::report::HostReport;
+use crate::examine::Examination;
+use crate::sync_write::SyncWrite;
 
 /// Memory that differs by no more than this share is the same: the kernel takes a little for itself.
 const SAME_MEMORY: f64 = 0.05;
 /// Wall clocks further apart than this, seconds, make logs of several hosts hard to read together.
 const SAME_TIME_S: f64 = 0.5;
+
+/// A host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostReport {
+    /// The worker that examined it; `null` without a fleet.
+    pub worker: Option<String>,
+    /// How far its wall clock is ahead of the controller's, seconds, to within what a message takes; `null` without a fleet.
+    pub clock_ahead_s: Option<f64>,
+    /// What the host is.
+    pub inventory: Inventory,
+    /// Every check, in the order in which they were made.
+    pub checks: Vec<Check>,
+    /// What durable writes took; `null` if that was not asked for, or could not be measured.
+    pub sync_write: Option<SyncWrite>,
+}
+
+impl HostReport {
+    /// What an examination found, by which worker.
+    pub fn new(examined: Examination, worker: Option<String>, clock_ahead_s: Option<f64>) -> HostReport {
+        let Examination { inventory, checks, sync_write } = examined;
+        HostReport { worker, clock_ahead_s, inventory, checks, sync_write }
+    }
+
+    /// The worker's name, or the host's.
+    pub fn name(&self) -> &str {
+        let host = self.inventory.host.as_deref().unwrap_or("this host");
+        self.worker.as_deref().unwrap_or(host)
+    }
+}
 
 /// A text of a host's inventory.
 type Text = fn(&Inventory) -> Option<&String>;

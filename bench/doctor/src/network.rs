@@ -1,9 +1,10 @@
 //! Judges the ways between hosts: what a message takes, and what they carry.
 
 use loadline_base::figures::{latency, thousands};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::report::Way;
 
 /// A round trip above this, microseconds, is slow for a local network.
 const ROUND_TRIP_US: f64 = 200.0;
@@ -11,6 +12,24 @@ const ROUND_TRIP_US: f64 = 200.0;
 const BYTES_PER_S: f64 = 9e9 / 8.0;
 /// Bytes of a small write.
 const BLOCK: f64 = 4096.0;
+
+/// The way from one worker's host to the next one's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Way {
+    /// The worker that sent.
+    pub from: String,
+    /// The worker that received.
+    pub to: String,
+    /// Whether both are on one host: then it is that host's own loopback.
+    pub one_host: bool,
+    /// Median time of a message of 64 bytes there and one back, over TCP, microseconds; `null` if it could not be measured.
+    pub round_trip_us: Option<f64>,
+    /// Bytes that arrived in a second, one way, over four TCP connections; `null` if it could not be measured.
+    pub bytes_per_s: Option<f64>,
+    /// Why it could not be.
+    pub why: Option<String>,
+}
 
 /// Judges a way.
 pub fn check(way: &Way) -> Vec<Check> {

@@ -1,13 +1,13 @@
 //! Hosts and the ways between them, as programs read it (`loadline doctor --json`). Its JSON Schema is made from these types.
 
-use loadline_load::host::Inventory;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, Severity};
-use crate::examine::Examination;
-use crate::sync_write::SyncWrite;
 use crate::{hosts, network};
+
+pub use crate::hosts::HostReport;
+pub use crate::network::Way;
 
 /// The version of this form. Readers refuse what they do not know.
 pub const FORMAT: u32 = 1;
@@ -31,54 +31,6 @@ pub struct Report {
     pub between: Vec<Check>,
     /// Workers that were lost before they had said what they found.
     pub lost: Vec<Lost>,
-}
-
-/// A host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HostReport {
-    /// The worker that examined it; `null` without a fleet.
-    pub worker: Option<String>,
-    /// How far its wall clock is ahead of the controller's, seconds, to within what a message takes; `null` without a fleet.
-    pub clock_ahead_s: Option<f64>,
-    /// What the host is.
-    pub inventory: Inventory,
-    /// Every check, in the order in which they were made.
-    pub checks: Vec<Check>,
-    /// What durable writes took; `null` if that was not asked for, or could not be measured.
-    pub sync_write: Option<SyncWrite>,
-}
-
-impl HostReport {
-    /// What an examination found, by which worker.
-    pub fn new(examined: Examination, worker: Option<String>, clock_ahead_s: Option<f64>) -> HostReport {
-        let Examination { inventory, checks, sync_write } = examined;
-        HostReport { worker, clock_ahead_s, inventory, checks, sync_write }
-    }
-
-    /// The worker's name, or the host's.
-    pub fn name(&self) -> &str {
-        let host = self.inventory.host.as_deref().unwrap_or("this host");
-        self.worker.as_deref().unwrap_or(host)
-    }
-}
-
-/// The way from one worker's host to the next one's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Way {
-    /// The worker that sent.
-    pub from: String,
-    /// The worker that received.
-    pub to: String,
-    /// Whether both are on one host: then it is that host's own loopback.
-    pub one_host: bool,
-    /// Median time of a message of 64 bytes there and one back, over TCP, microseconds; `null` if it could not be measured.
-    pub round_trip_us: Option<f64>,
-    /// Bytes that arrived in a second, one way, over four TCP connections; `null` if it could not be measured.
-    pub bytes_per_s: Option<f64>,
-    /// Why it could not be.
-    pub why: Option<String>,
 }
 
 /// A worker that was lost.
@@ -106,6 +58,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::examine::Examination;
 
     #[test]
     fn the_worst_is_of_all_hosts_and_of_what_is_between_them() {

@@ -2,7 +2,7 @@
 //!
 //! Each host counts its monotonic clock from its own start, so an instant of the controller means nothing here
 //! until the distance is known. It is estimated as NTP does it: a question carries this host's time, the answer
-//! the controller's, and of several exchanges the one with the shortest round trip says most. The truth lies
+//! the controller's, and of several exchanges the one with the shortest round trip is the most exact. The truth lies
 //! within half of that round trip, whatever the network did.
 
 use loadline_base::clock::Nanos;

@@ -1,9 +1,9 @@
-//! The controller's end of the connections: strangers are checked, workers are kept.
+//! The controller's end of the connections: checks that a new connection knows the token, then carries a worker's messages.
 //!
 //! Every connection is a task of its own, which answers questions about the time at once and sends heartbeats
 //! whatever the controller is busy with. What matters reaches the controller through one bounded queue: a worker
-//! that says too much waits. What the controller says waits in a bounded queue of the connection: a worker that
-//! does not listen is given up.
+//! that sends too much waits. Messages of the controller wait in a bounded queue of the connection: a worker that
+//! does not read them is given up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::wire::{
     ToController, ToWorker,
 };
 
-/// How long somebody who connected may take to introduce itself and to prove that it knows the token.
+/// How long a new connection may take to introduce itself and to prove that it knows the token.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// How long a refusal may take to be sent.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
-/// Words for one worker that wait to be sent. The controller gives few orders at a time.
+/// The most messages to one worker that wait to be sent. The controller gives few orders at a time.
 const ORDERS_WAITING: usize = 64;
 /// Messages of all workers that wait for the controller; then the workers wait.
 pub(crate) const MESSAGES_WAITING: usize = 256;
@@ -76,7 +76,7 @@ pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::
     }
 }
 
-/// Lets a stranger in, or says why not. `None`: the controller is ending.
+/// Lets a new connection in, or returns why it was refused. `None`: the controller is ending.
 async fn greet(
     number: ConnectionNumber,
     stream: TcpStream,
@@ -120,14 +120,14 @@ async fn greet(
     }
 }
 
-/// Why a stranger has not proved that it may come in.
+/// Why a connection has not proved that it knows the token.
 struct Unproved {
     why: String,
-    /// Whether it is told: it speaks frames, and is still there.
+    /// Whether the reason is sent to it: it speaks frames, and is still connected.
     tell: bool,
 }
 
-/// The hello of a stranger that has proved that it knows the token.
+/// The hello of a connection that has proved that it knows the token.
 async fn introduce(
     reader: &mut FrameReader<ReadHalf<TcpStream>>,
     writer: &mut WriteHalf<TcpStream>,
@@ -157,7 +157,7 @@ async fn introduce(
     }
 }
 
-/// The hello in a stranger's first frame, if it speaks this protocol.
+/// The hello in the first frame of a connection, if it speaks this protocol.
 fn check(frame: &[u8]) -> Result<Hello, String> {
     let any: AnyHello = parse(frame).map_err(|_| "its first message is not a worker's hello".to_string())?;
     if any.hello.protocol != PROTOCOL {
@@ -195,7 +195,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Carries messages until the connection is over, and says why it is.
+    /// Carries messages until the connection is over, and returns why it is.
     async fn keep(mut self) {
         let (reason, why) = self.carry().await;
         let _ = self.inbox.send(Inbound::Gone { connection: self.number, reason, why }).await;

@@ -1,8 +1,8 @@
-//! The controller: who belongs to the fleet, who is there, and what happens next.
+//! The controller: which workers belong to the fleet, which are connected, and which event comes next.
 //!
 //! It lives on a thread of its own and does one thing after another. Operations ([`crate::operation`],
 //! [`crate::step`]) are written as what they are, a sequence, and ask [`Controller::next`] for the next thing that
-//! happens; whatever concerns the fleet as a whole (someone knocks, a connection ends) is dealt with there.
+//! happens; what concerns the fleet as a whole (a worker asks to join, a connection ends) is handled there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ use crate::wire::{Hello, Reply, ToWorker, WorkerOrder};
 
 /// The version of this program: its workers have the same.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// So many strangers are reported one by one; then each time their number has doubled.
+/// So many refused connections are reported one by one; then each time their number has doubled.
 const STRANGERS_REPORTED: u64 = 20;
 
 /// A worker of the fleet, there or not.
@@ -44,28 +44,28 @@ pub(crate) struct Member {
     pub(crate) waited: bool,
     /// Why it is not there.
     pub(crate) absent: String,
-    /// Whether that is because what was asked of it cannot be.
+    /// Whether the cause is what was asked of it (a usage error).
     pub(crate) misasked: bool,
 }
 
-/// What happened.
+/// An event that the controller waits for.
 #[derive(Debug)]
 pub(crate) enum ControllerEvent {
     /// A worker replied to an order.
     Reply { id: WorkerId, task: u64, reply: Reply },
     /// A worker is there.
     Joined(WorkerId),
-    /// A worker is gone; the event was told.
+    /// A worker is lost; the event has been emitted.
     Lost(WorkerId, Loss),
-    /// The time that was asked for is there.
+    /// The deadline passed to [`Controller::next`] has come.
     Tick,
-    /// Something is to be done to workers that measure.
+    /// Workers are to be killed or started again while they measure.
     MidStep(MidStepOrder),
-    /// Nobody waits for the operation any more.
+    /// The caller does not wait for the operation any more.
     Cancelled,
 }
 
-/// See the module.
+/// The controller of one fleet, owned by its thread.
 pub(crate) struct Controller {
     pub(crate) address: SocketAddr,
     pub(crate) token: Arc<str>,
@@ -75,26 +75,26 @@ pub(crate) struct Controller {
     pub(crate) open_places: Option<OpenPlaces>,
     pub(crate) members: BTreeMap<WorkerId, Member>,
     pub(crate) connections: HashMap<ConnectionNumber, WorkerId>,
-    /// For the handle: who belongs to the fleet.
+    /// The workers of the fleet, for the handle to read.
     roster: Arc<Mutex<Vec<WorkerInfo>>>,
     inbox: mpsc::Receiver<Inbound>,
     pub(crate) events: EventQueue,
-    /// Ends when nobody waits for the operation any more.
+    /// Ends when the caller does not wait for the operation any more.
     pub(crate) alive: Option<oneshot::Receiver<()>>,
     /// What is to be done to workers in the step that runs.
     pub(crate) mid_step: Option<mpsc::Receiver<MidStepOrder>>,
     /// The agreed instant of start of the step that runs.
     pub(crate) zero: Option<Nanos>,
     last_task: u64,
-    /// Strangers that were reported.
+    /// Refused connections that were reported.
     strangers: u64,
-    /// How many strangers there are when the next one is reported, once [`STRANGERS_REPORTED`] were.
+    /// The count of refused connections at which the next one is reported, once [`STRANGERS_REPORTED`] were.
     next_stranger: u64,
     pub(crate) leaving: bool,
 }
 
 impl Controller {
-    /// Listens. Nobody is there yet.
+    /// Listens. No worker is connected yet.
     pub(crate) async fn listen(
         spec: &FleetSpec,
         mut events: EventQueue,
@@ -159,7 +159,7 @@ impl Controller {
         &self.token
     }
 
-    /// What ends when nobody waits for the operation any more.
+    /// An operation begins; `alive` ends when the caller does not wait for it any more.
     pub(crate) fn begin(&mut self, alive: oneshot::Receiver<()>) {
         (self.alive, self.mid_step, self.zero) = (Some(alive), None, None);
     }
@@ -190,7 +190,7 @@ impl Controller {
                 () = sleep_until(until) => return ControllerEvent::Tick,
                 change = changed(&mut self.mid_step) => match change {
                     Some(change) => return ControllerEvent::MidStep(change),
-                    // Whoever could have asked for something does not any more.
+                    // The other end is gone: nothing more can be ordered.
                     None => {
                         self.mid_step = None;
                         continue;
@@ -232,7 +232,7 @@ impl Controller {
                 Some(ControllerEvent::Joined(id))
             }
             Inbound::Rejected { from, why, count } => {
-                // Not every one of them is told, so it is about the first one past a doubling.
+                // Not every refusal is reported: the first one past each doubling is.
                 if self.strangers < STRANGERS_REPORTED || count >= self.next_stranger {
                     self.strangers += 1;
                     self.next_stranger = (count + 1).next_power_of_two();
@@ -259,7 +259,7 @@ impl Controller {
         }
     }
 
-    /// Whether this worker may come in, and under which name.
+    /// Whether this worker may join, and under which name.
     fn admit(&mut self, hello: &Hello) -> Result<WorkerId, Refusal> {
         let id = WorkerId(hello.name.clone());
         let refusal = |why: String, retry| Err(Refusal { why, retry });
@@ -318,7 +318,7 @@ impl Controller {
         *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = roster;
     }
 
-    /// Takes note that a worker is gone.
+    /// Notes that the connection of a worker has ended, and emits its loss.
     async fn lose(&mut self, id: &WorkerId, reason: LossReason, why: String) -> Loss {
         let leaving = self.leaving;
         let mut message = why;
@@ -337,7 +337,7 @@ impl Controller {
         self.report_loss(id, reason, message)
     }
 
-    /// Tells that a worker did not do its part.
+    /// Emits the loss of a worker that did not do its part.
     pub(crate) fn report_loss(&mut self, id: &WorkerId, reason: LossReason, message: String) -> Loss {
         let after_s = self.zero.map(|zero| (Nanos::now().0 as f64 - zero.0 as f64) / 1e9);
         let loss = Loss { reason, message, unix_ms: unix_ms(), after_s };
@@ -379,13 +379,13 @@ impl Controller {
         self.members.keys().cloned().collect()
     }
 
-    /// Sends an order. `None`: the worker is not there, or does not listen; then its loss follows.
+    /// Sends an order and returns its number. `None`: the worker is not connected, or does not read; then its loss follows.
     pub(crate) fn order(&mut self, id: &WorkerId, order: WorkerOrder) -> Option<u64> {
         let task = self.new_task();
         self.send(id, ToWorker::Do { task, order }).then_some(task)
     }
 
-    /// Tells a worker to leave off what it does; it replies `Stopped` with this number.
+    /// Orders a worker to stop what it does; it replies `Stopped` with this number.
     pub(crate) fn send_stop(&mut self, id: &WorkerId) -> Option<u64> {
         let task = self.new_task();
         self.send(id, ToWorker::Stop { task }).then_some(task)
@@ -402,7 +402,7 @@ impl Controller {
     }
 }
 
-/// Waits until nobody waits for the operation any more; for ever if there is none.
+/// Waits until the caller does not wait for the operation any more; for ever if there is no operation.
 async fn gone(alive: &mut Option<oneshot::Receiver<()>>) {
     match alive {
         // It carries nothing: either way the other end is gone.
@@ -411,7 +411,7 @@ async fn gone(alive: &mut Option<oneshot::Receiver<()>>) {
     }
 }
 
-/// Waits for something that is to be done in the middle of a step; for ever if there is nobody to ask.
+/// Waits for something that is to be done in the middle of a step; for ever if there is no channel for it.
 async fn changed(mid_step: &mut Option<mpsc::Receiver<MidStepOrder>>) -> Option<MidStepOrder> {
     match mid_step {
         Some(changes) => changes.recv().await,

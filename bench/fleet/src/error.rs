@@ -1,4 +1,4 @@
-//! What can go wrong with a fleet, told apart by what the caller does next.
+//! Errors of a fleet, by what the caller does next.
 
 use loadline_load::LoadError;
 pub use loadline_load::error::ErrorKind;
@@ -25,7 +25,7 @@ impl FleetError {
         FleetError { kind: ErrorKind::Failed, message: message.into() }
     }
 
-    /// It was told to stop.
+    /// The operation was interrupted on request.
     pub fn interrupted() -> FleetError {
         FleetError { kind: ErrorKind::Interrupted, message: "stopped before there was a result".into() }
     }

@@ -1,4 +1,4 @@
-//! What a fleet reports while it works: who came, who was lost and why, progress, each second's figures.
+//! What a fleet reports while it works: workers that join and are lost, progress, each second's figures.
 
 use loadline_load::VerifyReport;
 use loadline_load::host::HostSecond;
@@ -19,7 +19,7 @@ pub type EventSink = Box<dyn FnMut(FleetEvent) + Send>;
 pub enum LossReason {
     /// Its process ended, or its connection broke.
     Died,
-    /// Nothing was heard from it for five seconds, or it made no progress for too long.
+    /// It sent nothing for five seconds, or made no progress for too long.
     Hung,
     /// What it measured came more than five seconds late.
     FellBehind,
@@ -42,7 +42,7 @@ pub enum LossReason {
 pub struct Loss {
     /// What kind of loss it is.
     pub reason: LossReason,
-    /// In words: what happened, and the worker's last words if it left any.
+    /// What happened, and the last lines that the worker printed if there are any.
     pub message: String,
     /// When, in milliseconds since 1970 (UTC).
     pub unix_ms: u64,
@@ -92,12 +92,12 @@ pub enum FleetEvent {
     },
     /// A worker joined for the first time.
     Joined {
-        /// Who.
+        /// The worker.
         worker: WorkerInfo,
     },
     /// A worker that was lost is back: started anew, or joined again under its name.
     Restarted {
-        /// Who, with its new process.
+        /// The worker, with its new process.
         worker: WorkerInfo,
     },
     /// Someone connected to the controller's port and was turned away. Many of them are reported ever more
@@ -112,14 +112,14 @@ pub enum FleetEvent {
     },
     /// A worker was lost, or could not do its part of an operation.
     Lost {
-        /// Who. Of a worker that never came, host and version are empty.
+        /// The worker. If it never joined, host and version are empty.
         worker: WorkerInfo,
         /// Why and when.
         loss: Loss,
     },
     /// A worker was killed on purpose while it measures: its host is gone. It is not lost as long as it may be started again.
     Killed {
-        /// Who.
+        /// The worker.
         worker: WorkerInfo,
         /// When, in seconds since the agreed instant of start.
         after_s: f64,

@@ -1,7 +1,7 @@
 //! The handle that a study holds.
 //!
 //! Its methods hand an operation to the controller's thread and wait for what it came to. One operation runs at a
-//! time. Dropping the future of an operation ends the operation: all workers are told to stop, and the next
+//! time. Dropping the future of an operation ends the operation: all workers are ordered to stop, and the next
 //! operation (or [`Fleet::stop`]) begins when they have, within seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ use crate::outcome::{PerWorker, StepOutcome};
 use crate::spec::FleetSpec;
 use crate::wire::{FileToMake, FileToRemove, Reply, WorkerOrder};
 
-/// How long dropping a fleet may block: a little more than saying goodbye and killing may take.
+/// How long dropping a fleet may block: a little more than dismissing and killing the workers may take.
 const DROP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Files on workers' hosts, and which files they are.
@@ -41,7 +41,7 @@ pub type MadeFiles = BTreeMap<WorkerId, Vec<FileIdentity>>;
 /// Where the result of an operation goes.
 type Answer<T> = oneshot::Sender<Result<T, FleetError>>;
 
-/// What the controller is asked.
+/// A request to the controller.
 enum Request {
     Ensure(Answer<Vec<WorkerId>>),
     MakeFiles(BTreeMap<WorkerId, Vec<FileToMake>>, Answer<MadeFiles>),
@@ -71,7 +71,7 @@ pub struct ExaminedHost {
     pub clock_ahead_s: f64,
 }
 
-/// A request, and what ends when nobody waits for its answer any more.
+/// A request, and a channel that ends when the caller does not wait for the answer any more.
 type Asked = (Request, oneshot::Receiver<()>);
 
 /// A fleet of workers, and the controller that they have joined.
@@ -94,7 +94,7 @@ impl std::fmt::Debug for Request {
 }
 
 impl Fleet {
-    /// Listens, starts local workers, and waits until all are there. Dropping the future undoes all of it.
+    /// Listens, launches workers, and waits until all workers have joined. Dropping the future undoes all of it.
     pub async fn start(spec: FleetSpec, events: EventSink) -> Result<Fleet, FleetError> {
         spec.validate()?;
         let cannot =
@@ -147,18 +147,18 @@ impl Fleet {
         self.address
     }
 
-    /// What a worker shows to be let in.
+    /// The token that a worker proves to have when it joins.
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// Brings back workers that were lost: local ones are started anew, joined ones are waited for, up to a limit
-    /// and once for each loss. Says who is still missing. Every other operation begins with this for its workers.
+    /// Brings back workers that were lost: launched ones are launched again; joined ones are waited for, up to a limit
+    /// and once for each loss. Returns the workers that are still missing. Every other operation begins with this for its workers.
     pub async fn ensure_workers(&mut self) -> Result<Vec<WorkerId>, FleetError> {
         self.ask(Request::Ensure).await
     }
 
-    /// Makes files of these sizes, sparse, on the workers' hosts, and says which files they are, in the order
+    /// Makes files of these sizes, sparse, on the workers' hosts, and returns their identities, in the order
     /// given. If one cannot be made, those that were made are removed, and it is an error.
     pub async fn make_files(
         &mut self,
@@ -212,7 +212,7 @@ impl Fleet {
         self.ask(|answer| Request::Scan(jobs, answer)).await
     }
 
-    /// Measures the network from one worker to another, for some three seconds; or says why that cannot be.
+    /// Measures the network from one worker to another, for some three seconds. The inner error says why that cannot be.
     pub async fn measure_path(
         &mut self,
         path: &NetworkPath,
@@ -221,7 +221,7 @@ impl Fleet {
         self.ask(|answer| Request::MeasurePath(path, answer)).await
     }
 
-    /// Has each of these workers examine its host, all at once. A worker that is lost keeps no other.
+    /// Has each of these workers examine its host, all at once. If a worker is lost, the others go on.
     pub async fn examine(
         &mut self,
         hosts: &BTreeMap<WorkerId, ToExamine>,
@@ -230,8 +230,8 @@ impl Fleet {
         self.ask(|answer| Request::Examine(hosts, answer)).await
     }
 
-    /// Says goodbye to the workers, waits for them up to a limit, kills local ones that are left, and removes the
-    /// control groups. Dropping the fleet does the same, blocking for as long.
+    /// Dismisses the workers, waits for them up to a limit, ends launched ones that are left, and removes what was made on
+    /// their hosts. Dropping the fleet does the same, blocking for as long.
     pub async fn stop(mut self) {
         self.requests = None;
         if let Some(ended) = self.ended_async.take() {
@@ -242,7 +242,7 @@ impl Fleet {
 
     async fn ask<T>(&mut self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, FleetError> {
         let (answer, answered) = oneshot::channel();
-        // Dropped with this future: then nobody waits any more.
+        // Dropped with this future: the controller then ends the operation.
         let (_alive, wanted) = oneshot::channel();
         let requests = self.requests.as_ref().ok_or_else(thread_died)?;
         requests.send((request(answer), wanted)).await.map_err(|_| thread_died())?;

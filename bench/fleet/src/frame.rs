@@ -48,7 +48,7 @@ fn take_frame(buffer: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, F
     Ok(Some(frame))
 }
 
-/// What the first bytes of a stranger tell.
+/// What the first bytes of a new connection show.
 fn looks_like(header: &[u8; HEADER]) -> String {
     match header {
         b"GET " | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"CONN" | b"PRI " => {

@@ -20,7 +20,7 @@ impl HostCpuWatch {
         HostCpuWatch { begin, end, cpus: 0, sampler: None, result: None }
     }
 
-    /// When it wants to look next, if at all.
+    /// When the next poll is due; `None`: never.
     pub(crate) fn next(&self) -> Option<Nanos> {
         match (&self.sampler, &self.result) {
             (_, Some(_)) => None,
@@ -50,7 +50,7 @@ impl HostCpuWatch {
     }
 }
 
-/// `None` if the host does not tell: then no time has passed in any state.
+/// `None` if the host does not report it: then no time has passed in any state.
 fn host_cpu(cpus: u32, shares: &CpuShares) -> Option<HostCpu> {
     let CpuShares { user, system, iowait, steal, idle } = *shares;
     (user + system + iowait + steal + idle > 0.5).then(|| HostCpu {

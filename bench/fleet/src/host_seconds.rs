@@ -1,4 +1,4 @@
-//! What a host does second by second, told by the one worker that watches it.
+//! What a host does second by second, reported by the one worker that watches it.
 
 use loadline_base::clock::Nanos;
 use loadline_load::host::{HostSampler, HostSecond, Inventory};
@@ -11,7 +11,7 @@ pub(crate) struct HostSeconds {
     /// When the load ends.
     end: Nanos,
     next: Nanos,
-    /// From the first look on.
+    /// What the counters are compared with, from the first poll on.
     sampler: Option<HostSampler>,
 }
 
@@ -21,12 +21,12 @@ impl HostSeconds {
         HostSeconds { inventory, window, end, next: start, sampler: None }
     }
 
-    /// When it wants to look next, if at all.
+    /// When the next poll is due; `None`: never.
     pub(crate) fn next(&self) -> Option<Nanos> {
         (self.next <= self.end).then_some(self.next)
     }
 
-    /// Looks, if it is time. What it tells is of the time since the last look: a second, or more if it comes late.
+    /// Polls the host if a poll is due. What it returns covers the time since the last poll: a second, or more if this one is late.
     pub(crate) fn poll(&mut self, now: Nanos) -> Option<HostSecond> {
         if self.next().is_none_or(|next| now < next) {
             return None;

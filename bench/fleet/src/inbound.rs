@@ -1,4 +1,4 @@
-//! What the connections tell the controller.
+//! Messages from the connections to the controller.
 
 use std::net::SocketAddr;
 
@@ -11,17 +11,17 @@ use crate::wire::{Hello, Reply, ToWorker};
 /// Which connection, counted from the controller's start.
 pub(crate) type ConnectionNumber = u64;
 
-/// What connections tell the controller.
+/// A message from a connection to the controller.
 #[derive(Debug)]
 pub(crate) enum Inbound {
-    /// Somebody who has the token and speaks the protocol wants to join.
+    /// A worker that has the token and speaks the protocol asks to join.
     JoinRequest {
         connection: ConnectionNumber,
         hello: Hello,
         outgoing: mpsc::Sender<ToWorker>,
         answer: oneshot::Sender<Result<WorkerId, Refusal>>,
     },
-    /// Somebody was turned away, as the `count`th. Not all of them are told ([`Strangers::turn_away`]).
+    /// A connection was refused, the `count`th so far. Not every refusal is reported ([`Strangers::turn_away`]).
     Rejected { from: SocketAddr, why: String, count: u64 },
     /// A worker replied to an order.
     Reply { connection: ConnectionNumber, task: u64, reply: Reply },

@@ -33,9 +33,9 @@ pub struct WorkerOptions {
     pub join: String,
     /// What it and its controller prove to each other that they have.
     pub token: String,
-    /// Its name in the fleet. Made of the host's name and the process id, if nothing is said.
+    /// Its name in the fleet. `None`: made of the host's name and the process id.
     pub name: Option<String>,
-    /// The node that it is placed on. The host's name, if nothing is said.
+    /// The node that it is placed on. `None`: the host's name.
     pub node: Option<String>,
     /// The CPUs that it may run on.
     pub cpus: Option<CpuList>,

@@ -1,4 +1,4 @@
-//! The kinds of fleet: where workers come from, and who starts, watches and ends them.
+//! The kinds of fleet: where workers come from, and how they are started, watched and ended.
 //!
 //! A kind is one file below this module and one line in the list at its end. It implements two contracts:
 //!
@@ -47,7 +47,7 @@ pub struct FleetOptions {
     pub listen: Option<SocketAddr>,
 }
 
-/// Places of a fleet that workers take which somebody starts elsewhere, with `loadline worker --join`.
+/// Places of a fleet for workers that are started elsewhere, with `loadline worker --join`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenPlaces {
     /// How many. At least 1.
@@ -97,7 +97,7 @@ pub trait FleetKind: Sized {
     /// The port that the controller listens on if the user names none; 0: any that is free.
     fn default_port(&self) -> u16;
 
-    /// The places that workers take which nobody launches; `None` if the fleet launches all of its workers.
+    /// The places for workers that the fleet does not launch; `None` if the fleet launches all of its workers.
     fn open_places(&self) -> Option<OpenPlaces>;
 }
 
@@ -259,4 +259,57 @@ kinds! {
     Joined(JoiningWorkers, joining::JoiningLauncher),
     /// Processes of this program on this machine.
     Processes(LocalProcesses, local::LocalLauncher),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet(change: impl Fn(&mut FleetOptions)) -> Result<Placement, String> {
+        let mut options = FleetOptions { workers_per_node: 2, ..FleetOptions::default() };
+        change(&mut options);
+        Placement::of(&options).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn options_decide_the_kind_and_contradictions_are_refused() {
+        let local = fleet(|_| {}).unwrap();
+        assert_eq!((local.workers(), local.nodes()), (2, vec!["node-1".to_string()]));
+        assert_eq!(fleet(|o| o.nodes = Some(10)).unwrap().nodes()[0], "node-01");
+        let joined = fleet(|o| o.join = Some(3)).unwrap();
+        assert_eq!((joined.workers(), joined.nodes()), (3, Vec::new()));
+        let both = fleet(|o| (o.join, o.nodes) = (Some(3), Some(1)));
+        assert!(both.unwrap_err().contains("both nodes and join"));
+        let twice = fleet(|o| (o.node, o.nodes) = (vec![NodeSpec::named("a")], Some(1)));
+        assert!(twice.unwrap_err().contains("one of the two"));
+        let wait = fleet(|o| o.wait = Some(TimeSpan::seconds(1)));
+        assert!(wait.unwrap_err().contains("without join"));
+    }
+
+    #[test]
+    fn only_a_fleet_with_open_places_is_reachable_from_other_machines() {
+        let anywhere: SocketAddr = "0.0.0.0:7400".parse().unwrap();
+        let local = fleet(|_| {}).unwrap();
+        assert_eq!((local.listen_on(anywhere).ip().is_loopback(), local.open_places()), (true, None));
+        let joined = fleet(|o| o.join = Some(3)).unwrap();
+        assert_eq!(joined.listen_on(anywhere), anywhere);
+        assert_eq!(joined.open_places(), Some(OpenPlaces { workers: 3, wait: DEFAULT_WAIT }));
+        assert_ne!(joined.default_port(), 0, "the port must be known before the fleet starts");
+    }
+
+    #[test]
+    fn workers_of_a_local_node_share_its_cpus_and_workers_that_join_do_not() {
+        let worker = WorkerInfo {
+            id: WorkerId("a/0".into()),
+            node: "a".into(),
+            host: String::new(),
+            pid: 0,
+            version: String::new(),
+        };
+        let node = NodeSpec { cpu_limit: Some(1.5), ..NodeSpec::named("a") };
+        let local = fleet(|o| o.node = vec![node.clone()]).unwrap();
+        assert_eq!(local.cpu_share(&worker), CpuShare { name: "a", limit: Some(1.5) });
+        let joined = fleet(|o| o.join = Some(1)).unwrap();
+        assert_eq!(joined.cpu_share(&worker), CpuShare { name: "a/0", limit: None });
+    }
 }

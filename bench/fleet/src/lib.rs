@@ -1,14 +1,14 @@
-//! Workers: where they run, how they start, what they report.
+//! Workers: where they run, how they start, and what they report.
 //!
 //! A fleet is one controller and many workers. The controller lives inside the program that runs the study (on a
 //! thread of its own, so that nothing the study does makes it late); a worker is a process of the same program,
-//! started by the controller on this machine or by anybody on any machine with `loadline worker --join`. Either
-//! way it dials out to the controller, the two prove to each other that they have the token, and it does what it is
-//! told, until the controller is gone.
+//! launched by the fleet or started by a person on any machine with `loadline worker --join`. Either way it dials out
+//! to the controller, the two prove to each other that they have the token, and it carries out orders until the
+//! controller is gone.
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`spec`] | what a fleet is to be: how many workers, where, and who may join |
+//! | [`spec`] | the specification of a fleet: where workers come from, where the controller listens, which token |
 //! | [`launcher`] | the kinds of fleet, behind one contract: processes of this machine, workers that join |
 //! | [`identity`], [`node`] | names of workers, nodes of this machine |
 //! | [`fleet`] | the handle that a study holds: make files, fill, measure, scan, stop |
@@ -18,7 +18,7 @@
 //! | [`worker`] | a worker's whole life |
 //! | [`mid_step`] | what is done to workers while they measure: killed with their host, started again |
 //! | [`network`], [`network_path`] | the network between two workers, measured bare |
-//! | [`stop`] | what is waited for ends when one is told to stop |
+//! | [`stop`] | waiting that ends on a request to stop |
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
 

@@ -1,4 +1,4 @@
-//! How the workers of a fleet come, come back, and go.
+//! The lifecycle of the workers: launched or joined, brought back after a loss, ended.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::wire::ToWorker;
 
 /// How long a joined worker that was lost is waited for, once for each loss.
 const REJOIN_LIMIT: Duration = Duration::from_secs(15);
-/// How long workers may take to leave when told to: longer than they wait for their I/O.
+/// How long workers may take to end when they are dismissed: longer than they wait for their I/O.
 const LEAVE_LIMIT: Duration = Duration::from_secs(4);
 /// How often it is checked whether a worker has ended that was launched and has not joined yet.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -65,7 +65,7 @@ impl Controller {
     }
 
     /// Brings back those of these workers that are not there: launched ones are launched again, others are waited for.
-    /// Who is still not there has a reason in [`Controller::absent`].
+    /// For those that are still not there, [`Controller::absent`] returns the reason.
     pub(crate) async fn bring_back(&mut self, wanted: &BTreeSet<WorkerId>) -> Result<(), FleetError> {
         let mut waiting = BTreeSet::new();
         let mut limit = Duration::ZERO;
@@ -107,7 +107,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether a process has ended before it joined; then that is why it is not there.
+    /// Whether a launched worker has ended before it joined; then its exit becomes the reason of its absence.
     pub(crate) async fn note_early_end(&mut self, id: &WorkerId) -> bool {
         let Some(member) = self.members.get_mut(id) else { return true };
         let Some(exit) = self.launcher.exit_of(id).await else { return false };
@@ -142,7 +142,7 @@ impl Controller {
         for id in self.ids() {
             self.send(&id, ToWorker::Bye);
         }
-        // Connections are served until they end: a worker that still has much to say must be heard to hear us.
+        // Connections are served until they end: a worker that still has much to send reads the dismissal only after that.
         while !self.connections.is_empty() && Instant::now() < deadline {
             self.next(deadline).await;
         }

@@ -1,4 +1,4 @@
-//! The thread of a worker that does what it is told: the load generator blocks, the connection must not.
+//! The thread of a worker that carries out orders: the load generator blocks, the connection must not.
 //!
 //! One order is worked on at a time, in the order given. What a thread leaves behind (prepared disks) never leaves
 //! the thread.
@@ -32,7 +32,7 @@ const ORDERS_WAITING: usize = 4;
 /// Replies that wait for the connection. Beyond it the thread waits: a controller that takes nothing is given up
 /// after [`crate::wire::SILENCE_LIMIT`].
 const REPLIES_WAITING: usize = 32;
-/// Progress is told at most so often.
+/// Progress is reported at most so often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Records in one message: far below [`crate::wire::LONGEST_FRAME`], at some 40 KiB for the largest.
 const INTERVALS_AT_ONCE: usize = 32;
@@ -40,7 +40,7 @@ const INTERVALS_AT_ONCE: usize = 32;
 /// Records are never kept back longer than this after the end of their second.
 const LONGEST_HOLD_BACK: Nanos = Nanos::SECOND;
 
-/// What the thread is told.
+/// A message to the thread.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// An order of the controller; the instant of a run is on this host's clock.
@@ -257,7 +257,7 @@ fn remove_leftover(path: &Path) -> Result<(), LoadError> {
     }
 }
 
-/// Removes all that can be removed; the first error is told.
+/// Removes all that can be removed; the first error is returned.
 fn remove_files(files: &[FileToRemove]) -> Result<(), LoadError> {
     let mut result = Ok(());
     for file in files {

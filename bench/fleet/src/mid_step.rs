@@ -10,20 +10,20 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::identity::WorkerId;
 
-/// What is done to workers that measure. Only processes that the fleet has started can be killed.
+/// An order about workers that measure. It affects only workers that the fleet launches.
 #[derive(Debug)]
 pub enum MidStepOrder {
-    /// The host of these is gone: their processes are killed. It is told when they are.
+    /// The host of these workers is gone: their processes are killed. The channel gets a message when they have ended.
     Kill(BTreeSet<WorkerId>, oneshot::Sender<()>),
-    /// Those that were killed are started again, each with what it is to do now: phases as before, other disks perhaps.
+    /// Killed workers are started again, each with this job: the same phases, perhaps other disks.
     Start(BTreeMap<WorkerId, Job>),
 }
 
 /// What may be done to workers in a step.
 #[derive(Debug)]
 pub struct MidStepChanges {
-    /// Workers that may be killed: nobody else's figures must depend on them.
+    /// Workers that may be killed: no other worker watches its host for the others while these can.
     pub may_go: BTreeSet<WorkerId>,
-    /// What is done, when it comes.
+    /// The orders, each carried out when it arrives.
     pub orders: mpsc::Receiver<MidStepOrder>,
 }

@@ -3,7 +3,7 @@
 //!
 //! One worker listens, on an address of its own host; the other one dials it, once for the messages and then several
 //! times for the bytes, as storage uses a connection for each of its loops. Each connection begins with a key that the
-//! controller made up for this measurement, so that nobody else is answered. Bytes are counted where they arrive.
+//! controller made up for this measurement, so that no other peer gets an answer. Bytes are counted where they arrive.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -35,9 +35,9 @@ const CHUNK: usize = 256 << 10;
 const STALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long the one that listens does so.
 const LISTEN_LIMIT: Duration = Duration::from_secs(30);
-/// Connections that are served at once at the most, those included that have not said their key yet.
+/// Connections that are served at once at the most, those included that have not sent their key yet.
 const MOST_AT_ONCE: usize = 16;
-/// How often it looks whether somebody has come.
+/// How often the listener polls for a connection.
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
 /// What a connection is for: its first byte after the key.
@@ -84,7 +84,7 @@ pub(crate) fn listen(ip: IpAddr, key: Digits, stop: Arc<AtomicBool>) -> Result<S
     Ok(address)
 }
 
-/// Serves a connection, and counts it, if whoever dialled has the key.
+/// Serves a connection and counts its bytes, if the peer has the key.
 fn answer(mut stream: TcpStream, key: Digits, served: &AtomicUsize) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     prepare(&stream)?;
@@ -107,7 +107,7 @@ fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Takes every byte, and says at the end how many they were.
+/// Reads every byte, and sends at the end how many they were.
 fn swallow(mut stream: TcpStream) -> std::io::Result<()> {
     let mut bytes = vec![0; CHUNK];
     let mut count: u64 = 0;

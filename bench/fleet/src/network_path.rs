@@ -10,19 +10,19 @@ use crate::operation::SHORT_ORDER;
 use crate::token::Digits;
 use crate::wire::{Reply, WorkerOrder};
 
-/// A way between two workers.
+/// A path through the network, from one worker to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPath {
-    /// Who sends.
+    /// The worker that sends.
     pub from: WorkerId,
-    /// Who receives.
+    /// The worker that receives.
     pub to: WorkerId,
     /// The address of its host that the receiver listens on; that of its connection to the controller if none is given.
     pub ip: Option<IpAddr>,
 }
 
 impl Controller {
-    /// Measures one way. Why it cannot be measured is no loss of a worker.
+    /// Measures one path. If it cannot be measured, the inner error says why; no worker counts as lost.
     pub(crate) async fn measure_path(
         &mut self,
         path: &NetworkPath,
@@ -46,13 +46,13 @@ impl Controller {
         let order = WorkerOrder::MeasureNetwork { address, key };
         let speed = self.one(&path.from, order, measured).await;
         if !matches!(speed, Ok(Ok(_))) {
-            // Nobody dials it any more.
+            // No worker dials it any more.
             self.stop_work([path.to.clone()].into()).await;
         }
         speed
     }
 
-    /// One worker's part in it.
+    /// Gives one worker its part of a measurement, and waits for the reply.
     async fn one<T>(
         &mut self,
         worker: &WorkerId,
@@ -64,7 +64,7 @@ impl Controller {
         Ok(match done {
             Some(Ok(result)) => result,
             Some(Err(loss)) => Err(format!("worker {worker}: {}", loss.message)),
-            None => Err(format!("worker {worker} said nothing")),
+            None => Err(format!("worker {worker} sent no reply")),
         })
     }
 }

@@ -14,7 +14,7 @@ use crate::identity::{LONGEST_NAME, is_name};
 pub struct NodeSpec {
     /// Its name: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// The CPUs that its workers may run on, such as `0-3,6`. All, if nothing is said.
+    /// The CPUs that its workers may run on, such as `0-3,6`. Absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
     /// How much CPU its workers may use together, in cores (`1.5`). Needs the right to make control groups.
@@ -31,7 +31,7 @@ impl NodeSpec {
         NodeSpec { name: name.into(), ..NodeSpec::default() }
     }
 
-    /// The rules that need no system to be checked.
+    /// Checks the rules that need no system. The error is of kind `Usage`.
     pub fn validate(&self) -> Result<(), FleetError> {
         let NodeSpec { name, cpus, cpu_limit, memory_limit } = self;
         if !is_name(name) {

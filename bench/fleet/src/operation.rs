@@ -18,7 +18,7 @@ pub(crate) const SHORT_ORDER: Duration = Duration::from_secs(60);
 pub(crate) const NO_PROGRESS: Duration = Duration::from_secs(600);
 /// How long workers may take to leave off what they do; then they are given up.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// How often limits are looked at.
+/// How often limits are checked.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// A worker's part of an operation.
@@ -27,7 +27,7 @@ struct Part {
     progress: Instant,
 }
 
-/// The reason and the words for a worker's own report of failure.
+/// The reason of a loss, and its message, for a failure that a worker reports itself.
 pub(crate) fn failure(kind: FailureKind, message: String) -> (LossReason, String) {
     match kind {
         FailureKind::Usage => (LossReason::Refused, message),
@@ -123,7 +123,7 @@ impl Controller {
         Ok(results)
     }
 
-    /// Tells workers to leave off what they do, and gives up those that do not within a limit.
+    /// Orders workers to stop what they do, and gives up those that do not within a limit.
     pub(crate) async fn stop_work(&mut self, workers: BTreeSet<WorkerId>) {
         let mut stopping = BTreeMap::new();
         let mut useless = BTreeSet::new();

@@ -32,7 +32,7 @@ pub struct HostCpu {
 /// What one worker measured.
 #[derive(Debug, Clone)]
 pub struct WorkerOutcome {
-    /// Who. Of a worker that was never there, host and version are empty.
+    /// The worker. If it never joined, host and version are empty.
     pub worker: WorkerInfo,
     /// What arrived of its measured window, all its disks merged; of a lost worker, what came before it was lost.
     pub window: Window,
@@ -41,13 +41,13 @@ pub struct WorkerOutcome {
     pub clock_error: Option<Nanos>,
     /// CPU time of its process in the window; `None` of a lost worker.
     pub cpu: Option<CpuTime>,
-    /// Its host's CPUs in the window; `None` of a lost worker, or where the host does not tell.
+    /// Its host's CPUs in the window; `None` of a lost worker, or if the host does not report them.
     pub host_cpu: Option<HostCpu>,
     /// What a reader of its figures should know. That it was lost is not among them, but in `lost`.
     pub findings: Vec<Finding>,
     /// Which engine ran, in words; `None` of a lost worker.
     pub engine: Option<String>,
-    /// What the checks of blocks found, if verifying; of a lost worker, the bad blocks that it had told of.
+    /// What the checks of blocks found, if verifying; of a lost worker, the bad blocks that it had reported.
     pub verify: Option<VerifyReport>,
     /// Why it does not count as a success, if it does not.
     pub lost: Option<Loss>,

@@ -18,23 +18,23 @@ use crate::identity::WorkerId;
 use crate::launcher::WorkerExit;
 use crate::node::NodeSpec;
 
-/// How much of what a worker printed last is kept for the message about its death.
+/// How many bytes of what a worker printed last are kept for the message about its exit.
 const LAST_WORDS: usize = 2 << 10;
 /// How long a process whose connection ended may take to be dead, so that its death is named and not the
 /// connection's end.
 const DEATH_LIMIT: Duration = Duration::from_millis(300);
 
-/// The exit code with which a worker says that it was asked for what cannot be.
+/// The exit code of a worker that refuses its command line or its order.
 const USAGE: i32 = 2;
 
-/// The environment variable in which a token travels to a child: a command line is for everybody to read.
+/// The environment variable in which a token travels to a child: every user of the host can read a command line.
 pub const TOKEN_VARIABLE: &str = "LOADLINE_TOKEN";
 
-/// The environment variable in which a child is told its controller's process id.
+/// The environment variable that carries the controller's process id to a child.
 const CONTROLLER_VARIABLE: &str = "LOADLINE_CONTROLLER_PID";
 
 /// Whether the controller that started this process as its child was gone before anything could bind the two lives
-/// together. A process that was not told who its controller is goes by the connection alone.
+/// together. A process without that variable relies on its connection alone.
 pub(crate) fn is_orphan() -> bool {
     let told = std::env::var(CONTROLLER_VARIABLE).ok().and_then(|pid| pid.parse().ok());
     is_other_parent(told, std::os::unix::process::parent_id())
@@ -158,7 +158,7 @@ impl LocalWorker {
         Some(self.exit(status).await)
     }
 
-    /// How it ended, if it does so at once: its connection has.
+    /// How it ended, if it does so within [`DEATH_LIMIT`]: its connection has ended.
     pub(crate) async fn ends_now(&mut self) -> Option<WorkerExit> {
         let status = timeout(DEATH_LIMIT, self.child.wait()).await.ok()?.ok()?;
         Some(self.exit(status).await)

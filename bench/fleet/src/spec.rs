@@ -1,4 +1,4 @@
-//! What a fleet is to be: how many workers, where, and who may join.
+//! The specification of a fleet: where its workers come from, and how they reach its controller.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use crate::launcher::{FleetKind, Placement};
 /// More workers than this are refused: each costs the controller a connection and a process slot.
 pub const MOST_WORKERS: usize = 4096;
 
-/// What a fleet is to be.
+/// The specification of a fleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetSpec {
     /// Where the workers come from.
     pub placement: Placement,
-    /// Where the controller listens. Beyond this machine only if told so.
+    /// Where the controller listens; port 0: a free one. A kind of fleet whose workers are all on this machine stays on it.
     pub listen: SocketAddr,
-    /// What worker and controller prove to each other that they have; at least 8 bytes. A random one, if nothing is
-    /// said: the proofs let whoever connects try guesses at leisure, so one of one's own must be as hard to guess.
+    /// What worker and controller prove to each other that they have; 8 to 512 bytes. `None`: a random one. Every connection may
+    /// try a guess, so a chosen token must be as hard to guess as a random one.
     pub token: Option<String>,
     /// The `loadline` program, of which local workers are processes.
     pub program: PathBuf,
-    /// A folder for what local workers print, one file each. It must exist.
+    /// A folder of this machine for what launched workers print, one file each. It must exist. `None`: only the last lines are kept.
     pub worker_log_dir: Option<PathBuf>,
 }
 
@@ -39,7 +39,7 @@ impl FleetSpec {
         }
     }
 
-    /// The rules that need no system to be checked.
+    /// Checks the rules that need no system. The error is of kind `Usage`.
     pub fn validate(&self) -> Result<(), FleetError> {
         if let Some(token) = &self.token
             && !(8..=512).contains(&token.len())

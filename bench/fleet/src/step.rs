@@ -1,4 +1,4 @@
-//! A measurement: everybody ready, one instant, a stream of records, the end of each.
+//! A measurement: all workers prepare, start at one instant, and send records until each reports its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::outcome::{StepOutcome, WorkerOutcome};
 use crate::step_state::{Schedule, Step};
 use crate::wire::{Reply, WorkerOrder};
 
-/// From the word to start until the start: it must reach every worker meanwhile, on busy CPUs.
+/// From sending the order to start until the start: the order must reach every worker meanwhile, on busy CPUs.
 const START_LEAD: Nanos = Nanos::SECOND;
 /// A second's records are ready in every worker this long after its end; then the workers take turns in sending
 /// them, so that they do not all at one moment take the CPU from the load.
 const FIRST_TURN: Nanos = Nanos(200_000_000);
 /// From the first worker's turn until the last one's.
 const TURNS: Nanos = Nanos(700_000_000);
-/// Targets of one host that are looked at: what is told of them fits into a message many times.
+/// The most targets that are inspected on one host: what is reported of them fits into a message many times.
 const MOST_WATCHED: usize = 256;
-/// How often there is a look at limits and at seconds to be shown.
+/// How often limits are checked, and complete seconds are shown.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// Checks the jobs of one step.
@@ -46,7 +46,10 @@ fn validate(jobs: &BTreeMap<WorkerId, Job>) -> Result<(), FleetError> {
         }
         // Far beyond any use, and far from overflowing an instant.
         if job.drain > TimeSpan::seconds(100 * 86_400) {
-            return Err(FleetError::usage(format!("worker {id}: nobody waits {} for I/Os", job.drain)));
+            return Err(FleetError::usage(format!(
+                "worker {id}: waiting {} for I/Os is too long: at most 100 days are possible",
+                job.drain
+            )));
         }
     }
     Ok(())
@@ -54,7 +57,7 @@ fn validate(jobs: &BTreeMap<WorkerId, Job>) -> Result<(), FleetError> {
 
 impl Controller {
     /// One worker of each host, the first that is there or else one that is brought back, and the targets of all
-    /// workers on that host: it watches the host. If it is lost, nobody does for the rest of the step.
+    /// workers on that host: it watches the host. If it is lost, the host is not watched for the rest of the step.
     fn watchers(
         &self,
         jobs: &BTreeMap<WorkerId, Job>,

@@ -18,8 +18,8 @@ use crate::wire::Measured;
 
 /// Records that come later than this after the end of their second have fallen behind.
 const BEHIND_LIMIT: Nanos = Nanos(5_000_000_000);
-/// How long after the load, and after waiting for its last I/Os, a worker may take to say that it has ended. On a disk
-/// that stalls, its collector gives up after 10 s, and then it waits 10 s for its threads: a worker that says how it
+/// How long after the load, and after waiting for its last I/Os, a worker may take to report that it has ended. On a disk
+/// that stalls, its collector gives up after 10 s, and then it waits 10 s for its threads: a worker that reports how it
 /// ended must not be called hung.
 const DONE_LIMIT: Nanos = Nanos(25_000_000_000);
 
@@ -29,7 +29,7 @@ pub(crate) struct Schedule {
     pub(crate) window: Nanos,
     /// When the last load is offered.
     pub(crate) load_ends: Nanos,
-    /// When the last worker must have said that it has ended.
+    /// When the last worker must have reported its end.
     pub(crate) over: Nanos,
 }
 
@@ -61,9 +61,9 @@ pub(crate) struct Step<'a> {
     pub(crate) out: BTreeSet<WorkerId>,
     /// Those that are being started again.
     pub(crate) successors: BTreeMap<WorkerId, Successor>,
-    /// What the killed ones had come to.
+    /// What the killed workers had measured and verified.
     pub(crate) before: BTreeMap<WorkerId, Before>,
-    /// Workers that have done their part: what befalls them later is not of this step.
+    /// Workers that have done their part: a later loss does not count in this step.
     pub(crate) ended: BTreeSet<WorkerId>,
     /// Workers that are to be given up at the end of the step.
     pub(crate) useless: BTreeSet<WorkerId>,
@@ -72,11 +72,11 @@ pub(crate) struct Step<'a> {
     /// The first worker whose load was ended by a stop condition, and by which.
     pub(crate) stopped_by: Option<(WorkerId, String)>,
     pub(crate) live: Live,
-    /// What each host is, as far as it was told.
+    /// The inventory of each host, as far as it was reported.
     pub(crate) hosts: BTreeMap<String, Inventory>,
 }
 
-/// A worker on its way into the place of one that was killed.
+/// A worker that is started again in the place of one that was killed.
 pub(crate) struct Successor {
     pub(crate) job: Job,
     /// The number of the order to prepare, once it is there.
@@ -86,7 +86,7 @@ pub(crate) struct Successor {
     pub(crate) joins_within: Duration,
 }
 
-/// What the worker before had come to.
+/// What the killed worker had measured and verified.
 #[derive(Default)]
 pub(crate) struct Before {
     pub(crate) completed: u64,
@@ -95,7 +95,7 @@ pub(crate) struct Before {
 }
 
 impl Step<'_> {
-    /// A step that has just begun: nobody measures yet.
+    /// A step that has just begun: no worker measures yet.
     pub(crate) fn new(jobs: &BTreeMap<WorkerId, Job>, schedule: Schedule, live: Live) -> Step<'_> {
         Step {
             jobs,
@@ -114,19 +114,19 @@ impl Step<'_> {
         }
     }
 
-    /// Whether nobody measures any more, nor will.
+    /// Whether no worker measures any more, nor will.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
         let is_awaited = !self.successors.is_empty() || !self.out.is_empty();
         self.running.is_empty() && (!is_awaited || now > self.schedule.load_ends)
     }
 
-    /// The workers that do something, which from now on are nobody's.
+    /// Takes all busy workers, successors included, out of the step.
     pub(crate) fn busy(&mut self) -> BTreeSet<WorkerId> {
         let successors = std::mem::take(&mut self.successors).into_keys();
         std::mem::take(&mut self.running).into_keys().chain(successors).collect()
     }
 
-    /// Adds a record to its worker's window.
+    /// Adds a record to its worker's window; or returns why the worker is to be given up.
     pub(crate) fn count(
         &mut self,
         id: &WorkerId,
@@ -156,7 +156,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Takes what a worker says at its end; says why it ended before its time, if it did.
+    /// Takes the final report of a worker. Returns which stop condition ended its load before its time, if one did.
     pub(crate) fn end(&mut self, id: &WorkerId, measured: Measured) -> Option<String> {
         self.running.remove(id);
         let outcome = self.outcomes.get_mut(id)?;
@@ -190,7 +190,7 @@ impl Step<'_> {
         stop_condition
     }
 
-    /// Takes down that a worker does not measure to the end.
+    /// Notes that a worker does not measure to the end.
     pub(crate) fn lose(&mut self, id: &WorkerId, loss: Loss, useless: bool) {
         if useless {
             self.useless.insert(id.clone());

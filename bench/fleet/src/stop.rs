@@ -1,4 +1,4 @@
-//! Stopping: what is waited for ends at once when it is told to stop.
+//! Waiting that ends at once on a request to stop.
 
 use std::future::pending;
 

@@ -1,7 +1,7 @@
-//! Connections that have not proved yet that they belong here: how many there may be, and how loudly they are told.
+//! Connections that have not proved yet that they know the token: how many there may be, and how many refusals are reported.
 //!
-//! Whoever reaches the port can connect as often as it likes. What it can use up has a bound for each address and
-//! for all together, and what is told about it must not keep the workers' own messages waiting.
+//! Every host that reaches the port can connect as often as it likes. What it can use up has a bound for each address and
+//! for all together, and reports about it must not delay the messages of workers.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,10 +17,10 @@ const STRANGERS: usize = 256;
 /// Those of them that may come from one address: half, so that one host alone shuts nobody out. All workers of one
 /// machine come from one address, and those that find no place try again.
 const STRANGERS_PER_ADDRESS: usize = 128;
-/// Strangers that are told to the controller in a second. The others are counted.
+/// Refused connections that are reported to the controller in a second. The others are counted.
 const TOLD_PER_SECOND: u32 = 8;
 
-/// See the module.
+/// Counts connections that have not proved themselves, and refuses those beyond the bounds.
 #[derive(Debug)]
 pub(crate) struct Strangers {
     inbox: mpsc::Sender<Inbound>,
@@ -28,18 +28,18 @@ pub(crate) struct Strangers {
     turned_away: Mutex<TurnedAway>,
 }
 
-/// Who was turned away.
+/// How many connections were refused.
 #[derive(Debug)]
 struct TurnedAway {
     /// How many, in all.
     count: u64,
-    /// Since when `told` counts.
+    /// When `told` began to count.
     since: Instant,
-    /// How many of them the controller was told of.
+    /// How many of them were reported to the controller.
     told: u32,
 }
 
-/// A stranger's place; dropping it gives it free.
+/// The place of a connection that has not proved itself; dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     strangers: Arc<Strangers>,
@@ -68,8 +68,8 @@ impl Strangers {
         Ok(Place { strangers: Arc::clone(self), address })
     }
 
-    /// Counts somebody who was turned away, and tells the controller if it was not told of too many just now. Never
-    /// waits: a flood of strangers takes neither memory nor the workers' place in the queue.
+    /// Counts a refused connection, and reports it to the controller unless too many were reported in this second. Never
+    /// waits: a flood of connections takes neither memory nor the workers' place in the queue.
     pub(crate) fn turn_away(&self, from: SocketAddr, why: String) {
         let mut all = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
         all.count += 1;

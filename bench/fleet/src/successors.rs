@@ -18,16 +18,16 @@ use crate::wire::{Reply, WorkerOrder};
 
 /// How long a worker that takes a place may take to open its disks.
 const PREPARES: Duration = Duration::from_secs(20);
-/// How long it keeps its records back: in the middle of what the others do.
+/// How long a successor holds its records back after the end of a second: the middle of the turns of the others.
 const HOLD_BACK: Nanos = Nanos(500_000_000);
 
 impl Controller {
-    /// Does what is to be done to workers midway.
+    /// Carries out an order in the middle of the step.
     pub(crate) async fn change(&mut self, step: &mut Step<'_>, change: MidStepOrder) {
         match change {
             MidStepOrder::Kill(workers, killed) => {
                 self.kill(step, workers).await;
-                // Whoever asked may not wait any more.
+                // The receiver may not wait any more.
                 let _ = killed.send(());
             }
             MidStepOrder::Start(jobs) => self.start_again(step, jobs).await,
@@ -36,7 +36,7 @@ impl Controller {
 
     async fn kill(&mut self, step: &mut Step<'_>, workers: BTreeSet<WorkerId>) {
         let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.is_launched);
-        // Who is on the way into a place is gone too.
+        // A successor that has not begun yet is killed too.
         let works = |step: &mut Step<'_>, id: &WorkerId| {
             step.running.remove(id).is_some() | step.successors.remove(id).is_some()
         };
@@ -77,7 +77,7 @@ impl Controller {
         }
     }
 
-    /// A successor is there: it is told what to prepare. Whoever else joins has nothing to do in this step.
+    /// A successor has joined: it gets the order to prepare. Other workers that join have no part in this step.
     pub(crate) fn welcome_successor(&mut self, step: &mut Step<'_>, id: &WorkerId) {
         let Some(successor) = step.successors.get_mut(id) else { return };
         let order = WorkerOrder::Prepare { job: Box::new(successor.job.clone()), watch: None };
@@ -87,7 +87,7 @@ impl Controller {
         }
     }
 
-    /// Takes a reply of a successor, if it is to the order that it has.
+    /// Takes a reply of a successor to its current order; other replies are ignored.
     pub(crate) fn handle_successor_reply(
         &mut self,
         step: &mut Step<'_>,
@@ -121,7 +121,7 @@ impl Controller {
         step.lose(id, loss, true);
     }
 
-    /// Gives up successors that do not come.
+    /// Gives up successors that do not join in time.
     pub(crate) async fn check_successors(&mut self, step: &mut Step<'_>) {
         for id in step.successors.keys().cloned().collect::<Vec<_>>() {
             let successor = &step.successors[&id];
@@ -143,8 +143,8 @@ impl Controller {
         }
     }
 
-    /// When the load is over: whoever was killed and never started again did not measure to the end, and what those found
-    /// that were killed is not lost with a successor.
+    /// When the load is over: workers that were killed and not started again did not measure to the end. What killed workers
+    /// had verified counts even if their successor is lost.
     pub(crate) fn count_out(&mut self, step: &mut Step<'_>) {
         let late = std::mem::take(&mut step.successors).into_keys();
         for id in std::mem::take(&mut step.out).into_iter().chain(late) {

@@ -16,7 +16,7 @@ use sha2::Sha256;
 
 use crate::error::FleetError;
 
-/// Random bytes in a token: nobody guesses 16.
+/// Random bytes in a token: 16 cannot be guessed.
 const RANDOM_BYTES: usize = 16;
 /// Bytes of a nonce, and of a proof.
 const LEN: usize = Digits::LEN;
@@ -63,10 +63,10 @@ impl TryFrom<String> for Digits {
     }
 }
 
-/// Who proves that it knows the token.
+/// The side that proves that it knows the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The controller, to a worker that has said hello.
+    /// The controller, to a worker that has sent its hello.
     Controller,
     /// The worker, to a controller that has proved itself.
     Worker,
@@ -100,7 +100,7 @@ impl Nonces {
         Digits(self.mac(token, side).finalize().into_bytes().into())
     }
 
-    /// Whether what a side has sent proves that it knows the token; the time that it takes tells nothing.
+    /// Whether what a side has sent proves that it knows the token; the time that the check takes reveals nothing.
     pub fn is_proof(&self, token: &str, side: Side, proof: &Digits) -> bool {
         self.mac(token, side).verify_slice(&proof.0).is_ok()
     }
@@ -123,7 +123,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// A token that nobody can guess.
+/// A random token, which cannot be guessed.
 pub fn random_token() -> Result<String, FleetError> {
     Ok(hexadecimal(&random_bytes::<RANDOM_BYTES>("a token")?))
 }

@@ -4,7 +4,7 @@
 //! bytes of length, big-endian, and then so many bytes of JSON, one [`ToController`] or [`ToWorker`]. The first
 //! frame of a worker is [`ToController::Hello`]; the controller answers with a [`ToWorker::Challenge`], which proves
 //! that it knows the token, the worker proves the same with [`ToController::Proof`], and the controller answers
-//! [`ToWorker::Welcome`]. Instead of either answer it may say [`ToWorker::Refused`]. Then the controller gives orders, numbered, and the worker replies with the order's
+//! [`ToWorker::Welcome`]. Instead of either answer it may send [`ToWorker::Refused`]. Then the controller gives orders, numbered, and the worker replies with the order's
 //! number, any number of times; the last reply to an order is one that [ends](Reply::is_last) it. Both sides send
 //! a heartbeat each second, and give the other up when they hear nothing for [`SILENCE_LIMIT`].
 //!
@@ -39,13 +39,13 @@ pub use crate::token::{Digits, Nonces, Side};
 
 /// The version of these messages. Both sides must speak the same.
 pub const PROTOCOL: u32 = 7;
-/// The longest frame from somebody who has not proved yet that it knows the token, in bytes.
+/// The longest frame of a connection that has not proved yet that it knows the token, in bytes.
 pub const LONGEST_HELLO: usize = 4 << 10;
 /// The longest frame between the two afterwards, in bytes.
 pub const LONGEST_FRAME: usize = 8 << 20;
 /// Each side sends something at least this often.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Who says nothing for so long is given up.
+/// A peer that sends nothing for so long is given up.
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How a worker introduces itself.
@@ -100,7 +100,7 @@ pub struct FileToRemove {
     pub identity: FileIdentity,
 }
 
-/// Something that a worker is told to do.
+/// An order to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum WorkerOrder {
@@ -139,10 +139,10 @@ pub enum WorkerOrder {
     /// Let another worker measure the network to this one. Ends with `listening`, or `no_way`; it goes on for half a
     /// minute at the most.
     Listen {
-        /// The address of its host to listen on; that of its connection to the controller if nothing is said.
+        /// The address of its host to listen on; absent: that of its connection to the controller.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ip: Option<IpAddr>,
-        /// What the other one must say first.
+        /// The key that the other worker must send first.
         key: Digits,
     },
     /// Measure the network to a worker that listens. Ends with `network`, or `no_way`.
@@ -162,7 +162,7 @@ pub enum WorkerOrder {
     },
 }
 
-/// What the controller says.
+/// A message from the controller to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToWorker {
@@ -205,7 +205,7 @@ pub enum ToWorker {
         /// What to do.
         order: WorkerOrder,
     },
-    /// Leave off what you do or have prepared. Ends with `stopped`, whatever was said before.
+    /// Stop what you do or have prepared. Ends with `stopped`, whatever was sent before.
     Stop {
         /// The number that `stopped` carries.
         task: u64,
@@ -214,11 +214,11 @@ pub enum ToWorker {
     Bye,
 }
 
-/// What a worker says.
+/// A message from a worker to the controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToController {
-    /// Who I am.
+    /// The worker introduces itself.
     Hello(Hello),
     /// The answer to a challenge: I know the token too.
     Proof {
@@ -247,7 +247,7 @@ pub enum ToController {
     },
 }
 
-/// What a worker says about an order.
+/// A reply to an order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reply {
@@ -351,7 +351,7 @@ pub enum FailureKind {
     Failed,
     /// A stated limit was passed before anything was measured.
     Limit,
-    /// It was told to stop.
+    /// It was ordered to stop.
     Interrupted,
 }
 

@@ -28,7 +28,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 /// Questions for the controller's time before each run: the shortest round trip of eight is good enough.
 const CLOCK_QUESTIONS: usize = 8;
 
-/// Joins a fleet and works until the controller says goodbye (`Ok`), is gone, refuses it, or until a signal. `tell`
+/// Joins a fleet and works until the controller dismisses it (`Ok`), is gone, refuses it, or until a signal. `tell`
 /// gets what a person at the terminal wants to know. To be called before the process starts any thread. Threads
 /// may be left behind in an I/O that hangs: end the process when it returns.
 pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<(), FleetError> {
@@ -149,7 +149,7 @@ impl Session {
         }
     }
 
-    /// Does what the controller says until it says goodbye or is gone.
+    /// Carries out orders until the controller dismisses the worker or is gone.
     async fn obey(
         &mut self,
         mut reader: FrameReader<tokio::io::ReadHalf<TcpStream>>,

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use loadline_base::limits;
 use loadline_base::units::ByteSize;
 use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
@@ -14,7 +15,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
-use crate::open::may_be_written;
 
 /// Which file a path led to when Loadline made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -77,6 +77,19 @@ pub fn check_room<'a>(files: impl IntoIterator<Item = (&'a Path, ByteSize)>) -> 
         }
     }
     Ok(())
+}
+
+/// Refuses a file of so many bytes if this process may not write to all of it.
+pub(crate) fn may_be_written(name: &str, bytes: u64) -> Result<(), LoadError> {
+    match limits::file_size() {
+        Some(limit) if limit < bytes => Err(LoadError::usage(format!(
+            "{name} has {}, and this process may write files of {} only (RLIMIT_FSIZE): raise the limit (ulimit -f unlimited, \
+             or LimitFSIZE= of a service), or use a smaller file",
+            ByteSize(bytes).rounded(),
+            ByteSize(limit).rounded()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Makes a file of this size for a run, sparse, where nothing is yet, and says which file it is. The folder must

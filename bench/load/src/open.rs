@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loadline_base::limits;
 use loadline_base::units::ByteSize;
 use loadline_profile::Profile;
 use nix::errno::Errno;
@@ -19,7 +18,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::error::LoadError;
 use crate::in_use::{Identity, holder_of, holder_of_locks};
-use crate::made::FileIdentity;
+use crate::made::{FileIdentity, may_be_written};
 use crate::nbd::connect;
 use crate::nbd::uri::{NbdUri, Server};
 use crate::rbd::disk::RbdDisk;
@@ -253,19 +252,6 @@ fn check(path: &Path, name: &str, permission: &WritePermission, write: bool) -> 
         may_write(name, permission, kind.is_block_device())?;
     }
     Ok(metadata)
-}
-
-/// Refuses a file of so many bytes if this process may not write to all of it.
-pub(crate) fn may_be_written(name: &str, bytes: u64) -> Result<(), LoadError> {
-    match limits::file_size() {
-        Some(limit) if limit < bytes => Err(LoadError::usage(format!(
-            "{name} has {}, and this process may write files of {} only (RLIMIT_FSIZE): raise the limit (ulimit -f unlimited, \
-             or LimitFSIZE= of a service), or use a smaller file",
-            ByteSize(bytes).rounded(),
-            ByteSize(limit).rounded()
-        ))),
-        _ => Ok(()),
-    }
 }
 
 fn in_use_error(name: &str, holder: &str) -> LoadError {

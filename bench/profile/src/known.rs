@@ -275,6 +275,6 @@ pub(crate) fn unknown(name: &str) -> ProfileError {
     ProfileError::syntax(
         format!("profile name \"{}\"", shown.escape_debug()),
         "there is no such profile",
-        format!("{meant}`loadline profile list` shows the names; {}", super::names::GRAMMAR),
+        format!("{meant}`loadline profile list` shows the names; {}", crate::grammar::GRAMMAR),
     )
 }

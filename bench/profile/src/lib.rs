@@ -8,6 +8,7 @@
 
 mod error;
 mod explain;
+mod grammar;
 mod invocation;
 pub mod known;
 mod names;

@@ -14,14 +14,12 @@ use std::str::FromStr;
 
 use loadline_base::units::ByteSize;
 
+use crate::grammar::GRAMMAR;
 use crate::known;
 use crate::{Arrival, Data, Extent, HotSpot, Pattern, Profile, ProfileError};
 
 /// Longer than any name can be.
 const LONGEST_NAME: usize = 64;
-
-pub(crate) const GRAMMAR: &str = "a name is B<KiB>-T<threads>-O<outstanding>-W<write percent>-P<R, S or SI>, \
-                       such as B4-T2-O32-W0-PR";
 
 impl FromStr for Profile {
     type Err = ProfileError;

@@ -8,7 +8,7 @@ use loadline_measure::saturation::{Saturation, Trend};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::table::align;
+use crate::columns::align;
 
 /// What one source came to, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]

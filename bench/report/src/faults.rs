@@ -8,8 +8,8 @@ use loadline_target::FaultKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::columns::align;
 use crate::rows::StepRow;
-use crate::table::align;
 
 /// One load and what was done to the storage in its windows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -24,6 +24,7 @@
 pub mod analysis;
 pub mod answers;
 pub mod baseline;
+mod columns;
 pub mod compare;
 pub mod conditions;
 pub mod csv;

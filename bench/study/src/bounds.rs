@@ -1,4 +1,4 @@
-//! What a study may say: every number's bounds, and parts of it that exclude each other.
+//! The bounds of a study's numbers, and parts of a study that exclude each other.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(crate) const MOST_REPEATS: u32 = 1000;
 /// A phase beyond this is a slip.
 const LONGEST_PHASE: TimeSpan = TimeSpan::seconds(100 * 86_400);
 
-/// Checks everything that a file can say too much of, or two parts of it against each other.
+/// Checks every number of a study against its bounds, and parts of it against each other. The error is of kind `Usage`.
 pub(crate) fn bounds(study: &Study, resolved: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
     let (fleet, phases) = (&study.fleet, &study.phases);

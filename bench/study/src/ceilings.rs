@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use loadline_base::units::ByteSize;
 use loadline_profile::Profile;
 
 use crate::disks::fits;
@@ -79,7 +78,7 @@ pub(crate) fn points(
         if !loads.iter().any(|known| known.profile == profile) {
             profile.validate().map_err(|e| StudyError::usage(format!("[ceilings]: {e}")))?;
             for node in ceilings.node.iter().filter(|node| node.folder.is_some()) {
-                let size = node.size.unwrap_or(ByteSize::GIB);
+                let size = node.scratch_size();
                 fits(&point.label, &profile, size, &format!("size of [[ceilings.node]] {}", node.name))?;
             }
             let (label, family) =

@@ -1,5 +1,5 @@
-//! The plan against what is there: space, devices, folders. Nothing is changed. The workers check again, at the
-//! moment they open what is theirs; this is so that a study of a night does not fail at its second hour.
+//! Checks a plan against this machine: space, devices, folders. Nothing is changed. The workers check again when they open
+//! their disks; this check finds trouble before the run begins, and not hours later.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -29,9 +29,9 @@ const LONGEST_SOCKET: usize = 107;
 pub struct SpaceNeed {
     /// A folder on it: the one that exists and is nearest to where the space is needed.
     pub folder: PathBuf,
-    /// What for, in words.
+    /// What it is needed for, in words.
     pub purpose: String,
-    /// How much.
+    /// How much is needed, bytes.
     pub needed: ByteSize,
     /// How much is free for this user.
     pub free: ByteSize,
@@ -46,7 +46,7 @@ pub struct Device {
     pub size: ByteSize,
 }
 
-/// What was found.
+/// What the check of a plan found on this machine.
 #[derive(Debug, Clone, Default)]
 pub struct PlanCheck {
     /// Each file system on which space is needed.
@@ -58,7 +58,7 @@ pub struct PlanCheck {
 }
 
 impl PlanCheck {
-    /// Itself, or the first problem.
+    /// Returns itself, or the first problem as the error.
     pub fn accept(self) -> Result<PlanCheck, StudyError> {
         match self.problems.first() {
             Some(problem) => Err(problem.clone()),
@@ -67,7 +67,7 @@ impl PlanCheck {
     }
 }
 
-/// Where a run will work.
+/// Where a run works, and what it may do there.
 #[derive(Debug, Clone, Copy)]
 pub struct RunPlace<'a> {
     /// The folder of the study file.
@@ -80,7 +80,7 @@ pub struct RunPlace<'a> {
     pub made: &'a [MadeFile],
 }
 
-/// Looks at everything that the plan needs.
+/// Checks everything that the plan needs on this machine. Reads only; nothing is made or changed.
 pub fn check(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> PlanCheck {
     let mut found = PlanCheck::default();
     // Workers elsewhere see their own hosts' disks; they refuse what does not fit when they make or open it.
@@ -103,7 +103,7 @@ pub fn check(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> PlanCheck {
         for node in study.ceilings.node.iter().filter(|node| node.folder.is_some()) {
             let what = format!("[[ceilings.node]] {} folder", node.name);
             let folder = existing_folder(node.folder.as_ref(), &what, place, &mut found);
-            let size = node.size.unwrap_or(ByteSize::GIB).0;
+            let size = node.scratch_size().0;
             let needed = size.saturating_sub(held(place, &folder, None, true));
             needs.push((folder, "the ceilings' scratch files", ByteSize(needed)));
         }
@@ -141,7 +141,7 @@ pub fn check(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> PlanCheck {
     found
 }
 
-/// That the cluster's sockets can be made: their names are limited, and lie in the run's folder.
+/// An error if a socket of the cluster would have too long a name: the sockets lie in the run's folder.
 fn sockets(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> Option<StudyError> {
     let node = plan.fleet.nodes.last()?;
     let workers_per_node = plan.fleet.workers / plan.fleet.node_count().max(1);
@@ -224,7 +224,7 @@ fn nearest_folder(path: &Path) -> PathBuf {
     absolute.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
 }
 
-/// Looks at every device that the study names.
+/// Checks every device that the study names.
 fn devices(study: &Study, plan: &Plan, place: &RunPlace<'_>, found: &mut PlanCheck) {
     let mut seen: BTreeMap<(u64, u64), Target> = BTreeMap::new();
     let loads: Vec<&Step> = plan.loads().collect();
@@ -252,7 +252,7 @@ fn devices(study: &Study, plan: &Plan, place: &RunPlace<'_>, found: &mut PlanChe
     }
 }
 
-/// A device, and which one it is if it can be told.
+/// A device, and its identity if it is known.
 fn device(
     target: &Target,
     loads: &[&Step],

@@ -10,7 +10,7 @@ use crate::file::{Study, WhenNodeIsGone};
 use crate::fleet::ResolvedFleet;
 use crate::name::Name;
 
-/// Longer than this nobody waits for copies to be in sync.
+/// The longest wait for copies to be in sync, seconds.
 const LONGEST_WAIT: u64 = 24 * 60 * 60;
 
 /// The nodes that are gone in a condition: what was done in those before it stays as it is.
@@ -36,7 +36,7 @@ pub(crate) fn resting<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a st
     }
 }
 
-/// That workers can rest whose node is gone, if the study says so.
+/// Checks that workers can rest whose node is gone, if the study asks for it.
 fn restful(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     if study.fleet.when_node_is_gone == WhenNodeIsGone::Move {
         return Ok(());

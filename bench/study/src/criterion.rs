@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Who must reach it.
+/// Whose figure must reach the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Fleet,
@@ -22,7 +22,7 @@ pub(crate) enum Who {
 enum Which {
     /// By its label, its family or the name of its table.
     Named(String),
-    /// By block size, percent of writes and pattern, as far as they are said.
+    /// By block size, percent of writes and pattern, as far as they are given.
     Kind { block_size: Option<ByteSize>, write_percent: Option<u8>, random: Option<bool> },
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a study, told apart by what the caller does next.
+//! Errors of a study, by what the caller does next.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ impl StudyError {
         StudyError { kind: ErrorKind::Failed, message: message.into() }
     }
 
-    /// It was told to stop.
+    /// The run was interrupted on request.
     pub fn interrupted() -> StudyError {
         StudyError { kind: ErrorKind::Interrupted, message: "stopped before it was done".into() }
     }

@@ -1,4 +1,4 @@
-//! What is done to the storage while it is measured, or between; and whether that can be done, as far as it is known before.
+//! Checks whether the faults of a study can be done to its storage, as far as that is known before the run.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) fn has_faults(study: &Study, step: &Step) -> bool {
     !study.faults.is_empty() && step.purpose == Purpose::Load
 }
 
-/// What was done to which node, followed on paper.
+/// Simulates which nodes are harmed while a list of faults is done.
 pub(crate) struct Harm<'a> {
     nodes: &'a [String],
     copies: usize,
@@ -24,12 +24,12 @@ pub(crate) struct Harm<'a> {
 }
 
 impl<'a> Harm<'a> {
-    /// Nothing was done to any of these nodes.
+    /// No node is harmed yet. `copies` is how many copies of everything there are.
     pub(crate) fn none(nodes: &'a [String], copies: usize) -> Harm<'a> {
         Harm { nodes, copies, done: BTreeMap::new() }
     }
 
-    /// Goes on with this; or says why it cannot be done.
+    /// Follows one more fault; the error says why it cannot be done.
     pub(crate) fn take(&mut self, what: FaultKind, node: &'a str, force: bool) -> Result<(), String> {
         if !self.nodes.iter().any(|known| known == node) {
             return Err(format!("there is no node {node}; the cluster has {}", self.nodes.join(", ")));

@@ -47,13 +47,13 @@ pub struct Study {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub success: Vec<Criterion>,
     /// What is done to the storage in the window of each load, at stated times:
-    /// `faults = [{ at = "60s", do = "kill", node = "node-4" }]`. Whatever was done is taken back after the window.
+    /// `faults = [{ at = "60s", do = "kill", node = "node-4" }]`. All faults are taken back after the window.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<TimedFault>,
     /// What is measured.
     #[serde(default)]
     pub target: TargetSection,
-    /// Who measures.
+    /// The workers that measure.
     #[serde(default)]
     pub fleet: FleetSection,
     /// How long each part of a step is.
@@ -111,6 +111,11 @@ impl Study {
         self.targets().find(|target| target.name == policy)?.san
     }
 
+    /// How workers reach the volumes of a policy; `Local` if the run has no cluster of its own.
+    pub fn access(&self, policy: Option<&Name>) -> Access {
+        self.san(policy).map_or(Access::Local, |san| san.access)
+    }
+
     /// The fewest copies that any volume has of a cluster of the run's own; `None` if it has none.
     pub fn fewest_copies(&self) -> Option<u32> {
         self.targets().filter_map(|target| target.san).map(SanSection::copies).min()
@@ -153,13 +158,13 @@ pub struct TargetSection {
     /// each disk is a volume, owned by its worker's node. Its data are in the run's folder, and removed at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub san: Option<SanSection>,
-    /// How things are done to the storage below the folder or the devices, which is somebody else's: by commands, or by a
+    /// How faults are done to the storage below the folder or the devices, which is not the run's own: by commands, or by a
     /// person who is asked. `faults` and `[[condition]]` name its nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalSpec>,
 }
 
-/// The log of each replica, if nothing is said.
+/// The log of each replica, by default.
 const LOG: ByteSize = ByteSize(256 << 20);
 /// The least that it can be.
 pub(crate) const LEAST_LOG: ByteSize = ByteSize(32 << 20);
@@ -168,20 +173,20 @@ pub(crate) const LEAST_LOG: ByteSize = ByteSize(32 << 20);
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SanSection {
-    /// Copies of every block, each on another node; 2 if nothing is said.
+    /// Copies of every block, each on another node; 2 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3))]
     pub copies: Option<u32>,
-    /// Copies that must be in sync for a write to begin, 1 to `copies`; with fewer, writes wait. 2 of 3, 1 of 2 and 1 of 1 if nothing
-    /// is said: a study of three copies in which two nodes are gone at once needs 1.
+    /// Copies that must be in sync for a write to begin, 1 to `copies`; with fewer, writes wait. By default 2 of 3, 1 of 2
+    /// and 1 of 1: a study of three copies in which two nodes are gone at once needs 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3))]
     pub least: Option<u32>,
-    /// Stripes that each volume is cut into; 1 if nothing is said.
+    /// Stripes that each volume is cut into; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 12))]
     pub stripes: Option<u32>,
-    /// The log of each replica, of which a seventh may be in flight at once; 256MiB if nothing is said, 32MiB at the least.
+    /// The log of each replica, of which a seventh may be in flight at once; 256MiB by default, 32MiB at the least.
     /// Smaller logs make a study of many volumes fit a small disk, and are full, and destaged, sooner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<ByteSize>,
@@ -198,6 +203,11 @@ impl SanSection {
     /// Copies of every block.
     pub fn copies(&self) -> u32 {
         self.copies.unwrap_or(2)
+    }
+
+    /// Stripes that each volume is cut into.
+    pub fn stripes(&self) -> u32 {
+        self.stripes.unwrap_or(1)
     }
 }
 
@@ -230,7 +240,7 @@ pub struct PolicySection {
 }
 
 /// A condition of the storage. Every load is measured in each, in the order of the tables; with repeats all of them come
-/// again, after whatever was done is taken back and every copy is in sync.
+/// again, after all faults are taken back and every copy is in sync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
@@ -281,11 +291,11 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Who measures: worker processes on nodes of this machine, or workers that join from other machines.
+/// The workers that measure: processes on nodes of this machine, or workers that join from other machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FleetSection {
-    /// How many nodes; 1 if nothing is said. For nodes with names and limits write `[[fleet.node]]` instead.
+    /// How many nodes; 1 by default. For nodes with names and limits write `[[fleet.node]]` instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub nodes: Option<u32>,
@@ -298,7 +308,7 @@ pub struct FleetSection {
     /// Disks of each worker. Each disk gets the profile's threads.
     #[schemars(range(min = 1, max = 256))]
     pub disks_per_worker: u32,
-    /// Size of each file that is created; 1GiB if nothing is said.
+    /// Size of each file that is created; 1GiB by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_size: Option<ByteSize>,
     /// What workers do in a condition in which their node is gone (killed or frozen).
@@ -312,7 +322,7 @@ pub struct FleetSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
-    /// How long to wait for workers that join; 5m if nothing is said.
+    /// How long to wait for workers that join; 5m by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<TimeSpan>,
 }
@@ -392,11 +402,11 @@ pub struct RunSection {
     pub repeats: u32,
     /// Where the random numbers begin. Every worker of every step gets its own, derived from this.
     pub seed: u64,
-    /// Who hands I/Os to the kernel.
+    /// What submits I/Os to the kernel.
     pub engine: Engine,
     /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
     pub poll: bool,
-    /// Write blocks that say who wrote them, check every block read, and scan the disks after each step that
+    /// Write blocks that identify their writer, check every block read, and scan the disks after each step that
     /// writes: acknowledged writes that are lost are found.
     pub verify: bool,
     /// Limits that every step must keep; a run that misses one exits with 99.

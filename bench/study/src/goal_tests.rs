@@ -10,7 +10,7 @@ use crate::folder::manifest::RunState;
 use crate::plan::Plan;
 use crate::planned_step::Purpose;
 use crate::read::parse;
-use crate::run::Verdict;
+use crate::run::RunVerdict;
 use crate::runner_tests::Place;
 use crate::stand_in::{Orders, Queue};
 
@@ -62,7 +62,7 @@ fn a_load_line_is_searched_resumed_and_found() {
         folder.plan.steps.iter().filter(|s| same(s.purpose)).count()
     };
     assert_eq!((at(held), at(missed)), (2, 2));
-    assert_eq!(Verdict::of(&folder).unwrap().complete, folder.plan.steps.len());
+    assert_eq!(RunVerdict::of(&folder).unwrap().complete, folder.plan.steps.len());
     place.go_on(carries(None)).unwrap();
     assert_eq!(place.folder().plan.steps.len(), folder.plan.steps.len(), "a finished run stays as it is");
 }
@@ -117,7 +117,7 @@ fn a_criterion_that_only_a_closed_loop_meets_is_doubtful() {
         let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n", study(&goal)));
         // In a closed loop 4,000 IOPS are reached at half a millisecond; a rate of more than 2,345 is slow.
         place.go_on(Orders { carries: Some(2_345.0), ..Orders::default() }).unwrap();
-        let verdict = Verdict::of(&place.folder()).unwrap();
+        let verdict = RunVerdict::of(&place.folder()).unwrap();
         assert!(verdict.missed.is_empty(), "{verdict:?}");
         verdict.doubts
     });
@@ -137,7 +137,7 @@ fn a_capacity_is_the_most_workers_on_each_node() {
     let who = place.seen.lock().unwrap().who.clone();
     assert!(who.contains(&vec!["node-1/0".into(), "node-2/0".into()]), "one of each node: {who:?}");
     // Slow steps are no success: the first criterion says nothing of latency, the second is missed.
-    let verdict = Verdict::of(&folder).unwrap();
+    let verdict = RunVerdict::of(&folder).unwrap();
     assert_eq!(verdict.missed.len(), 1, "{verdict:?}");
     assert!(verdict.missed[0].contains("1,000 IOPS on the node that did least"), "{verdict:?}");
 }
@@ -322,7 +322,7 @@ fn a_worker_that_is_lost_in_a_warm_up_and_what_it_found_are_told() {
     );
     let second = results[1].warm_up.as_ref().unwrap();
     assert!(second.steady && second.step == 2, "it is not shared: {second:?}");
-    assert_eq!(Verdict::of(&folder).unwrap().bad_blocks, 2, "storage that failed in a warm-up has failed");
+    assert_eq!(RunVerdict::of(&folder).unwrap().bad_blocks, 2, "storage that failed in a warm-up has failed");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn each_node_is_every_node_of_the_fleet_and_a_tables_name_is_its_own() {
                 [matrix]\nworkers = [1]\n";
     let place = place(&format!("{text}{PHASES}[run]\nrepeats = 1\n"));
     place.go_on(Orders::default()).unwrap();
-    let missed = Verdict::of(&place.folder()).unwrap().missed;
+    let missed = RunVerdict::of(&place.folder()).unwrap().missed;
     assert_eq!(missed.len(), 2, "{missed:?}");
     assert!(missed[0].contains("each node") && missed[0].contains("found 0 IOPS"), "{missed:?}");
     assert!(missed[1].contains("1500 IOPS of oltp: found 1,000"), "{missed:?}");
@@ -354,9 +354,9 @@ fn a_run_that_is_not_complete_decides_nothing() {
         study("success = [\"fleet >= 9000 IOPS of read\"]")
     ));
     assert!(place.go_on(Orders { hang_at: Some(1), ..Orders::default() }).is_err());
-    assert!(Verdict::of(&place.folder()).unwrap().missed.is_empty());
+    assert!(RunVerdict::of(&place.folder()).unwrap().missed.is_empty());
     place.go_on(Orders::default()).unwrap();
-    assert_eq!(Verdict::of(&place.folder()).unwrap().missed.len(), 1);
+    assert_eq!(RunVerdict::of(&place.folder()).unwrap().missed.len(), 1);
 }
 
 #[test]

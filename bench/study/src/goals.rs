@@ -129,7 +129,7 @@ pub struct LoadLineGoal {
     /// What is varied.
     #[serde(default)]
     pub by: LoadLineBy,
-    /// How wide the bracket may be: the upper end is at most this much above the lower one. 5% if nothing is said.
+    /// How wide the bracket may be: the upper end is at most this much above the lower one. 5% by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub width: Option<Share>,
 }
@@ -161,7 +161,7 @@ pub struct Ceilings {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node: Vec<CeilingNode>,
     /// Writes on devices that one write to the storage costs: its copies, and its log and its destage if both are on
-    /// these devices (4 with two copies and both). 1 if nothing is said.
+    /// these devices (4 with two copies and both). 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_writes: Option<f64>,
     /// Bytes that the nodes send each other for each byte that is written: 1 with two copies of which one is where the writer
@@ -171,10 +171,10 @@ pub struct Ceilings {
     /// Bytes that the nodes send each other for each byte that is read: 0 where reads are local.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_reads: Option<f64>,
-    /// Threads on each device; 4 if nothing is said.
+    /// Threads on each device; 4 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// I/Os that each thread keeps outstanding; 32 if nothing is said.
+    /// I/Os that each thread keeps outstanding; 32 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding: Option<u32>,
 }
@@ -201,12 +201,19 @@ pub struct CeilingNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
     /// Its address on the network of the storage, to measure that between the nodes; that of its workers' connection to the
-    /// controller if nothing is said.
+    /// controller by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// Size of the scratch file; 1GiB if nothing is said.
+    /// Size of the scratch file; 1GiB by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,
+}
+
+impl CeilingNode {
+    /// The size of the scratch file, if there is a folder for one.
+    pub fn scratch_size(&self) -> ByteSize {
+        self.size.unwrap_or(ByteSize::GIB)
+    }
 }
 
 /// Warm-up until the load is steady.
@@ -215,7 +222,7 @@ pub struct CeilingNode {
 pub struct SteadyGoal {
     /// Past this, it is measured all the same, and marked as not steady. Whole seconds, at least 10.
     pub limit: TimeSpan,
-    /// The length of a round: the last five of them decide. Whole seconds; a tenth of the limit if nothing is said.
+    /// The length of a round: the last five of them decide. Whole seconds; a tenth of the limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round: Option<TimeSpan>,
 }

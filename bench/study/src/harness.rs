@@ -1,5 +1,5 @@
-//! The storage that a study does things to, its own cluster or somebody else's, on a thread of its own: what is asked of it
-//! waits, and a study that is stopped does not.
+//! The storage that a study controls, its own cluster or external storage, on a thread of its own: calls to the storage
+//! block that thread, and a study that is stopped does not wait for them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use loadline_fleet::or_stop;
 /// How long copies are waited for after everything was taken back, before conditions begin anew.
 const HEALED: Duration = Duration::from_secs(600);
 
-/// What the thread is asked.
+/// A call that the thread makes.
 type Ask = Box<dyn FnOnce(&mut Storage, &AtomicBool) + Send>;
 
 /// How long the thread may take to stop its nodes. They end with this process in any case.
 const STOPS: Duration = Duration::from_secs(15);
 
-/// A cluster that runs. When this is dropped its nodes are stopped.
+/// The storage, and the thread that calls it. When this is dropped, the nodes of the run's own cluster are stopped.
 pub(crate) struct Harness {
     asks: Option<mpsc::Sender<Ask>>,
     /// Ends when the thread has.
@@ -89,8 +89,8 @@ impl Harness {
         Ok(harness)
     }
 
-    /// The disks of these workers: each a volume, owned by the worker's node, or by who has taken it over. And whether one of
-    /// them was not there before.
+    /// The disks of these workers: each a volume, owned by the worker's node, or by the node that has taken it over. The flag
+    /// is true if one of them did not exist before.
     pub(crate) async fn volumes(
         &self,
         study: &Study,
@@ -136,7 +136,7 @@ impl Harness {
         Ok(made.await??)
     }
 
-    /// Leads the cluster into a condition: with `heal` whatever was done before is taken back first; then these are done one
+    /// Leads the storage into a condition: with `heal`, all faults done before are taken back first; then these are done one
     /// after another, each with its waiting.
     pub(crate) async fn enter(
         &self,
@@ -184,13 +184,13 @@ impl Harness {
         Ok(self.ask(stop, move |storage, leave| monitor.run(storage, leave)).await??)
     }
 
-    /// Takes back whatever was done, when the run ends, however it does.
+    /// Takes back all faults, at the end of a run that finished or failed.
     pub(crate) async fn take_back(&self) -> Result<(), StudyError> {
         let (_never, mut stop) = watch::channel(false);
         Ok(self.ask(&mut stop, |storage, leave| storage.heal(leave)).await??)
     }
 
-    /// How well the cluster is; `None` if it is somebody else's storage.
+    /// The health of the run's own cluster; `None` of external storage.
     pub(crate) async fn health(
         &self,
         stop: &mut watch::Receiver<bool>,
@@ -198,7 +198,7 @@ impl Harness {
         Ok(self.ask(stop, |storage, _| storage.own().map(Cluster::health).transpose()).await??)
     }
 
-    /// The nodes that have ended though nobody asked them to.
+    /// The nodes whose process has ended though no fault ended it.
     pub(crate) async fn ended_unasked(
         &self,
         stop: &mut watch::Receiver<bool>,
@@ -206,7 +206,7 @@ impl Harness {
         Ok(self.ask(stop, |storage, _| Ok(storage.ended_unasked())).await??)
     }
 
-    /// Asks the cluster something.
+    /// Has the thread make a call, and waits for its result.
     async fn ask<T: Send + 'static>(
         &self,
         stop: &mut watch::Receiver<bool>,

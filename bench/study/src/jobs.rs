@@ -44,7 +44,7 @@ enum DiskSet<'a> {
 }
 
 impl Jobs<'_> {
-    /// The files that the run makes, by worker; their names carry the run's id, so that nobody else's file has them.
+    /// The files that the run makes, by worker; their names carry the run's id, so that no other file has such a name.
     pub(crate) fn files(&self) -> Vec<MadeFile> {
         let manifest = self.manifest;
         let file = |worker: &WorkerInfo, folder: &Path, part: &str, size: ByteSize| MadeFile {
@@ -70,7 +70,7 @@ impl Jobs<'_> {
             let first = manifest.workers.iter().find(|worker| worker.node == node.name);
             if let (Some(worker), Some(_)) = (first, &node.folder) {
                 let folder = manifest.files_folder(self.run, node.folder.as_ref());
-                let size = node.size.unwrap_or(ByteSize::GIB);
+                let size = node.scratch_size();
                 files.push(MadeFile { ceiling: true, ..file(worker, &folder, "ceiling", size) });
             }
         }
@@ -166,7 +166,7 @@ impl Jobs<'_> {
         journals.into_iter().nth(disk).filter(|_| !file.ceiling)
     }
 
-    /// The jobs of these workers; who has no disk of the set has none.
+    /// The jobs of these workers; a worker without a disk of the set has none.
     fn all(
         &self,
         workers: &[usize],

@@ -11,7 +11,7 @@
 //! | [`searches`] | which step a search measures next, and what it found |
 //! | [`settle`] | warming up until the load is steady |
 //! | [`limit`] | stated limits, and how a step did against them |
-//! | [`resolve`] | the study, validated once: what its options come to. Pure |
+//! | [`resolve`] | the study, validated once and its options resolved. Pure |
 //! | [`plan`], [`planned_step`] | every step in its order, its length, the space it needs. Pure |
 //! | [`disks`] | how loads lie on disks |
 //! | [`own_cluster`] | the cluster that a run starts for itself: what it cannot be, how large its devices are |

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::error::StudyError;
 use crate::faults::has_faults;
-use crate::file::{Access, SanSection, TimedFault};
+use crate::file::{SanSection, TimedFault};
 use crate::folder::RunFolder;
 use crate::folder::result::StepResult;
 use crate::planned_step::{Purpose, Step};
@@ -58,7 +58,7 @@ impl<W: Workers> Runner<'_, W> {
                 None => BTreeMap::new(),
             },
             jobs: jobs.clone(),
-            access: study.san(step.policy.as_ref()).map_or(Access::Local, |san| san.access),
+            access: study.access(step.policy.as_ref()),
             changes,
             over: over.clone(),
         };

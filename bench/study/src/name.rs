@@ -77,7 +77,7 @@ impl ProfileName {
         &self.profile
     }
 
-    /// The name, in lower case, if it is one that people know (`loadline profile list`); `None` if it says the load in
+    /// The name, in lower case, if it is a known one (`loadline profile list`); `None` if it spells the load out in
     /// letters.
     pub(crate) fn known(&self) -> Option<Name> {
         let text = self.text.trim();

@@ -142,7 +142,7 @@ pub(crate) fn plan(study: &Study, fleet: &ResolvedFleet) -> Option<ClusterPlan> 
     let nodes = fleet.node_count().max(1);
     let (mut on_each, mut bytes) = (0u64, 0u64);
     for san in study.targets().filter_map(|target| target.san) {
-        let stripes = u64::from(san.stripes.unwrap_or(1).max(1));
+        let stripes = u64::from(san.stripes().max(1));
         let replicas =
             u64::from(fleet.disks()).saturating_mul(u64::from(san.copies())).saturating_mul(stripes);
         let share = replicas.div_ceil(u64::from(nodes)).saturating_add(1);

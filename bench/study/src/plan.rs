@@ -1,4 +1,4 @@
-//! What a study comes to: every step in its order, its length, and the space it needs. Pure: nothing is looked at.
+//! The plan of a study: every step in its order, its length, and the space it needs. Pure: nothing is read.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const JOURNAL_ENTRY: u64 = 8;
 /// What it takes beside that.
 const JOURNAL_HEADER: u64 = 4096;
 
-/// What a study comes to.
+/// The plan of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The steps, in the order in which they are measured: the ceilings; every load once, then every load again,

@@ -39,7 +39,7 @@ pub struct Step {
     pub folder: String,
     /// The load on each disk.
     pub profile: Profile,
-    /// What the loads of one sweep have in common; empty in runs of versions that did not say.
+    /// What the loads of one sweep have in common; empty in runs of versions that did not record it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub family: String,
     /// How many workers put it on, in a circle over the nodes; absent: all.

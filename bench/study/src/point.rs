@@ -44,7 +44,7 @@ impl Point {
         }
     }
 
-    /// Label and family, given the name of its table and whether that alone tells it apart.
+    /// Label and family, given the name of its table and whether the name alone is distinct.
     pub(crate) fn named(mut self, name: Option<&Name>, alone: bool) -> Point {
         self.table = name.cloned();
         let (load, family) = (self.profile.label(), self.profile.family());

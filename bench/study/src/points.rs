@@ -102,7 +102,7 @@ fn checked(point: Point, workers: u32) -> Result<Point, StudyError> {
     }
 }
 
-/// Two rows of one table that carry the same name could not be told apart.
+/// Refuses two loads of the same label: rows of a table could not be distinguished.
 fn distinct(points: &[Point]) -> Result<(), StudyError> {
     let mut labels: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
     labels.sort_unstable();

@@ -16,7 +16,7 @@ use crate::planned_step::Step;
 pub enum Update<'a> {
     /// The run begins, or goes on with so many steps complete.
     Begin {
-        /// What it comes to.
+        /// The plan.
         plan: &'a Plan,
         /// How long each part of a step is.
         phases: &'a Phases,

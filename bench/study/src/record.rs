@@ -1,4 +1,4 @@
-//! Takes what the fleet reports: into the run's folder, and to whoever watches.
+//! Records what the fleet reports in the run's folder, and shows it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -59,26 +59,26 @@ pub(crate) struct Recorder {
     series: Option<SeriesWriter>,
     /// Whether the load of the step that was begun has been announced: what comes before is of a warm-up that was ended.
     announced: bool,
-    /// A warm-up that runs, and who is told when the load is steady.
+    /// A warm-up that runs, and the channel that is notified when the load is steady.
     settling: Option<(Settling, watch::Sender<bool>)>,
     measure_s: i64,
     phase: Option<Phase>,
     /// Bytes done and in all, of each worker that fills or scans.
     swept: BTreeMap<WorkerId, (u64, u64)>,
-    /// Bad blocks that each worker has told of in this step.
+    /// Bad blocks that each worker has reported in this step.
     bad: BTreeMap<WorkerId, u64>,
     dropped: u64,
     error: Option<StudyError>,
     /// The token and the number of workers that are to join.
     awaited: Option<(String, u32)>,
-    /// Who is told when the load of the step begins, in milliseconds since 1970.
+    /// The channel that gets the moment at which the load of the step begins, milliseconds since 1970 (UTC).
     begins: Option<oneshot::Sender<u64>>,
-    /// What the fleet completes second by second, if somebody wants it.
+    /// What the fleet completes second by second, if a timeline is made.
     trace: Option<Trace>,
 }
 
 impl Recorder {
-    /// Workers are to join: as soon as the fleet listens, somebody must be told.
+    /// Workers are to join: as soon as the fleet listens, the user is shown how to start them.
     pub(crate) fn await_workers(&mut self, token: String, workers: u32) {
         self.awaited = Some((token, workers));
     }
@@ -90,15 +90,15 @@ impl Recorder {
         self.bad.clear();
     }
 
-    /// The window of the step that was begun is watched, and with `traced` the step has a timeline. The receiver gets the moment at which the
-    /// load begins (milliseconds since 1970, UTC), or an error if it never does.
+    /// The window of the step that was begun is watched, and with `traced` the step has a timeline. The receiver gets the moment
+    /// at which the load begins (milliseconds since 1970, UTC), or an error if it never does.
     pub(crate) fn await_window(&mut self, traced: bool) -> oneshot::Receiver<u64> {
         let (sender, receiver) = oneshot::channel();
         (self.begins, self.trace) = (Some(sender), traced.then(Trace::default));
         receiver
     }
 
-    /// Nobody needs to wait for the load any more: it was, or it will not be.
+    /// Ends the wait for the load: it has ended, or will not begin.
     pub(crate) fn end_waiting(&mut self) {
         self.begins = None;
     }
@@ -116,7 +116,7 @@ impl Recorder {
         receiver
     }
 
-    /// The warm-up is over, for whatever reason.
+    /// The warm-up is over, steady or not.
     pub(crate) fn end_warm_up(&mut self) -> Option<Settling> {
         self.settling.take().map(|(settling, _)| settling)
     }
@@ -127,7 +127,7 @@ impl Recorder {
         Ok((self.series.take(), self.dropped))
     }
 
-    /// The step was interrupted: what was recorded stays in its folder. Says how many bad blocks were told of.
+    /// The step was interrupted: what was recorded stays in its folder. Returns how many bad blocks were reported.
     pub(crate) fn drop_step(&mut self) -> u64 {
         (self.series, self.trace, self.begins) = (None, None, None);
         self.bad.values().fold(0, |all, bad| all.saturating_add(*bad))

@@ -1,5 +1,5 @@
-//! A study file, validated once and resolved: what the options of the file come to. Later code plans and runs with this, and
-//! does not ask which options are given. Pure: nothing is read.
+//! A study file, validated once, with its options resolved. Later code plans and runs with this, and does not ask which options
+//! are given. Pure: nothing is read.
 
 use loadline_base::units::ByteSize;
 

@@ -16,9 +16,9 @@ use crate::runner::Runner;
 use crate::success::Candidates;
 use loadline_fleet::or_stop;
 
-/// What a run came to, in figures that an exit code follows from.
+/// How a run ended, as counts from which the exit code follows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Verdict {
+pub struct RunVerdict {
     /// Steps that are complete.
     pub complete: usize,
     /// Steps in all.
@@ -31,10 +31,10 @@ pub struct Verdict {
     pub doubts: usize,
 }
 
-impl Verdict {
-    /// What the complete steps of a run came to.
-    pub fn of(folder: &RunFolder) -> Result<Verdict, StudyError> {
-        let mut verdict = Verdict { planned: folder.plan.steps.len(), ..Verdict::default() };
+impl RunVerdict {
+    /// Judges the complete steps of a run. The error says which result cannot be read.
+    pub fn of(folder: &RunFolder) -> Result<RunVerdict, StudyError> {
+        let mut verdict = RunVerdict { planned: folder.plan.steps.len(), ..RunVerdict::default() };
         let mut candidates = Candidates::default();
         // One step at a time: a result of many workers is large.
         for step in &folder.plan.steps {

@@ -1,4 +1,4 @@
-//! What a run still lacks, done with a fleet that is there: files, fill, steps, scans, and the end.
+//! Does what a run still lacks, with a fleet that has started: files, fill, steps, scans, and the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,7 +33,7 @@ use crate::worker_order::in_order;
 use crate::workers::Workers;
 use loadline_fleet::or_stop;
 
-/// So many steps in a row that no worker finished end the run: whatever it is, it does not pass.
+/// So many steps in a row that no worker finished end the run: the cause does not pass by itself.
 const MOST_IN_VAIN: u32 = 3;
 
 /// A run's folder, and workers to go on with it.
@@ -389,7 +389,7 @@ impl<W: Workers> Runner<'_, W> {
         )))
     }
 
-    /// Reads and checks every block that was ever written, those of a lost worker by whoever can.
+    /// Reads and checks every block that was ever written, those of a lost worker by another worker that can.
     async fn scan(
         &mut self,
         jobs: &BTreeMap<WorkerId, Job>,
@@ -433,8 +433,8 @@ impl<W: Workers> Runner<'_, W> {
         Ok(())
     }
 
-    /// Every step is complete: removes what was made, and says so. A run of which files are left is not finished:
-    /// resuming it removes them, once whoever has them is there again.
+    /// Every step is complete: removes what was made, and reports it. A run of which files are left is not finished:
+    /// resuming it removes them, once the worker that has them is back.
     async fn finish(&mut self) -> Result<(), StudyError> {
         if !self.owned.folder.manifest.keep_files {
             self.remove_files().await?;

@@ -17,7 +17,7 @@ use crate::folder::{OwnedFolder, RunFolder};
 use crate::progress::Silent;
 use crate::read::parse;
 use crate::record::Shared;
-use crate::run::Verdict;
+use crate::run::RunVerdict;
 use crate::runner::Runner;
 use crate::stand_in::{Orders, Seen, StandIn};
 
@@ -116,7 +116,7 @@ fn a_run_measures_every_load_in_every_round_and_leaves_only_results() {
         "only what was made is written to"
     );
     assert_eq!(seen.seeds.len(), 8, "every worker of every step draws its own numbers");
-    let verdict = Verdict::of(&folder).unwrap();
+    let verdict = RunVerdict::of(&folder).unwrap();
     assert_eq!((verdict.complete, verdict.planned, verdict.bad_blocks), (4, 4, 0));
     let (step, result) = folder.results().unwrap().remove(0);
     let result = result.unwrap();
@@ -229,7 +229,7 @@ fn a_lost_worker_is_counted_and_its_run_goes_on() {
     assert_eq!(result.findings[0].kind, FindingKind::LostWorkers);
     assert!(result.findings[0].found.contains("node-1/1 (it was told to)"), "{}", result.findings[0]);
     assert!(result.findings.iter().all(|f| f.kind != FindingKind::LittlesLaw), "that is explained already");
-    assert_eq!(Verdict::of(&place.folder()).unwrap().doubts, 4);
+    assert_eq!(RunVerdict::of(&place.folder()).unwrap().doubts, 4);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn lost_writes_are_a_finding_and_every_step_is_recorded_all_the_same() {
     let study = format!("{STUDY}verify = true");
     let place = Place::new(&study);
     place.go_on(Orders { bad_blocks: 3, ..Orders::default() }).unwrap();
-    let verdict = Verdict::of(&place.folder()).unwrap();
+    let verdict = RunVerdict::of(&place.folder()).unwrap();
     assert_eq!(
         (verdict.complete, verdict.bad_blocks),
         (4, 12),

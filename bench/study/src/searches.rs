@@ -99,7 +99,7 @@ impl MeasuredStep {
     }
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchResult {
@@ -123,12 +123,12 @@ pub struct SearchResult {
     pub latency_us: Option<f64>,
     /// How many steps it took.
     pub steps: usize,
-    /// What it came to, in words.
+    /// The result, in words.
     pub found: String,
 }
 
 impl SearchResult {
-    /// Whether it came to an answer: nothing and everything are answers too.
+    /// Whether the search is decided: "nothing holds" and "everything holds" are decisions too.
     pub fn is_decided(&self) -> bool {
         self.held.is_some() || self.missed.is_some()
     }
@@ -277,7 +277,7 @@ impl SearchPlan {
         Some(Step::of(&point, number, repeat, Purpose::Search { search: self.number, load }))
     }
 
-    /// What it came to.
+    /// The result, given all steps that were measured.
     pub fn result(&self, measured: &[MeasuredStep]) -> SearchResult {
         let state = self.state(measured);
         let found = match state {

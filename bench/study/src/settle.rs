@@ -1,4 +1,4 @@
-//! Warming up until the load is steady: what the fleet's seconds say, round by round.
+//! Warming up until the load is steady: judges the fleet's seconds, round by round.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use loadline_measure::summary::is_deep_enough;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The percentile that is looked at beside the IOPS, as advice: its name, and how many in a million lie beyond.
+/// The percentile that is judged beside the IOPS, as advice: its name, and how many in a million lie beyond.
 const PERCENTILE: (&str, u64) = ("p99", 10_000);
 
 /// How a warm-up until the load is steady went.
@@ -27,7 +27,7 @@ pub struct WarmUp {
     pub steady: bool,
     /// IOPS over the last five rounds; `null` if it ended before there were five.
     pub iops: Option<Steadiness>,
-    /// Workers that were lost in it: then it says nothing of their disks, and no other step shares it.
+    /// Workers that were lost in it: then the state of their disks is unknown, and no other step shares it.
     #[serde(default)]
     pub lost_workers: u32,
     /// The same of the 99th percentile, microseconds, as advice; `null` if a round had too few I/Os for one.
@@ -42,7 +42,7 @@ pub(crate) struct Settling {
     /// Whether it has ended: what comes until the workers have stopped counts no more.
     ended: bool,
     lost: u32,
-    /// Bad blocks that each worker told of.
+    /// Bad blocks that each worker reported.
     pub(crate) bad: BTreeMap<WorkerId, VerifyReport>,
     /// I/Os of the round that has not ended.
     current: f64,
@@ -126,7 +126,7 @@ impl Settling {
     }
 }
 
-/// That a warm-up came to its limit before the load was steady.
+/// The finding of a warm-up that reached its limit before the load was steady; `None` if it was steady.
 pub(crate) fn not_steady(warm_up: &WarmUp) -> Option<Finding> {
     (!warm_up.steady).then(|| {
         if warm_up.lost_workers > 0 {

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use crate::workers::Workers;
 
-/// What went on, for a test to look at.
+/// What was done, for a test to check.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) fills: usize,

@@ -1,4 +1,4 @@
-//! What the workers of a step came to, as one result: windows merged, CPU added, findings gathered, the audit.
+//! Makes one result of what the workers of a step measured: windows merged, CPU added, findings gathered, the audit.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -22,7 +22,7 @@ use crate::when::When;
 /// The longest list of lost workers in one sentence.
 const MOST_NAMED: usize = 8;
 
-/// Fills a result with what the workers came to. `order` is the fleet's.
+/// Fills a result with what the workers measured, in the order of `order`.
 pub(crate) fn collect(
     result: &mut StepResult,
     study: &Study,
@@ -132,7 +132,7 @@ struct NodeCpu {
 }
 
 /// How many cores the workers could have used at the most: their threads, as far as what each node is bound and
-/// limited to and their host's CPUs go. `None` if a host does not tell.
+/// limited to and their host's CPUs go. `None` if a host does not report it.
 fn cores_at_most(fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> Option<f64> {
     // By host: its CPUs, and its nodes.
     let mut hosts: BTreeMap<&str, (f64, BTreeMap<&str, NodeCpu>)> = BTreeMap::new();

@@ -50,12 +50,12 @@ pub struct Candidate {
     pub offered: Option<f64>,
     /// Whether the offered rate was carried; true in a closed loop.
     pub carried: bool,
-    /// Whether the load generator was the bottleneck: then a miss says nothing about the storage.
+    /// Whether the load generator was the bottleneck: then a miss shows nothing about the storage.
     pub generator_bound: bool,
 }
 
 impl Candidate {
-    /// What a complete step says.
+    /// The candidate that a complete step is.
     pub fn of(result: &StepResult) -> Candidate {
         let total = &result.figures.total;
         let least = |figures: &mut dyn Iterator<Item = (f64, f64)>| {

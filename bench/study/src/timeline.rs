@@ -15,7 +15,7 @@ use crate::trace::Trace;
 
 /// A stretch is cut into so many parts at the most, whose IOPS are compared.
 const PARTS: usize = 10;
-/// A worker tells what it did in a second at the latest so long after its end: when it is its turn.
+/// A worker reports a second at the latest so long after its end: when its turn comes.
 const UNTOLD_S: f64 = 0.95;
 /// A plateau is reached at this share of it.
 const REACHED: f64 = 0.95;
@@ -47,7 +47,7 @@ pub struct Stretch {
 pub struct Moved {
     /// Which.
     pub worker: WorkerId,
-    /// The nodes that own its volumes now; empty if nobody took them over in the window.
+    /// The nodes that own its volumes now; empty if no node took them over in the window.
     pub to: Vec<String>,
     /// From the fault until it was started again, seconds; `null` if it was not.
     pub started_s: Option<f64>,
@@ -69,14 +69,14 @@ pub struct Event {
     pub took_s: f64,
     /// Why it was not done; `null` if it was.
     pub failed: Option<String>,
-    /// From the fault until the storage said that a volume lacks a copy or is not served, seconds; `null` if it did not.
+    /// From the fault until the storage reported that a volume lacks a copy or is not served, seconds; `null` if it did not.
     pub detected_s: Option<f64>,
     /// The longest time until the next fault in which one worker that stayed completed nothing, milliseconds: the longest stall;
     /// `null` if none stayed.
     pub stall_ms: Option<u64>,
     /// Whose it was.
     pub stalled: Option<WorkerId>,
-    /// The same of the whole fleet: nobody completed anything.
+    /// The same of the whole fleet: no worker completed anything.
     pub fleet_stall_ms: u64,
     /// I/Os that failed until the next fault.
     pub errors: u64,
@@ -171,7 +171,7 @@ fn back_at(trace: &Trace, happened: &DoneFault, moved: &Moved) -> Option<f64> {
 struct End {
     /// The next event, or the window's end, seconds.
     at_s: f64,
-    /// Until when every worker told what it did.
+    /// Until when every worker has reported.
     told_s: f64,
     /// The workers that are gone with the next event.
     leaving: Vec<WorkerId>,

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use loadline_base::units::ByteSize;
 use loadline_fleet::{WorkerId, WorkerInfo};
 use loadline_load::Target;
 use loadline_target::{Disk, VolumeSpec};
@@ -31,14 +30,14 @@ pub(crate) fn volumes_of(
     policy: Option<&Name>,
 ) -> BTreeMap<WorkerId, Vec<VolumeSpec>> {
     let san = study.san(policy).cloned().unwrap_or_default();
-    let size = plan.disk_size.unwrap_or(ByteSize::GIB);
+    let size = plan.fleet.file_size;
     let of_policy = policy.map(|policy| format!("{policy}-")).unwrap_or_default();
     let volume = |worker: &WorkerInfo, disk: u32| VolumeSpec {
         name: format!("{of_policy}{}-{disk}", worker.id.0.replace('/', "-")),
         size,
         copies: san.copies(),
         least: san.least,
-        stripes: san.stripes.unwrap_or(1),
+        stripes: san.stripes(),
         log: san.log,
         node: worker.node.clone(),
     };

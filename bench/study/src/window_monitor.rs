@@ -41,7 +41,7 @@ pub(crate) struct WindowMonitor {
     pub(crate) access: Access,
     /// To the fleet.
     pub(crate) changes: mpsc::Sender<MidStepOrder>,
-    /// The step is over, in whatever way.
+    /// Set when the step is over, also after an error.
     pub(crate) over: Arc<AtomicBool>,
 }
 
@@ -105,7 +105,7 @@ impl WindowMonitor {
             if let Some(fault) = to_do.next_if(|fault| now >= self.begin + fault.at.0) {
                 let was_in_sync = storage.copies(leave).is_some_and(|copies| !copies.is_missing);
                 let event = self.do_to(storage, &fault, leave)?;
-                // Whoever was killed for it goes on, also where it could not be done.
+                // Workers that were killed for it are started again, also where it could not be done.
                 moves.retain(|one| !event.moved.iter().any(|moved| moved.worker == one.worker));
                 let gone = event.moved.iter().map(|moved| WorkerMove {
                     worker: moved.worker.clone(),
@@ -157,7 +157,7 @@ impl WindowMonitor {
         Ok(self.over.load(Ordering::Relaxed) || Instant::now() >= self.begin + self.length)
     }
 
-    /// Does one thing to the cluster. That it cannot be done is told in what it returns.
+    /// Does one fault to the storage. If it cannot be done, `failed` of the returned event says why.
     fn do_to(
         &self,
         storage: &mut Storage,
@@ -211,7 +211,7 @@ impl WindowMonitor {
     fn kill(&self, workers: &BTreeSet<WorkerId>, leave: &AtomicBool) -> Result<(), TargetError> {
         let (told, mut killed) = oneshot::channel();
         let begun = Instant::now();
-        // Where nobody listens any more the step is over.
+        // If the fleet does not take orders any more, the step is over.
         if self.changes.blocking_send(MidStepOrder::Kill(workers.clone(), told)).is_err() {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl WindowMonitor {
         }
     }
 
-    /// Starts workers again whose volumes somebody has taken over.
+    /// Starts workers again whose volumes another node has taken over.
     fn follow(&mut self, storage: &Storage, moves: &mut Vec<WorkerMove>, events: &mut [DoneFault]) {
         let Some(cluster) = storage.own() else { return };
         moves.retain(|one| {
@@ -281,7 +281,7 @@ impl WindowMonitor {
                 moved.to.dedup();
                 moved.started_s = Some(one.since.elapsed().as_secs_f64());
             }
-            // Where nobody listens any more the step is over.
+            // If the fleet does not take orders any more, the step is over.
             let ready = BTreeMap::from([(one.worker.clone(), job.clone())]);
             let _ = self.changes.blocking_send(MidStepOrder::Start(ready));
             false

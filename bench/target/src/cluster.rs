@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, CreateVolume, NOT_SERVED, Use, Volume};
 use crate::error::TargetError;
-use crate::filler::is_filler;
-use crate::harm::State;
+use crate::filler_name::is_filler;
 use crate::health::Health;
+use crate::node_state::NodeState;
 use crate::process::NodeProcess;
 
 /// How long a node that was started may take to answer.
@@ -81,7 +81,7 @@ pub(crate) struct Node {
     pub(crate) api: Api,
     config: PathBuf,
     pub(crate) process: Option<NodeProcess>,
-    pub(crate) state: State,
+    pub(crate) state: NodeState,
 }
 
 /// A cluster that runs. Its nodes are killed when this is dropped.
@@ -123,7 +123,7 @@ impl Cluster {
             }
             lies_here(&config, &spec.folder.join(&name))?;
             let api = Api(SocketAddr::from((address, PORTS[0])));
-            nodes.push(Node { name, api, config, process: None, state: State::Up });
+            nodes.push(Node { name, api, config, process: None, state: NodeState::Up });
         }
         let id = fs::read_to_string(&id_file).map_err(|e| TargetError::io("read", &id_file, &e))?;
         let mut cluster = Cluster { spec, nodes, id };
@@ -189,7 +189,7 @@ impl Cluster {
 
     /// The nodes that have ended though nobody asked them to, and how.
     pub fn ended_unasked(&mut self) -> Vec<String> {
-        let nodes = self.nodes.iter_mut().filter(|node| node.state != State::Killed);
+        let nodes = self.nodes.iter_mut().filter(|node| node.state != NodeState::Killed);
         let ended = |node: &mut Node| {
             let how = node.process.as_mut().and_then(NodeProcess::ended)?;
             Some(format!("{} has ended: {how}", node.name))
@@ -303,7 +303,7 @@ impl Cluster {
 
     /// A node that answers, at best one to which nothing was done.
     pub(crate) fn alive(&self) -> Result<Api, TargetError> {
-        let up = self.nodes.iter().find(|node| node.state == State::Up);
+        let up = self.nodes.iter().find(|node| node.state == NodeState::Up);
         let any = up.or_else(|| self.nodes.iter().find(|node| node.state.serves()));
         any.map(|node| node.api)
             .ok_or_else(|| TargetError::failed("no node of the cluster is left to be asked"))

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
 use crate::error::TargetError;
-use crate::filler::is_filler;
+use crate::filler_name::is_filler;
 
 /// What each node that answers has counted, by its name.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]

@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, VolumeSpec, pause};
 use crate::error::TargetError;
+use crate::filler_name::{PREFIX, filled_node};
 
-/// What the names of such volumes begin with; behind it are a number and the node.
-const PREFIX: &str = "loadline-filler-";
 /// Bytes of the largest part of a volume that is one replica: a larger volume has several, each with a log.
 const GROUP: u64 = 16 << 30;
 /// The log of each: the least, with which the SAN says what there is room for.
@@ -20,16 +19,6 @@ const LOG: ByteSize = ByteSize(32 << 20);
 const BLOCK: u64 = 4096;
 /// How long a node may take to remove the replicas of a volume that was deleted.
 const REMOVED: Duration = Duration::from_secs(30);
-
-/// Whether a volume only fills a device: nobody's data is on it, and nobody misses a copy of it.
-pub(crate) fn is_filler(volume: &str) -> bool {
-    volume.starts_with(PREFIX)
-}
-
-/// The node that such a volume fills.
-fn filled_node(volume: &str) -> Option<&str> {
-    volume.strip_prefix(PREFIX)?.split_once('-').map(|(_, node)| node)
-}
 
 impl Cluster {
     /// Takes what is free on a node's device: all that the SAN still promises, written with data that nothing makes smaller.

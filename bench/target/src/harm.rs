@@ -11,38 +11,8 @@ use crate::api::{Replica, Status};
 use crate::cluster::{Cluster, Node};
 use crate::error::TargetError;
 use crate::fault::{Fault, FaultKind};
-use crate::filler::is_filler;
-
-/// What was done to a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Nothing.
-    Up,
-    /// Its process is gone.
-    Killed,
-    /// Its process stands still.
-    Frozen,
-    /// It does everything, only slower.
-    Slow,
-    /// No other node hears it.
-    Cut,
-    /// Its device failed: it is used again when the node is started again.
-    Failed,
-    /// A volume that nobody uses has what was free on its device.
-    Filled,
-}
-
-impl State {
-    /// Whether it does everything that it did before, however slowly.
-    pub(crate) fn serves(self) -> bool {
-        matches!(self, State::Up | State::Slow | State::Filled)
-    }
-
-    /// Whether it is done without: others take over what it owned.
-    pub(crate) fn is_gone(self) -> bool {
-        matches!(self, State::Killed | State::Frozen)
-    }
-}
+use crate::filler_name::is_filler;
+use crate::node_state::NodeState;
 
 impl Cluster {
     /// Takes back whatever was done to any node.
@@ -50,7 +20,7 @@ impl Cluster {
         // Those that can come back do, even if others cannot.
         let mut healed = Ok(());
         for index in 0..self.nodes.len() {
-            if self.nodes[index].state != State::Up {
+            if self.nodes[index].state != NodeState::Up {
                 healed = healed.and(self.bring_back(index, stop));
             }
         }
@@ -65,7 +35,7 @@ impl Cluster {
 
     /// Whether the process of the node that runs is another one afterwards.
     pub(crate) fn restarts(&self, fault: &Fault) -> bool {
-        let failed = |node: &Node| node.name == fault.node && node.state == State::Failed;
+        let failed = |node: &Node| node.name == fault.node && node.state == NodeState::Failed;
         fault.what == FaultKind::Return && self.nodes.iter().any(failed)
     }
 
@@ -82,14 +52,14 @@ impl Cluster {
         })?;
         if fault.what == FaultKind::Return {
             return match self.nodes[index].state {
-                State::Up => {
+                NodeState::Up => {
                     let name = &self.nodes[index].name;
                     Err(TargetError::usage(format!("{name} cannot return: nothing was done to it")))
                 }
                 _ => Ok(index),
             };
         }
-        if self.nodes[index].state != State::Up {
+        if self.nodes[index].state != NodeState::Up {
             return Err(TargetError::usage(format!(
                 "{fault}: something was done to it before; let it return first"
             )));
@@ -110,13 +80,13 @@ impl Cluster {
         let api = self.nodes[index].api;
         // Before it is done: what was done in part is taken back too.
         self.nodes[index].state = match fault.what {
-            FaultKind::Kill => State::Killed,
-            FaultKind::Freeze => State::Frozen,
-            FaultKind::Cut => State::Cut,
-            FaultKind::FailDevice => State::Failed,
-            FaultKind::SlowDevice { .. } => State::Slow,
-            FaultKind::Fill => State::Filled,
-            FaultKind::Return => State::Up,
+            FaultKind::Kill => NodeState::Killed,
+            FaultKind::Freeze => NodeState::Frozen,
+            FaultKind::Cut => NodeState::Cut,
+            FaultKind::FailDevice => NodeState::Failed,
+            FaultKind::SlowDevice { .. } => NodeState::Slow,
+            FaultKind::Fill => NodeState::Filled,
+            FaultKind::Return => NodeState::Up,
         };
         match fault.what {
             FaultKind::Kill => {
@@ -184,21 +154,21 @@ impl Cluster {
 
     fn bring_back(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
         match self.nodes[index].state {
-            State::Up => {}
-            State::Killed => {
+            NodeState::Up => {}
+            NodeState::Killed => {
                 self.launch(index)?;
                 self.await_answer(index, stop)?;
             }
-            State::Frozen => {
+            NodeState::Frozen => {
                 if let Some(process) = &self.nodes[index].process {
                     process.signal(Signal::SIGCONT)?;
                 }
             }
-            State::Slow | State::Cut => {
+            NodeState::Slow | NodeState::Cut => {
                 self.nodes[index].api.delete::<Value>("/v1/test-faults")?;
             }
-            State::Filled => self.empty_device(index, stop)?,
-            State::Failed => {
+            NodeState::Filled => self.empty_device(index, stop)?,
+            NodeState::Failed => {
                 if let Some(mut process) = self.nodes[index].process.take() {
                     process.ask_to_stop();
                     process.stop(Instant::now());
@@ -207,7 +177,7 @@ impl Cluster {
                 self.await_answer(index, stop)?;
             }
         }
-        self.nodes[index].state = State::Up;
+        self.nodes[index].state = NodeState::Up;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //! | [`fault`] | what can happen to a node |
 //! | [`cluster`] | a cluster of the virtual SAN on this machine: started, given volumes, asked how it is, stopped |
 //! | `harm` | its nodes harmed, and brought back |
-//! | `filler` | what is free on a node's device, taken and given back |
+//! | `filler`, `filler_name` | what is free on a node's device, taken and given back |
 //! | [`health`] | how well a cluster is |
 //! | [`counters`] | what its nodes count themselves, to be held against what workers measured |
 //! | [`external`] | storage that is not ours, harmed by the user's commands or by a person |
@@ -26,8 +26,10 @@ pub mod external;
 mod external_tests;
 pub mod fault;
 mod filler;
+mod filler_name;
 mod harm;
 pub mod health;
+mod node_state;
 mod process;
 mod prompt;
 pub mod storage;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::api::NOT_SERVED;
 use crate::cluster::{Cluster, Disk, VolumeSpec, pause};
 use crate::error::TargetError;
-use crate::harm::State;
+use crate::node_state::NodeState;
 
 /// How long the volumes of a node that is gone may take to be served by another.
 const TAKEN_OVER: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ impl Cluster {
     /// node, over the network. Where no such node is unharmed it is as [`placed`](Self::placed) says.
     pub fn placed_away(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<Disk, TargetError> {
         let is_whole =
-            |name: &str| self.nodes.iter().any(|node| node.name == name && node.state == State::Up);
+            |name: &str| self.nodes.iter().any(|node| node.name == name && node.state == NodeState::Up);
         // Made first, if it is not there.
         let disk = self.placed(volume, stop)?;
         let known = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);

@@ -1,4 +1,4 @@
-//! A fleet of workers that somebody starts elsewhere, with `loadline worker --join HOST:PORT --token TOKEN`.
+//! A fleet of workers that a person or another program starts elsewhere, with `loadline worker --join HOST:PORT --token TOKEN`.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::identity::WorkerInfo;
 pub const LONGEST_WAIT: TimeSpan = TimeSpan::seconds(7 * 86_400);
 /// How long a fleet waits for its workers to join if the study does not say.
 pub const DEFAULT_WAIT: TimeSpan = TimeSpan::seconds(300);
-/// Where workers join if the study does not say: who starts them must know the port beforehand.
+/// Where workers join if the study does not say: the person who starts them must know the port beforehand.
 const DEFAULT_PORT: u16 = 7400;
 
 /// Workers that join. They bring their own names and those of their nodes.
@@ -70,7 +70,7 @@ impl FleetKind for JoiningWorkers {
     }
 
     fn cpu_share<'a>(&'a self, worker: &'a WorkerInfo) -> CpuShare<'a> {
-        // Who started it bound it, or not, whatever other workers call their node.
+        // Each worker was bound to CPUs, or not, by the person who started it; equal names of nodes mean nothing.
         CpuShare { name: &worker.id.0, limit: None }
     }
 

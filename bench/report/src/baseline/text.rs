@@ -5,11 +5,11 @@ use loadline_base::figures::{latency, thousands};
 
 use crate::baseline::gate::{Gate, KeptAs, RunName};
 use crate::baseline::trend::{RESULTS_FOR_A_RANGE, Trend};
+use crate::columns::align;
 use crate::compare::configuration::printable;
 use crate::compare::load::{Load, share};
 use crate::compare::text::page as comparison_page;
 use crate::compare::{Figure, Verdict};
-use crate::table::align;
 
 /// So much of a commit's name is printed.
 const COMMIT: usize = 12;

@@ -2,11 +2,12 @@
 
 use loadline_base::figures::thousands;
 
+use crate::columns::align;
 use crate::compare::configuration::printable;
 use crate::compare::figure::Figure;
 use crate::compare::load::{Load, Verdict, interval, multiple};
 use crate::compare::{Comparison, Difference, Side};
-use crate::table::{Unit, align};
+use crate::table::Unit;
 
 /// The figures of a load, a line for each.
 const FIGURES: [Figure; 3] = [Figure::Iops, Figure::MeanUs, Figure::P99Us];

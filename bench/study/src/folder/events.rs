@@ -13,7 +13,7 @@ use crate::name::Name;
 use crate::network::MeasuredLink;
 use crate::when::When;
 
-/// The longest line that is looked back for the end of the one before it.
+/// How far back the end of the line before the last one is searched, bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 
 /// What happens in a run, beside what its fleet reports.
@@ -50,7 +50,7 @@ pub enum RunEvent {
         repeat: u32,
         /// How long that took, seconds.
         seconds: f64,
-        /// Nodes that answer; `null` of somebody else's storage, as what follows.
+        /// Nodes that answer; `null` of external storage, as the next two.
         nodes_alive: Option<usize>,
         /// Volumes that lack a copy.
         degraded: Option<usize>,

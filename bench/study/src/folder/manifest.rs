@@ -39,7 +39,7 @@ pub struct MadeFile {
     /// Whether it is the scratch file of a ceiling.
     #[serde(default)]
     pub ceiling: bool,
-    /// Which file it is. `null`: about to be made. The run's id in its name says that nobody else made it.
+    /// Which file it is. `null`: about to be made. The run's id in its name shows that this run made it.
     pub identity: Option<FileIdentity>,
 }
 

@@ -102,7 +102,7 @@ impl RunFolder {
         self.path.join(STEPS).join(&step.folder)
     }
 
-    /// What a step came to; `None` if it is not complete. A result that is there and cannot be trusted is an
+    /// The result of a step; `None` if it is not complete. A result that is there and cannot be trusted is an
     /// error, and never a missing one.
     pub fn result(&self, step: &Step) -> Result<Option<StepResult>, StudyError> {
         let path = self.step_path(step).join(RESULT);
@@ -127,7 +127,7 @@ impl RunFolder {
         Ok(complete)
     }
 
-    /// What every step came to, in the order of the plan; `None` for those that are not complete. Takes the memory of
+    /// The result of every step, in the order of the plan; `None` for those that are not complete. Takes the memory of
     /// all of them: a figure over a large run is made from one [`result`](RunFolder::result) after another.
     pub fn results(&self) -> Result<Vec<(Step, Option<StepResult>)>, StudyError> {
         self.plan.steps.iter().map(|step| Ok((step.clone(), self.result(step)?))).collect()
@@ -157,7 +157,7 @@ pub struct OwnedFolder {
     pub folder: RunFolder,
     /// What happens is written here.
     pub events: EventLog,
-    /// Whether this process made it: then nobody else relies on it yet.
+    /// Whether this process made it: then no other process relies on it yet.
     fresh: bool,
     _lock: Flock<File>,
 }
@@ -311,7 +311,7 @@ impl OwnedFolder {
         self.save()
     }
 
-    /// Completes a step: from here on it is measured, whatever happens.
+    /// Completes a step: from here on it counts as measured, also after a crash.
     pub fn complete_step(&self, step: &Step, result: &StepResult) -> Result<(), StudyError> {
         result.write(&self.folder.step_path(step).join(RESULT))
     }

@@ -1,4 +1,4 @@
-//! `result.json`: what one step came to. It is there if, and only if, the step is complete.
+//! `result.json`: the result of one step. It is there if, and only if, the step is complete.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ const ADVICE: &str =
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerResult {
-    /// Who, as it introduced itself.
+    /// The worker, as it introduced itself.
     pub worker: WorkerInfo,
     /// Its figures; of a lost worker, of what it measured before.
     pub figures: Figures,
@@ -53,7 +53,7 @@ pub struct WorkerResult {
     pub lost: Option<Loss>,
 }
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StepResult {

@@ -37,7 +37,7 @@ pub fn text<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
     Ok(format!("{body}{SEAL}{:08x}\"\n}}\n", loadline_base::crc::crc32c(body.as_bytes())))
 }
 
-/// Reads a sealed file. `None` if there is none. What is truncated or changed is an error that says so and what to do
+/// Reads a sealed file. `None` if there is none. A truncated or changed file is an error that says so and what to do
 /// (`advice`). A file of another version is whole: its error names the version, and does not give that advice.
 pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> Result<Option<T>, StudyError> {
     let fault = |what: &str| StudyError::usage(format!("{} {what}. {advice}", path.display()));

@@ -207,7 +207,7 @@ impl SeriesWriter {
         self.hosts.flush().map_err(|e| self.failed(HOST, e))
     }
 
-    /// Ends the series, durably, and says how long each file is.
+    /// Ends the series, durably, and returns the length of each file, bytes.
     pub fn finish(mut self) -> Result<BTreeMap<String, u64>, StudyError> {
         self.flush()?;
         let mut lengths = BTreeMap::new();

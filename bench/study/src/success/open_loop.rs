@@ -12,12 +12,12 @@ const AT_MOST: f64 = 1.05;
 
 impl Criterion {
     /// Of a criterion that is met: which load with a rate misses it, in words. `None` if a load with a rate meets it, or no
-    /// load with a rate says that it is missed.
+    /// load with a rate shows that it is missed.
     ///
-    /// A load with a rate says so if it was offered no more than the criterion asks for ([`AT_MOST`]), and exceeds the limit of latency or
-    /// does not carry what is offered. A load that was only offered less says nothing; nor does one that failed, or one whose
-    /// generator was the bottleneck. As for the criterion, a load of a search counts if it was measured as often as the
-    /// study repeats, and each condition of a study is judged by itself.
+    /// A load with a rate shows it if it was offered no more than the criterion asks for ([`AT_MOST`]), and exceeds the limit of
+    /// latency or does not carry what is offered. One that was only offered less shows nothing; nor does one that failed, or
+    /// one whose generator was the bottleneck. As for the criterion, a load of a search counts if it was measured as often
+    /// as the study repeats, and each condition of a study is judged by itself.
     pub(super) fn open_loop_missed(&self, study: &Study, loads: &[Vec<Candidate>]) -> Option<String> {
         let mut conditions: Vec<_> = study.condition.iter().map(|one| Some(&one.name)).collect();
         if conditions.is_empty() {

@@ -1,0 +1,14 @@
+//! Names of the volumes that only fill a device.
+
+/// What the names of such volumes begin with; behind it are a number and the node.
+pub(crate) const PREFIX: &str = "loadline-filler-";
+
+/// Whether a volume only fills a device: nobody's data is on it, and nobody misses a copy of it.
+pub(crate) fn is_filler(volume: &str) -> bool {
+    volume.starts_with(PREFIX)
+}
+
+/// The node that such a volume fills.
+pub(crate) fn filled_node(volume: &str) -> Option<&str> {
+    volume.strip_prefix(PREFIX)?.split_once('-').map(|(_, node)| node)
+}

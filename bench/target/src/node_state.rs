@@ -1,0 +1,32 @@
+//! What was done to a node of a cluster, and not taken back yet.
+
+/// What was done to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeState {
+    /// Nothing.
+    Up,
+    /// Its process is gone.
+    Killed,
+    /// Its process stands still.
+    Frozen,
+    /// It does everything, only slower.
+    Slow,
+    /// No other node hears it.
+    Cut,
+    /// Its device failed: it is used again when the node is started again.
+    Failed,
+    /// A volume that nobody uses has what was free on its device.
+    Filled,
+}
+
+impl NodeState {
+    /// Whether it does everything that it did before, however slowly.
+    pub(crate) fn serves(self) -> bool {
+        matches!(self, NodeState::Up | NodeState::Slow | NodeState::Filled)
+    }
+
+    /// Whether it is done without: others take over what it owned.
+    pub(crate) fn is_gone(self) -> bool {
+        matches!(self, NodeState::Killed | NodeState::Frozen)
+    }
+}
