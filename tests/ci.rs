@@ -265,8 +265,112 @@ fn github() {
     assert_eq!(project.shell(&clone, &push).code, Some(0));
     let accepted = project.kept(&reference);
     assert_eq!((accepted.0.len(), accepted.1), (3, 2), "{accepted:?}");
+    another_job_pushes_first(&mut project, &reference, [&fetch, &measure, &push]);
     let pinned = git(&project.at("origin.git"), &["show", &format!("{reference}:storage/pinned.json")]);
     assert!(!pinned.contains(first.0[0].trim_start_matches("storage/")), "{pinned}");
+}
+
+/// Another job pushes between the measurement and the push of this one: both results are kept. A result that was never
+/// pushed survives the next job.
+fn another_job_pushes_first(project: &mut Project, reference: &str, [fetch, measure, push]: [&str; 3]) {
+    project.environment.insert("ACCEPT".into(), String::new());
+    let before = project.kept(reference);
+    let clone = project.checkout();
+    assert_eq!(project.shell(&clone, fetch).code, Some(0));
+    let said = project.shell(&clone, measure);
+    assert!(matches!(said.code, Some(0 | 99)), "{}{}", said.out, said.err);
+    moved_by_another(project, reference);
+    let said = project.shell(&clone, push);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let after = project.kept(reference);
+    assert_eq!((after.0.len(), after.1), (before.0.len() + 1, before.1 + 2), "{after:?}");
+
+    // Nothing new is kept here: nothing is measured again, and nothing is pushed.
+    moved_by_another(project, reference);
+    git(&clone, &["update-ref", reference, &format!("{reference}~1")]);
+    fs::remove_dir_all(clone.join("loadline-run")).unwrap();
+    assert_eq!(project.shell(&clone, push).code, Some(0));
+
+    // A job that never pushed, then one in the same clone.
+    let unpushed = moved(&clone, reference);
+    assert_eq!(project.shell(&clone, fetch).code, Some(0));
+    let origin = git(&project.at("origin.git"), &["rev-parse", reference]);
+    assert_eq!(git(&clone, &["rev-parse", reference]), origin);
+    assert_eq!(git(&clone, &["rev-parse", &format!("refs/unpushed/{unpushed}")]), unpushed);
+    // Nothing is on the origin yet: what is kept here stays, and is pushed.
+    git(&project.at("origin.git"), &["update-ref", "-d", reference]);
+    assert_eq!(project.shell(&clone, fetch).code, Some(0));
+    assert_eq!(project.shell(&clone, push).code, Some(0));
+    assert_eq!(git(&project.at("origin.git"), &["rev-parse", reference]), origin);
+}
+
+/// Moves the ref of a repository to a further commit of the same files; the commit.
+fn moved(repository: &Path, reference: &str) -> String {
+    let who = ["-c", "user.name=x", "-c", "user.email=x@localhost"];
+    let tree = format!("{reference}^{{tree}}");
+    let make = ["commit-tree", &tree, "-p", reference, "-m", "another"];
+    let commit = git(repository, &[&who[..], &make].concat());
+    git(repository, &["update-ref", reference, &commit]);
+    commit
+}
+
+fn moved_by_another(project: &Project, reference: &str) {
+    moved(&project.at("origin.git"), reference);
+}
+
+#[test]
+fn a_page_of_an_earlier_run_does_not_outlive_a_refusal() {
+    let place = folder();
+    let study = place.path().join("study.toml");
+    fs::write(&study, "name = \"x\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n[target]\ndevices = [\"null:1GiB\"]\n")
+        .unwrap();
+    let (page, xml) = (place.path().join("x.md"), place.path().join("x.xml"));
+    let results = place.path().join("results");
+    fs::create_dir_all(results.join("x")).unwrap();
+    fs::write(results.join("x/20260101-000000-1-0.json"), "{").unwrap();
+    let words = ["run", text(&study), "--baseline", "x", "--baselines", text(&results)];
+    let pages = ["--markdown", text(&page), "--junit", text(&xml)];
+    let earlier = || {
+        fs::write(&page, "<!-- loadline-baseline x -->\n# Loadline: x: no difference shown\n").unwrap();
+        fs::write(
+            &xml,
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"loadline compare\">\n",
+        )
+        .unwrap();
+    };
+    earlier();
+    run(words.iter().chain(&pages).chain(&["--plan"])).refused(2, &["move it away"]);
+    assert!(page.exists() && xml.exists(), "a plan writes nothing");
+    run(words.iter().chain(&pages)).refused(2, &["move it away"]);
+    assert!(!page.exists() && !xml.exists());
+}
+
+#[test]
+fn what_git_refuses_of_a_commit_is_said_before_the_load() {
+    let place = folder();
+    let study = place.path().join("study.toml");
+    fs::write(&study, "name = \"x\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n[target]\ndevices = [\"null:1GiB\"]\n")
+        .unwrap();
+    git(place.path(), &["init", "--quiet", "--initial-branch=main", "."]);
+    // The ref is there, as an earlier run left it.
+    fs::write(place.path().join("loadline-baselines.txt"), "").unwrap();
+    let blob = git(place.path(), &["hash-object", "-w", "loadline-baselines.txt"]);
+    git(
+        place.path(),
+        &["update-index", "--add", "--cacheinfo", &format!("100644,{blob},loadline-baselines.txt")],
+    );
+    let tree = git(place.path(), &["write-tree"]);
+    let who = ["-c", "user.name=x", "-c", "user.email=x@localhost"];
+    let commit = git(place.path(), &[&who[..], &["commit-tree", &tree, "-m", "x"]].concat());
+    git(place.path(), &["update-ref", "refs/loadline/x", &commit]);
+    for (name, value) in [("GIT_AUTHOR_NAME", ""), ("GIT_AUTHOR_DATE", "yesterday morning?")] {
+        let mut command = loadline();
+        command.args(["run", text(&study), "--baseline", "x", "--baselines", "git:refs/loadline/x"]);
+        let output = command.env(name, value).current_dir(place.path()).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}: {err}");
+        assert!(err.contains("git:refs/loadline/x") && !err.contains("run folder"), "{err}");
+    }
 }
 
 fn gitlab() {
@@ -313,13 +417,23 @@ fn gitlab() {
     let (first, count) = project.kept(&reference);
     assert_eq!((first.len(), count), (2, 1), "{first:?}");
 
-    // Main became slower: that is said, kept, and not what later runs are compared with.
+    // Main became slower: that is said, kept, and not what later runs are compared with. Another job pushes meanwhile, as a
+    // hook of the first push does it.
     storage.takes(SLOWER);
     let clone = project.checkout();
+    let hook = clone.join(".git/hooks/pre-push");
+    let moves = format!(
+        "rm .git/hooks/pre-push; cd '{}'; git update-ref {reference} $(git -c user.name=x -c user.email=x@localhost \
+         commit-tree {reference}^{{tree}} -p {reference} -m another)",
+        origin.display()
+    );
+    fs::create_dir_all(hook.parent().unwrap()).unwrap();
+    fs::write(&hook, format!("#!/bin/sh\nunset GIT_DIR\n{moves}\n")).unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
     let said = project.shell(&clone, &main);
     assert_eq!(said.code, Some(99), "{}{}", said.out, said.err);
     let (second, count) = project.kept(&reference);
-    assert_eq!((second.len(), count), (3, 2), "{second:?}");
+    assert_eq!((second.len(), count), (3, 3), "{second:?}{}", said.err);
     let pinned = git(&origin, &["show", &format!("{reference}:storage/pinned.json")]);
     assert!(pinned.contains(first[0].trim_start_matches("storage/")), "{pinned}");
 
@@ -374,6 +488,17 @@ fn a_run_is_kept_once_and_can_be_accepted_later() {
     assert!(json["comparison"].is_null());
     assert_eq!(kept(), 2);
 
+    // What is on the disk has no key that its published schema refuses.
+    let result =
+        fs::read_dir(results.join("main")).unwrap().flatten().map(|entry| entry.path()).min().unwrap();
+    for (what, path) in [("kept", result), ("run", first.join("run.json"))] {
+        let schema = run(["schema", what]).json();
+        let file: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        for key in file.as_object().unwrap().keys() {
+            assert!(schema["properties"][key].is_object(), "{what}: {key}");
+        }
+    }
+
     // The same run again, also when only compared.
     let resume = ["run", "--resume", text(&first)];
     let again = on(&resume, &[]);
@@ -385,6 +510,7 @@ fn a_run_is_kept_once_and_can_be_accepted_later() {
     );
     let said = on(&resume, &["--compare-only", "--json"]);
     assert_eq!((said.code, said.json()["kept"].as_str()), (Some(3), Some("pinned")), "{}", said.err);
+    assert!(said.json()["notes"].to_string().contains("this run is the pinned result"), "{}", said.out);
     assert_eq!(kept(), 2);
 
     // Slower, measured without a baseline; then compared, kept and accepted without another load.
@@ -411,7 +537,10 @@ fn a_run_is_kept_once_and_can_be_accepted_later() {
     let other = place.path().join("other.toml");
     fs::write(&other, storage.study("other")).unwrap();
     let new = place.path().join("new");
-    on(&["run", text(&other), "--out", text(&new)], &[]).refused(2, &["study kept", "study other"]);
+    on(&["run", text(&other), "--out", text(&new)], &[])
+        .refused(2, &["study kept", "study other", "--accept"]);
+    let said = on(&["run", text(&other), "--out", text(&new), "--plan"], &["--accept"]);
+    assert_eq!(said.code, Some(0), "a renamed study can be accepted: {}", said.err);
     let files = fs::read_dir(results.join("main")).unwrap().flatten().map(|entry| entry.path());
     let damaged = files.filter(|path| !path.ends_with("pinned.json")).max().unwrap();
     fs::write(&damaged, "{").unwrap();

@@ -15,7 +15,7 @@ use judge::{JudgeArgs, exit_of, write};
 /// Compare two runs: say of each load whether B is faster or slower than A, or that no difference is shown.
 ///
 /// A is the baseline, B the candidate. Loads are matched by name and compared over whole repeats, with 95 % confidence
-/// intervals, which take four repeats a side: a difference within the noise is never called one. IOPS decide; of a load
+/// intervals, which take four repeats a side: of loads that did not change, about 5 % are called faster or slower. IOPS decide; of a load
 /// with a rate, p99 does, or the mean where a repeat has too few I/Os for a p99.
 ///
 /// Differences of configuration come first: the study, the fleet, its hosts and their disks. Both runs are only read.
@@ -25,10 +25,11 @@ use judge::{JudgeArgs, exit_of, write};
     loadline compare runs/main runs/branch --junit compare.xml --markdown compare.md\n  \
     loadline compare runs/main runs/branch --allow-slower 3    3 % slower is not worth a failed build\n  \
     loadline compare runs/main runs/branch --json | jq '.loads[] | [.label, .verdict]'\n\n\
-    Exit codes: 0 no load is slower; 99 a load is slower; 3 none is, but that is doubtful: the runs are\n\
-    of different versions, on more or fewer disks, or unfinished; or loads are doubtful, not the same, on\n\
-    one side only, have too few repeats to tell, or vary too much to show the allowed slowness; 2 usage;\n\
-    1 a file could not be written. The first that applies of 2, 1, 99, 3.")]
+    Exit codes: 0 no load is shown to be slower; 99 a load is slower; 3 none is, but that is doubtful:\n\
+    the runs are of different versions, on other CPUs, on more or fewer disks, measured in another way, or\n\
+    unfinished; or loads are doubtful, not the same, on one side only, have too few repeats to tell, or may\n\
+    be slower by more than is allowed; 2 usage; 1 a file could not be written. The first that applies of\n\
+    2, 1, 99, 3.")]
 pub(crate) struct Args {
     /// Folder of the run that is the baseline.
     #[arg(value_name = "A")]

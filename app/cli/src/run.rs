@@ -95,7 +95,7 @@ impl Args {
 
 pub(crate) fn run(args: Args) -> Exit {
     let stop = interrupt::flag();
-    let outcome = args.gate.prepare().and_then(|gate| Ok((prepared(&args, gate.as_ref())?, gate)));
+    let outcome = args.gate.prepare(!args.plan).and_then(|gate| Ok((prepared(&args, gate.as_ref())?, gate)));
     match outcome {
         Ok((None, _)) => Exit::Done,
         Ok((Some(owned), gate)) => carry_out(&args, owned, gate.as_ref(), &stop),

@@ -79,7 +79,7 @@ pub(crate) fn run(args: Args) -> Exit {
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
-    use loadline_study::json_schema::{of, text};
+    use loadline_study::json_schema::{of, of_sealed, text};
     use loadline_study::schema;
 
     use super::*;
@@ -99,7 +99,7 @@ mod tests {
                 What::Analysis => ("analysis", of::<loadline_report::analysis::Analyses>()),
                 What::Compare => ("comparison", of::<loadline_report::compare::Comparison>()),
                 What::Gate => ("gate", of::<loadline_report::baseline::Gate>()),
-                What::Kept => ("kept", of::<loadline_report::baseline::Kept>()),
+                What::Kept => ("kept", of_sealed::<loadline_report::baseline::Kept>()),
                 What::Doctor => ("doctor", of::<loadline_doctor::Report>()),
             };
             let (file, current) = (format!("../../docs/reference/{name}.schema.json"), text(&current));

@@ -28,7 +28,7 @@ use loadline_study::when::When;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use configuration::Difference;
+pub use configuration::{Constant, Difference};
 pub use figure::Figure;
 pub use load::{Compared, Load, Verdict};
 pub use record::RunRecord;
@@ -110,11 +110,11 @@ pub const VERSION: u64 = 1;
 /// What whoever asked should do, and so which exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing is slower, and nothing makes that doubtful.
+    /// No load is shown to be slower by more than is allowed, and nothing makes that doubtful.
     Fine,
-    /// Nothing is slower by more than is allowed, but something makes that doubtful, or was not judged.
+    /// No load is shown to be slower by more than is allowed, but something makes that doubtful, or was not judged.
     Doubtful,
-    /// A load is slower by more than is allowed.
+    /// A load is slower by more than is allowed, with its whole interval.
     Slower,
 }
 
@@ -123,16 +123,18 @@ impl Comparison {
     ///
     /// A usage error if both are the same run, or no load is complete in both.
     pub fn of(a: &Run, b: &Run, allowed_slower_percent: f64) -> Result<Comparison, StudyError> {
-        Comparison::of_records(&RunRecord::from(a), &RunRecord::from(b), allowed_slower_percent)
+        let (a, b) = (RunRecord::from(a), RunRecord::from(b));
+        Comparison::of_records(&a, &b, allowed_slower_percent, Constant::Method)
     }
 
-    /// The same of what was kept of a run, or of two.
+    /// The same of what was kept of a run, or of two. What is not `constant` makes the comparison doubtful.
     pub fn of_records(
         a: &RunRecord,
         b: &RunRecord,
         allowed_slower_percent: f64,
+        constant: Constant,
     ) -> Result<Comparison, StudyError> {
-        if a.run_id == b.run_id {
+        if a.is_same_run(b) {
             return Err(StudyError::usage(format!(
                 "{} and {} are the same run ({}): give the folders of two runs",
                 a.place, b.place, a.run_id
@@ -148,7 +150,7 @@ impl Comparison {
             format: FORMAT.into(),
             version: VERSION,
             runs: Both { a: a.side(), b: b.side() },
-            doubts: doubts(a, b),
+            doubts: doubts(a, b, constant),
             configuration,
             loads,
             judged,
@@ -180,19 +182,25 @@ impl Comparison {
                 self.judged, self.called_by_chance
             ));
         }
-        for load in self.loads.iter().filter(|load| load.limit_not_seen) {
+        for load in self.loads.iter().filter(|load| load.limit_undecided) {
+            let (slower, detectable) = (load.slowdown_percent.unwrap_or_default(), load.detectable_percent);
+            let why = match slower > self.allowed_slower_percent {
+                true => format!("the estimate is {} slower", load::share(slower)),
+                false => format!(
+                    "the smallest slowdown that 9 of 10 such comparisons find is {}",
+                    load::share(detectable.unwrap_or_default())
+                ),
+            };
             sentences.push(format!(
-                "doubtful: {}: {} % slower is allowed, and only {} or more would have been seen: measure more repeats, or on a \
+                "doubtful: {}: {} % slower is allowed, the interval contains that, and {why}: measure more repeats, or on a \
                  quieter host.",
-                load.label,
-                self.allowed_slower_percent,
-                load::share(load.seen_percent.unwrap_or_default())
+                load.label, self.allowed_slower_percent
             ));
         }
         for load in &self.loads {
             match load.verdict {
                 Verdict::Slower if !load.beyond_allowed => sentences.push(format!(
-                    "{}: slower, but not by more than the allowed {} % for certain.",
+                    "{}: slower, but not shown to be slower by more than the allowed {} %.",
                     load.label, self.allowed_slower_percent
                 )),
                 Verdict::NotTheSameLoad | Verdict::OnlyInA | Verdict::OnlyInB => {
@@ -248,7 +256,7 @@ pub fn document(comparison: &Comparison) -> String {
     text
 }
 
-fn doubts(a: &RunRecord, b: &RunRecord) -> Vec<String> {
+fn doubts(a: &RunRecord, b: &RunRecord, constant: Constant) -> Vec<String> {
     let mut doubts = Vec::new();
     for (name, run) in [("A", a), ("B", b)] {
         if run.damaged > 0 {
@@ -265,6 +273,14 @@ fn doubts(a: &RunRecord, b: &RunRecord) -> Vec<String> {
                 listed(&run.missing, MOST_NAMED)
             ));
         }
+    }
+    let unlike = configuration::unlike(a, b, constant);
+    if !unlike.is_empty() {
+        let lines: Vec<String> = unlike.iter().map(Difference::line).collect();
+        doubts.push(format!(
+            "A and B were not measured alike ({}): a difference may come from that",
+            listed(&lines, MOST_NAMED)
+        ));
     }
     doubts.extend(machines(a, b));
     if a.disks != b.disks {

@@ -1,23 +1,21 @@
-//! Kept results: what both stores promise, what a damaged file leads to, and what a run says of its baseline. The stores
-//! are held to the same tests. Those of a git ref run one after another: its repository is that of the current folder.
+//! Kept results: what both stores promise, and what a damaged file leads to. The stores are held to the same tests. Those of a git ref run one after another: its repository is that of the current folder.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod kept;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use loadline_report::baseline::gate::{KeptAs, document};
 use loadline_report::baseline::history::MOST_RESULTS;
 use loadline_report::baseline::kept::PINNED_FILE;
-use loadline_report::baseline::store::Added;
-use loadline_report::baseline::{
-    Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
-};
-use loadline_report::compare::record::{LoadRecord, RepeatRecord};
-use loadline_report::compare::{Outcome, RunRecord};
+use loadline_report::baseline::{BaselineName, BaselineStore, History, Kept, Pin, open};
+use loadline_report::compare::RunRecord;
 use tempfile::TempDir;
+
+use kept::{addition, history, kept, name, record};
 
 /// A repository is found by the current folder, of which a process has one.
 static CURRENT: Mutex<()> = Mutex::new(());
@@ -53,60 +51,6 @@ fn git(words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn name() -> BaselineName {
-    "mirror".parse().unwrap()
-}
-
-/// A run of six repeats around these IOPS, as the `number`-th of a day.
-fn record(number: usize, iops: f64) -> RunRecord {
-    let begun = format!("2026-01-{:02}T{:02}:00:00.123Z", 1 + number / 24, number % 24);
-    let repeat = |jitter: f64| RepeatRecord {
-        iops: iops * jitter,
-        mean_us: Some(1e6 / iops / jitter),
-        p99_us: Some(3e6 / iops / jitter),
-    };
-    RunRecord {
-        place: format!("runs/{number}"),
-        run_id: format!("202601{:02}-{:02}0000-7", 1 + number / 24, number % 24),
-        study: "mirror-study".into(),
-        loadline: "0.1.0".into(),
-        begun: serde_json::from_value(begun.into()).unwrap(),
-        complete: 6,
-        planned: 6,
-        damaged: 0,
-        missing: Vec::new(),
-        versions: BTreeSet::from(["0.1.0".to_string()]),
-        disks: 1,
-        steal: None,
-        cpu_pressure: None,
-        configuration: BTreeMap::new(),
-        fleet: BTreeMap::new(),
-        hosts: BTreeMap::new(),
-        engines: BTreeMap::new(),
-        planned_loads: BTreeSet::from(["4k".to_string()]),
-        searches: false,
-        loads: vec![LoadRecord {
-            label: "4k".into(),
-            keys: BTreeMap::from([("block_size".to_string(), "4KiB".to_string())]),
-            has_rate: false,
-            doubtful: 0,
-            repeats: [1.0, 1.004, 0.995, 1.008, 0.991, 1.002].map(repeat).to_vec(),
-        }],
-    }
-}
-
-fn kept(number: usize, iops: f64) -> Kept {
-    Kept::new(record(number, iops), Some("0123456789abcdef0123".into()))
-}
-
-fn addition(kept: &Kept, pin: Pin) -> Addition {
-    Addition { file: kept.file(), text: kept.text(), pin }
-}
-
-fn history(store: &dyn BaselineStore) -> History {
-    History::read(store, &name()).unwrap()
-}
-
 /// What every store promises.
 fn holds_its_promises(store: &dyn BaselineStore) {
     store.check(&name(), true).unwrap();
@@ -135,6 +79,9 @@ fn holds_its_promises(store: &dyn BaselineStore) {
     let added = store.add(&name(), &addition(&second, Pin::Always)).unwrap();
     assert!(!added.is_new && added.is_pinned);
     assert_eq!(history(store).pinned.unwrap().file(), second.file());
+    // Once more changes nothing: on a ref there is no further commit, as the count of commits shows.
+    let added = store.add(&name(), &addition(&second, Pin::Always)).unwrap();
+    assert!(!added.is_new && added.is_pinned);
 
     // Baselines do not mix, and only the last results are read, besides the pinned one.
     let other: BaselineName = "other".parse().unwrap();
@@ -145,7 +92,7 @@ fn holds_its_promises(store: &dyn BaselineStore) {
     let read = History::read(store, &other).unwrap();
     assert_eq!((read.recent.len(), read.files.len()), (MOST_RESULTS, MOST_RESULTS + 1));
     assert_eq!(read.pinned.unwrap().file(), kept(2, 900.0).file());
-    assert!(!read.recent.iter().any(|kept| kept.file() == self::kept(2, 900.0).file()));
+    assert!(!read.recent.iter().any(|kept| kept.file() == self::kept::kept(2, 900.0).file()));
     assert_eq!(history(store).files.len(), 2);
     store.check(&name(), true).unwrap();
 }
@@ -241,8 +188,12 @@ fn a_ref_that_is_no_place_for_results_is_refused_with_the_reason() {
         ("git:@{-1}", "does not accept"),
         ("git:main", "is checked out"),
         ("git:refs/heads/main", "is checked out"),
-        ("git:refs/remotes/origin/x", "git fetch"),
-        ("git:refs/tags/x", "git tag"),
+        ("git:refs/remotes/origin/x", "fetch"),
+        ("git:refs/tags/x", "tag"),
+        ("git:refs/stash", "stash"),
+        ("git:refs/notes/commits", "notes"),
+        ("git:refs/replace/x", "replace"),
+        ("git:refs/bisect/x", "bisect"),
     ] {
         let message = open(place).err().unwrap_or_else(|| panic!("{place} is accepted")).message;
         assert!(message.contains(why) && message.contains(place), "{place}: {message}");
@@ -327,125 +278,89 @@ fn a_damaged_file_is_named_and_stays_and_another_version_is_told_apart() {
 }
 
 #[test]
-fn another_study_and_other_loads_are_refused_before_the_load() {
-    let pinned = Some(kept(0, 1000.0));
-    let history = History { pinned, ..History::default() };
-    let loads = |labels: &[&str]| labels.iter().map(|label| label.to_string()).collect::<BTreeSet<_>>();
-    let admit = |study: &str, labels: &[&str]| history.check_study(&name(), study, &loads(labels));
-    admit("mirror-study", &["4k", "8k"]).unwrap();
-    for (study, labels, words) in [
-        ("other", &["4k"][..], ["mirror-study", "other"]),
-        ("mirror-study", &["8k"], ["4k", "8k"]),
-        ("mirror-study", &[], ["searches", "not compared"]),
-    ] {
-        let message = admit(study, labels).unwrap_err().message;
-        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+fn where_no_result_is_pinned_the_next_addition_pins_the_oldest() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path().to_str().unwrap()).unwrap();
+    // A crash between the two files of a first result, or the file that says what is pinned was moved away.
+    fs::create_dir(folder.path().join("mirror")).unwrap();
+    fs::write(folder.path().join("mirror").join(kept(5, 1000.0).file()), kept(5, 1000.0).text()).unwrap();
+    let added = store.add(&name(), &addition(&kept(2, 900.0), Pin::IfFirst)).unwrap();
+    assert!(added.is_new && !added.is_pinned);
+    assert_eq!(history(&*store).pinned.unwrap().file(), kept(5, 1000.0).file(), "not the older run");
+    assert!(folder.path().join("mirror").join(PINNED_FILE).exists());
+}
+
+#[test]
+fn what_is_no_regular_file_or_has_no_end_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path().to_str().unwrap()).unwrap();
+    store.add(&name(), &addition(&kept(0, 1000.0), Pin::IfFirst)).unwrap();
+    let path = folder.path().join("mirror").join(kept(1, 1000.0).file());
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    let refused = || {
+        let message = History::read(&*store, &name()).unwrap_err().message;
+        assert!(message.contains(path.to_str().unwrap()) && message.contains("no regular file"), "{message}");
+        fs::remove_file(&path).unwrap();
+    };
+    refused();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    refused();
+}
+
+/// Changes the tree of the baseline on a ref, by a line of `ls-tree` and what takes its place.
+fn rewrite(reference: &str, below: &str, change: &dyn Fn(&str) -> String) {
+    use std::io::Write;
+    let lines = git(&format!("ls-tree {reference}{below}"));
+    let mut child = Command::new("git")
+        .arg("mktree")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(change(&lines).as_bytes()).unwrap();
+    let tree = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    let tree = match below {
+        "" => tree.trim().to_string(),
+        _ => {
+            let old = git(&format!("rev-parse {reference}:mirror"));
+            return rewrite(reference, "", &|root: &str| root.replace(old.trim(), tree.trim()));
+        }
+    };
+    let who = "-c user.name=x -c user.email=x@localhost";
+    let commit = git(&format!("{who} commit-tree {tree} -p {reference} -m changed"));
+    git(&format!("update-ref {reference} {}", commit.trim()));
+}
+
+#[test]
+fn a_tree_that_another_program_changed_stays_a_tree() {
+    let _repository = Repository::new();
+    let reference = "refs/loadline/baselines";
+    let store = open("git:refs/loadline/baselines").unwrap();
+    for number in 0..2 {
+        store.add(&name(), &addition(&kept(number, 1000.0), Pin::IfFirst)).unwrap();
     }
-    History::default().check_study(&name(), "any", &loads(&["x"])).unwrap();
-}
-
-/// A gate with this many results of 1,000 IOPS, of which the first is pinned.
-fn gate(results: usize, iops: f64) -> Gate {
-    let recent: Vec<Kept> = (0..results).map(|number| kept(number, 1000.0 + 2.0 * number as f64)).collect();
-    let history =
-        History { pinned: recent.first().cloned(), files: recent.iter().map(Kept::file).collect(), recent };
-    Gate::of(&name(), &history, &kept(400, iops), 0.0).unwrap()
-}
-
-#[test]
-fn a_slower_run_is_slower_in_every_form_with_its_trend_and_what_was_detectable() {
-    let slower = gate(8, 900.0);
-    assert_eq!(slower.outcome(), Some(Outcome::Slower));
-    let trend = &slower.trend[0];
-    assert_eq!((trend.results.len(), trend.is_outside), (8, Some(true)));
-    assert!((trend.between_runs.unwrap().chance_within - 7.0 / 9.0).abs() < 1e-12);
-    let page = text::page(&slower);
-    for words in [
-        "  slower\n",
-        "detectable",
-        "████████ ▁",
-        "(outside)",
-        "below the range of 8",
-        "22 % of runs",
-        "78 % of further runs lie within the range of 8 kept results",
-        "kept results, of 2026-01-01, then",
+    rewrite(reference, ":mirror", &|lines: &str| lines.replace("100644", "100755"));
+    assert_eq!(history(&*store).files.len(), 2, "an executable file is a file");
+    store.add(&name(), &addition(&kept(0, 1000.0), Pin::IfFirst)).unwrap();
+    store.add(&name(), &addition(&kept(2, 1000.0), Pin::Always)).unwrap();
+    git("fsck --strict --no-dangling");
+    // Links in the place of a result and of the baseline.
+    rewrite(reference, ":mirror", &|lines: &str| lines.replacen("100755", "120000", 1));
+    store.add(&name(), &addition(&kept(0, 1000.0), Pin::Always)).unwrap();
+    git("fsck --strict --no-dangling");
+    assert_eq!(history(&*store).files.len(), 3);
+    let blob = git(&format!("rev-parse {reference}:loadline-baselines.txt"));
+    rewrite(reference, "", &|lines: &str| {
+        let others = lines.lines().filter(|line| !line.ends_with("mirror"));
+        let others: String = others.map(|line| format!("{line}\n")).collect();
+        format!("{others}120000 blob {}\tmirror\n", blob.trim())
+    });
+    let before = git(&format!("rev-parse {reference}"));
+    for message in [
+        store.check(&name(), true).unwrap_err().message,
+        store.add(&name(), &addition(&kept(3, 1.0), Pin::IfFirst)).unwrap_err().message,
     ] {
-        assert!(page.contains(words), "no {words} in:\n{page}");
+        assert!(message.contains("mirror is no folder"), "{message}");
     }
-    let page = markdown::page(&slower);
-    assert!(
-        page.starts_with("<!-- loadline-baseline mirror -->\n# Loadline: mirror-study: slower\n"),
-        "{page}"
-    );
-    assert!(page.starts_with(markdown::HEAD) && page.contains("| 4k | IOPS |"), "{page}");
-    assert!(junit::document(&slower).contains("failures=\"1\""));
-    let back: Gate = serde_json::from_str(&document(&slower)).unwrap();
-    assert_eq!((back.kept, back.trend[0].results.len()), (KeptAs::NotKept, 8));
-}
-
-#[test]
-fn creep_is_seen_since_the_pinned_result_stays() {
-    // Each is 1 % slower than the one before: none is beyond its noise, and the last is far from the pinned one.
-    let recent: Vec<Kept> = (0..8).map(|number| kept(number, 1000.0 * 0.99f64.powi(number as i32))).collect();
-    let history = History { pinned: recent.first().cloned(), recent, ..History::default() };
-    let last = Gate::of(&name(), &history, &kept(8, 1000.0 * 0.99f64.powi(8)), 5.0).unwrap();
-    assert_eq!(last.outcome(), Some(Outcome::Slower));
-}
-
-#[test]
-fn with_nothing_to_compare_with_it_says_so_in_every_form() {
-    let first = gate(0, 1000.0);
-    assert!(first.comparison.is_none() && first.outcome().is_none());
-    assert!(text::page(&first).contains("no result is kept to compare with"));
-    assert!(markdown::page(&first).contains("nothing to compare with"));
-    let xml = junit::document(&first);
-    assert!(
-        xml.contains("skipped=\"1\"") && xml.contains("name=\"4k\"") && xml.contains("failures=\"0\""),
-        "{xml}"
-    );
-    assert!(document(&first).contains("\"comparison\": null"));
-    // The run that is the pinned one itself.
-    let history =
-        History { pinned: Some(kept(0, 1000.0)), recent: vec![kept(0, 1000.0)], ..History::default() };
-    let again = Gate::of(&name(), &history, &kept(0, 1000.0), 0.0).unwrap();
-    assert!(again.comparison.is_none() && again.trend[0].results.is_empty());
-}
-
-#[test]
-fn a_result_in_which_another_load_has_the_name_is_not_in_the_trend() {
-    let mut other = kept(1, 5.0);
-    other.run.loads[0].keys.insert("block_size".into(), "64KiB".into());
-    let recent = vec![kept(0, 1000.0), other, kept(2, 1000.0)];
-    let history = History { pinned: recent.first().cloned(), recent, ..History::default() };
-    let gate = Gate::of(&name(), &history, &kept(3, 1000.0), 0.0).unwrap();
-    assert_eq!(gate.trend[0].results.len(), 2);
-    assert!(text::page(&gate).contains("from 5 kept results on"));
-}
-
-#[test]
-fn a_doubtful_result_that_is_pinned_is_said_to_make_every_comparison_doubtful() {
-    let mut doubtful = kept(0, 1000.0);
-    doubtful.run.loads[0].doubtful = 2;
-    let mut first = Gate::of(&name(), &History::default(), &doubtful, 0.0).unwrap();
-    first.note_added(&doubtful, Added { is_new: true, is_pinned: true }, "place".into());
-    assert_eq!((first.kept, first.kept_in.as_deref()), (KeptAs::Pinned, Some("place")));
-    assert!(text::page(&first).contains("doubtful: the pinned result has findings"));
-    let history = History { pinned: Some(doubtful.clone()), recent: vec![doubtful], ..History::default() };
-    let second = kept(1, 1000.0);
-    let mut gate = Gate::of(&name(), &history, &second, 0.0).unwrap();
-    gate.note_added(&second, Added { is_new: true, is_pinned: false }, "place".into());
-    assert_eq!((gate.kept, gate.outcome()), (KeptAs::Kept, Some(Outcome::Doubtful)));
-    assert!(text::page(&gate).contains("1 of 1 kept results have findings"));
-}
-
-#[test]
-fn a_run_that_is_not_added_says_why_and_one_that_was_kept_before_stays() {
-    let mut new = gate(2, 1000.0);
-    let history = History { files: BTreeSet::from([kept(1, 1.0).file()]), ..History::default() };
-    new.note_not_added(&history, &kept(400, 1.0), "the storage failed", "place".into());
-    assert_eq!((new.kept, new.kept_in.clone()), (KeptAs::NotKept, None));
-    assert!(text::page(&new).contains("not kept in the baseline mirror: the storage failed."));
-    let mut known = gate(2, 1000.0);
-    known.note_not_added(&history, &kept(1, 1.0), "--compare-only", "place".into());
-    assert_eq!((known.kept, known.not_kept_because.clone()), (KeptAs::Kept, None));
+    assert_eq!(git(&format!("rev-parse {reference}")), before);
 }

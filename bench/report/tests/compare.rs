@@ -261,8 +261,10 @@ fn so_many_percent_slower_may_be_allowed() {
         let slower = if rate { 1.1 } else { 0.9 };
         assert_eq!(outcome(slower, 0.0, rate), Outcome::Slower);
         assert_eq!(outcome(slower, 5.0, rate), Outcome::Slower);
-        // Part of the interval is within ten percent, and all of it within twenty.
-        assert_eq!(outcome(slower, 10.0, rate), Outcome::Fine);
+        // Part of the interval is within ten percent, and all of it within twenty. The estimate decides whether that is
+        // doubtful.
+        assert_eq!(outcome(slower, 9.9, rate), Outcome::Doubtful);
+        assert_eq!(outcome(slower, 10.1, rate), Outcome::Fine);
         assert_eq!(outcome(slower, 20.0, rate), Outcome::Fine);
     }
 }

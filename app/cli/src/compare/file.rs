@@ -66,6 +66,19 @@ impl Place {
         self.path == other.path
     }
 
+    /// Removes the earlier page, if there is one. The file was checked to be one.
+    pub(crate) fn remove_earlier(&self) -> Result<(), StudyError> {
+        match fs::remove_file(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                let (option, path) = (self.option, self.path.display());
+                let why =
+                    format!("{option} {path}: the earlier page cannot be removed: {e}. Name another file");
+                Err(StudyError::usage(why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the page; the file is there as a whole, or as it was before.
     pub(crate) fn write(&self, page: &str) -> Result<(), StudyError> {
         debug_assert!(page.starts_with(self.head), "it would not be known again");

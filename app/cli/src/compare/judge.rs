@@ -66,6 +66,11 @@ impl JudgeArgs {
     }
 }
 
+/// Removes the pages that an earlier command wrote there.
+pub(crate) fn remove_earlier<T>(pages: &[Page<T>]) -> Result<(), StudyError> {
+    pages.iter().try_for_each(|(place, _)| place.remove_earlier())
+}
+
 /// Writes the files. If one cannot be written, the others are written all the same, and the error is its exit code.
 pub(crate) fn write<T>(pages: &[Page<T>], value: &T) -> Result<(), Exit> {
     let mut written = Ok(());

@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use loadline_base::figures::listed;
-use loadline_report::baseline::gate::document;
-use loadline_report::baseline::store::Added;
+use loadline_report::baseline::gate::{KeptAs, document};
 use loadline_report::baseline::{
-    Addition, BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
+    BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
 };
 use loadline_report::compare::{Run, RunRecord, junit as comparison_junit};
 use loadline_study::planned_step::Purpose;
 use loadline_study::{Plan, RunFolder, Study, StudyError};
 
-use crate::compare::judge::{JudgeArgs, Page, exit_of, write};
+use crate::compare::judge::{JudgeArgs, Page, exit_of, remove_earlier, write};
 use crate::exit::Exit;
 use crate::out::{self, complain, say, tell};
 use crate::text::quoted;
@@ -57,8 +56,9 @@ pub(super) struct PreparedGate {
 }
 
 impl GateArgs {
-    /// Opens the store and checks it and the files that are to be written; `None` without a baseline.
-    pub(super) fn prepare(&self) -> Result<Option<PreparedGate>, StudyError> {
+    /// Opens the store and checks it and the files that are to be written; `None` without a baseline. If `measures`, earlier
+    /// pages are removed: a run that ends by an error leaves no verdict of another.
+    pub(super) fn prepare(&self, measures: bool) -> Result<Option<PreparedGate>, StudyError> {
         let Some(name) = self.baseline.clone() else {
             return match self.judge.typed().first() {
                 None => Ok(None),
@@ -69,6 +69,9 @@ impl GateArgs {
         };
         let pages =
             self.judge.pages((comparison_junit::HEAD, junit::document), (markdown::HEAD, markdown::page))?;
+        if measures {
+            remove_earlier(&pages)?;
+        }
         let store = open(self.baselines.as_deref().unwrap_or(FOLDER))?;
         store.check(&name, !self.compare_only)?;
         let (compare_only, accept) = (self.compare_only, self.accept);
@@ -96,7 +99,7 @@ impl PreparedGate {
         }
         let history = History::read(&*self.store, &self.name)?;
         let loads: BTreeSet<String> = repeats.keys().cloned().collect();
-        history.check_study(&self.name, study.name.as_str(), &loads)?;
+        history.check_study(&self.name, study.name.as_str(), &loads, self.accept)?;
         let few: Vec<String> = repeats
             .into_iter()
             .filter(|(_, n)| *n < REPEATS_FOR_AN_INTERVAL)
@@ -120,15 +123,18 @@ impl PreparedGate {
             Ok(outcome) => outcome,
             Err(error) => return complain(worse(error.kind.into(), run), &self.advice(&error, folder)),
         };
-        self.note(&mut gate, &this, run);
-        let file = self.store.place(&self.name, &this.file());
         let kept = match self.reason_not_to_keep(&this, run) {
-            None => self.keep(&this).map(|added| gate.note_added(&this, added, file)),
+            None => {
+                let pin = if self.accept { Pin::Always } else { Pin::IfFirst };
+                gate.keep(&*self.store, &self.name, &this, pin, self.allowed)
+            }
             Some(because) => {
+                let file = self.store.place(&self.name, &this.file());
                 gate.note_not_added(&history, &this, because, file);
                 Ok(())
             }
         };
+        self.note(&mut gate, &this, run);
         match json {
             true => out::document(&document(&gate)),
             false => {
@@ -151,7 +157,7 @@ impl PreparedGate {
         let this = Kept::new(record, folder.manifest.commit.clone());
         // As it is now: another run may have been kept or accepted meanwhile.
         let history = History::read(&*self.store, &self.name)?;
-        let gate = Gate::of(&self.name, &history, &this, self.allowed)?;
+        let gate = Gate::of(&self.name, &history, &this, self.allowed, self.accept)?;
         Ok((this, history, gate))
     }
 
@@ -166,11 +172,6 @@ impl PreparedGate {
         self.compare_only.then_some("--compare-only")
     }
 
-    fn keep(&self, this: &Kept) -> Result<Added, StudyError> {
-        let pin = if self.accept { Pin::Always } else { Pin::IfFirst };
-        self.store.add(&self.name, &Addition { file: this.file(), text: this.text(), pin })
-    }
-
     /// What the run itself came to, where that decides the exit code.
     fn note(&self, gate: &mut Gate, this: &Kept, run: Exit) {
         let folder = &this.run.place;
@@ -183,7 +184,9 @@ impl PreparedGate {
                 .push(format!("The run has findings that make a figure doubtful: loadline report {folder}.")),
             _ => {}
         }
-        if self.compare_only && gate.comparison.is_none() {
+        if self.compare_only && gate.comparison.is_none() && gate.kept == KeptAs::Pinned {
+            gate.notes.push("Nothing to compare with: this run is the pinned result (exit code 3).".into());
+        } else if self.compare_only && gate.comparison.is_none() {
             gate.notes.push(format!(
                 "Nothing to compare with: no other result is kept in the baseline {}. A run without --compare-only keeps \
                  the first (exit code 3).",

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use loadline_study::StudyError;
 use loadline_study::folder::sealed::{sync_folder, write_durably};
 
-use crate::baseline::kept::{PINNED_FILE, is_kept, pinned_text};
+use crate::baseline::kept::{PINNED_FILE, pinned_text};
 use crate::baseline::name::BaselineName;
-use crate::baseline::store::{Added, Addition, BaselineStore, Pin};
+use crate::baseline::store::{Added, Addition, BaselineStore, pins};
 
 /// A file that is longer was not written by us.
 const LONGEST_FILE: u64 = 64 << 20;
@@ -79,11 +79,17 @@ impl BaselineStore for FolderStore {
     fn read(&self, baseline: &BaselineName, file: &str) -> Result<String, StudyError> {
         let path = self.of(baseline).join(file);
         let failed = |what: &str| StudyError::usage(format!("{} {what}", path.display()));
-        let length = fs::metadata(&path).map_err(|e| failed(&format!("cannot be read: {e}")))?.len();
-        if length > LONGEST_FILE {
+        let unreadable = |e: io::Error| failed(&format!("cannot be read: {e}"));
+        // To open a pipe waits for its other end, and a device may have no end.
+        if !fs::metadata(&path).map_err(unreadable)?.is_file() {
+            return Err(failed("is no regular file: Loadline did not write it. Move it away"));
+        }
+        let mut bytes = Vec::new();
+        let file = File::open(&path).map_err(unreadable)?;
+        let length = file.take(LONGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if length as u64 > LONGEST_FILE {
             return Err(failed("is far too long: Loadline did not write it. Move it away"));
         }
-        let bytes = fs::read(&path).map_err(|e| failed(&format!("cannot be read: {e}")))?;
         // What is no text is refused as damaged where it is parsed.
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -101,11 +107,11 @@ impl BaselineStore for FolderStore {
         if is_new {
             write_durably(&folder.join(&addition.file), addition.text.as_bytes())?;
         }
-        let is_first = !files.contains(PINNED_FILE) && !files.iter().any(|file| is_kept(file));
-        let is_pinned = addition.pin == Pin::Always || is_first;
-        if is_pinned {
-            write_durably(&folder.join(PINNED_FILE), pinned_text(&addition.file).as_bytes())?;
+        let pinned = pins(&files, addition);
+        if let Some(pinned) = &pinned {
+            write_durably(&folder.join(PINNED_FILE), pinned_text(pinned).as_bytes())?;
         }
+        let is_pinned = pinned.as_ref() == Some(&addition.file);
         sync_folder(&self.path)?;
         Ok(Added { is_new, is_pinned })
     }

@@ -6,11 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::baseline::history::History;
-use crate::baseline::kept::Kept;
+use crate::baseline::kept::{Kept, file_of};
 use crate::baseline::name::BaselineName;
-use crate::baseline::store::Added;
+use crate::baseline::store::{Added, Addition, BaselineStore, Pin};
 use crate::baseline::trend::Trend;
-use crate::compare::{Comparison, Outcome};
+use crate::compare::{Comparison, Constant, Outcome};
 
 /// The format of the document.
 pub const FORMAT: &str = "loadline-gate";
@@ -88,19 +88,31 @@ impl RunName {
 
 impl Gate {
     /// A run beside what was kept before it; `allowed_slower_percent` is that of a comparison. The error is that of
-    /// [`Comparison::of_records`].
+    /// [`Comparison::of_records`]; a run that is `accepted` may have no load in common with the pinned result.
     pub fn of(
         baseline: &BaselineName,
         history: &History,
         this: &Kept,
         allowed_slower_percent: f64,
+        accepted: bool,
     ) -> Result<Gate, StudyError> {
         let is_this = |kept: &Kept| kept.file() == this.file();
         let pinned = history.pinned.as_ref().filter(|pinned| !is_this(pinned));
-        let comparison = pinned
-            .map(|pinned| Comparison::of_records(&pinned.run, &this.run, allowed_slower_percent))
-            .transpose()?;
-        let others: Vec<Kept> = history.recent.iter().filter(|kept| !is_this(kept)).cloned().collect();
+        let compared = |pinned: &Kept| {
+            Comparison::of_records(&pinned.run, &this.run, allowed_slower_percent, Constant::System)
+        };
+        let has_common =
+            |pinned: &&Kept| pinned.run.loads.iter().any(|load| this.run.load(&load.label).is_some());
+        let comparable = pinned.filter(|pinned| !accepted || has_common(pinned));
+        let comparison = comparable.map(compared).transpose()?;
+        let mut notes = Vec::new();
+        if pinned.is_some() && comparable.is_none() {
+            notes.push(
+                "No load of this run is in the result that was pinned before, so that nothing is compared."
+                    .to_string(),
+            );
+        }
+        let trend = Trend::all(history, this, comparison.as_ref());
         Ok(Gate {
             format: FORMAT.into(),
             version: VERSION,
@@ -108,12 +120,39 @@ impl Gate {
             run: RunName::of(this),
             pinned: pinned.map(RunName::of),
             comparison,
-            trend: Trend::all(&others, &this.run),
+            trend,
             kept: KeptAs::NotKept,
             kept_in: None,
             not_kept_because: None,
-            notes: Vec::new(),
+            notes,
         })
+    }
+
+    /// Adds this run to the store with what it came to, and notes what became of it. If another run became the pinned
+    /// result since the history was read, so that this run is compared with nothing, it is compared with that one.
+    pub fn keep(
+        &mut self,
+        store: &dyn BaselineStore,
+        baseline: &BaselineName,
+        this: &Kept,
+        pin: Pin,
+        allowed_slower_percent: f64,
+    ) -> Result<(), StudyError> {
+        let judged = match (&self.pinned, &self.comparison) {
+            (Some(pinned), Some(comparison)) => {
+                this.judged(file_of(&pinned.run_id, &pinned.begun), comparison)
+            }
+            _ => this.clone(),
+        };
+        let addition = Addition { file: judged.file(), text: judged.text(), pin };
+        let added = store.add(baseline, &addition)?;
+        if !added.is_pinned && self.pinned.is_none() {
+            let history = History::read(store, baseline)?;
+            let again = Gate::of(baseline, &history, this, allowed_slower_percent, false)?;
+            (self.pinned, self.comparison, self.trend) = (again.pinned, again.comparison, again.trend);
+        }
+        self.note_added(this, added, store.place(baseline, &addition.file));
+        Ok(())
     }
 
     /// Notes that the store has added this run, and in which file.

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use loadline_study::StudyError;
 
-use crate::baseline::kept::{PINNED_FILE, is_kept, pinned_text};
+use crate::baseline::kept::{PINNED_FILE, pinned_text};
 use crate::baseline::name::BaselineName;
-use crate::baseline::store::{Added, Addition, BaselineStore, Pin};
+use crate::baseline::store::{Added, Addition, BaselineStore, pins};
 
 pub use command::commit_of;
 use command::{Fault, git, git_line, refused};
@@ -21,6 +21,9 @@ use tree::{Entry, Tree};
 /// The file that says that a ref was made by Loadline.
 const MARKER: &str = "loadline-baselines.txt";
 const MARKER_TEXT: &str = "Results that `loadline run --baseline` keeps. Each commit adds one.\n";
+/// Folders below `refs/` that git's own commands write, and some of which it reads as something else.
+const OF_GIT: [&str; 9] =
+    ["bisect", "notes", "original", "prefetch", "remotes", "replace", "rewritten", "stash", "tags"];
 /// How often an addition is made again because another process moved the ref.
 const ATTEMPTS: u32 = 20;
 /// How often a check is made again for the same reason.
@@ -55,9 +58,12 @@ impl GitStore {
                 "git does not accept this name. Give a branch, or a ref such as refs/loadline/baselines";
             return Err(refused(given, advice));
         }
-        if reference.starts_with("refs/remotes/") || reference.starts_with("refs/tags/") {
-            let advice =
-                "git fetch and git tag write there. Give a branch, or a ref such as refs/loadline/baselines";
+        let is_of_git = |name: &&str| {
+            reference.strip_prefix("refs/").and_then(|rest| rest.split('/').next()) == Some(name)
+        };
+        if OF_GIT.iter().any(is_of_git) {
+            let advice = "git itself writes there (fetch, tag, stash, notes, replace, bisect, rebase). Give a branch, or a \
+                          ref such as refs/loadline/baselines";
             return Err(refused(given, advice));
         }
         let trees = git_line(&["worktree", "list", "--porcelain"], b"").map_err(here)?;
@@ -101,8 +107,15 @@ impl GitStore {
     /// The files of a baseline in a tree.
     fn below(&self, tree: &Tree, baseline: &BaselineName) -> Result<Tree, StudyError> {
         match tree.find(baseline.as_str()) {
-            None => Ok(Tree::default()),
-            Some(entry) => Tree::read(&entry.hash).map_err(|fault| refused(&self.reference, &fault.why())),
+            None if !tree.has_other(baseline.as_str()) => Ok(Tree::default()),
+            Some(entry) if entry.is_folder() => {
+                Tree::read(&entry.hash).map_err(|fault| refused(&self.reference, &fault.why()))
+            }
+            _ => {
+                let why =
+                    format!("{baseline} is no folder there. Give another --baseline NAME, or another ref");
+                Err(refused(&self.reference, &why))
+            }
         }
     }
 
@@ -115,13 +128,12 @@ impl GitStore {
 
     /// An update of the ref as far as it goes without one: objects can be written, and the ref can be locked.
     fn check_update(&self) -> Result<(), Fault> {
-        let tree = Self::empty()?.write()?;
-        let change = match self.tip()? {
-            Some(tip) => format!("update {} {tip} {tip}\n", self.reference),
-            None => {
-                let commit = commit(&tree, None, "Results that are kept\n")?;
-                format!("create {} {commit}\n", self.reference)
-            }
+        let (tree, tip) = (Self::empty()?.write()?, self.tip()?);
+        // No ref leads to this commit. That it can be made shows that git accepts who commits, and when.
+        let commit = commit(&tree, tip.as_deref(), "Results that are kept\n")?;
+        let change = match tip {
+            Some(tip) => format!("update {} {commit} {tip}\n", self.reference),
+            None => format!("create {} {commit}\n", self.reference),
         };
         git(&["update-ref", "--stdin"], format!("start\n{change}prepare\nabort\n").as_bytes()).map(drop)
     }
@@ -140,19 +152,20 @@ impl GitStore {
         };
         let mut files = self.below(&root, baseline)?;
         let is_new = files.find(&addition.file).is_none();
-        let is_first = files.find(PINNED_FILE).is_none() && !files.names().any(is_kept);
-        let is_pinned = addition.pin == Pin::Always || is_first;
-        if !is_new && !is_pinned {
-            return Ok(Attempt::Done(Added { is_new, is_pinned }));
-        }
+        let pinned = pins(&files.names().map(str::to_string).collect(), addition);
+        let is_pinned = pinned.as_ref() == Some(&addition.file);
         if is_new {
             files.put(Entry::file(&addition.file, addition.text.as_bytes()).map_err(failed)?);
         }
-        if is_pinned {
-            let pinned = pinned_text(&addition.file);
-            files.put(Entry::file(PINNED_FILE, pinned.as_bytes()).map_err(failed)?);
+        if let Some(pinned) = &pinned {
+            files.put(Entry::file(PINNED_FILE, pinned_text(pinned).as_bytes()).map_err(failed)?);
         }
-        root.put(Entry::folder(baseline.as_str(), &files).map_err(failed)?);
+        let folder = Entry::folder(baseline.as_str(), &files).map_err(failed)?;
+        if root.find(baseline.as_str()) == Some(&folder) {
+            // It is kept, and pinned if that is asked for.
+            return Ok(Attempt::Done(Added { is_new, is_pinned }));
+        }
+        root.put(folder);
         let tree = root.write().map_err(failed)?;
         let what = if is_pinned { "keep and pin" } else { "keep" };
         let message = format!("{baseline}: {what} {}\n", addition.file);

@@ -44,7 +44,7 @@ impl History {
                 }
                 Some(file)
             }
-            // A crash between the two files of a first result leaves no more than that.
+            // A crash between the two files of a first result leaves no more than that, until a further result is added.
             false => files.first().cloned(),
         };
         let recent = files.iter().skip(files.len().saturating_sub(MOST_RESULTS));
@@ -53,23 +53,25 @@ impl History {
         Ok(History { pinned, recent, files })
     }
 
-    /// Checks that a run of this study with these loads can be compared with the pinned result.
+    /// Checks that a run of this study with these loads can be compared with the pinned result. A run that is `accepted`
+    /// takes its place, and needs no more than a load.
     pub fn check_study(
         &self,
         baseline: &BaselineName,
         study: &str,
         loads: &BTreeSet<String>,
+        accepted: bool,
     ) -> Result<(), StudyError> {
         if loads.is_empty() {
             return Err(StudyError::usage(
                 "--baseline: the study has no load besides its searches, and searches are not compared",
             ));
         }
-        let Some(pinned) = &self.pinned else { return Ok(()) };
+        let Some(pinned) = self.pinned.as_ref().filter(|_| !accepted) else { return Ok(()) };
         if pinned.run.study != study {
             return Err(StudyError::usage(format!(
                 "the baseline {baseline} keeps results of the study {}, and this is the study {study}: give another \
-                 --baseline NAME ({})",
+                 --baseline NAME, or pin a run of this study with --accept ({})",
                 pinned.run.study, pinned.run.place
             )));
         }
@@ -79,7 +81,7 @@ impl History {
         let named = |labels: Vec<&str>| listed(&labels, MOST_NAMED);
         Err(StudyError::usage(format!(
             "no load of this study is in the baseline {baseline}: the study has {}; {} has {}. Give another --baseline \
-             NAME",
+             NAME, or pin a run of this study with --accept",
             named(loads.iter().map(String::as_str).collect()),
             pinned.run.place,
             named(pinned.run.loads.iter().map(|load| load.label.as_str()).collect())

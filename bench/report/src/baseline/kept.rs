@@ -1,14 +1,16 @@
 //! One kept result, and the file that says which result is pinned. Both are JSON with a checksum, so that a file that is
 //! cut short or changed is refused.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use loadline_study::StudyError;
 use loadline_study::folder::sealed::{self, Format};
+use loadline_study::when::When;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::compare::RunRecord;
+use crate::compare::{Comparison, RunRecord};
 
 const KEPT: Format = Format { name: "loadline-kept", version: 1 };
 const PINNED: Format = Format { name: "loadline-pinned", version: 1 };
@@ -30,6 +32,12 @@ pub struct Kept {
     pub version: u64,
     /// The commit that was checked out in the git work tree of the study file; `null` if the study is in none.
     pub commit: Option<String>,
+    /// The file of the pinned result that the run was compared with when it was kept; `null` if it was compared with none.
+    #[serde(default)]
+    pub compared_with: Option<String>,
+    /// The loads that were slower than that, by more than was allowed.
+    #[serde(default)]
+    pub slower: BTreeSet<String>,
     /// All that is compared of the run.
     pub run: RunRecord,
 }
@@ -47,17 +55,20 @@ struct Pinned {
 impl Kept {
     /// Of a run, measured while this commit was checked out.
     pub fn new(run: RunRecord, commit: Option<String>) -> Kept {
-        Kept { format: KEPT.name.into(), version: KEPT.version, commit, run }
+        let (compared_with, slower) = (None, BTreeSet::new());
+        Kept { format: KEPT.name.into(), version: KEPT.version, commit, compared_with, slower, run }
+    }
+
+    /// The same run with what it came to beside the pinned result in the file `pinned`.
+    pub fn judged(&self, pinned: String, comparison: &Comparison) -> Kept {
+        let slower = comparison.loads.iter().filter(|load| load.beyond_allowed);
+        let slower = slower.map(|load| load.label.clone()).collect();
+        Kept { compared_with: Some(pinned), slower, ..self.clone() }
     }
 
     /// The file in which it is kept: the same for the same run, and in the order in which runs began.
     pub fn file(&self) -> String {
-        // The milliseconds tell apart runs of processes that have the same id, each in a container of its own.
-        let begun = self.run.begun.as_str();
-        let millis: String = begun.chars().skip_while(|c| *c != '.').filter(char::is_ascii_digit).collect();
-        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-        let run_id: String = self.run.run_id.chars().map(plain).collect();
-        format!("{run_id}-{millis}.json")
+        file_of(&self.run.run_id, &self.run.begun)
     }
 
     /// The text of its file.
@@ -72,6 +83,15 @@ impl Kept {
         kept.run.place = place.to_string();
         Ok(kept)
     }
+}
+
+/// The file in which a run of this id is kept that began at this moment.
+pub(super) fn file_of(run_id: &str, begun: &When) -> String {
+    let millis = begun.as_str().chars().skip_while(|c| *c != '.');
+    let millis: String = millis.filter(char::is_ascii_digit).collect();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let run_id: String = run_id.chars().map(plain).collect();
+    format!("{run_id}-{millis}.json")
 }
 
 /// Whether a file of this name is a kept result: it begins with a date and a time.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use loadline_study::StudyError;
 
+use crate::baseline::kept::{PINNED_FILE, is_kept};
 use crate::baseline::name::BaselineName;
 
 /// When a result that is added becomes the pinned one.
@@ -36,6 +37,19 @@ pub struct Added {
     pub is_pinned: bool,
 }
 
+/// The result that an addition pins, given the files that are kept before it; `None` if what is pinned stays so.
+///
+/// Where results are kept and none is pinned (a crash between the two files of a first result, or the file that says so
+/// was moved away), the oldest one was compared with until now: it is pinned, so that no later addition changes that.
+pub(super) fn pins(files: &BTreeSet<String>, addition: &Addition) -> Option<String> {
+    let oldest = files.iter().find(|file| is_kept(file));
+    match (addition.pin, files.contains(PINNED_FILE), oldest) {
+        (Pin::Always, _, _) | (Pin::IfFirst, false, None) => Some(addition.file.clone()),
+        (Pin::IfFirst, false, Some(oldest)) => Some(oldest.clone()),
+        (Pin::IfFirst, true, _) => None,
+    }
+}
+
 /// Keeps results.
 pub trait BaselineStore {
     /// Checks, before anything is measured, that results can be read, and if `writes` that one can be added. It changes
@@ -48,7 +62,7 @@ pub trait BaselineStore {
     /// The text of one of these files.
     fn read(&self, baseline: &BaselineName, file: &str) -> Result<String, StudyError>;
 
-    /// Adds a result, as a whole or not at all. A file that is there stays as it is; another process that adds a result
+    /// Adds a result, as a whole or not at all. If results are kept and none is pinned, the oldest of them is pinned. A file that is there stays as it is; another process that adds a result
     /// at the same moment loses nothing.
     fn add(&self, baseline: &BaselineName, addition: &Addition) -> Result<Added, StudyError>;
 

@@ -1,15 +1,17 @@
 //! A run beside its baseline as aligned text: the comparison, then a line for each load with what the comparison could
 //! have shown and the trend.
 
+use std::collections::BTreeMap;
+
 use loadline_base::figures::{latency, thousands};
 
 use crate::baseline::gate::{Gate, KeptAs, RunName};
-use crate::baseline::trend::{RESULTS_FOR_A_RANGE, Trend};
+use crate::baseline::trend::{BetweenRuns, RESULTS_FOR_A_RANGE, Trend};
 use crate::columns::align;
+use crate::compare::Figure;
 use crate::compare::configuration::printable;
 use crate::compare::load::{Load, share};
 use crate::compare::text::page as comparison_page;
-use crate::compare::{Figure, Verdict};
 
 /// So much of a commit's name is printed.
 const COMMIT: usize = 12;
@@ -54,7 +56,7 @@ pub(super) fn rows(gate: &Gate) -> Vec<Vec<String>> {
     let titles =
         ["load", "figure", "detectable", "kept", "trend", "median", "range between runs", "this run"];
     let mut rows = vec![titles.map(String::from).to_vec()];
-    rows.extend(gate.trend.iter().map(|trend| row(trend, detectable(gate, &trend.label))));
+    rows.extend(gate.trend.iter().map(|trend| row(trend, detectable(gate, trend))));
     rows
 }
 
@@ -83,11 +85,13 @@ fn show(figure: Figure, value: f64) -> String {
     }
 }
 
-/// The smallest slowdown that the comparison would have shown, of a load that was judged.
-fn detectable(gate: &Gate, label: &str) -> String {
+/// The detectable slowdown of a load that was judged, if it is one of the figure of its row.
+fn detectable(gate: &Gate, trend: &Trend) -> String {
     let loads = gate.comparison.iter().flat_map(|comparison| &comparison.loads);
-    let judged = |load: &&Load| load.label == label && load.verdict.is_judged();
-    let percent = loads.filter(judged).find_map(|load| load.seen_percent);
+    let judged = |load: &&Load| {
+        load.label == trend.label && load.verdict.is_judged() && load.decided_by == Some(trend.figure)
+    };
+    let percent = loads.filter(judged).find_map(|load| load.detectable_percent);
     percent.map_or("-".into(), share)
 }
 
@@ -96,7 +100,8 @@ pub(super) fn sentences(gate: &Gate) -> Vec<String> {
     let mut sentences = Vec::new();
     if gate.comparison.is_some() {
         sentences.push(
-            "Detectable: slower by this much or more, and this comparison would have shown it.".to_string(),
+            "Detectable: if a load is slower by this much, 9 of 10 comparisons whose repeats vary as much find it."
+                .to_string(),
         );
     }
     sentences.extend(about_trend(gate));
@@ -108,8 +113,7 @@ pub(super) fn sentences(gate: &Gate) -> Vec<String> {
             None => format!("This run is not kept in the baseline {baseline}."),
         },
         KeptAs::Kept => format!(
-            "This run is kept in the baseline {baseline}: {file}. Later runs are compared with the pinned result, as \
-             this one was."
+            "This run is kept in the baseline {baseline}: {file}. Later runs are compared with the pinned result."
         ),
         KeptAs::Pinned => format!(
             "This run is the pinned result of the baseline {baseline}: {file}. Later runs are compared with it."
@@ -125,8 +129,12 @@ fn about_trend(gate: &Gate) -> Vec<String> {
         return Vec::new();
     };
     let count = longest.results.len();
-    let results =
-        if count == 1 { "the kept result".into() } else { format!("the last {count} kept results") };
+    let is_longest = |trend: &Trend| trend.results.len() == count;
+    let results = match gate.trend.iter().all(is_longest) {
+        true if count == 1 => "the kept result".into(),
+        true => format!("the last {count} kept results"),
+        false => format!("the last kept results, at most {count} of a load"),
+    };
     let dates = match (date(first.begun.as_str()), date(last.begun.as_str())) {
         (first, last) if first == last => format!("of {first}"),
         (first, last) => format!("{first} to {last}"),
@@ -134,16 +142,21 @@ fn about_trend(gate: &Gate) -> Vec<String> {
     let mut sentences = vec![format!(
         "Trend: {results}, {dates}, then this run; the bars span a tenth of the median at least."
     )];
-    sentences.push(match longest.between_runs {
-        Some(range) => format!(
+    // The chance depends on the number of results, which is not the same for every load.
+    let ranges: BTreeMap<usize, BetweenRuns> =
+        gate.trend.iter().filter_map(|trend| Some((trend.results.len(), trend.between_runs?))).collect();
+    for (count, range) in ranges.iter().rev() {
+        sentences.push(format!(
             "Range between runs: if nothing changed, {:.0} % of further runs lie within the range of {count} kept results.",
             100.0 * range.chance_within
-        ),
-        None => format!(
+        ));
+    }
+    if gate.trend.iter().any(|trend| trend.between_runs.is_none()) {
+        sentences.push(format!(
             "The range between runs is given from {RESULTS_FOR_A_RANGE} kept results on: it shows the noise between \
              runs, which repeats within one run do not show."
-        ),
-    });
+        ));
+    }
     for trend in &gate.trend {
         let doubtful = trend.results.iter().filter(|result| result.is_doubtful).count();
         if doubtful > 0 {
@@ -168,10 +181,4 @@ fn about_trend(gate: &Gate) -> Vec<String> {
         ));
     }
     sentences
-}
-
-/// Whether a load of the comparison is slower, within what is allowed or beyond.
-pub(super) fn is_slower(gate: &Gate) -> bool {
-    let mut loads = gate.comparison.iter().flat_map(|comparison| &comparison.loads);
-    loads.any(|load| load.verdict == Verdict::Slower)
 }

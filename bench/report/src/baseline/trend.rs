@@ -5,9 +5,11 @@ use loadline_study::when::When;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::baseline::history::History;
 use crate::baseline::kept::Kept;
+use crate::compare::configuration::unlike;
 use crate::compare::record::LoadRecord;
-use crate::compare::{Figure, RunRecord};
+use crate::compare::{Comparison, Constant, Figure};
 
 /// From so many kept results on, the noise between runs is stated.
 pub const RESULTS_FOR_A_RANGE: usize = 5;
@@ -21,10 +23,12 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 pub struct Trend {
     /// The load.
     pub label: String,
-    /// The figure: IOPS; of a load with a rate p99, or the mean if this run has no p99.
+    /// The figure that decides the comparison; without one IOPS, and of a load with a rate p99, or the mean if this run has no
+    /// p99.
     pub figure: Figure,
-    /// The kept results of the same load, the oldest first. A result without this figure, or in which another load has
-    /// the name, is left out.
+    /// Of the results that were kept last the pinned one, and those that were compared with it; the oldest first. A result is
+    /// left out if the load was slower in it by more than was allowed, if another load has the name or the figure is not
+    /// there, or if it is of other CPUs, disks, targets or workers, or was measured in another way.
     pub results: Vec<TrendResult>,
     /// The median of the kept results; `null` if there are none.
     pub median: Option<f64>,
@@ -67,18 +71,35 @@ pub struct BetweenRuns {
 }
 
 impl Trend {
-    /// Every load of the run `this`, beside the results that are kept, the oldest first.
-    pub fn all(kept: &[Kept], this: &RunRecord) -> Vec<Trend> {
-        this.loads.iter().map(|load| Trend::of(kept, load)).collect()
+    /// Every load of `this` beside the results that were kept last. `comparison` is that of `this` with the pinned result.
+    pub fn all(history: &History, this: &Kept, comparison: Option<&Comparison>) -> Vec<Trend> {
+        let pinned = history.pinned.as_ref().map(Kept::file);
+        let is_like = |kept: &&Kept| {
+            let is_of_pin = Some(kept.file()) == pinned || pinned.is_some() && kept.compared_with == pinned;
+            kept.file() != this.file()
+                && is_of_pin
+                && kept.run.disks == this.run.disks
+                && unlike(&kept.run, &this.run, Constant::System).is_empty()
+        };
+        let like: Vec<&Kept> = history.recent.iter().filter(is_like).collect();
+        let trend = |load: &LoadRecord| {
+            let decides = comparison.and_then(|comparison| {
+                comparison.loads.iter().find(|compared| compared.label == load.label)?.decided_by
+            });
+            let is_slower = |kept: &&&Kept| Some(kept.file()) != pinned && kept.slower.contains(&load.label);
+            let kept: Vec<&Kept> = like.iter().filter(|kept| !is_slower(kept)).copied().collect();
+            Trend::of(&kept, load, decides)
+        };
+        this.run.loads.iter().map(trend).collect()
     }
 
-    fn of(kept: &[Kept], this: &LoadRecord) -> Trend {
-        let figure = match (this.has_rate, this.median(Figure::P99Us)) {
+    fn of(kept: &[&Kept], this: &LoadRecord, decides: Option<Figure>) -> Trend {
+        let figure = decides.unwrap_or(match (this.has_rate, this.median(Figure::P99Us)) {
             (false, _) => Figure::Iops,
             (true, Some(_)) => Figure::P99Us,
             (true, None) => Figure::MeanUs,
-        };
-        let result = |kept: &Kept| {
+        });
+        let result = |kept: &&Kept| {
             let load = kept.run.load(&this.label).filter(|load| load.keys == this.keys)?;
             Some(TrendResult {
                 run_id: kept.run.run_id.clone(),

@@ -76,6 +76,50 @@ pub(crate) fn printable(text: &str) -> String {
     printable
 }
 
+/// What two runs must have in common, so that a difference of their figures is one of what is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Constant {
+    /// How they were measured: the hosts' CPUs, how long, with which engine, and whether data were verified. Targets, disks
+    /// and fleet may be what is judged.
+    Method,
+    /// That, and what was measured: targets, disks and fleet.
+    System,
+}
+
+/// Keys of the method, or what they begin with.
+const METHOD: [&str; 7] = [
+    "host: CPU",
+    "phases.measure",
+    "phases.steady",
+    "phases.warm_up",
+    "run.engine",
+    "run.poll",
+    "run.verify",
+];
+/// The same of the system.
+const SYSTEM: [&str; 7] = [
+    "target.",
+    "policy.",
+    "fleet.",
+    "host: disks: device",
+    "host: disks: file system",
+    "host: disks: kind",
+    "host: disks: model",
+];
+/// Keys that begin like those and change no figure.
+const NEITHER: [&str; 2] = ["fleet.listen", "fleet.wait"];
+
+/// What differs and should be constant.
+pub fn unlike(a: &RunRecord, b: &RunRecord, constant: Constant) -> Vec<Difference> {
+    let begins = |what: &str, keys: &[&str]| keys.iter().any(|key| what.starts_with(key));
+    let counts = |difference: &Difference| {
+        let what = difference.what.as_str();
+        let is_of_system = constant == Constant::System && (begins(what, &SYSTEM) || what == "host: disks");
+        (begins(what, &METHOD) || is_of_system) && !NEITHER.contains(&what)
+    };
+    differences(a, b).into_iter().filter(counts).collect()
+}
+
 /// Everything that differs, the most general first.
 pub fn differences(a: &RunRecord, b: &RunRecord) -> Vec<Difference> {
     let mut all = Vec::new();

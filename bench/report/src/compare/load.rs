@@ -13,6 +13,9 @@ use crate::compare::record::{LoadRecord, RunRecord};
 
 /// Of a rate, less than this share may be missing without the IOPS deciding.
 const RATE_TOLERANCE: f64 = 0.01;
+/// How much larger than the half of a 95 % interval a difference is that 9 of 10 comparisons show: the interval ends 1.96
+/// standard errors from the estimate, and the estimate is at most 1.28 of them short of the difference in 9 of 10.
+const NINE_OF_TEN: f64 = (1.960 + 1.282) / 1.960;
 /// How many differences of a load are named.
 const MOST_DIFFERENCES: usize = 6;
 
@@ -96,11 +99,16 @@ pub struct Load {
     pub decided_by: Option<Figure>,
     /// Whether it is slower by more than is allowed, with its whole interval.
     pub beyond_allowed: bool,
-    /// A slowdown of so many percent or more would have been called slower, by how much the repeats vary; `null` without an interval.
-    pub seen_percent: Option<f64>,
-    /// Whether so much slowness is allowed that it may be there and is not seen: neither would it have been called slower, nor
-    /// does the interval exclude it.
-    pub limit_not_seen: bool,
+    /// The detectable slowdown, in percent: if a load is slower by this much, 9 of 10 comparisons whose repeats vary as much
+    /// call it slower. `null` without an interval.
+    pub detectable_percent: Option<f64>,
+    /// Whether the comparison leaves open if the load is slower by more than is allowed: the interval contains what is allowed,
+    /// and either the estimate is slower than that, or the detectable slowdown is larger than that. Never if nothing is
+    /// allowed: then the verdict says what the comparison shows.
+    pub limit_undecided: bool,
+    /// The estimate: B is slower by so many percent (of IOPS that are missing, or of a latency that is there in addition), and
+    /// faster if this is negative. `null` without an interval.
+    pub slowdown_percent: Option<f64>,
     /// Complete repeats.
     pub repeats: Both<usize>,
     /// How many of them lost workers, had errors, or have another finding that makes a figure doubtful.
@@ -136,7 +144,7 @@ impl Load {
 
     /// Whether something makes the word for it doubtful.
     pub fn is_doubtful(&self) -> bool {
-        self.has_doubtful_repeats() || self.other_engine || self.limit_not_seen
+        self.has_doubtful_repeats() || self.other_engine || self.limit_undecided
     }
 
     /// The word for it and why, without its name and without a full stop.
@@ -165,12 +173,12 @@ impl Load {
             });
             format!(": B ÷ A is {}, {interval}", multiple(ratio.estimate))
         });
-        let seen = self.seen_percent.filter(|_| self.verdict == Verdict::NoDifferenceShown);
-        let seen = seen.map_or(String::new(), |percent| {
-            format!("; slower by {} or more would have been seen", share(percent))
+        let detectable = self.detectable_percent.filter(|_| self.verdict == Verdict::NoDifferenceShown);
+        let detectable = detectable.map_or(String::new(), |percent| {
+            format!("; a slowdown of {} is found in 9 of 10 such comparisons", share(percent))
         });
         format!(
-            ": {} {} in A, {} in B{}{seen}",
+            ": {} {} in A, {} in B{}{detectable}",
             figure.name(),
             show(compared.a),
             show(compared.b),
@@ -239,8 +247,9 @@ fn on_one(a: Option<&LoadRecord>, b: Option<&LoadRecord>, verdict: Verdict) -> L
         verdict,
         decided_by: None,
         beyond_allowed: false,
-        seen_percent: None,
-        limit_not_seen: false,
+        detectable_percent: None,
+        limit_undecided: false,
+        slowdown_percent: None,
         repeats: both(|load| load.repeats.len()),
         doubtful: both(|load| load.doubtful),
         other_engine: false,
@@ -283,20 +292,21 @@ fn on_both(a: &LoadRecord, b: &LoadRecord, allowed: f64) -> Load {
     let Some(slowness) = ratio.and_then(|ratio| Slowness::of(decides, &ratio)) else { return load };
     let allowed = allowed / 100.0;
     load.beyond_allowed = load.verdict == Verdict::Slower && slowness.least > allowed;
-    load.seen_percent = Some(100.0 * slowness.seen);
-    load.limit_not_seen =
-        allowed > 0.0 && !load.beyond_allowed && slowness.most > allowed && slowness.seen > allowed;
+    load.detectable_percent = Some(100.0 * slowness.detectable);
+    load.limit_undecided = slowness.leaves_open(allowed);
+    load.slowdown_percent = Some(100.0 * slowness.estimate);
     load
 }
 
 /// How much slower B may be, as shares: of IOPS that are missing, or of a latency that is there in addition. Below 0 it is faster.
 struct Slowness {
-    /// The ends of the interval.
+    /// The estimate, and the ends of the interval.
+    estimate: f64,
     least: f64,
     most: f64,
-    /// So much slower, and the whole interval would have been on that side: it is as wide, relative to the estimate, wherever the
-    /// estimate is.
-    seen: f64,
+    /// A load that is slower by this much is called slower in 9 of 10 comparisons. The interval is as wide, relative to the
+    /// estimate, wherever the estimate is; so this is the distance to its far end, times [`NINE_OF_TEN`], in logarithms.
+    detectable: f64,
 }
 
 impl Slowness {
@@ -304,12 +314,20 @@ impl Slowness {
         let (low, high) = (ratio.low?, ratio.high?);
         Some(match figure {
             Figure::Iops => {
-                Slowness { least: 1.0 - high, most: 1.0 - low, seen: 1.0 - ratio.estimate / high }
+                let detectable = 1.0 - (ratio.estimate / high).powf(NINE_OF_TEN);
+                Slowness { estimate: 1.0 - ratio.estimate, least: 1.0 - high, most: 1.0 - low, detectable }
             }
             Figure::MeanUs | Figure::P99Us => {
-                Slowness { least: low - 1.0, most: high - 1.0, seen: ratio.estimate / low - 1.0 }
+                let detectable = (ratio.estimate / low).powf(NINE_OF_TEN) - 1.0;
+                Slowness { estimate: ratio.estimate - 1.0, least: low - 1.0, most: high - 1.0, detectable }
             }
         })
+    }
+
+    /// Whether it may be more than `allowed`, a share, without being so for certain: see [`Load::limit_undecided`].
+    fn leaves_open(&self, allowed: f64) -> bool {
+        let contains = self.least <= allowed && self.most > allowed;
+        allowed > 0.0 && contains && (self.estimate > allowed || self.detectable > allowed)
     }
 }
 
@@ -329,14 +347,65 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_have_been_seen_follows_from_the_width_of_the_interval() {
+    fn what_is_detectable_follows_from_the_width_of_the_interval() {
         let ratio = |estimate, low, high| Ratio { estimate, low: Some(low), high: Some(high) };
         let iops = Slowness::of(Figure::Iops, &ratio(1.03, 0.88, 1.22)).unwrap();
-        assert!((iops.seen - 0.156).abs() < 0.001 && (iops.most - 0.12).abs() < 1e-9 && iops.least < 0.0);
+        assert!(
+            (iops.detectable - 0.244).abs() < 0.001 && (iops.most - 0.12).abs() < 1e-9 && iops.least < 0.0
+        );
         let p99 = Slowness::of(Figure::P99Us, &ratio(1.0, 0.98, 1.03)).unwrap();
-        assert!((p99.seen - 0.0204).abs() < 0.001 && (p99.most - 0.03).abs() < 1e-9);
+        assert!((p99.detectable - 0.034).abs() < 0.001 && (p99.most - 0.03).abs() < 1e-9);
         assert!(Slowness::of(Figure::Iops, &Ratio { estimate: 1.0, low: None, high: None }).is_none());
         assert_eq!([0.0, 0.04, 2.04, 15.57].map(share), ["any share", "0.1 %", "2.0 %", "15.6 %"]);
+    }
+
+    /// Values around 0 as a normal distribution has them, the same in every run.
+    fn normal_values(seed: u64) -> impl FnMut() -> f64 {
+        let mut state = seed;
+        let mut uniform = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1u64 << 53) as f64
+        };
+        move || (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+    }
+
+    #[test]
+    fn a_slowdown_of_the_detectable_size_is_found_in_nine_of_ten_comparisons() {
+        const RUNS: usize = 400;
+        for repeats in [4, 6, 10] {
+            let mut normal = normal_values(7);
+            let mut side = |slower: f64| -> Vec<f64> {
+                (0..repeats).map(|_| 1000.0 * (1.0 - slower) * (1.0 + 0.03 * normal())).collect()
+            };
+            let mut compared = |slower: f64| {
+                let ratio = ratio(&side(0.0), &side(slower)).unwrap();
+                let slowness = Slowness::of(Figure::Iops, &ratio).unwrap();
+                (slowness.detectable, ratio.change() == Change::Smaller)
+            };
+            let unchanged: Vec<f64> = (0..RUNS).map(|_| compared(0.0).0).collect();
+            let detectable = loadline_measure::stats::median(&unchanged).unwrap();
+            let found = (0..RUNS).filter(|_| compared(detectable).1).count() as f64 / RUNS as f64;
+            assert!((0.87..=0.97).contains(&found), "{repeats}: {detectable} is found in {found}");
+        }
+    }
+
+    #[test]
+    fn a_slowdown_beyond_what_is_allowed_is_never_passed_and_more_is_never_worse() {
+        let word = |(estimate, low, high): (f64, f64, f64), allowed: f64| {
+            let ratio = Ratio { estimate, low: Some(low), high: Some(high) };
+            let slowness = Slowness::of(Figure::Iops, &ratio).unwrap();
+            match ratio.change() == Change::Smaller && slowness.least > allowed {
+                true => 2,
+                false => usize::from(slowness.leaves_open(allowed)),
+            }
+        };
+        // Half as fast, and 40 % slower is allowed: the interval does not say that it is no more.
+        assert_eq!(word((0.492, 0.428, 0.620), 0.4), 1);
+        assert_eq!([0.05, 0.2, 0.3].map(|allowed| word((0.819, 0.713, 1.034), allowed)), [1, 1, 0]);
+        for ratio in [(0.492, 0.428, 0.620), (0.819, 0.713, 1.034), (0.9, 0.89, 0.91), (1.0, 0.99, 1.01)] {
+            let words: Vec<usize> = (1..70).map(|percent| word(ratio, f64::from(percent) / 100.0)).collect();
+            assert!(words.is_sorted_by(|one, next| one >= next), "{ratio:?}: {words:?}");
+        }
     }
 
     #[test]

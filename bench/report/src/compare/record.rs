@@ -93,6 +93,12 @@ impl RunRecord {
         self.loads.iter().find(|load| load.label == label)
     }
 
+    /// Whether it is the same run. Processes in two containers can have the same id in the same second, so that an id
+    /// alone does not tell runs of every version apart.
+    pub fn is_same_run(&self, other: &RunRecord) -> bool {
+        (&self.run_id, &self.begun) == (&other.run_id, &other.begun)
+    }
+
     /// Which run it is.
     pub(super) fn side(&self) -> Side {
         Side {

@@ -1,5 +1,6 @@
 //! `run.json`: what was asked and planned, which files were made, and how far the run came.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 
 use loadline_base::units::ByteSize;
@@ -63,7 +64,7 @@ pub struct Manifest {
     pub version: u64,
     /// The Loadline that began the run.
     pub loadline: String,
-    /// Different for every run: date, time, and the controller's process.
+    /// Different for every run: date, time, the controller's process, and a random number.
     pub run_id: String,
     /// When it was begun.
     pub begun: When,
@@ -108,6 +109,13 @@ pub struct Manifest {
     pub filled_percent: Option<f64>,
 }
 
+/// Two containers can each begin a run in the same second with the same process id: the random number tells them apart.
+fn new_run_id(begun: &When) -> String {
+    // The keys of a hash map are random.
+    let random = RandomState::new().build_hasher().finish() as u32;
+    format!("{}-{}-{random:08x}", begun.compact(), std::process::id())
+}
+
 impl Manifest {
     /// The manifest of a run that begins now.
     pub fn new(study: Study, study_text: String, study_folder: PathBuf) -> Result<Manifest, StudyError> {
@@ -117,7 +125,7 @@ impl Manifest {
             format: FORMAT.name.into(),
             version: FORMAT.version,
             loadline: env!("CARGO_PKG_VERSION").into(),
-            run_id: format!("{}-{}", begun.compact(), std::process::id()),
+            run_id: new_run_id(&begun),
             begun,
             finished: None,
             state: RunState::Begun,
@@ -178,5 +186,18 @@ impl Manifest {
             Some(folder) => self.study_folder.join(folder),
             None => run.join("disks"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_of_one_process_in_one_second_have_different_ids() {
+        let begun = When::now();
+        let (one, other) = (new_run_id(&begun), new_run_id(&begun));
+        assert_ne!(one, other);
+        assert!(one.starts_with(&format!("{}-{}-", begun.compact(), std::process::id())), "{one}");
     }
 }

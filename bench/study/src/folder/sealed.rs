@@ -13,6 +13,8 @@ use crate::error::StudyError;
 
 /// A sealed file beyond this was not written by us.
 const LONGEST_FILE: u64 = 1 << 30;
+/// The key of the checksum.
+pub const KEY: &str = "crc32c";
 const SEAL: &str = ",\n  \"crc32c\": \"";
 
 /// Which kind of file it is, and which version of it this program reads and writes.

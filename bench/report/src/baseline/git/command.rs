@@ -28,9 +28,30 @@ impl Fault {
     }
 }
 
+/// What git's own programs set for those that they start, such as hooks: with these git would use another repository than
+/// that of the folder.
+const OTHER_REPOSITORY: [&str; 7] = [
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_WORK_TREE",
+];
+
+/// `git`, in the repository of the current folder.
+fn program() -> Command {
+    let mut command = Command::new("git");
+    for name in OTHER_REPOSITORY {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Runs `git` in the current folder. Returns what it printed.
 pub(super) fn git(words: &[&str], input: &[u8]) -> Result<Vec<u8>, Fault> {
-    let mut command = Command::new("git");
+    let mut command = program();
     // Commits need a name; that of the environment goes before these (GIT_AUTHOR_NAME and the like).
     command.args(["-c", "user.name=Loadline", "-c", "user.email=loadline@localhost"]);
     output(command.args(words), input)
@@ -43,7 +64,7 @@ pub(super) fn git_line(words: &[&str], input: &[u8]) -> Result<String, Fault> {
 
 /// The commit that is checked out in the work tree of a folder; `None` if it is in none.
 pub fn commit_of(folder: &Path) -> Option<String> {
-    let mut command = Command::new("git");
+    let mut command = program();
     command.arg("-C").arg(folder).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]);
     let commit = String::from_utf8(output(&mut command, b"").ok()?).ok()?.trim().to_string();
     (!commit.is_empty()).then_some(commit)
@@ -65,15 +86,48 @@ fn output(command: &mut Command, input: &[u8]) -> Result<Vec<u8>, Fault> {
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let message = String::from_utf8_lossy(&output.stderr);
-    let line = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    Err(Fault::Ended(match line {
+    Err(Fault::Ended(match reason(&String::from_utf8_lossy(&output.stderr)) {
         "" => format!("git ended with {}", output.status),
-        line => format!("git: {}", line.trim_start_matches("fatal: ")),
+        line => format!("git: {line}"),
     }))
+}
+
+/// The line of a message that says why: the first that begins with `fatal:` or `error:`, else the first. Hints and warnings
+/// may stand before it.
+fn reason(message: &str) -> &str {
+    let lines = || message.lines().map(str::trim).filter(|line| !line.is_empty());
+    let stated = |prefix: &str| lines().find_map(|line| line.strip_prefix(prefix));
+    stated("fatal:").or_else(|| stated("error:")).or_else(|| lines().next()).unwrap_or_default().trim()
 }
 
 /// The error of something that cannot be done as asked.
 pub(super) fn refused(reference: &str, why: &str) -> StudyError {
     StudyError::usage(format!("baselines: git:{reference}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_line_that_states_an_error() {
+        for (message, expected) in [
+            ("hint: x\nwarning: y\nfatal: no\n", "no"),
+            ("warning: y\nerror: cannot lock ref\nhint: z\n", "cannot lock ref"),
+            ("\nplain\nmore\n", "plain"),
+            ("error: first\nfatal: last", "last"),
+            ("", ""),
+        ] {
+            assert_eq!(reason(message), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_repository_is_that_of_the_folder_even_in_a_hook() {
+        let command = program();
+        let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).collect();
+        for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+            assert!(removed.iter().any(|(removed, _)| *removed == name), "{name}");
+        }
+    }
 }

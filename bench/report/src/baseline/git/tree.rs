@@ -2,6 +2,9 @@
 
 use super::command::{Fault, git, git_line};
 
+/// The mode of a folder.
+const FOLDER: &str = "040000";
+
 /// One name of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -21,7 +24,12 @@ impl Entry {
 
     /// A folder, whose tree is written.
     pub(super) fn folder(name: &str, tree: &Tree) -> Result<Entry, Fault> {
-        Ok(Entry { name: name.into(), mode: "040000", kind: "tree", hash: tree.write()? })
+        Ok(Entry { name: name.into(), mode: FOLDER, kind: "tree", hash: tree.write()? })
+    }
+
+    /// Whether it is a folder.
+    pub(super) fn is_folder(&self) -> bool {
+        self.mode == FOLDER
     }
 }
 
@@ -52,14 +60,20 @@ impl Tree {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
+    /// Whether something else than a file or a folder has this name, such as a link.
+    pub(super) fn has_other(&self, name: &str) -> bool {
+        self.others.iter().any(|line| has_name(line, name))
+    }
+
     /// The names.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| entry.name.as_str())
     }
 
-    /// Adds an entry, in the place of one of its name.
+    /// Adds an entry, in the place of whatever has its name.
     pub(super) fn put(&mut self, entry: Entry) {
         self.entries.retain(|other| other.name != entry.name);
+        self.others.retain(|line| !has_name(line, &entry.name));
         self.entries.push(entry);
     }
 
@@ -77,13 +91,19 @@ impl Tree {
     }
 }
 
-/// `MODE TYPE HASH<tab>NAME`, of a plain file or a folder.
+/// Whether a line as git printed it is about this name.
+fn has_name(line: &[u8], name: &str) -> bool {
+    line.iter().position(|byte| *byte == b'\t').is_some_and(|tab| &line[tab + 1..] == name.as_bytes())
+}
+
+/// `MODE TYPE HASH<tab>NAME`, of a file or a folder.
 fn parsed(line: &str) -> Option<Entry> {
     let (head, name) = line.split_once('\t')?;
     let mut head = head.split(' ');
     let (mode, kind) = match (head.next()?, head.next()?) {
         ("100644", "blob") => ("100644", "blob"),
-        ("040000", "tree") => ("040000", "tree"),
+        ("100755", "blob") => ("100755", "blob"),
+        (FOLDER, "tree") => (FOLDER, "tree"),
         _ => return None,
     };
     Some(Entry { name: name.into(), mode, kind, hash: head.next()?.into() })
