@@ -12,6 +12,7 @@ mod exit;
 mod inspect;
 mod interrupt;
 mod limits;
+mod log;
 mod made;
 #[cfg(test)]
 mod manual;

@@ -6,7 +6,8 @@ use loadline_fleet::cpus::CpuList;
 use loadline_fleet::{WorkerOptions, run_worker};
 
 use crate::exit::Exit;
-use crate::out::{complain, tell};
+use crate::log::LogArgs;
+use crate::out::complain;
 
 /// Join a fleet: measure what the controller says, on this host, until it says goodbye or is gone.
 ///
@@ -40,15 +41,16 @@ pub(crate) struct Args {
     /// Started by the controller itself: print errors only, and die with it.
     #[arg(long, hide = true)]
     child: bool,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub(crate) fn run(args: Args) -> Exit {
-    let Args { join, token, name, node, cpus, cgroup: cgroups, child } = args;
-    let mut tell = |text: &str| {
-        if !child {
-            tell!("loadline: {text}");
-        }
-    };
+    let Args { join, token, name, node, cpus, cgroup: cgroups, child, log } = args;
+    if !child {
+        log.begin();
+    }
+    let mut tell = |text: &str| tracing::info!("{text}");
     match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut tell) {
         Ok(()) => Exit::Done,
         Err(error) => complain(error.kind.into(), &error.message),

@@ -16,7 +16,6 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod event_loop;
-mod log;
 mod metrics;
 mod name;
 pub mod node;

@@ -50,7 +50,6 @@ use crate::config::service::Config;
 use crate::config::{self, ConfigError, ConfigStore};
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{EventLoop, LoopError, LoopOptions, LoopSender};
-use crate::log::log;
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
 use sessions::Sessions;
@@ -160,7 +159,7 @@ impl State {
     pub(crate) fn goes_on(&mut self, was: u64, is: u64) -> Result<(), ConfigError> {
         if is < was && self.went_back.is_none() {
             self.went_back = Some((was, is));
-            log!("{}", ConfigError::WentBack { was, is });
+            tracing::error!("{}", ConfigError::WentBack { was, is });
         }
         match self.went_back {
             Some((was, is)) => Err(ConfigError::WentBack { was, is }),
@@ -184,7 +183,7 @@ impl State {
     pub(crate) fn learn(&mut self, catalog: Catalog) {
         if catalog.revision >= self.catalog.revision {
             let lines = self.me.map(|me| news::news(me, &self.catalog, &catalog)).unwrap_or_default();
-            lines.iter().for_each(|line| log!("{line}"));
+            lines.iter().for_each(|(volume, line)| tracing::info!(volume, "{line}"));
             self.catalog = catalog;
         }
     }
@@ -350,7 +349,7 @@ impl Node {
                     let before = state.unopened.insert(replica.0, (Instant::now(), why.clone(), failed));
                     drop(state);
                     if before.is_none_or(|(_, before, _)| before != why) {
-                        log!("{} is not opened: {why}", self.name_replica(replica.0));
+                        tracing::warn!(replica = replica.0, "{} is not opened: {why}", self.name_replica(replica.0));
                     }
                     self.look_soon();
                 }
@@ -365,7 +364,7 @@ impl Node {
                 LoopEvent::Unusable(replica, unusable) => {
                     if let Some(unusable) = &unusable {
                         let (copy, state) = (self.name_replica(replica.0), unusable.state());
-                        log!("{copy} is {state}, and is not used: {}", unusable.why());
+                        tracing::warn!(replica = replica.0, "{copy} is {state}, and is not used: {}", unusable.why());
                     }
                     self.state().opened.insert(replica.0, unusable);
                     self.look_soon();
@@ -391,11 +390,12 @@ impl Node {
         let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
         let name = name.unwrap_or_else(|| format!("with id {id}"));
         match why {
-            Some(why) => log!(
+            Some(why) => tracing::error!(
+                volume = name,
                 "volume {name} is blocked: {why}. Put the newer configuration back, or decide which copy holds: \
                  'loadline volume show {name}' shows what is known"
             ),
-            None => log!("volume {name} is not blocked any more"),
+            None => tracing::info!(volume = name, "volume {name} is not blocked any more"),
         }
     }
 
@@ -490,7 +490,7 @@ fn start_loop(
             Ok(made_loop) => {
                 let _ = made.send(None);
                 if let Err(error) = made_loop.run() {
-                    log!("the data path has ended: {error}");
+                    tracing::error!(number, "the data path has ended: {error}");
                 }
             }
             Err(error) => _ = made.send(Some(error)),

@@ -17,6 +17,7 @@ use loadline_san_node::settings::NodeSettings;
 
 use crate::exit::Exit;
 use crate::interrupt;
+use crate::log::LogArgs;
 use crate::out::{complain, say};
 
 /// Make a cluster without nodes: the store of its configuration, which all its nodes use.
@@ -80,6 +81,8 @@ pub(super) struct Serve {
     /// End, as by kill -9, when the process that started it is gone, which is this one: of a cluster for one run.
     #[arg(long, hide = true, value_name = "PID")]
     with_parent: Option<i32>,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub(super) fn init(args: &Init) -> Exit {
@@ -168,6 +171,7 @@ pub(super) fn join(args: &Join) -> Exit {
 }
 
 pub(super) fn serve(args: &Serve) -> Exit {
+    args.log.begin();
     if let Some(parent) = args.with_parent {
         let bound = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
         // The signal comes only for a death that is still ahead.

@@ -15,7 +15,6 @@ use super::watch::{Changes, Watcher};
 use super::{Change, ConfigError, ConfigStore};
 use crate::event_loop::LoopSender;
 use crate::event_loop::command::LoopCommand;
-use crate::log::log;
 
 /// How long an answer of the store is waited for.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -179,7 +178,7 @@ fn complain(complaint: &mut Option<String>, failed: Option<ConfigError>) {
         Some(why) => {
             let why = why.to_string();
             if complaint.as_ref() != Some(&why) {
-                log!("a volume's record is not read or changed: {why}");
+                tracing::warn!("a volume's record is not read or changed: {why}");
                 *complaint = Some(why);
             }
         }

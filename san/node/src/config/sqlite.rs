@@ -9,7 +9,6 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 use super::identity::Identity;
 use super::watch::Watch;
 use super::{Change, ConfigError, ConfigStore, Stored};
-use crate::log::log;
 
 /// In the header of the file: it is ours.
 const APPLICATION: u32 = 0x4c4c_7361;
@@ -115,7 +114,7 @@ fn is_same(path: &Path, opened: &[Identity]) -> Result<(), ConfigError> {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         if let Err(why) = self.check() {
-            log!(
+            tracing::error!(
                 "{why}. What was not in it yet stays in the log that was there, which belongs to nothing now"
             );
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);

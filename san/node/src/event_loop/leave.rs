@@ -11,7 +11,6 @@ use super::admission::MOST_CLIENTS;
 use super::client::{Client, Who};
 use super::command::{LoopEvent, NewClient, SessionId};
 use super::route::Local;
-use crate::log::log;
 use crate::node::sockets::is_closed;
 
 /// Why a client's connection ends.
@@ -76,7 +75,7 @@ impl Who {
     /// Logs that the connection ends, unless the client itself has ended it.
     pub(super) fn leaves(&self, why: &Why) {
         if *why != Why::CLOSED {
-            log!("client {} of volume {} is disconnected: {why}", self.from, self.name);
+            tracing::info!(volume = self.name, client = self.from, "client {} of volume {} is disconnected: {why}", self.from, self.name);
         }
     }
 }

@@ -17,7 +17,6 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
 };
 
-use crate::log::log;
 use loadline_san_export::socket::{Received, receive, send_all, shut_down};
 
 /// What is said to a peer that does not take it: more is dropped.
@@ -193,7 +192,7 @@ impl PeerSender {
                 self.runs(true);
                 self.out.text(self.preamble.encode().to_vec());
                 if std::mem::take(&mut self.failures) >= FAILURES {
-                    log!("node {} is reached again, at {}", self.name, self.address);
+                    tracing::info!(node = self.name, "node {} is reached again, at {}", self.name, self.address);
                 }
             }
             ConnectionState::Up(socket) if what == For::Input => {
@@ -237,7 +236,7 @@ impl PeerSender {
         self.out = Outbox::default();
         self.failures = self.failures.saturating_add(1);
         if self.failures == FAILURES {
-            log!("node {} is not reached at {}: {why}; it is tried again and again", self.name, self.address);
+            tracing::warn!(node = self.name, "node {} is not reached at {}: {why}; it is tried again and again", self.name, self.address);
         }
     }
 
@@ -288,7 +287,7 @@ impl PeerSender {
 
     fn written(&mut self, written: Result<(), String>, data: Option<(&Payload<Blocks>, u32)>) {
         if let Err(why) = written {
-            log!("a message to node {} is not sent: {why}", self.name);
+            tracing::error!(node = self.name, "a message to node {} is not sent: {why}", self.name);
         } else if let Some((payload, blocks)) = data {
             let first = payload.first as usize * BLOCK_BYTES;
             self.out.data(payload.data.clone(), first..first + blocks as usize * BLOCK_BYTES);

@@ -17,7 +17,6 @@ use super::LoopOptions;
 use super::keys::Keys;
 use super::peer_receiver::{PeerMessage, PeerReceiver};
 use super::peer_sender::{PeerSender, Preamble};
-use crate::log::log;
 
 /// See the module.
 pub(super) struct Peers {
@@ -186,7 +185,7 @@ impl Peers {
                     Ok(Some(message)) => take(message),
                     Ok(None) => break,
                     Err(why) => {
-                        log!("what node {} sends is not taken: {why}", receiver.from.0);
+                        tracing::warn!(node = receiver.from.0, "what node {} sends is not taken: {why}", receiver.from.0);
                         over = true;
                         break;
                     }

@@ -21,7 +21,6 @@ use loadline_san_store::store::{self, Store};
 use super::command::{ReplicaFault, ReplicaState, Scrub};
 use super::counts::{BackEnd, Count};
 use super::direct_reads::DirectReads;
-use crate::log::log;
 use crate::unusable::Unusable;
 
 /// Blocks that a device in memory writes or reads before others have their turn, and clients are answered: these go on beside.
@@ -115,7 +114,7 @@ impl ReplicaHost {
         out: &mut Vec<Action<Blocks>>,
     ) -> bool {
         if let Err(misdirected) = self.replica.step(now, event, actions) {
-            log!("{misdirected}");
+            tracing::error!("{misdirected}");
         }
         let mut wanted = false;
         for action in actions.drain(..) {

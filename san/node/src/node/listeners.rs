@@ -23,7 +23,6 @@ use crate::config::catalog::VolumeState;
 use crate::event_loop::command::{LoopCommand, NewClient, SessionId};
 use crate::event_loop::most_in_flight;
 use crate::event_loop::peer_sender::Preamble;
-use crate::log::log;
 
 /// A client that has not chosen by then is disconnected.
 const CHOOSES: Duration = Duration::from_secs(10);
@@ -98,7 +97,7 @@ const SESSION_ENDED: &str = "the session with the node that forwards it has ende
 
 /// Logs why a connection of a client ends before it has a volume.
 fn ends(from: &str, why: &str) {
-    log!("client {from} is disconnected: {why}");
+    tracing::info!(client = from, "client {from} is disconnected: {why}");
 }
 
 impl Node {
@@ -167,7 +166,7 @@ impl Node {
 
     fn let_in_peer(self, mut stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
         let Ok(permit) = room.clone().try_acquire_owned() else {
-            log!("{from} is disconnected: {MOST_NEW} connections of nodes are there already");
+            tracing::warn!(client = %from, "{from} is disconnected: {MOST_NEW} connections of nodes are there already");
             return;
         };
         tokio::spawn(async move {
@@ -192,12 +191,14 @@ impl Node {
             }
             drop(permit);
             let Some(preamble) = Preamble::decode(&bytes) else {
-                log!("{from} is disconnected: it is no node, or one of another version");
+                tracing::warn!(client = %from, "{from} is disconnected: it is no node, or one of another version");
                 return;
             };
             let (ours, theirs) = (self.0.cluster, preamble.cluster);
             if theirs != ours || preamble.to.0 != self.id() {
-                log!(
+                tracing::warn!(
+                    client = %from,
+                    cluster = %theirs,
                     "a node of cluster {theirs} wants node {}, and this is {} of {ours}",
                     preamble.to.0,
                     self.id()
@@ -205,7 +206,7 @@ impl Node {
                 return;
             }
             let Some(orders) = self.0.loops.get(preamble.to_loop as usize) else {
-                log!("node {} has more loops than this one: all need the same number", preamble.from.0);
+                tracing::error!(node = preamble.from.0, "node {} has more loops than this one: all need the same number", preamble.from.0);
                 return;
             };
             if sockets::watch_node(&stream).is_ok()
@@ -253,7 +254,7 @@ impl Node {
                 Place::At(route) => {
                     let why = self.forward(stream, &route, (id, fence), (protocol, &chosen), &from).await;
                     if let Some(why) = why {
-                        log!("client {from} of volume {name} is disconnected: {why}");
+                        tracing::info!(volume = name, client = from, "client {from} of volume {name} is disconnected: {why}");
                     }
                 }
             }
@@ -301,7 +302,7 @@ impl Node {
                     Err(refusal) => {
                         // Some clients show their users a number instead of this.
                         if let Refusal::NotNow(why) = &refusal {
-                            log!("client {from} is not let in: {why}");
+                            tracing::info!(client = from, "client {from} is not let in: {why}");
                         }
                         login.export(Err(refusal))?;
                     }
@@ -462,7 +463,7 @@ async fn read_forward(head: &[u8; Preamble::BYTES], stream: &mut TcpStream) -> O
 
 /// A connection was not accepted: for want of descriptors, perhaps, of which some will be closed.
 async fn not_accepted(error: &std::io::Error) {
-    log!("a connection is not taken: {error}");
+    tracing::warn!("a connection is not taken: {error}");
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 

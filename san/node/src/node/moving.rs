@@ -23,7 +23,6 @@ use super::manage::{ManageError, no_room, room};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
 use crate::config::{Change, ConfigError};
 use crate::event_loop::command::LoopCommand;
-use crate::log::log;
 use crate::unusable::Unusable;
 
 /// How long after a place was none another is looked for.
@@ -125,7 +124,7 @@ impl Node {
                     && record.state == RecordState::Active
                     && let Err(why) = self.move_on(&catalog, *id, &record).await
                 {
-                    log!("a copy of volume {} does not move: {why}; it is tried again", volume.name);
+                    tracing::warn!(volume = volume.name, "a copy of volume {} does not move: {why}; it is tried again", volume.name);
                 }
             }
             if self.state().catalog.devices.values().all(|(device, _)| device.replaced_by.is_none()) {
@@ -133,7 +132,7 @@ impl Node {
             }
             let catalog = self.state().catalog.clone();
             if let Err(why) = self.remove_empty_devices(&catalog).await {
-                log!("{why}");
+                tracing::warn!("{why}");
             }
         }
     }

@@ -12,8 +12,8 @@ use crate::config::catalog::Catalog;
 /// The longest list of nodes in one line.
 const MOST_NAMED: usize = 8;
 
-/// What has changed of the volumes that this node serves, a line each.
-pub(super) fn news(me: Owner, before: &Catalog, now: &Catalog) -> Vec<String> {
+/// What has changed of the volumes that this node serves, a line each, with the name of its volume.
+pub(super) fn news(me: Owner, before: &Catalog, now: &Catalog) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     for (id, stored) in &now.records {
         let old = before.records.get(id);
@@ -29,9 +29,9 @@ pub(super) fn news(me: Owner, before: &Catalog, now: &Catalog) -> Vec<String> {
         let old = old.and_then(|old| record::decode(&old.value).ok()).filter(|old| is_served_by(old, me));
         let copies = copies(&new, now);
         match old {
-            None => lines.push(format!("volume {}: this node serves it; {copies}", volume.name)),
+            None => lines.push((volume.name.clone(), format!("volume {}: this node serves it; {copies}", volume.name))),
             Some(old) if out_of_sync(&old) != out_of_sync(&new) => {
-                lines.push(format!("volume {}: {copies}", volume.name));
+                lines.push((volume.name.clone(), format!("volume {}: {copies}", volume.name)));
             }
             Some(_) => {}
         }

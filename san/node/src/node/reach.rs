@@ -19,7 +19,6 @@ use super::{Node, UNNOTICED};
 use crate::config::catalog::change;
 use crate::config::{Change, ConfigError, ConfigStore};
 use crate::event_loop::command::LoopCommand;
-use crate::log::log;
 
 /// How often a node looks whether it is asked, and whether it was answered.
 const LOOK: Duration = Duration::from_millis(100);
@@ -186,7 +185,7 @@ impl Node {
                 format!("but it runs; it does not reach this node, and reaches {reached}")
             }
         };
-        log!("nothing is received from {}, {why}", name(&node));
+        tracing::warn!(node, "nothing is received from {}, {why}", name(&node));
     }
 
     /// Asks until all have answered, or had time to.

@@ -22,7 +22,6 @@ use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, Vol
 use crate::config::{Change, ConfigError};
 use crate::event_loop::command::{LoopCommand, OpenReplica, OpenVolume};
 use crate::event_loop::most_in_flight;
-use crate::log::log;
 
 /// Nodes without a copy that watch a volume whose parts are apart.
 const FEW: usize = 3;
@@ -76,7 +75,9 @@ impl Node {
                     complained = false;
                 }
                 Some(Ok(None)) => complained = false,
-                Some(Err(why)) if !std::mem::replace(&mut complained, true) => log!("{why}"),
+                Some(Err(why)) if !std::mem::replace(&mut complained, true) => {
+                    tracing::error!("{why}");
+                }
                 Some(Err(_)) | None => {}
             }
             self.tell_unusable().await;
@@ -252,7 +253,7 @@ impl Node {
             }
             Err(why) => {
                 if state.broken.insert(id, why.clone()).as_ref() != Some(&why) {
-                    log!("device {id} ({shown}) is not used: {why}");
+                    tracing::error!(device = id, "device {id} ({shown}) is not used: {why}");
                 }
                 false
             }
@@ -364,7 +365,7 @@ impl Node {
     fn complain(&self, id: u64, why: &str) {
         let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned(), false));
         if before.is_none_or(|(_, before, _)| before != why) {
-            log!("{}: {why}", self.name_replica(id));
+            tracing::warn!(replica = id, "{}: {why}", self.name_replica(id));
         }
     }
 

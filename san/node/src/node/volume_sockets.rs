@@ -17,7 +17,6 @@ use tokio::task::JoinHandle;
 use super::Node;
 use super::listeners::LOCAL;
 use crate::event_loop::command::{LoopCommand, NewClient};
-use crate::log::log;
 
 /// How long a virtual machine waits until its volume is served.
 const SERVED: Duration = Duration::from_secs(8);
@@ -83,7 +82,7 @@ impl Node {
         let listener = match listen(&path) {
             Ok(listener) => listener,
             Err(error) => {
-                log!("virtual machines cannot come to volume {name}: {}: {error}", path.display());
+                tracing::warn!(volume = name, "virtual machines cannot come to volume {name}: {}: {error}", path.display());
                 return;
             }
         };
@@ -96,7 +95,7 @@ impl Node {
                         tokio::spawn(async move { this.let_in_local(stream, id, name, protocol).await });
                     }
                     Err(error) => {
-                        log!("a virtual machine is not let in: {error}");
+                        tracing::warn!("a virtual machine is not let in: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
@@ -127,7 +126,7 @@ impl Node {
                 break;
             }
             if !wanted || begun.elapsed() > SERVED {
-                log!("a virtual machine does not get volume {name}: it is not served here now");
+                tracing::warn!(volume = name, "a virtual machine does not get volume {name}: it is not served here now");
                 return;
             }
             if owned {

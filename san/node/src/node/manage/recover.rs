@@ -14,7 +14,6 @@ use super::ManageError;
 use super::health::Judge;
 use super::local::{OwnerView, Usable};
 use super::volumes::unknown_node;
-use crate::log::log;
 use crate::node::Node;
 
 /// What is left of a volume is to be all of it.
@@ -90,7 +89,7 @@ impl Node {
         let known = promises.iter().filter_map(|(_, epoch)| *epoch).chain(views).max().unwrap_or(0);
         let all_known = promises.iter().all(|(_, epoch)| epoch.is_some());
         let promised = Epoch(if all_known { known } else { known.saturating_add(ABOVE_UNKNOWN) });
-        log!("volume {name} is recovered by force: {what}");
+        tracing::warn!(volume = name, "volume {name} is recovered by force: {what}");
         let survivors = match kept {
             KeptCopies::One(survivors) => survivors,
             KeptCopies::Members => BTreeMap::new(),
