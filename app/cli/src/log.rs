@@ -44,14 +44,12 @@ pub(crate) struct LogArgs {
 enum LogLevel {
     /// Nothing.
     Off,
-    /// What stops the daemon, or a part of it.
+    /// What stops the daemon, or a part of it: a device that is not used, a volume that is blocked.
     Error,
-    /// What an administrator has to know: a device or copy that is not used, a node that is not reached.
+    /// And what has to be looked at: a copy that is not used, a node that is not reached.
     Warn,
-    /// And what goes well: a volume that is served, a node that is reached again.
+    /// And what is normal: a volume that is served, a client that is disconnected.
     Info,
-    /// And why single connections end.
-    Debug,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -68,7 +66,6 @@ impl LogArgs {
             LogLevel::Error => LevelFilter::ERROR,
             LogLevel::Warn => LevelFilter::WARN,
             LogLevel::Info => LevelFilter::INFO,
-            LogLevel::Debug => LevelFilter::DEBUG,
         };
         let lines = Lines { format: self.format, repeats: Mutex::default() };
         let _ = tracing_subscriber::registry().with(lines.with_filter(level)).try_init();
@@ -193,8 +190,7 @@ fn name(level: Level) -> &'static str {
     match level {
         Level::ERROR => "error",
         Level::WARN => "warning",
-        Level::INFO => "info",
-        _ => "debug",
+        _ => "info",
     }
 }
 
@@ -238,7 +234,8 @@ mod tests {
         }
         let last = Repeated { is_last: true, ..ONCE };
         let first = Repeated { left_out: 55, is_last: false };
-        let minute = |at, first| [(at, first), (at + 1, ONCE), (at + 2, ONCE), (at + 3, ONCE), (at + 4, last)];
+        let minute =
+            |at, first| [(at, first), (at + 1, ONCE), (at + 2, ONCE), (at + 3, ONCE), (at + 4, last)];
         assert_eq!(written, [minute(0, ONCE), minute(60, first), minute(120, first)].concat());
     }
 

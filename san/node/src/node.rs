@@ -349,7 +349,11 @@ impl Node {
                     let before = state.unopened.insert(replica.0, (Instant::now(), why.clone(), failed));
                     drop(state);
                     if before.is_none_or(|(_, before, _)| before != why) {
-                        tracing::warn!(replica = replica.0, "{} is not opened: {why}", self.name_replica(replica.0));
+                        tracing::warn!(
+                            replica = replica.0,
+                            "{} is not opened: {why}",
+                            self.name_replica(replica.0)
+                        );
                     }
                     self.look_soon();
                 }
@@ -364,7 +368,11 @@ impl Node {
                 LoopEvent::Unusable(replica, unusable) => {
                     if let Some(unusable) = &unusable {
                         let (copy, state) = (self.name_replica(replica.0), unusable.state());
-                        tracing::warn!(replica = replica.0, "{copy} is {state}, and is not used: {}", unusable.why());
+                        tracing::warn!(
+                            replica = replica.0,
+                            "{copy} is {state}, and is not used: {}",
+                            unusable.why()
+                        );
                     }
                     self.state().opened.insert(replica.0, unusable);
                     self.look_soon();

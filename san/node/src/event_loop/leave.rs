@@ -75,7 +75,13 @@ impl Who {
     /// Logs that the connection ends, unless the client itself has ended it.
     pub(super) fn leaves(&self, why: &Why) {
         if *why != Why::CLOSED {
-            tracing::info!(volume = self.name, client = self.from, "client {} of volume {} is disconnected: {why}", self.from, self.name);
+            tracing::info!(
+                volume = self.name,
+                client = self.from,
+                "client {} of volume {} is disconnected: {why}",
+                self.from,
+                self.name
+            );
         }
     }
 }

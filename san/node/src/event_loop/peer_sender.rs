@@ -192,7 +192,12 @@ impl PeerSender {
                 self.runs(true);
                 self.out.text(self.preamble.encode().to_vec());
                 if std::mem::take(&mut self.failures) >= FAILURES {
-                    tracing::info!(node = self.name, "node {} is reached again, at {}", self.name, self.address);
+                    tracing::info!(
+                        node = self.name,
+                        "node {} is reached again, at {}",
+                        self.name,
+                        self.address
+                    );
                 }
             }
             ConnectionState::Up(socket) if what == For::Input => {
@@ -236,7 +241,12 @@ impl PeerSender {
         self.out = Outbox::default();
         self.failures = self.failures.saturating_add(1);
         if self.failures == FAILURES {
-            tracing::warn!(node = self.name, "node {} is not reached at {}: {why}; it is tried again and again", self.name, self.address);
+            tracing::warn!(
+                node = self.name,
+                "node {} is not reached at {}: {why}; it is tried again and again",
+                self.name,
+                self.address
+            );
         }
     }
 

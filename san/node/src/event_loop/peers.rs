@@ -185,7 +185,11 @@ impl Peers {
                     Ok(Some(message)) => take(message),
                     Ok(None) => break,
                     Err(why) => {
-                        tracing::warn!(node = receiver.from.0, "what node {} sends is not taken: {why}", receiver.from.0);
+                        tracing::warn!(
+                            node = receiver.from.0,
+                            "what node {} sends is not taken: {why}",
+                            receiver.from.0
+                        );
                         over = true;
                         break;
                     }

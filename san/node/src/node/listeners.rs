@@ -206,7 +206,11 @@ impl Node {
                 return;
             }
             let Some(orders) = self.0.loops.get(preamble.to_loop as usize) else {
-                tracing::error!(node = preamble.from.0, "node {} has more loops than this one: all need the same number", preamble.from.0);
+                tracing::error!(
+                    node = preamble.from.0,
+                    "node {} has more loops than this one: all need the same number",
+                    preamble.from.0
+                );
                 return;
             };
             if sockets::watch_node(&stream).is_ok()
@@ -254,7 +258,11 @@ impl Node {
                 Place::At(route) => {
                     let why = self.forward(stream, &route, (id, fence), (protocol, &chosen), &from).await;
                     if let Some(why) = why {
-                        tracing::info!(volume = name, client = from, "client {from} of volume {name} is disconnected: {why}");
+                        tracing::info!(
+                            volume = name,
+                            client = from,
+                            "client {from} of volume {name} is disconnected: {why}"
+                        );
                     }
                 }
             }

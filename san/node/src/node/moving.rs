@@ -124,7 +124,11 @@ impl Node {
                     && record.state == RecordState::Active
                     && let Err(why) = self.move_on(&catalog, *id, &record).await
                 {
-                    tracing::warn!(volume = volume.name, "a copy of volume {} does not move: {why}; it is tried again", volume.name);
+                    tracing::warn!(
+                        volume = volume.name,
+                        "a copy of volume {} does not move: {why}; it is tried again",
+                        volume.name
+                    );
                 }
             }
             if self.state().catalog.devices.values().all(|(device, _)| device.replaced_by.is_none()) {

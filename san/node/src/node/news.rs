@@ -29,7 +29,10 @@ pub(super) fn news(me: Owner, before: &Catalog, now: &Catalog) -> Vec<(String, S
         let old = old.and_then(|old| record::decode(&old.value).ok()).filter(|old| is_served_by(old, me));
         let copies = copies(&new, now);
         match old {
-            None => lines.push((volume.name.clone(), format!("volume {}: this node serves it; {copies}", volume.name))),
+            None => lines.push((
+                volume.name.clone(),
+                format!("volume {}: this node serves it; {copies}", volume.name),
+            )),
             Some(old) if out_of_sync(&old) != out_of_sync(&new) => {
                 lines.push((volume.name.clone(), format!("volume {}: {copies}", volume.name)));
             }

@@ -82,7 +82,11 @@ impl Node {
         let listener = match listen(&path) {
             Ok(listener) => listener,
             Err(error) => {
-                tracing::warn!(volume = name, "virtual machines cannot come to volume {name}: {}: {error}", path.display());
+                tracing::warn!(
+                    volume = name,
+                    "virtual machines cannot come to volume {name}: {}: {error}",
+                    path.display()
+                );
                 return;
             }
         };
@@ -126,7 +130,10 @@ impl Node {
                 break;
             }
             if !wanted || begun.elapsed() > SERVED {
-                tracing::warn!(volume = name, "a virtual machine does not get volume {name}: it is not served here now");
+                tracing::warn!(
+                    volume = name,
+                    "a virtual machine does not get volume {name}: it is not served here now"
+                );
                 return;
             }
             if owned {
