@@ -1,41 +1,22 @@
 //! The `loadline` command.
 
-mod analyze;
-mod bench;
-mod bounded;
-mod client;
-mod compare;
-mod demo;
-mod device;
-mod doctor;
-mod exit;
-mod inspect;
-mod interrupt;
-mod limits;
-mod log;
-mod made;
+mod cluster;
 #[cfg(test)]
 mod manual;
-mod moves;
-mod node;
-mod out;
-mod paint;
-mod profile;
+mod measure;
+mod output;
+mod process;
 #[cfg(test)]
 mod reference;
-mod report;
-mod result_file;
-mod run;
 mod san;
-mod schema;
-mod scrub;
-mod text;
-mod verify;
-mod volume;
-mod worker;
-mod wrap;
+mod study;
 
 use clap::{CommandFactory, Parser, Subcommand};
+
+use cluster::{device, node, volume};
+use measure::{bench, doctor, profile, verify};
+use process::{exit, limits};
+use study::{analyze, compare, demo, report, run, schema, worker};
 
 /// Measures block storage, with one command or a fleet of workers and a study; and is block storage: a virtual SAN.
 #[derive(Parser)]
@@ -85,7 +66,7 @@ fn done() -> ! {
         known.find_subcommand("bench").map(|bench| bench::typed::take(std::env::args_os().collect(), bench));
     let (words, typed) = match taken {
         Some(Ok(split)) => split,
-        Some(Err(message)) => out::finish(out::complain(exit::Exit::Usage, &message)).end(),
+        Some(Err(message)) => output::finish(output::complain(exit::Exit::Usage, &message)).end(),
         None => (std::env::args_os().collect(), None),
     };
     let exit = match Cli::parse_from(words).command {
@@ -105,5 +86,5 @@ fn done() -> ! {
         Command::Device(args) => device::run(args),
         Command::Node(args) => node::run(args),
     };
-    out::finish(exit).end()
+    output::finish(exit).end()
 }

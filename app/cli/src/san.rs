@@ -1,12 +1,14 @@
 //! `loadline san`: clusters of the virtual SAN, and what lies on their devices.
 
 mod dev;
-mod node;
+mod init;
+mod inspect;
+mod join;
 mod probe;
+mod serve;
 mod status;
 
-use crate::exit::Exit;
-use crate::inspect;
+use crate::process::exit::Exit;
 
 pub(crate) use status::{health, print_nodes, print_volumes};
 
@@ -19,9 +21,9 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    Init(node::Init),
-    Join(node::Join),
-    Serve(node::Serve),
+    Init(init::Init),
+    Join(join::Join),
+    Serve(serve::Serve),
     Status(status::Status),
     Dev(dev::Dev),
     /// Check a device that no node has open: its table, and of each replica the log, the slots and every block.
@@ -41,9 +43,9 @@ enum Command {
 
 pub(crate) fn run(args: Args) -> Exit {
     match args.command {
-        Command::Init(args) => node::init(&args),
-        Command::Join(args) => node::join(&args),
-        Command::Serve(args) => node::serve(&args),
+        Command::Init(args) => init::init(&args),
+        Command::Join(args) => join::join(&args),
+        Command::Serve(args) => serve::serve(&args),
         Command::Status(args) => status::status(&args),
         Command::Dev(args) => dev::dev(&args),
         Command::Verify(device) => inspect::report(&device, false),

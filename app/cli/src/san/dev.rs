@@ -16,12 +16,12 @@ use loadline_san_node::config::catalog;
 use loadline_san_node::node::manage::{AddDevice, StatusView};
 use loadline_san_node::settings::NodeSettings;
 
-use super::node;
-use crate::client::Api;
-use crate::exit::Exit;
-use crate::interrupt;
-use crate::made::PassingFolder;
-use crate::out::{complain, say, tell};
+use super::join;
+use crate::cluster::client::Api;
+use crate::output::{complain, say, tell};
+use crate::process::exit::Exit;
+use crate::process::interrupt;
+use crate::process::made::PassingFolder;
 
 /// The ports of a node: of the API, and for other nodes. Those for clients are their protocols'.
 const API: u16 = 7400;
@@ -63,7 +63,7 @@ pub(super) fn dev(args: &Dev) -> Exit {
         return complain(Exit::Usage, "--network: 127.x.y.0 is wanted, with any x and y");
     }
     let new = || std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id()));
-    let folder = args.folder.as_ref().map_or_else(new, |folder| super::node::absolute(folder));
+    let folder = args.folder.as_ref().map_or_else(new, |folder| join::absolute(folder));
     let passing = args.folder.is_none().then(|| PassingFolder::new(folder.clone()));
     let mut children = Children(Vec::new());
     let result = serve(args, &folder, &mut children, &stop);
@@ -153,7 +153,7 @@ fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>,
     for number in 1..=args.nodes {
         let ip = IpAddr::from(address(args.network, number));
         let own = [API, PEERS].map(|port| SocketAddr::new(ip, port));
-        for at in own.into_iter().chain(node::endpoints(ip, &[]).into_values()) {
+        for at in own.into_iter().chain(join::endpoints(ip, &[]).into_values()) {
             if let Err(why) = TcpListener::bind(at) {
                 return Ok(Some(format!(
                     "{at} cannot be used ({why}): another cluster may run there. Stop that one, or give this one a network of its \
@@ -184,7 +184,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         if !file.exists() {
             let at = |port| SocketAddr::from((address(args.network, number), port));
             let (api, peer) = (at(API), at(PEERS));
-            let endpoints = node::endpoints(address(args.network, number).into(), &[]);
+            let endpoints = join::endpoints(address(args.network, number).into(), &[]);
             let node =
                 catalog::Node { name: name.clone(), api, peer, endpoints, incarnation: 0, draining: false };
             let settings = NodeSettings {

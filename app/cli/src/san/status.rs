@@ -4,9 +4,9 @@ use loadline_base::units::ByteSize;
 use loadline_san_node::node::manage::{Health, NodeView, StatusView};
 
 use super::probe::{Probe, probe};
-use crate::client::{Api, print_json, table};
-use crate::exit::Exit;
-use crate::out::{say, write};
+use crate::cluster::client::{Api, print_json, table};
+use crate::output::{say, write};
+use crate::process::exit::Exit;
 
 /// How the cluster is.
 #[derive(clap::Args)]

@@ -1,0 +1,7 @@
+//! `loadline volume`, `device` and `node`: a cluster that runs, through the API of one of its nodes.
+
+pub(crate) mod client;
+pub(crate) mod device;
+mod moves;
+pub(crate) mod node;
+pub(crate) mod volume;

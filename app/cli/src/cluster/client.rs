@@ -1,0 +1,191 @@
+//! Asks a node's API.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use loadline_san_node::api::{CLUSTER_HEADER, Fault};
+use loadline_san_node::node::manage::ErrorKind;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::output::complain;
+use crate::process::exit::Exit;
+
+/// Longer than anything that a node waits for.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// Which node is asked.
+#[derive(clap::Args, Clone)]
+pub(crate) struct Api {
+    /// The API of a node, any of the cluster.
+    #[arg(long, value_name = "IP:PORT", env = "LOADLINE_API", default_value = "127.0.0.1:7400")]
+    pub(crate) api: SocketAddr,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The id of the cluster that has answered.
+    #[arg(skip)]
+    cluster: Arc<OnceLock<String>>,
+}
+
+/// Why there is no answer.
+pub(crate) struct Failed {
+    exit: Exit,
+    message: String,
+}
+
+impl Failed {
+    pub(crate) fn complain(&self) -> Exit {
+        complain(self.exit, &self.message)
+    }
+}
+
+enum Method<B> {
+    Get,
+    Delete,
+    Post(B),
+}
+
+impl Api {
+    /// The API at an address.
+    pub(crate) fn at(api: SocketAddr) -> Api {
+        Api { api, json: false, cluster: Arc::default() }
+    }
+
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failed> {
+        self.ask::<(), T>(path, &Method::Get)
+    }
+
+    pub(crate) fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failed> {
+        self.ask::<(), T>(path, &Method::Delete)
+    }
+
+    pub(crate) fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: B) -> Result<T, Failed> {
+        self.ask(path, &Method::Post(body))
+    }
+
+    fn ask<B: Serialize, T: DeserializeOwned>(&self, path: &str, method: &Method<B>) -> Result<T, Failed> {
+        let mut api = self.api;
+        // Who is asked names the one that does it; which may have changed when that is asked.
+        for _ in 0..4 {
+            let Answer { cluster, answer } = ask_one(api, path, method)?;
+            if let Some(cluster) = &cluster {
+                let _ = self.cluster.set(cluster.clone());
+            }
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(Fault { kind: ErrorKind::Elsewhere, api: Some(other), .. }) => api = other,
+                Err(Fault { kind, message, .. }) => {
+                    let exit = match kind {
+                        ErrorKind::Unavailable | ErrorKind::Elsewhere => Exit::Failed,
+                        _ => Exit::Usage,
+                    };
+                    let cluster = cluster.map_or(String::new(), |id| format!(" (cluster {})", short(&id)));
+                    return Err(Failed { exit, message: format!("{message}{cluster}") });
+                }
+            }
+        }
+        Err(Failed { exit: Exit::Failed, message: "each node says that another does that: try again".into() })
+    }
+}
+
+/// What a node has answered, and the id of its cluster.
+struct Answer<T> {
+    cluster: Option<String>,
+    answer: Result<T, Fault>,
+}
+
+fn ask_one<B: Serialize, T: DeserializeOwned>(
+    api: SocketAddr,
+    path: &str,
+    method: &Method<B>,
+) -> Result<Answer<T>, Failed> {
+    let agent: ureq::Agent =
+        ureq::Agent::config_builder().timeout_global(Some(LIMIT)).http_status_as_error(false).build().into();
+    let url = format!("http://{api}{path}");
+    let answered = match method {
+        Method::Get => agent.get(&url).call(),
+        Method::Delete => agent.delete(&url).call(),
+        Method::Post(body) => agent.post(&url).send_json(body),
+    };
+    let failed = |why: String| Failed {
+        exit: Exit::Failed,
+        message: format!(
+            "the node at {api} does not answer: {why}. See that it runs, or name another with --api or LOADLINE_API"
+        ),
+    };
+    let mut answer = answered.map_err(|why| failed(why.to_string()))?;
+    let is_fine = answer.status().is_success();
+    let cluster = answer.headers().get(CLUSTER_HEADER).and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let text = answer.body_mut().read_to_string().map_err(|why| failed(why.to_string()))?;
+    let strange = |why: serde_json::Error| failed(format!("it says what is not understood ({why}): {text}"));
+    let answer = match is_fine {
+        true => Ok(serde_json::from_str(&text).map_err(strange)?),
+        false => Err(serde_json::from_str(&text).map_err(strange)?),
+    };
+    Ok(Answer { cluster, answer })
+}
+
+/// The beginning of a cluster's id, for people.
+pub(crate) fn short(id: &str) -> &str {
+    id.get(..8).unwrap_or(id)
+}
+
+/// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by who knows.
+pub(crate) fn escaped(name: &str) -> String {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+    name.bytes().map(|c| if plain(c) { (c as char).to_string() } else { format!("%{c:02X}") }).collect()
+}
+
+/// A table for people: titles, and rows of as many cells.
+pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([titles[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let titles: Vec<String> = titles.iter().map(ToString::to_string).collect();
+    let mut text = String::new();
+    for row in [&titles].into_iter().chain(rows) {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+impl Api {
+    /// Prints what was done, and by which cluster: a sentence, or with --json an object that has it and `more`.
+    pub(crate) fn done_with(&self, what: &str, more: &[(&str, u64)]) -> Exit {
+        let cluster = self.cluster.get();
+        if self.json {
+            let mut object = serde_json::Map::from_iter([("done".into(), what.into())]);
+            object.extend(cluster.map(|id| ("cluster".into(), id.as_str().into())));
+            object.extend(more.iter().map(|(key, value)| ((*key).into(), (*value).into())));
+            return print_json(&object);
+        }
+        crate::output::say!("{}", self.naming(what));
+        Exit::Done
+    }
+
+    /// A sentence for people, with the cluster that has answered before it.
+    pub(crate) fn naming(&self, what: &str) -> String {
+        match self.cluster.get() {
+            Some(id) => format!("cluster {}: {what}", short(id)),
+            None => what.to_owned(),
+        }
+    }
+
+    /// The same, with nothing more.
+    pub(crate) fn done(&self, what: &str) -> Exit {
+        self.done_with(what, &[])
+    }
+}
+
+/// Prints an answer as JSON.
+pub(crate) fn print_json<T: Serialize>(answer: &T) -> Exit {
+    let text = serde_json::to_string_pretty(answer).expect("an answer can be written as JSON");
+    crate::output::document(&text);
+    Exit::Done
+}

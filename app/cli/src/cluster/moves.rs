@@ -1,0 +1,153 @@
+//! Copies that move: what a person sees while they do.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use loadline_base::units::ByteSize;
+use loadline_san_node::node::manage::{ReplicaView, StatusView, VolumeView};
+use loadline_study::check::human;
+
+use crate::cluster::client::{Api, Failed};
+use crate::output::{complain, say, tell};
+use crate::process::exit::Exit;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+/// Without a terminal, a line so often.
+const EVERY: Duration = Duration::from_secs(10);
+/// If for so long nothing can move, there is nothing to wait for.
+const STUCK: Duration = Duration::from_secs(6);
+
+/// How it is waited.
+#[derive(clap::Args)]
+pub(crate) struct Wait {
+    /// Do not wait until it is done: 'loadline san status' tells how it goes.
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    pub(crate) api: Api,
+}
+
+/// What is left to be moved.
+#[derive(Default, PartialEq, Eq)]
+struct Left {
+    copies: usize,
+    /// Bytes that are still to be copied of what is being copied now.
+    bytes: u64,
+    /// Why copies stay.
+    stays: Vec<String>,
+}
+
+/// Waits until no replica that is meant leaves any more.
+pub(crate) fn wait(
+    wait: &Wait,
+    what: &str,
+    is_meant: impl Fn(&VolumeView, &ReplicaView) -> bool,
+) -> Result<Exit, Failed> {
+    if wait.no_wait {
+        say!("{what}: begun; 'loadline san status' tells how it goes");
+        return Ok(Exit::Done);
+    }
+    let bar = std::io::stderr().is_terminal().then(bar);
+    let (mut all, mut most, mut told, mut moved) = (0, 0, None, Instant::now());
+    let mut last = Left::default();
+    let mut begun = Instant::now();
+    loop {
+        let left = look(&wait.api, &is_meant)?;
+        if left.copies == 0 {
+            if let Some(bar) = bar {
+                bar.finish_and_clear();
+            }
+            say!("{what}: done");
+            return Ok(Exit::Done);
+        }
+        if left.bytes > last.bytes || left.copies != last.copies {
+            (most, begun) = (left.bytes, Instant::now());
+        }
+        if left != last || left.stays.len() < left.copies {
+            moved = Instant::now();
+        }
+        all = all.max(left.copies);
+        let text = words(&left, all, most, begun.elapsed());
+        match &bar {
+            Some(bar) => {
+                bar.set_length(most.max(1));
+                bar.set_position(most - left.bytes);
+                bar.set_message(text);
+            }
+            None if told.is_none_or(|at: Instant| at.elapsed() > EVERY) => {
+                tell!("{what}: {text}");
+                told = Some(Instant::now());
+            }
+            None => {}
+        }
+        if moved.elapsed() > STUCK {
+            if let Some(bar) = bar {
+                bar.finish_and_clear();
+            }
+            let why = left.stays.join("; ");
+            let message =
+                format!("{what}: {} copies stay: {why}. They leave when that has changed", left.copies);
+            return Ok(complain(Exit::Failed, &message));
+        }
+        last = left;
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:16} {wide_msg}").expect("a valid template");
+    ProgressBar::new(1).with_style(style.progress_chars("=> "))
+}
+
+/// How far it is, in words.
+fn words(left: &Left, all: usize, most: u64, since: Duration) -> String {
+    let mut text = format!("{} of {all} copies are to leave", left.copies);
+    if left.bytes > 0 {
+        let done = (most - left.bytes) as f64 / since.as_secs_f64().max(0.001);
+        text += &format!(", {} to be copied", human(ByteSize(left.bytes)));
+        if done > 0.0 {
+            text += &format!(", {:.0} s", left.bytes as f64 / done);
+        }
+    }
+    text
+}
+
+/// What is left, as all nodes that answer say: only a volume's owner knows how much is to be copied.
+fn look(api: &Api, is_meant: &impl Fn(&VolumeView, &ReplicaView) -> bool) -> Result<Left, Failed> {
+    let status: StatusView = api.get("/v1/status")?;
+    let mut left = Left::default();
+    for volume in &status.volumes {
+        let meant: Vec<_> =
+            volume.replicas.iter().filter(|replica| replica.leaving && is_meant(volume, replica)).collect();
+        left.copies += meant.len();
+        let stays = meant.iter().filter_map(|replica| replica.note.clone());
+        left.stays.extend(stays.map(|why| format!("of volume {}, since {why}", volume.name)));
+    }
+    for node in status.nodes.iter().filter(|node| node.alive) {
+        let Ok(address) = node.api.parse() else { continue };
+        let there = Api::at(address);
+        if let Ok(status) = there.get::<StatusView>("/v1/status") {
+            let volumes = status.volumes.iter().filter(|v| v.replicas.iter().any(|r| r.leaving));
+            left.bytes += volumes.flat_map(|v| &v.replicas).filter_map(|r| r.left_bytes).sum::<u64>();
+        }
+    }
+    Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_it_is_is_said_with_the_time_that_is_left() {
+        let left = Left { copies: 2, bytes: 300 << 20, stays: Vec::new() };
+        let said = words(&left, 5, 400 << 20, Duration::from_secs(10));
+        assert_eq!(said, "2 of 5 copies are to leave, 300 MiB to be copied, 30 s");
+        assert_eq!(
+            words(&Left { copies: 1, ..Left::default() }, 5, 0, Duration::ZERO),
+            "1 of 5 copies are to leave"
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! `loadline doctor`: what makes storage figures wrong or slow, found before anything is measured.
+
+mod fleet;
+mod print;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use loadline_base::units::TimeSpan;
+use loadline_doctor::report::HostReport;
+use loadline_doctor::scratch::{self, Scratch};
+use loadline_doctor::{Asked, Report, Severity, devices, examine};
+use loadline_load::LoadError;
+
+use crate::output::{self, complain};
+use crate::process::exit::Exit;
+use crate::process::interrupt;
+use crate::process::made::Made;
+
+/// Find what makes storage figures wrong or slow, on this host or on every host of a fleet, before anything is measured.
+///
+/// It looks at the kernel, io_uring, limits, CPUs, what others use, clocks, memory and disks. Each finding says what was
+/// expected, what it costs, and the command that mends it. Nothing is changed, and no disk is written to: with --folder, a
+/// file of 32 MiB is made there, written to for a second, and removed.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    loadline doctor                                this host, and every disk that it has\n  \
+    loadline doctor /dev/nvme1n1 --folder /data    one disk, and how long durable writes take on it\n  \
+    loadline doctor --json > host.json             for programs: see 'loadline schema doctor'\n\n\
+    A fleet: wait for three hosts, and measure the network between them as well\n  \
+    loadline doctor --join 3 --listen 192.168.7.1:7400 --folder /data\n  \
+    LOADLINE_TOKEN=... loadline worker --name node-1 --join 192.168.7.1:7400     on each\n\n\
+    What it finds: 'bad', figures would be wrong, data are at risk, or something does not run;\n\
+    'slow', it costs performance; 'note', it is worth knowing; 'ok'.\n\n\
+    Exit codes: 0 nothing worse than notes; 1 it could not be done, or a worker was lost\n\
+    meanwhile; 2 usage: no such device or folder, a port in use; 3 something bad or slow was\n\
+    found; 130 after Ctrl-C.")]
+pub(crate) struct Args {
+    /// Disks, such as /dev/nvme1n1. Not given, every whole disk.
+    #[arg(value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+    /// Measure how long a durable write takes, on a file that is made in this folder.
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Wait for so many workers, one on each host; each examines its host, and the network to the next one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    join: Option<u32>,
+    /// Where workers join.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7400", requires = "join")]
+    listen: SocketAddr,
+    /// How long all of them are waited for.
+    #[arg(long, value_name = "TIME", default_value = "5m", requires = "join")]
+    wait: TimeSpan,
+    /// The secret that workers must have to join. Not given, a random one, which is printed; one of your own must be
+    /// as hard to guess.
+    #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Print JSON, for programs.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let stop = interrupt::flag();
+    let found = match args.join {
+        None => on_this_host(&args, &stop).map_err(|error| (error.kind, error.message)),
+        Some(workers) => {
+            fleet::on_workers(&args, workers, &stop).map_err(|error| (error.kind, error.message))
+        }
+    };
+    let report = match found {
+        Ok(report) => report,
+        Err((kind, message)) => return complain(kind.into(), &message),
+    };
+    if args.json {
+        match serde_json::to_string_pretty(&report) {
+            Ok(text) => output::document(&text),
+            Err(error) => return complain(Exit::Failed, &format!("cannot print the report: {error}")),
+        }
+    } else {
+        output::write(print::text(&report, print::width()).as_bytes());
+    }
+    exit_of(&report)
+}
+
+fn on_this_host(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, LoadError> {
+    for device in &args.devices {
+        devices::named(device).map_err(LoadError::usage)?;
+    }
+    let mut made = Made;
+    let scratch = args.folder.as_ref().map(|folder| {
+        let file = scratch::place(folder);
+        made.disk(&file, scratch::SIZE).map(|identity| Scratch { file, identity })
+    });
+    let asked = Asked { devices: args.devices.clone(), scratch: scratch.transpose()? };
+    let examined = examine(&asked, stop)?;
+    Ok(Report::new(vec![HostReport::new(examined, None, None)], Vec::new(), Vec::new()))
+}
+
+fn exit_of(report: &Report) -> Exit {
+    if !report.lost.is_empty() {
+        let lost: Vec<String> =
+            report.lost.iter().map(|lost| format!("worker {}: {}", lost.worker, lost.why)).collect();
+        let what =
+            format!("not every host could be examined; what the others found stands. {}", lost.join("; "));
+        return complain(Exit::Failed, &what);
+    }
+    if report.worst > Severity::Note { Exit::Findings } else { Exit::Done }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_doctor::report::Lost;
+    use loadline_doctor::{Check, Examination};
+
+    #[test]
+    fn the_exit_code_follows_from_the_worst() {
+        let of = |check: Check, lost: Vec<Lost>| {
+            let examined = Examination { checks: vec![check], ..Examination::default() };
+            exit_of(&Report::new(vec![HostReport::new(examined, None, None)], Vec::new(), lost))
+        };
+        assert_eq!(of(Check::ok("a", "b"), Vec::new()), Exit::Done);
+        assert_eq!(of(Check::note("a", "b"), Vec::new()), Exit::Done);
+        assert_eq!(of(Check::slow("a", "b"), Vec::new()), Exit::Findings);
+        assert_eq!(of(Check::bad("a", "b"), Vec::new()), Exit::Findings);
+        let lost = vec![Lost { worker: "b".into(), why: "its process ended".into() }];
+        assert_eq!(of(Check::ok("a", "b"), lost), Exit::Failed);
+    }
+}

@@ -1,0 +1,190 @@
+//! `loadline profile`: explains a load, in words and in other tools' notation.
+
+use std::path::Path;
+
+use loadline_profile::known::{FORMS, known};
+use loadline_profile::{Invocation, Notation, OfferedRate, Profile, Reading, diskspd, fio};
+
+use crate::measure::bench::typed::Typed;
+use crate::output::{complain, say, tell};
+use crate::process::exit::Exit;
+
+/// A profile file is a few lines; what is larger is something else.
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// Explain a load profile.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Show the names of loads that people know, and what each of them is.
+    List,
+    /// Explain a profile in words, and print the same load as DISKSPD and fio invocations.
+    #[command(after_help = "Examples:\n  \
+        loadline profile show B4-T2-O32-W30-PR\n  \
+        loadline profile show oltp\n  \
+        loadline profile show database.fio\n  \
+        loadline profile show '-b8K -t2 -o16 -w30 -r -Sh -d60 disk.img'")]
+    Show {
+        /// A name (`loadline profile list`), a DISKSPD or fio command line, or a file with a TOML profile, a fio job or a command line.
+        #[arg(value_name = "NAME|FILE", allow_hyphen_values = true)]
+        profile: String,
+        /// Print the profile as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What an argument says: a file's content if there is such a file, else the argument itself.
+pub(crate) fn read(argument: &str) -> Result<Reading, String> {
+    let path = Path::new(argument);
+    let text = match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {
+            if metadata.len() > LARGEST_FILE {
+                return Err(format!("{argument} has {} bytes: that is no profile", metadata.len()));
+            }
+            std::fs::read_to_string(path).map_err(|e| format!("{argument} cannot be read: {e}"))?
+        }
+        Ok(_) => return Err(format!("{argument} is not a file: name a profile, or a file with one")),
+        Err(_) if argument.contains('/') && !argument.contains(' ') => {
+            return Err(format!("{argument} does not exist: name a profile, or a file with one"));
+        }
+        Err(_) => argument.to_string(),
+    };
+    let place = if path.is_file() { format!("{argument}: ") } else { String::new() };
+    loadline_profile::read(&text).map_err(|e| format!("{place}{e}"))
+}
+
+/// The one profile that an argument says, for a command with so many targets. What else the argument says is said
+/// not to be used.
+pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
+    let Reading { notation, mut invocations } = read(argument)?;
+    if notation == Notation::Name && invocations.len() > 1 {
+        let names: Vec<String> = invocations.into_iter().filter_map(|invocation| invocation.name).collect();
+        return Err(format!(
+            "{argument} is {} loads at once ({}), and one is needed: name one of them, or run a `loadline bench` for each at \
+             the same time",
+            names.len(),
+            names.join(" and ")
+        ));
+    }
+    if invocations.len() != 1 {
+        return Err(format!(
+            "{argument} holds {} jobs, and one is needed: keep one of them in a file of its own",
+            invocations.len()
+        ));
+    }
+    let invocation = invocations.remove(0);
+    let unused = [
+        ("its targets", !invocation.targets.is_empty(), "name them in the command"),
+        ("its warm-up", invocation.warm_up.is_some(), "--warm-up says it"),
+        ("its length", invocation.measure.is_some(), "--for says it"),
+        ("its size of new files", invocation.create_size.is_some(), "--create says it"),
+        ("its seed", invocation.seed.is_some(), "--seed says it"),
+    ];
+    for (what, said, instead) in unused {
+        if said {
+            tell!("loadline: {argument}: {what} is not taken over: {instead}");
+        }
+    }
+    for note in &invocation.notes {
+        tell!("loadline: {argument}: {note}");
+    }
+    let mut profile = invocation.profile;
+    if !matches!(notation, Notation::Name | Notation::Toml) {
+        // DISKSPD's and fio's rates are each thread's, which was multiplied with the targets named there.
+        let factor = targets as f64 / invocation.targets.len().max(1) as f64;
+        profile.rate =
+            profile.rate.map(|offered| OfferedRate { rate: offered.rate.times(factor), ..offered });
+    }
+    Ok(profile)
+}
+
+/// The load that is typed in the words of another tool, for a command with so many targets. What of it is not used, and
+/// what it is without them, is told.
+pub(crate) fn typed(typed: &Typed, targets: usize) -> Result<Invocation, String> {
+    let mut load = typed.read().map_err(|e| e.to_string())?;
+    if let Some(offered) = load.profile.rate {
+        load.profile.rate = Some(OfferedRate { rate: offered.rate.times(targets as f64), ..offered });
+    }
+    if load.create_size.is_some() {
+        load.notes.push("no file is made or made larger: --create says it".into());
+    }
+    for note in &load.notes {
+        tell!("loadline: {note}");
+    }
+    tell!(
+        "loadline: the load is {}; what is not given is as in {}. For {}'s own defaults give its line as the profile: \
+         --profile '{}'",
+        load.profile.label(),
+        Profile::default().label(),
+        typed.tool(),
+        typed.line()
+    );
+    Ok(load)
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let (profile, json) = match args.command {
+        Command::List => return list(),
+        Command::Show { profile, json } => (profile, json),
+    };
+    let reading = match read(&profile) {
+        Ok(reading) => reading,
+        Err(message) => return complain(Exit::Usage, &message),
+    };
+    if json {
+        let profiles: Vec<&Profile> = reading.invocations.iter().map(|i| &i.profile).collect();
+        return match serde_json::to_string_pretty(&profiles) {
+            Ok(text) => {
+                crate::output::document(&text);
+                Exit::Done
+            }
+            Err(error) => complain(Exit::Failed, &error.to_string()),
+        };
+    }
+    for (index, invocation) in reading.invocations.iter().enumerate() {
+        if index > 0 {
+            say!();
+        }
+        show(invocation);
+    }
+    Exit::Done
+}
+
+fn list() -> Exit {
+    say!("{:<18} {:<9} WHAT", "NAME", "ALSO");
+    for profile in known() {
+        say!("{:<18} {:<9} {}", profile.name, profile.aliases.join(" "), profile.what);
+    }
+    say!();
+    for (form, what) in FORMS {
+        say!("{form:<28} {what}");
+    }
+    say!("{:<28} the load in letters: B4-T2-O32-W30-PR", "B<KiB>-T<N>-O<N>-W<%>-P<R>");
+    say!();
+    say!("`loadline profile show NAME` explains one, and prints it for DISKSPD and fio.");
+    Exit::Done
+}
+
+fn show(invocation: &Invocation) {
+    let profile = &invocation.profile;
+    say!("{}", invocation.name.clone().unwrap_or_else(|| profile.label()));
+    say!();
+    say!("{}", profile.explain().trim_end());
+    for note in &invocation.notes {
+        say!("Note: {note}");
+    }
+    for (tool, printed) in [("DISKSPD", diskspd::print(invocation)), ("fio", fio::print_command(invocation))]
+    {
+        say!();
+        match printed {
+            Ok(printed) => say!("{tool}:\n  {}", printed.to_string().replace('\n', "\n  ")),
+            Err(error) => say!("{tool}: cannot say it: {error}"),
+        }
+    }
+}

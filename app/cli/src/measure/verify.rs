@@ -1,0 +1,94 @@
+//! `loadline verify`: judges what a process wrote, also one that died.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use loadline_load::{Disk, Job, Scan, Target, Verify, VerifyReport, WritePermission};
+use loadline_measure::audit::{Finding, Severity};
+use loadline_profile::Profile;
+use serde::Serialize;
+
+use crate::measure::bench::scan_incomplete;
+use crate::output::{complain, say};
+use crate::process::exit::Exit;
+use crate::process::interrupt;
+
+/// Check that every acknowledged write is there.
+///
+/// Reads every block that a journal of `loadline bench --verify --journal` knows of and checks it: also after the
+/// process that wrote them was killed. Never writes to the target. Exit code 1 if a block is not what it should be,
+/// 3 if there was nothing to check, or the page cache may have answered instead of the storage.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+    loadline bench /dev/sdb --destroy-data --verify --journal sdb.journal --profile B4-T1-O32-W100-PR\n  \
+    (killed, or the storage failed over)\n  \
+    loadline verify /dev/sdb --journal sdb.journal")]
+pub(crate) struct Args {
+    /// A file or a block device.
+    target: Target,
+    /// What was acknowledged.
+    #[arg(long, value_name = "FILE")]
+    journal: PathBuf,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let stop = interrupt::flag();
+    if !args.journal.exists() {
+        let message =
+            format!("journal {} does not exist: name the one that was written", args.journal.display());
+        return complain(Exit::Usage, &message);
+    }
+    let disk = Disk { target: args.target.clone(), writes: WritePermission::Refused };
+    let mut job = Job::new(vec![disk], Profile::default());
+    job.profile.block_size = loadline_base::units::ByteSize(4096);
+    job.verify = Some(Verify { journals: vec![args.journal.clone()] });
+    let terminal = std::io::stderr().is_terminal();
+    let mut progress = |done: u64, total: u64| {
+        if terminal {
+            let _ = write!(std::io::stderr(), "\rchecking: {} of {} MiB ", done >> 20, total >> 20);
+        }
+    };
+    let mut prepared = match loadline_load::prepare_to_scan(&job) {
+        Ok(prepared) => prepared,
+        Err(error) => return complain(error.kind.into(), &error.message),
+    };
+    let Scan { report, incomplete } = prepared.scan(&stop, &mut progress);
+    if terminal {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    let mut findings = prepared.findings().to_vec();
+    findings.extend(match &incomplete {
+        Some(error) => Some(scan_incomplete(error)),
+        None => report.nothing_judged(),
+    });
+    if args.json {
+        match serde_json::to_string_pretty(&Judgement { report: &report, findings: &findings }) {
+            Ok(text) => crate::output::document(&text),
+            Err(error) => return complain(Exit::Failed, &error.to_string()),
+        }
+    } else {
+        say!("{}: {report}", args.target);
+        report.examples.iter().for_each(|e| say!("  {e}"));
+        findings.iter().for_each(|finding| say!("{finding}"));
+    }
+    if let Some(error) = incomplete {
+        return complain(error.kind.into(), &error.message);
+    }
+    let doubtful = findings.iter().any(|f| f.severity == Severity::Doubt);
+    match (report.bad(), doubtful) {
+        (0, false) => Exit::Done,
+        (0, true) => Exit::Findings,
+        _ => Exit::Failed,
+    }
+}
+
+/// What it comes to, as programs read it.
+#[derive(Serialize)]
+struct Judgement<'a> {
+    #[serde(flatten)]
+    report: &'a VerifyReport,
+    findings: &'a [Finding],
+}

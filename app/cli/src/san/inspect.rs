@@ -1,0 +1,346 @@
+//! `loadline san verify` and `dump`: what lies on a device that no node has open.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use loadline_san_core::ids::ReplicaId;
+use loadline_san_device::file::{DeviceFile, Devices};
+use loadline_san_device::pool::Blocks;
+use loadline_san_store::check::{Checked, ReadOnly};
+use loadline_san_store::io::Area;
+use loadline_san_store::open::{Damage, look};
+use loadline_san_store::space::Space;
+use loadline_san_store::store::{Settings, Store};
+use serde::Serialize;
+
+use crate::output::{complain, say};
+use crate::process::exit::Exit;
+use crate::process::interrupt;
+
+/// How long a device is waited for that another process has.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Of corrupt blocks so many are named.
+const NAMED: usize = 20;
+
+/// Which device is looked at.
+#[derive(clap::Args)]
+pub(crate) struct Device {
+    /// The device with the logs: a block device, or a file.
+    log: PathBuf,
+    /// The device with the extents, if it is another.
+    #[arg(long, value_name = "DEVICE")]
+    capacity: Option<PathBuf>,
+    /// Only this replica.
+    #[arg(long, value_name = "NUMBER")]
+    replica: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Seen {
+    cluster: String,
+    device: String,
+    bytes: u64,
+    chunk_bytes: u64,
+    chunks: u32,
+    free_chunks: u32,
+    replicas: Vec<Replica>,
+}
+
+#[derive(Debug, Serialize)]
+struct Replica {
+    replica: u64,
+    /// Why it cannot be looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unusable: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<State>,
+    damage: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checked: Option<CheckedBlocks>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    log: Vec<Record>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    extents: Vec<Extent>,
+}
+
+#[derive(Debug, Serialize)]
+struct State {
+    volume: u64,
+    group: u32,
+    blocks: u64,
+    promise_epoch: u64,
+    promise_node: u32,
+    promise_incarnation: u64,
+    commit_point: String,
+    epoch: u64,
+    generation: u64,
+    log_bytes: u64,
+    log_used: u64,
+    records: usize,
+    extents: u64,
+    listed: Vec<[u64; 2]>,
+    tombstones: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckedBlocks {
+    blocks: u64,
+    shadowed_by_log: u64,
+    corrupt: u64,
+    first_corrupt: Vec<u64>,
+    complete: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Record {
+    number: u64,
+    at: u64,
+    kind: &'static str,
+    position: String,
+    sequenced: bool,
+    dropped: bool,
+    block: u64,
+    blocks: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Extent {
+    extent: u64,
+    stamp: u64,
+    at: u64,
+    data: u32,
+    zeroes: u32,
+}
+
+pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
+    let stop = interrupt::flag();
+    let open_file = |path: &PathBuf| DeviceFile::open(path, PATIENCE);
+    let log = match open_file(&args.log) {
+        Ok(file) => file,
+        Err(error) => return complain(Exit::Usage, &error.to_string()),
+    };
+    let capacity = match args.capacity.as_ref().map(open_file).transpose() {
+        Ok(file) => file,
+        Err(error) => return complain(Exit::Usage, &error.to_string()),
+    };
+    let two = capacity.is_some();
+    let mut disk = ReadOnly(Devices { log, capacity });
+    let mut load = |area| Space::load(&mut disk, area, None).map(|space| Arc::new(Mutex::new(space)));
+    let spaces = load(Area::Log).and_then(|log| {
+        let capacity = if two { load(Area::Capacity)? } else { Arc::clone(&log) };
+        Ok((log, capacity))
+    });
+    let (log, capacity) = match spaces {
+        Ok(spaces) => spaces,
+        Err(error) => {
+            return complain(Exit::Usage, &format!("{}: {error}", args.log.display()));
+        }
+    };
+    let mut replicas: Vec<ReplicaId> = {
+        let space = log.lock().expect("nobody panics with it");
+        space.replicas().filter(|id| args.replica.is_none_or(|only| only == id.0)).collect()
+    };
+    replicas.sort_unstable();
+    if let Some(only) = args.replica.filter(|_| replicas.is_empty()) {
+        let message = format!("there is no log of replica {only} on {}", args.log.display());
+        return complain(Exit::Usage, &message);
+    }
+    let mut seen = {
+        let space = log.lock().expect("nobody panics with it");
+        let begin = space.superblock();
+        Seen {
+            cluster: format!("{:032x}", begin.cluster.0),
+            device: begin.device.to_string(),
+            bytes: begin.bytes,
+            chunk_bytes: begin.chunk_bytes,
+            chunks: begin.chunks,
+            free_chunks: space.free(),
+            replicas: Vec::new(),
+        }
+    };
+    for id in replicas {
+        let opened = look::<Blocks>(&mut disk, &log, &capacity, id, Settings::default());
+        seen.replicas.push(match opened {
+            Ok((store, _, damage)) => of_store(&store, &mut disk, &damage, dumps, &stop),
+            Err(error) => Replica {
+                replica: id.0,
+                unusable: Some(error.to_string()),
+                state: None,
+                damage: Vec::new(),
+                checked: None,
+                log: Vec::new(),
+                extents: Vec::new(),
+            },
+        });
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    if args.json {
+        match serde_json::to_string_pretty(&seen) {
+            Ok(text) => crate::output::document(&text),
+            Err(error) => return complain(Exit::Failed, &error.to_string()),
+        }
+    } else {
+        print(&seen);
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Exit::Interrupted;
+    }
+    let is_well = |replica: &Replica| {
+        replica.unusable.is_none()
+            && replica.damage.is_empty()
+            && replica.checked.as_ref().is_none_or(|checked| checked.corrupt == 0)
+    };
+    if seen.replicas.iter().all(is_well) { Exit::Done } else { Exit::Failed }
+}
+
+fn of_store(
+    store: &Store<Blocks>,
+    disk: &mut ReadOnly<Devices>,
+    damage: &[Damage],
+    dumps: bool,
+    stop: &AtomicBool,
+) -> Replica {
+    let (state, fill) = (store.state(), store.fill());
+    let kept = State {
+        volume: state.volume.0,
+        group: state.group.0,
+        blocks: state.blocks,
+        promise_epoch: state.promise.epoch.0,
+        promise_node: state.promise.owner.node.0,
+        promise_incarnation: state.promise.owner.incarnation.0,
+        commit_point: store.commit_point().to_string(),
+        epoch: state.epoch.0,
+        generation: state.generation,
+        log_bytes: fill.log_bytes,
+        log_used: fill.log_used,
+        records: store.records().count(),
+        extents: store.held().count() as u64,
+        listed: store.list().map(|range| [range.start, range.end]).collect(),
+        tombstones: store.tombstones().count(),
+    };
+    let mut replica = Replica {
+        replica: state.replica.0,
+        unusable: None,
+        state: Some(kept),
+        damage: damage.iter().map(ToString::to_string).collect(),
+        checked: None,
+        log: Vec::new(),
+        extents: Vec::new(),
+    };
+    if dumps {
+        replica.log = store.records().map(record).collect();
+        replica.extents = store.held().map(extent).collect();
+        return replica;
+    }
+    let terminal = std::io::stderr().is_terminal();
+    let mut complete = true;
+    let result = store.check(disk, |done, all| {
+        if terminal && done % 256 == 0 {
+            let _ = write!(std::io::stderr(), "\rreplica {}: extent {done} of {all} ", replica.replica);
+        }
+        complete = !stop.load(Ordering::Relaxed);
+        complete
+    });
+    if terminal {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    match result {
+        Ok(Checked { blocks, corrupt, shadowed }) => {
+            replica.checked = Some(CheckedBlocks {
+                blocks,
+                shadowed_by_log: shadowed,
+                corrupt: corrupt.len() as u64,
+                first_corrupt: corrupt.into_iter().take(NAMED).collect(),
+                complete,
+            });
+        }
+        Err(error) => replica.damage.push(error.to_string()),
+    }
+    replica
+}
+
+fn record(of: loadline_san_store::check::Logged) -> Record {
+    Record {
+        number: of.number,
+        at: of.at,
+        kind: of.kind,
+        position: of.position.to_string(),
+        sequenced: of.sequenced,
+        dropped: of.dropped,
+        block: of.block,
+        blocks: of.blocks,
+    }
+}
+
+fn extent(of: loadline_san_store::check::Held) -> Extent {
+    Extent { extent: of.extent, stamp: of.stamp.0, at: of.at, data: of.data, zeroes: of.zeroes }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+fn print(seen: &Seen) {
+    let (chunk, free) = (mib(seen.chunk_bytes), seen.free_chunks);
+    say!("device {} of cluster {}", seen.device, seen.cluster);
+    say!("  {} in {} chunks of {chunk}, {free} of them free", mib(seen.bytes), seen.chunks);
+    if seen.replicas.is_empty() {
+        say!("  no replica has its log here");
+    }
+    for replica in &seen.replicas {
+        say!();
+        match &replica.state {
+            None => say!("replica {}: {}", replica.replica, replica.unusable.as_deref().unwrap_or("")),
+            Some(state) => print_state(replica.replica, state),
+        }
+        replica.damage.iter().for_each(|damage| say!("  DAMAGED: {damage}"));
+        if let Some(checked) = &replica.checked {
+            let cut = if checked.complete { "" } else { ", and then stopped" };
+            say!("  blocks    {} read, {} do not match{cut}", checked.blocks, checked.corrupt);
+            if checked.shadowed_by_log > 0 {
+                say!("            {} more are newer in the log", checked.shadowed_by_log);
+            }
+            if !checked.first_corrupt.is_empty() {
+                say!(
+                    "  CORRUPT:   blocks {:?}{}",
+                    checked.first_corrupt,
+                    if checked.corrupt as usize > NAMED { " …" } else { "" }
+                );
+            }
+        }
+        for record in &replica.log {
+            let Record { number, at, kind, position, block, blocks, .. } = record;
+            let beside = if record.sequenced || position == "0:0" { "" } else { " beside" };
+            let dropped = if record.dropped { " dropped" } else { "" };
+            say!(
+                "  record {number:>8}  at {at:>12}  {kind:<7} {position:>12}  {block}+{blocks}{beside}{dropped}"
+            );
+        }
+        for extent in &replica.extents {
+            let Extent { extent, stamp, at, data, zeroes } = extent;
+            say!("  extent {extent:>8}  at {at:>12}  stamp {stamp:<6} {data} of data, {zeroes} of zeroes");
+        }
+    }
+}
+
+fn print_state(replica: u64, state: &State) {
+    let State { volume, group, blocks, commit_point, epoch, .. } = state;
+    say!("replica {replica}: volume {volume}, group {group}, {blocks} blocks");
+    let (node, life) = (state.promise_node, state.promise_incarnation);
+    say!("  follows   node {node} (life {life}) at epoch {}", state.promise_epoch);
+    say!("  committed {commit_point}, with epoch {epoch}");
+    let (used, all) = (mib(state.log_used), mib(state.log_bytes));
+    say!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
+    say!("  extents   {}, and traces of {} that were freed", state.extents, state.tombstones);
+    if !state.listed.is_empty() {
+        say!("  to copy   {} ranges of blocks, since it has dropped what it had of them", state.listed.len());
+    }
+}

@@ -1,0 +1,105 @@
+//! `loadline san join`.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use loadline_san_export::front_ends::{Endpoint, Protocol};
+use loadline_san_node::cluster;
+use loadline_san_node::config::catalog;
+use loadline_san_node::config::url::StoreUrl;
+use loadline_san_node::settings::NodeSettings;
+
+use crate::output::{complain, say};
+use crate::process::exit::Exit;
+
+/// Add a node to a cluster: its folder is made, with its node.toml.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    loadline san join /srv/loadline/cluster.db --name node-1 --folder /srv/loadline/node-1 --address 127.0.0.1\n  \
+    loadline san serve --config /srv/loadline/node-1/node.toml")]
+pub(super) struct Join {
+    /// Where the cluster's configuration is, as given to 'loadline san init'.
+    cluster: StoreUrl,
+    /// The node's name.
+    #[arg(long)]
+    name: String,
+    /// Its folder.
+    #[arg(long)]
+    folder: PathBuf,
+    /// The address at which it listens. Nodes of one machine have one each: 127.0.0.1, 127.0.0.2, ...
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    address: IpAddr,
+    /// The port of its API.
+    #[arg(long, value_name = "PORT", default_value_t = 7400)]
+    api_port: u16,
+    /// The port to which other nodes connect.
+    #[arg(long, value_name = "PORT", default_value_t = 7401)]
+    peer_port: u16,
+    /// The port to which clients of a protocol connect, such as nbd=10809. Not given, it is the protocol's own.
+    #[arg(long = "port", value_name = "PROTOCOL=PORT", value_parser = protocol_port)]
+    ports: Vec<(Protocol, u16)>,
+}
+
+/// A path that means the same from everywhere.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Where clients of each protocol connect over the network.
+pub(super) fn endpoints(address: IpAddr, ports: &[(Protocol, u16)]) -> BTreeMap<String, SocketAddr> {
+    let port_of = |protocol: Protocol| match protocol.endpoint() {
+        Endpoint::Node { port, .. } => {
+            let given = ports.iter().rev().find(|(of, _)| *of == protocol);
+            Some(given.map_or(port, |(_, port)| *port))
+        }
+        Endpoint::Volume { .. } => None,
+    };
+    let all = Protocol::ALL.into_iter();
+    all.filter_map(|protocol| Some((protocol.name().into(), SocketAddr::new(address, port_of(protocol)?))))
+        .collect()
+}
+
+fn protocol_port(text: &str) -> Result<(Protocol, u16), String> {
+    let is_network = |protocol: &Protocol| matches!(protocol.endpoint(), Endpoint::Node { .. });
+    let known: Vec<&str> = Protocol::ALL.into_iter().filter(is_network).map(Protocol::name).collect();
+    let wrong =
+        || format!("write PROTOCOL=PORT, such as nbd=10809; protocols with a port: {}", known.join(", "));
+    let (name, port) = text.split_once('=').ok_or_else(wrong)?;
+    let protocol = Protocol::of_name(name).filter(is_network).ok_or_else(wrong)?;
+    match port.parse() {
+        Ok(port) if port > 0 => Ok((protocol, port)),
+        _ => Err(wrong()),
+    }
+}
+
+pub(super) fn join(args: &Join) -> Exit {
+    let at = |port| SocketAddr::new(args.address, port);
+    let node = catalog::Node {
+        name: args.name.clone(),
+        api: at(args.api_port),
+        peer: at(args.peer_port),
+        endpoints: endpoints(args.address, &args.ports),
+        incarnation: 0,
+        draining: false,
+    };
+    let settings = NodeSettings {
+        name: args.name.clone(),
+        cluster: args.cluster.clone().absolute(),
+        folder: absolute(&args.folder),
+        spin_us: None,
+        client_wait_s: None,
+        test_faults: false,
+    };
+    match cluster::join(settings, node) {
+        Ok(file) => {
+            say!(
+                "node {} is in the cluster; next: loadline san serve --config {}",
+                args.name,
+                file.display()
+            );
+            Exit::Done
+        }
+        Err(why) => complain(Exit::Usage, &why.to_string()),
+    }
+}

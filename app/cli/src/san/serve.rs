@@ -1,0 +1,78 @@
+//! `loadline san serve`.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use loadline_base::limits::STACK;
+use loadline_san_node::node::Node;
+use loadline_san_node::settings::NodeSettings;
+
+use crate::output::{complain, say};
+use crate::process::exit::Exit;
+use crate::process::interrupt;
+use crate::process::log::LogArgs;
+
+/// Run a node.
+#[derive(clap::Args)]
+#[command(after_help = "It needs io_uring, of Linux 5.15 or newer, and gains from 6.1; it is tested \
+                        on 6.18 only. Where a container refuses it, allow \
+                        io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile (Docker: \
+                        --security-opt seccomp=PROFILE.json), and see that kernel.io_uring_disabled is 0.")]
+pub(super) struct Serve {
+    /// Its node.toml, which 'loadline san join' has written.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// End, as by kill -9, when the process that started it is gone, which is this one: of a cluster for one run.
+    #[arg(long, hide = true, value_name = "PID")]
+    with_parent: Option<i32>,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+pub(super) fn serve(args: &Serve) -> Exit {
+    args.log.begin();
+    if let Some(parent) = args.with_parent {
+        let bound = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+        // The signal comes only for a death that is still ahead.
+        if bound.is_err() || nix::unistd::getppid().as_raw() != parent {
+            return complain(Exit::Failed, "whoever started this node is gone");
+        }
+    }
+    let settings = match NodeSettings::read(&args.config) {
+        Ok(settings) => settings,
+        Err(why) => return complain(Exit::Usage, &why.to_string()),
+    };
+    // A node of which a part is missing would look alive and not serve: others take over from one that is gone.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        hook(panic);
+        std::process::abort();
+    }));
+    let stop = interrupt::flag();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_stack_size(STACK).build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(why) => return complain(Exit::Failed, &why.to_string()),
+    };
+    runtime.block_on(async {
+        let (node, serving) = match Node::start(settings).await {
+            Ok(started) => started,
+            Err(why) => return complain(Exit::Usage, &why.to_string()),
+        };
+        say!("node {} serves", node.name());
+        let ended = tokio::select! {
+            why = serving => complain(Exit::Failed, &why.to_string()),
+            () = until(&stop) => Exit::Done,
+        };
+        node.stop();
+        ended
+    })
+}
+
+/// Until the flag is set.
+pub(super) async fn until(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

@@ -1,0 +1,11 @@
+//! Commands that run a study with a fleet, and that read its results and those of others: `loadline run`, `demo`, `worker`,
+//! `report`, `analyze`, `compare` and `schema`.
+
+pub(crate) mod analyze;
+mod bounded;
+pub(crate) mod compare;
+pub(crate) mod demo;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod worker;

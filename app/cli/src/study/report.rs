@@ -1,0 +1,137 @@
+//! `loadline report`: a run's folder, finished or not, as a table and as files.
+
+use std::path::{Path, PathBuf};
+
+use loadline_report::compare::{Comparison, Run};
+use loadline_report::{
+    Report, faults, findings, fio, goals, json, orientation, picture, table, verdict, write,
+};
+use loadline_study::{RunFolder, StudyError};
+
+use crate::output::{self, complain, say};
+use crate::process::exit::Exit;
+
+/// Print what a run measured, and write it as a page, CSV, JSON and Markdown.
+///
+/// The files go to `report/` in the run's folder: `report.html`, one offline page with charts, `steps.csv`, `report.json`
+/// and `report.md`. A run that is not
+/// finished is reported as far as it is, with what is missing. Exit code 0, whatever the run's was; 3 if the result of a
+/// step is damaged (it is named, and the others are shown); 2 if the folder cannot be read.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  loadline report runs/files-20260131-120000\n  \
+    loadline report runs/files-20260131-120000 --baseline runs/files-20260130-120000\n  \
+    loadline report runs/files-20260131-120000 --format fio --step 3 > step.json")]
+pub(crate) struct Args {
+    /// The run's folder.
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Print the report as JSON, for programs, in place of the table.
+    #[arg(long)]
+    json: bool,
+    /// Write no files: only print.
+    #[arg(long)]
+    no_files: bool,
+    /// Let the page say which loads became faster or slower than in this earlier run.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_files")]
+    baseline: Option<PathBuf>,
+    /// Print one step in another tool's format, in place of the table, and write no files.
+    #[arg(long, value_enum, conflicts_with_all = ["json", "baseline"])]
+    format: Option<Format>,
+    /// The number of the step that --format prints.
+    #[arg(long, value_name = "N", requires = "format")]
+    step: Option<u32>,
+}
+
+/// What a step is printed as.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// As fio's JSON+, for tools that plot it: percentiles and bins of lat_ns are of response times.
+    Fio,
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    if let Some(Format::Fio) = args.format {
+        let document = RunFolder::open(&args.folder).and_then(|folder| {
+            let result = fio::step(&folder, args.step)?;
+            fio::document(&folder.manifest.study, &result)
+        });
+        return match document {
+            Ok(document) => {
+                output::document(&document.text());
+                Exit::Done
+            }
+            Err(error) => complain(error.kind.into(), &error.message),
+        };
+    }
+    let outcome = RunFolder::open(&args.folder).and_then(|folder| {
+        let report = Report::of(&folder)?;
+        let baseline =
+            args.baseline.as_deref().map(|baseline| compared(baseline, &args.folder)).transpose()?;
+        let files = if args.no_files { Vec::new() } else { write::files(&report, &folder, baseline)? };
+        Ok((report, files))
+    });
+    let (report, files) = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => return complain(error.kind.into(), &error.message),
+    };
+    let exit = if report.unreadable > 0 { Exit::Findings } else { Exit::Done };
+    if args.json {
+        output::document(&json::document(&report));
+        return exit;
+    }
+    print(&report);
+    if !files.is_empty() {
+        say!();
+    }
+    files.iter().for_each(|path| say!("wrote {}", path.display()));
+    exit
+}
+
+/// What became of an earlier run's loads.
+fn compared(baseline: &Path, run: &Path) -> Result<Comparison, StudyError> {
+    let before =
+        Run::open(baseline).map_err(|e| StudyError { message: format!("--baseline: {}", e.message), ..e })?;
+    Comparison::of(&before, &Run::open(run)?, 0.0)
+}
+
+/// Prints the tables and the findings on standard output.
+pub(crate) fn print(report: &Report) {
+    output::write(table::steps(report).as_bytes());
+    let loads = table::loads(report);
+    if !loads.is_empty() {
+        output::write(format!("\n{loads}").as_bytes());
+    }
+    let faults = faults::text(&report.faults);
+    if !faults.is_empty() {
+        output::write(format!("\n{faults}").as_bytes());
+    }
+    if let Some(asks) = &report.asks {
+        say!("\nasked: {asks}");
+    }
+    let verdict = verdict::text(&report.verdict);
+    if !verdict.is_empty() {
+        output::write(format!("\n{verdict}").as_bytes());
+    }
+    let pictures = picture::of_report(report);
+    if !pictures.is_empty() {
+        output::write(format!("\n{pictures}").as_bytes());
+    }
+    let goals = goals::text(report);
+    if !goals.is_empty() {
+        output::write(format!("\n{goals}").as_bytes());
+    }
+    let verified = table::verified(report);
+    if !verified.is_empty() {
+        output::write(format!("\n{verified}").as_bytes());
+    }
+    let sentences = findings::sentences(report);
+    if !sentences.is_empty() {
+        say!();
+    }
+    sentences.iter().for_each(|sentence| say!("{sentence}"));
+    // Last: it is no finding.
+    let orientation = orientation::text(&report.orientation);
+    if !orientation.is_empty() {
+        output::write(format!("\n{orientation}").as_bytes());
+    }
+}

@@ -1,0 +1,371 @@
+//! `loadline run`: a study, planned, run, resumed.
+
+mod gate;
+mod plan;
+pub(crate) mod progress;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use loadline_base::units::ByteSize;
+use loadline_report::baseline::git::commit_of;
+use loadline_report::{Report, json, write};
+use loadline_study::check::{PlanCheck, RunPlace, check, human};
+use loadline_study::folder::manifest::{Manifest, RunState};
+use loadline_study::folder::{OwnedFolder, default_path};
+use loadline_study::run::RunVerdict;
+use loadline_study::when::When;
+use loadline_study::{Plan, RunFolder, Study, StudyError, read};
+use tokio::sync::watch;
+
+use crate::output::text::quoted;
+use crate::output::{self, complain, say, tell};
+use crate::process::exit::Exit;
+use crate::process::interrupt;
+use crate::study::report;
+use gate::{GateArgs, PreparedGate};
+
+/// How often it is looked whether Ctrl-C was pressed.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Run a study: a fleet of workers measures every load of a file, as often as it says.
+///
+/// The run's folder is complete after every step. Ctrl-C ends a run so that `--resume` goes on with it; so does a
+/// crash. Files that the run made are removed when it is done, and kept while it can be resumed.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    loadline run studies/files.toml --plan      what it would do, how long, how much space\n  \
+    loadline run studies/files.toml\n  \
+    loadline run --resume runs/files-20260131-120000\n  \
+    loadline run study.toml --baseline main     compare with what is kept, and keep this run\n  \
+    loadline run study.toml --baseline main --compare-only --junit run.xml --markdown run.md\n\n\
+    Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make\n\
+    a figure doubtful; 99 a limit of the study was missed or ended it; 130 after Ctrl-C. With\n\
+    --baseline also 99 if a load is slower by more than is allowed, and 3 if the comparison is\n\
+    doubtful, or --compare-only has nothing to compare with. The first that applies of 2, 1, 99, 3.")]
+pub(crate) struct Args {
+    /// The study file. `loadline schema study` describes it.
+    #[arg(value_name = "STUDY.toml", required_unless_present = "resume")]
+    study: Option<PathBuf>,
+    /// In its place: a study that is built in.
+    #[arg(skip)]
+    text: Option<&'static str>,
+    /// Print every step, its length, the space it needs and the total, and do nothing.
+    #[arg(long)]
+    plan: bool,
+    /// The run's folder, which is new or empty. Not given, runs/NAME-DATE-TIME.
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    out: Option<PathBuf>,
+    /// Go on with the run in this folder: steps that are complete stay, others are measured anew.
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+    /// Keep the files that the run makes when it is done.
+    #[arg(long)]
+    keep: bool,
+    /// Everything on the study's devices may be lost: lets profiles write to them.
+    #[arg(long)]
+    destroy_data: bool,
+    /// Run the commands of the study's [target.external], as you. --plan prints them.
+    #[arg(long)]
+    run_commands: bool,
+    /// The secret that workers must have to join. Not given, a random one, which is printed; one of your own must be
+    /// as hard to guess.
+    #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Print the result as JSON, for programs, in place of the table. With --baseline, the comparison with the trend; the
+    /// run's own report is in report/report.json of its folder.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gate: GateArgs,
+}
+
+impl Args {
+    /// To run a study that is built in.
+    pub(crate) fn of_text(text: &'static str, out: Option<PathBuf>, plan: bool, json: bool) -> Args {
+        let (study, resume, token, text) = (None, None, None, Some(text));
+        let (keep, destroy_data, run_commands) = (false, false, false);
+        let gate = GateArgs::default();
+        Args { study, text, plan, out, resume, keep, destroy_data, run_commands, token, json, gate }
+    }
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let stop = interrupt::flag();
+    let outcome = args.gate.prepare(!args.plan).and_then(|gate| Ok((prepared(&args, gate.as_ref())?, gate)));
+    match outcome {
+        Ok((None, _)) => Exit::Done,
+        Ok((Some(owned), gate)) => carry_out(&args, owned, gate.as_ref(), &stop),
+        Err(error) => complain(error.kind.into(), &error.message),
+    }
+}
+
+/// The folder to work in; `None` if there is nothing to be done but what was printed.
+fn prepared(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>, StudyError> {
+    match &args.resume {
+        Some(folder) => resumed(args, gate, folder),
+        None => begun(args, gate),
+    }
+}
+
+fn begun(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>, StudyError> {
+    let built_in = PathBuf::from("quick.toml");
+    let (path, (study, text)) = match (&args.study, args.text) {
+        (Some(path), _) => (path, read::read(path)?),
+        (None, Some(text)) => (&built_in, (read::parse("the built-in study", text)?, text.to_string())),
+        (None, None) => {
+            return Err(StudyError::usage("name a study file, or a run's folder with --resume"));
+        }
+    };
+    let named =
+        |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
+    let plan = Plan::of(&study).map_err(named)?;
+    gate.map_or(Ok(()), |gate| gate.check_study(&study, &plan))?;
+    let absolute =
+        std::path::absolute(path).map_err(|e| StudyError::failed(format!("no current folder: {e}")))?;
+    let study_folder = absolute.parent().unwrap_or(Path::new("/"));
+    let out = args.out.clone().unwrap_or_else(|| default_path(study.name.as_str(), &When::now()));
+    let place = RunPlace { study_folder, run: &out, destroy_data: args.destroy_data, made: &[] };
+    let found = check(&study, &plan, &place);
+    if args.plan {
+        plan::print(&study, &plan, &found, &out, &[]);
+        found.accept()?;
+        return Ok(None);
+    }
+    found.accept()?;
+    may_run_commands(args, &study)?;
+    let mut manifest = Manifest::new(study, text, study_folder.to_path_buf())?;
+    (manifest.destroy_data, manifest.keep_files) = (args.destroy_data, args.keep);
+    manifest.commit = commit_of(&manifest.study_folder);
+    OwnedFolder::create(&out, manifest).map(Some)
+}
+
+fn resumed(
+    args: &Args,
+    gate: Option<&PreparedGate>,
+    folder: &Path,
+) -> Result<Option<OwnedFolder>, StudyError> {
+    let again = |run: &RunFolder| -> Result<PlanCheck, StudyError> {
+        let manifest = &run.manifest;
+        let place = RunPlace {
+            study_folder: &manifest.study_folder,
+            run: run.path(),
+            destroy_data: args.destroy_data,
+            made: &manifest.files,
+        };
+        if manifest.state == RunState::Finished {
+            return Ok(PlanCheck::default());
+        }
+        Ok(check(&manifest.study, &run.plan, &place))
+    };
+    if args.plan {
+        let run = RunFolder::open(folder)?;
+        same_study(args, &run)?;
+        gate.map_or(Ok(()), |gate| gate.check_study(&run.manifest.study, &run.plan))?;
+        let complete: Vec<u32> = run
+            .results()?
+            .iter()
+            .filter(|(_, result)| result.is_some())
+            .map(|(step, _)| step.number)
+            .collect();
+        let found = again(&run)?;
+        plan::print(&run.manifest.study, &run.plan, &found, run.path(), &complete);
+        found.accept()?;
+        return Ok(None);
+    }
+    let mut owned = OwnedFolder::resume(folder)?;
+    same_study(args, &owned.folder)?;
+    gate.map_or(Ok(()), |gate| gate.check_study(&owned.folder.manifest.study, &owned.folder.plan))?;
+    again(&owned.folder)?.accept()?;
+    if owned.folder.manifest.state == RunState::Begun {
+        may_run_commands(args, &owned.folder.manifest.study)?;
+    }
+    if owned.folder.manifest.state == RunState::Begun {
+        // A device may have another name today: that its data may be lost is said each time.
+        owned.folder.manifest.destroy_data = args.destroy_data;
+        owned.folder.manifest.keep_files |= args.keep;
+        owned.save()?;
+    }
+    Ok(Some(owned))
+}
+
+/// A study may come from anybody, so its commands are run only with --run-commands.
+fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
+    let count = study.target.external.iter().flat_map(|external| external.lines()).count();
+    if count == 0 || args.run_commands {
+        return Ok(());
+    }
+    Err(StudyError::usage(format!(
+        "this study runs commands as you ([target.external] has {count}): read them, --plan prints them, and add --run-commands"
+    )))
+}
+
+/// A study named beside `--resume` must be the one that the run began with.
+fn same_study(args: &Args, run: &RunFolder) -> Result<(), StudyError> {
+    let Some(path) = &args.study else { return Ok(()) };
+    let (study, _) = read::read(path)?;
+    if study == run.manifest.study {
+        return Ok(());
+    }
+    Err(StudyError::usage(format!(
+        "{} is not the study that the run in {} began with, and steps of two studies do not belong in one run. \
+         Leave it out to go on with the run, or run it anew without --resume",
+        path.display(),
+        run.path().display()
+    )))
+}
+
+fn carry_out(args: &Args, owned: OwnedFolder, gate: Option<&PreparedGate>, stop: &Arc<AtomicBool>) -> Exit {
+    let path = owned.folder.path().to_path_buf();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => return complain(Exit::Failed, &format!("cannot start: {e}")),
+    };
+    tell!("run folder: {}", path.display());
+    let shown = progress::on_stderr();
+    let token = args.token.clone();
+    let outcome = runtime.block_on(async {
+        let stopped = watched(Arc::clone(stop));
+        loadline_study::run::run(owned, shown, token, stopped).await
+    });
+    match outcome {
+        Ok(folder) => finished(args, gate, &folder),
+        Err(error) => {
+            let exit = Exit::from(error.kind);
+            let what = match exit {
+                Exit::Interrupted => "stopped".to_string(),
+                _ => error.message,
+            };
+            // Where nothing was begun, nothing is left to go on with.
+            match path.join(loadline_study::folder::manifest::FILE).exists() {
+                true => {
+                    let left = left(&path);
+                    complain(exit, &format!("{what}\n{left}\nto go on: {}", resume_line(args, &path)))
+                }
+                false => complain(exit, &what),
+            }
+        }
+    }
+}
+
+/// Turns true when the flag does.
+pub(crate) fn watched(stop: Arc<AtomicBool>) -> watch::Receiver<bool> {
+    let (sender, receiver) = watch::channel(false);
+    tokio::spawn(async move {
+        while !stop.load(Ordering::Relaxed) {
+            tokio::time::sleep(TICK).await;
+        }
+        let _ = sender.send(true);
+    });
+    receiver
+}
+
+/// What a run that was not finished has left, how large it is, and how it is removed.
+fn left(path: &Path) -> String {
+    let made = RunFolder::open(path).map(|run| run.manifest.files).unwrap_or_default();
+    let outside: Vec<&Path> = made
+        .iter()
+        .map(|file| file.path.as_path())
+        .filter(|file| !file.starts_with(path) && file.exists())
+        .collect();
+    let bytes = [path].into_iter().chain(outside.iter().copied()).map(size_of).sum::<u64>();
+    let others = match outside.len() {
+        0 => String::new(),
+        count => format!(" and {count} files that it made elsewhere"),
+    };
+    let all: Vec<String> = [path].into_iter().chain(outside.iter().copied()).map(quoted).collect();
+    let remove = match all.len() {
+        0..=8 => format!("rm -r {}", all.join(" ")),
+        _ => format!("rm -r {}, and the files that manifest.json in it names", quoted(path)),
+    };
+    format!("left: {} in {}{others}; to remove it: {remove}", human(ByteSize(bytes)), path.display())
+}
+
+/// Bytes that a file, or all that is in a folder, takes on the disk. What cannot be looked at is not counted.
+fn size_of(path: &Path) -> u64 {
+    let Ok(of) = std::fs::symlink_metadata(path) else { return 0 };
+    let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let inside: u64 = inside.filter(|_| of.is_dir()).map(|entry| size_of(&entry.path())).sum();
+    of.blocks() * 512 + inside
+}
+
+/// What a person types to go on.
+fn resume_line(args: &Args, path: &Path) -> String {
+    let destroy = if args.destroy_data { " --destroy-data" } else { "" };
+    let commands = if args.run_commands { " --run-commands" } else { "" };
+    format!("loadline run --resume {}{destroy}{commands}{}", quoted(path), args.gate.typed())
+}
+
+fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exit {
+    let outcome = Report::of(folder).and_then(|report| {
+        write::files(&report, folder, None)?;
+        Ok((report, RunVerdict::of(folder)?))
+    });
+    let (report, verdict) = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => return complain(error.kind.into(), &error.message),
+    };
+    if args.json {
+        if gate.is_none() {
+            output::document(&json::document(&report));
+        }
+    } else {
+        report::print(&report);
+        say!("\nresults: {}", folder.path().display());
+        say!("page:    {}", quoted(&folder.path().join("report/report.html")));
+        say!("again:   loadline report {}", quoted(folder.path()));
+    }
+    // What is only seen of all steps together, such as more than the ceiling.
+    let doubts = report.steps.iter().filter(|step| step.is_doubtful()).count();
+    let exit = exit_of_run(&RunVerdict { doubts: verdict.doubts.max(doubts), ..verdict });
+    let exit = after_cleanup(args, folder, exit);
+    gate.map_or(exit, |gate| gate.conclude(folder, exit, args.json))
+}
+
+/// The exit code of a run that is done, if files that it made are left.
+fn after_cleanup(args: &Args, folder: &RunFolder, exit: Exit) -> Exit {
+    let is_left = folder.manifest.state != RunState::Finished;
+    if is_left && matches!(exit, Exit::Done | Exit::Findings) {
+        let files =
+            folder.manifest.files.iter().map(|file| format!("{} ({})", file.path.display(), file.worker));
+        let what = format!(
+            "every step is complete, and these files, which the run made, could not be removed: {}\nto remove them: {}",
+            files.collect::<Vec<_>>().join(", "),
+            resume_line(args, folder.path())
+        );
+        return complain(Exit::Findings, &what);
+    }
+    exit
+}
+
+/// The exit code of a run that is done.
+fn exit_of_run(verdict: &RunVerdict) -> Exit {
+    if verdict.bad_blocks > 0 {
+        let bad = verdict.bad_blocks;
+        let what = format!("the storage failed: {bad} checks found a block that is not what was written");
+        return complain(Exit::Failed, &what);
+    }
+    if !verdict.missed.is_empty() {
+        return Exit::Missed;
+    }
+    if verdict.doubts > 0 { Exit::Findings } else { Exit::Done }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_exit_code_that_applies_wins() {
+        let clean = RunVerdict { complete: 1, planned: 1, ..RunVerdict::default() };
+        assert_eq!(exit_of_run(&clean), Exit::Done);
+        let doubtful = RunVerdict { doubts: 2, ..clean };
+        assert_eq!(exit_of_run(&doubtful), Exit::Findings);
+        let missed = RunVerdict { missed: vec!["p99".into()], ..doubtful };
+        assert_eq!(exit_of_run(&missed), Exit::Missed);
+        assert_eq!(exit_of_run(&RunVerdict { bad_blocks: 1, ..missed }), Exit::Failed);
+    }
+}

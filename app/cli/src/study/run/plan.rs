@@ -1,0 +1,159 @@
+//! What `--plan` prints: every step, its length, the space, the total.
+
+use std::path::Path;
+use std::time::Duration;
+
+use loadline_base::units::TimeSpan;
+use loadline_fleet::FleetKind;
+use loadline_study::check::{PlanCheck, human};
+use loadline_study::{Plan, Study};
+
+/// Prints the plan on standard output. `complete` are the numbers of steps that need not be measured any more.
+pub(super) fn print(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) {
+    crate::output::write(text(study, plan, found, out, complete).as_bytes());
+}
+
+fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) -> String {
+    let phases = &study.phases;
+    let (loads, repeats) = (plan.loads().count(), study.run.repeats);
+    let mut text = format!(
+        "study {}: {} × {} = {}, in {}\n",
+        study.name,
+        counted(loads as u64, "load"),
+        counted(repeats.into(), "repeat"),
+        counted(plan.steps.len() as u64, "step"),
+        out.display()
+    );
+    let each = counted(plan.fleet.disks_per_worker.into(), "disk");
+    let fleet = format!("{}, {each} each", plan.fleet.placement.summary());
+    let disks = match plan.disk_size {
+        Some(size) => match plan.cluster {
+            Some(cluster) => format!("volumes of {} with {} copies", human(size), cluster.copies),
+            None => format!("files of {}", human(size)),
+        },
+        None if found.devices.is_empty() => "existing devices".into(),
+        None => {
+            let named = found.devices.iter().map(|d| format!("{} ({})", d.target, human(d.size)));
+            named.collect::<Vec<_>>().join(", ")
+        }
+    };
+    text.push_str(&format!("fleet: {fleet}: {disks}\n"));
+    text.push_str(&format!(
+        "each step: warm up {}, measure {}, cool down {}\n\n",
+        phases.warm_up, phases.measure, phases.cool_down
+    ));
+    let width = plan.steps.iter().map(|step| step.label.chars().count()).max().unwrap_or(0).max(7);
+    let numbers = plan.steps.len().to_string().len().max(4);
+    text.push_str(&format!("{:>numbers$}  {:<width$}  repeat  length\n", "step", "profile"));
+    for step in &plan.steps {
+        let length = if complete.contains(&step.number) { "complete".into() } else { span(plan.step_length) };
+        let line =
+            format!("{:>numbers$}  {:<width$}  {:>6}  {length}\n", step.number, step.label, step.repeat);
+        text.push_str(&line);
+    }
+    text.push('\n');
+    for search in &plan.searches {
+        let most = search.most_steps();
+        text.push_str(&format!(
+            "then searched: {}, in at most {most} steps, seldom half of them\n",
+            search.words()
+        ));
+    }
+    if let Some(steady) = phases.steady {
+        text.push_str(&format!(
+            "before each sweep: load until it is steady (rounds of {}), at most {}\n",
+            TimeSpan::seconds(steady.round_s()),
+            steady.limit
+        ));
+    }
+    if let Some(external) = &study.target.external {
+        text.push_str("commands, which run as you (/bin/sh -c) with --run-commands:\n");
+        for (action, line) in external.lines() {
+            text.push_str(&format!("  {action}: {}\n", line.escape_debug()));
+        }
+    }
+    for criterion in &study.success {
+        text.push_str(&format!("to decide: {criterion}\n"));
+    }
+    for space in &found.space {
+        text.push_str(&format!(
+            "space: {} for {} in {}, {} are free\n",
+            human(space.needed),
+            space.purpose,
+            space.folder.display(),
+            human(space.free)
+        ));
+    }
+    let left = plan.steps.len().saturating_sub(complete.len());
+    let searched = match plan.searches.len() {
+        0 => String::new(),
+        _ => format!(", at most {} with those of the searches", span(plan.length())),
+    };
+    let total = plan.step_length.saturating_mul(u32::try_from(left).unwrap_or(u32::MAX));
+    let fill = if plan.fill && left > 0 {
+        let size = plan.disk_size.map_or("the devices".into(), |_| human(plan.file_space()));
+        format!(", and before them up to {size} written once, at the storage's speed")
+    } else {
+        String::new()
+    };
+    let scans = if study.run.verify && left > 0 && plan.loads().any(|step| step.profile.write_percent > 0) {
+        ", and after each step that writes a scan of what was written, at the storage's speed"
+    } else {
+        ""
+    };
+    text.push_str(&format!("total: {} of steps{searched}{fill}{scans}\n", span(total)));
+    text
+}
+
+fn counted(number: u64, what: &str) -> String {
+    if number == 1 { format!("{number} {what}") } else { format!("{number} {what}s") }
+}
+
+fn span(length: Duration) -> String {
+    TimeSpan(length).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_study::read::parse;
+
+    #[test]
+    fn a_plan_that_verifies_says_that_scans_come_on_top() {
+        let study = |run: &str| {
+            parse("s.toml", &format!("name = \"s\"\nprofiles = [\"B4-T1-O8-W100-PR\"]\n[run]\n{run}"))
+                .unwrap()
+        };
+        let said = |study: &Study, complete: &[u32]| {
+            let plan = Plan::of(study).unwrap();
+            text(study, &plan, &PlanCheck::default(), Path::new("x"), complete)
+                .contains("a scan of what was written")
+        };
+        assert!(said(&study("verify = true\nrepeats = 1"), &[]));
+        assert!(!said(&study("verify = true\nrepeats = 1"), &[1]) && !said(&study("repeats = 1"), &[]));
+    }
+
+    #[test]
+    fn a_plan_names_every_step_its_length_and_the_total() {
+        let study = parse(
+            "s.toml",
+            "name = \"files\"\nprofiles = [\"B4-T1-O8-W0-PR\", \"B64-T1-O8-W100-PS\"]\n[fleet]\nnodes = 2\n\
+             disk_size = \"64MiB\"\n[phases]\nwarm_up = \"1s\"\nmeasure = \"3s\"\ncool_down = \"0s\"\n[run]\nrepeats = 2",
+        )
+        .unwrap();
+        let plan = Plan::of(&study).unwrap();
+        let text = text(&study, &plan, &PlanCheck::default(), Path::new("runs/x"), &[1]);
+        assert_eq!(
+            text,
+            "study files: 2 loads × 2 repeats = 4 steps, in runs/x\n\
+             fleet: 2 nodes × 1 worker, 1 disk each: files of 64 MiB\n\
+             each step: warm up 1s, measure 3s, cool down 0s\n\n\
+             step  profile            repeat  length\n   \
+             1  B4-T1-O8-W0-PR          1  complete\n   \
+             2  B64-T1-O8-W100-PS       1  4s\n   \
+             3  B64-T1-O8-W100-PS       2  4s\n   \
+             4  B4-T1-O8-W0-PR          2  4s\n\n\
+             total: 12s of steps, and before them up to 128 MiB written once, at the storage's speed\n"
+        );
+    }
+}

@@ -1,0 +1,341 @@
+//! What is to be seen of a run, on standard error: one bar on a terminal, plain lines elsewhere.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use loadline_base::units::TimeSpan;
+use loadline_fleet::{FleetEvent, LiveSecond, LossReason};
+use loadline_measure::interval::Phase;
+use loadline_study::folder::result::StepResult;
+use loadline_study::plan::Plan;
+use loadline_study::progress::{Progress, Update};
+
+use crate::output::tell;
+use crate::output::text;
+
+/// Without a terminal, a line so often while a phase lasts.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Shows a run on standard error.
+pub(super) fn on_stderr() -> Box<dyn Progress> {
+    if !std::io::stderr().is_terminal() {
+        return Box::new(Shown::new(Screen::Lines { last: Instant::now() }));
+    }
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:16} {wide_msg}").expect("a valid template");
+    bar.set_style(style.progress_chars("=> "));
+    Box::new(Shown::new(Screen::Bar(bar)))
+}
+
+/// How long steps take beyond their phases.
+#[derive(Default)]
+struct Beside {
+    /// When the step that runs was begun.
+    since: Option<Instant>,
+    total: Duration,
+    steps: u32,
+}
+
+impl Beside {
+    fn each(&self) -> Duration {
+        self.total.checked_div(self.steps).unwrap_or_default()
+    }
+}
+
+enum Screen {
+    Bar(ProgressBar),
+    Lines { last: Instant },
+}
+
+/// How far the run is, in words.
+struct Shown {
+    screen: Screen,
+    /// How long each phase of a step is: warm-up, window, cool-down, seconds.
+    phases: [u64; 3],
+    /// Steps that are complete, and all of them.
+    steps: (usize, usize),
+    /// The step that runs, in words.
+    step: String,
+    phase: Phase,
+    /// When the step's warm-up began, or is to begin.
+    began: Option<Instant>,
+    /// What the complete steps of this process took beyond their phases: starting, waiting, writing down.
+    beside: Beside,
+    live: String,
+    joined: usize,
+}
+
+impl Shown {
+    fn new(screen: Screen) -> Shown {
+        Shown {
+            screen,
+            phases: [0; 3],
+            steps: (0, 0),
+            step: String::new(),
+            phase: Phase::WarmUp,
+            began: None,
+            beside: Beside::default(),
+            live: String::new(),
+            joined: 0,
+        }
+    }
+
+    /// A line that stays.
+    fn line(&mut self, text: &str) {
+        match &mut self.screen {
+            Screen::Bar(bar) => bar.println(crate::output::plain(text)),
+            Screen::Lines { last } => {
+                tell!("{text}");
+                *last = Instant::now();
+            }
+        }
+    }
+
+    /// A line that another one soon replaces: on a terminal always, elsewhere now and then.
+    fn passing(&mut self, done: u64, total: u64, text: &str) {
+        match &mut self.screen {
+            Screen::Bar(bar) => {
+                bar.set_length(total.max(1));
+                bar.set_position(done.min(total));
+                bar.set_message(crate::output::plain(text).into_owned());
+            }
+            Screen::Lines { last } if last.elapsed() >= EVERY => {
+                *last = Instant::now();
+                tell!("{text}");
+            }
+            Screen::Lines { .. } => {}
+        }
+    }
+
+    fn step_seconds(&self) -> u64 {
+        self.phases.iter().sum()
+    }
+
+    /// Seconds done and in all, over all steps.
+    fn seconds(&self) -> (u64, u64) {
+        let each = self.step_seconds();
+        let now = self.began.map_or(0, |began| began.elapsed().as_secs().min(each));
+        (self.steps.0 as u64 * each + now, self.steps.1 as u64 * each)
+    }
+
+    fn left(&self) -> String {
+        let (done, total) = self.seconds();
+        let steps = u32::try_from(self.steps.1.saturating_sub(self.steps.0)).unwrap_or(u32::MAX);
+        let beside = self.beside.each().saturating_mul(steps).as_secs();
+        format!("{} left", TimeSpan::seconds(total.saturating_sub(done) + beside))
+    }
+
+    fn second(&mut self, second: &LiveSecond) {
+        let latency = &second.latency_us;
+        // The tail that this second carries: its 99th percentile, or the deepest that it has I/Os enough for.
+        let tail = match latency.p99 {
+            Some(p99) => format!("  p99 {}", text::latency(Some(p99))),
+            None => latency
+                .deepest_value()
+                .map(|(name, value)| format!("  {name} {}", text::latency(Some(value))))
+                .unwrap_or_default(),
+        };
+        let errors = if second.errors > 0 { format!("  {} errors", second.errors) } else { String::new() };
+        self.live = format!("  {} IOPS{tail}{errors}", text::count(second.iops as f64));
+        self.refresh();
+    }
+
+    fn refresh(&mut self) {
+        let (done, total) = self.seconds();
+        let text = format!("{}  {}  {}{}", self.step, phase_name(self.phase), self.left(), self.live);
+        self.passing(done, total, &text);
+    }
+
+    fn phase(&mut self, phase: Phase) {
+        self.phase = phase;
+        let [warm_up, measure, cool_down] = self.phases;
+        let length = match phase {
+            Phase::WarmUp => warm_up,
+            Phase::Measure => measure,
+            Phase::CoolDown => cool_down,
+        };
+        if let Screen::Lines { .. } = self.screen
+            && length > 0
+        {
+            let length = TimeSpan::seconds(length);
+            self.line(&format!("{}  {} {length}  {}", self.step, phase_name(phase), self.left()));
+        }
+        self.refresh();
+    }
+
+    fn fleet(&mut self, event: &FleetEvent) {
+        match event {
+            FleetEvent::Joined { worker } => {
+                self.joined += 1;
+                let text = format!("worker {} of {} joined ({} so far)", worker.id, worker.host, self.joined);
+                self.passing(0, 1, &text);
+            }
+            FleetEvent::Starting { unix_ms, .. } => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                self.began = Some(Instant::now() + Duration::from_millis(*unix_ms).saturating_sub(now));
+            }
+            FleetEvent::Restarted { worker } => self.line(&format!("worker {} is back", worker.id)),
+            FleetEvent::Rejected { from, why, count } => {
+                self.line(&format!("turned away {from}: {why} ({count} so far)"));
+            }
+            FleetEvent::Lost { worker, loss } => {
+                let what = match loss.reason {
+                    LossReason::Refused => "refuses",
+                    LossReason::Failed => "failed",
+                    LossReason::StopCondition => "ended its load",
+                    _ => "is lost",
+                };
+                self.line(&format!("worker {} {what}: {}", worker.id, loss.message));
+            }
+            FleetEvent::BadBlocks { worker, report } => {
+                let first = report.examples.first().map_or("unknown", String::as_str);
+                self.line(&format!(
+                    "worker {worker} read blocks that are not what was written: {} so far; the first: {first}",
+                    report.bad()
+                ));
+            }
+            FleetEvent::Dropped { events } => {
+                self.line(&format!(
+                    "the run's folder is too slow: {events} records are missing in the series"
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    fn complete(&mut self, result: &StepResult) {
+        self.steps.0 += 1;
+        if let Some(since) = self.beside.since.take() {
+            self.beside.total += since.elapsed().saturating_sub(Duration::from_secs(self.step_seconds()));
+            self.beside.steps += 1;
+        }
+        (self.began, self.live) = (None, String::new());
+        let total = &result.figures.total;
+        let latency = &total.latency_us;
+        let tail = latency
+            .deepest_value()
+            .map(|(name, value)| format!("  {name} {}", text::latency(Some(value))))
+            .unwrap_or_default();
+        let p99 = match latency.deepest.as_deref() {
+            Some("p99") | None => String::new(),
+            _ => latency.p99.map(|p99| format!("  p99 {}", text::latency(Some(p99)))).unwrap_or_default(),
+        };
+        let mut line = format!(
+            "{}  {} IOPS  {}  mean {}{p99}{tail}",
+            self.step,
+            text::count(total.iops),
+            text::megabytes(total.bytes_per_s),
+            text::latency(latency.mean)
+        );
+        if result.figures.errors > 0 {
+            line.push_str(&format!("  {} errors", result.figures.errors));
+        }
+        if result.lost() > 0 {
+            line.push_str(&format!("  {} lost", result.lost()));
+        }
+        self.line(&line);
+    }
+
+    fn begin(&mut self, plan: &Plan, complete: usize) {
+        self.steps = (complete, plan.steps.len());
+        if complete > 0 {
+            self.line(&format!("{complete} of {} steps are complete", plan.steps.len()));
+        }
+    }
+}
+
+impl Progress for Shown {
+    fn update(&mut self, update: Update<'_>) {
+        match update {
+            Update::Begin { plan, phases, complete } => {
+                self.phases = [phases.warm_up, phases.measure, phases.cool_down].map(|span| span.0.as_secs());
+                self.begin(plan, complete);
+            }
+            Update::Waiting { listen, token, workers } => {
+                self.line(&waiting(listen, token, workers));
+            }
+            Update::Fleet(event) => self.fleet(event),
+            Update::Fill(done, total) => self.sweep("filling", done, total),
+            Update::Scan(done, total) => self.sweep("checking", done, total),
+            Update::WarmingUp { step, limit } => {
+                let limit = TimeSpan(limit);
+                self.step =
+                    format!("step {} {}: until it is steady, at most {limit}", step.number, step.label);
+                (self.began, self.live, self.phase) = (None, String::new(), Phase::WarmUp);
+                if let Screen::Lines { .. } = self.screen {
+                    self.line(&self.step.clone());
+                }
+            }
+            Update::StepBegan { step, of } => {
+                // Searches add steps as they go.
+                self.steps.1 = self.steps.1.max(of);
+                self.step = format!("step {}/{of} {}", step.number, step.label);
+                if step.repeat > 1 {
+                    self.step.push_str(&format!(" (repeat {})", step.repeat));
+                }
+                self.beside.since = Some(Instant::now());
+                (self.began, self.live, self.phase) = (None, String::new(), Phase::WarmUp);
+            }
+            Update::Phase(phase) => self.phase(phase),
+            Update::Second(second) => self.second(second),
+            Update::StepComplete(result) => self.complete(result),
+            Update::Notice(text) => self.line(text),
+        }
+    }
+}
+
+impl Shown {
+    fn sweep(&mut self, what: &str, done: u64, total: u64) {
+        let text = format!("{what}: {} of {} MiB", done >> 20, total >> 20);
+        self.passing(done, total, &text);
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if let Screen::Bar(bar) = &self.screen {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What is to be done where workers are waited for.
+pub(crate) fn waiting(listen: SocketAddr, token: &str, workers: u32) -> String {
+    let address = dialled(listen);
+    format!(
+        "waiting for {workers} workers; start each of them, under a name of its own, with\n  \
+         LOADLINE_TOKEN={token} loadline worker --name NAME --join {address}"
+    )
+}
+
+/// What a worker is given with `--join`: nobody can dial 0.0.0.0, so that this machine has a stand-in's name there.
+fn dialled(listen: SocketAddr) -> String {
+    match listen.ip().is_unspecified() {
+        true => format!("HOST:{} (HOST: this machine, as the workers reach it)", listen.port()),
+        false => listen.to_string(),
+    }
+}
+
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::WarmUp => "warming up",
+        Phase::Measure => "measuring",
+        Phase::CoolDown => "cooling down",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_nobody_can_dial_is_not_given_to_a_worker() {
+        for listen in ["0.0.0.0:7400", "[::]:7400"] {
+            let told = dialled(listen.parse().unwrap());
+            assert!(told.starts_with("HOST:7400 ") && !told.contains(listen), "{told}");
+        }
+        assert_eq!(dialled("192.168.7.1:7400".parse().unwrap()), "192.168.7.1:7400");
+    }
+}

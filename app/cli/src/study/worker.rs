@@ -1,0 +1,58 @@
+//! `loadline worker`: joins a fleet, from any host.
+
+use std::path::PathBuf;
+
+use loadline_fleet::cpus::CpuList;
+use loadline_fleet::{WorkerOptions, run_worker};
+
+use crate::output::complain;
+use crate::process::exit::Exit;
+use crate::process::log::LogArgs;
+
+/// Join a fleet: measure what the controller says, on this host, until it says goodbye or is gone.
+///
+/// The controller is the `loadline run` of a study whose workers join; it prints the address and the token. The
+/// two prove to each other that they have the token, which itself does not travel. Everything after that travels
+/// neither encrypted nor authenticated: use a trusted network, or an SSH tunnel.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+    loadline worker --join 192.168.7.1:7400 --token 5be0c3d1\n\n\
+    Through a tunnel, from a host that the controller's host reaches by SSH:\n  \
+    ssh -R 7400:127.0.0.1:7400 HOST loadline worker --join 127.0.0.1:7400 --token 5be0c3d1")]
+pub(crate) struct Args {
+    /// The controller's address.
+    #[arg(long, value_name = "HOST:PORT")]
+    join: String,
+    /// What lets this worker in. In the environment it is not for everybody on this host to read.
+    #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
+    token: String,
+    /// Its name in the fleet, to join again under. Not given, the host's name and the process id.
+    #[arg(long)]
+    name: Option<String>,
+    /// The node that it stands for. Not given, the host's name.
+    #[arg(long)]
+    node: Option<String>,
+    /// The CPUs that it may run on, such as 0-3,6.
+    #[arg(long)]
+    cpus: Option<CpuList>,
+    /// A control group to move into; given by the controller to its own processes.
+    #[arg(long, hide = true)]
+    cgroup: Vec<PathBuf>,
+    /// Started by the controller itself: print errors only, and die with it.
+    #[arg(long, hide = true)]
+    child: bool,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+pub(crate) fn run(args: Args) -> Exit {
+    let Args { join, token, name, node, cpus, cgroup: cgroups, child, log } = args;
+    if !child {
+        log.begin();
+    }
+    let mut tell = |text: &str| tracing::info!("{text}");
+    match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut tell) {
+        Ok(()) => Exit::Done,
+        Err(error) => complain(error.kind.into(), &error.message),
+    }
+}
