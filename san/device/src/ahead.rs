@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
 use crate::pool::{BLOCK_BYTES, BlocksMut, Pool};
-use crate::receive_buffer::Shape;
+use crate::shape::Shape;
 
 /// Messages that are received so at once, at most.
 pub(crate) const MOST: usize = 16;

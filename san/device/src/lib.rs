@@ -9,6 +9,7 @@
 //! | `huge` | makes huge pages of it, on a thread of its own |
 //! | [`uring`] | carries out asks by io_uring: for disks |
 //! | [`direct_read`] | memory of others, into which such a file is read without a copy between |
+//! | [`shape`] | the lengths of a message: head and data |
 //! | [`receive_buffer`] | what is received: small heads, and data put where it stays |
 //! | `ahead` | room for messages that are likely to come next |
 //! | [`outbox`] | what is to be sent: small heads, and data where it lies |
@@ -24,5 +25,6 @@ mod mapping;
 pub mod outbox;
 pub mod pool;
 pub mod receive_buffer;
+pub mod shape;
 pub mod uring;
 mod vectors;

@@ -4,6 +4,7 @@ use std::io::{self, IoSliceMut};
 
 use crate::ahead::{self, Ahead};
 use crate::pool::{BLOCK_BYTES, BlocksMut, Pool};
+use crate::shape::Shape;
 
 /// Bytes that are received and not taken, unless a head is longer.
 const STAGE: usize = 256 << 10;
@@ -14,22 +15,6 @@ const TOGETHER: usize = 68 << 10;
 const DIRECT: usize = 16 << 10;
 /// After so many messages of one shape, more of them are likely.
 const ALIKE: u32 = 8;
-
-/// Bytes of a message: those of its head, and of its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Bytes of the head.
-    pub head: usize,
-    /// Bytes of the data that follows it.
-    pub data: usize,
-}
-
-impl Shape {
-    /// Bytes of both.
-    pub fn bytes(&self) -> usize {
-        self.head + self.data
-    }
-}
 
 /// Data of which something is missing, or that was not asked for since.
 #[derive(Debug)]

@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use common::*;
 use loadline_san_device::pool::Pool;
-use loadline_san_device::receive_buffer::{ReceiveBuffer, Shape};
+use loadline_san_device::receive_buffer::ReceiveBuffer;
+use loadline_san_device::shape::Shape;
 use rand_core::Rng;
 
 /// A head says how long it is, and how much data follows it. What else is in both depends on the place, and on the message.

@@ -13,6 +13,7 @@ use loadline_san_device::pool::Blocks;
 
 use crate::login::{Chosen, Login};
 use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, Session, SessionEnd};
+use crate::ways::Ways;
 use crate::{nbd, vhost};
 
 /// A protocol by which clients reach volumes.
@@ -40,15 +41,6 @@ pub enum Endpoint {
         /// The name of the folder.
         folder: &'static str,
     },
-}
-
-/// How clients of a protocol name a volume.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ways {
-    /// From anywhere: a URI.
-    pub network: Option<String>,
-    /// On the node's own machine: a URI, or the path of a socket.
-    pub local: Option<String>,
 }
 
 impl Protocol {

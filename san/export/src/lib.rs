@@ -11,6 +11,7 @@
 //! | [`block`] | a request of a client, whatever its protocol |
 //! | [`login`] | the contract of a client that has not chosen a volume yet |
 //! | [`session`] | the contract of a client that was let in |
+//! | [`ways`] | how clients reach a volume, in words for people |
 //! | [`front_ends`] | all protocols: the one place that names each |
 //! | [`nbd`] | the network block device: any client that speaks NBD |
 //! | [`vhost`] | vhost-user-blk: virtual machines and programs on the same host, by memory that both see |
@@ -26,3 +27,4 @@ pub mod nbd;
 pub mod session;
 pub mod socket;
 pub mod vhost;
+pub mod ways;

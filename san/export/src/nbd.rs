@@ -21,7 +21,7 @@ pub mod session;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::front_ends::Ways;
+use crate::ways::Ways;
 
 /// The URIs of a volume ([the NBD URI specification](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md)).
 pub(crate) fn ways(volume: &str, address: Option<SocketAddr>, socket: &Path) -> Ways {

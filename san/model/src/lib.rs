@@ -8,7 +8,8 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`state`] | what a state is made of |
-//! | [`model`] | which steps there are |
+//! | [`protocol`] | what is searched: the protocol within bounds, and its steps |
+//! | [`model`] | which steps there are in a state |
 //! | `swapping` | the store: proposals, commits, what a node concludes |
 //! | `serving` | writes, commit points, leases, reads |
 //! | `takeover` | from the first swap to the second |
@@ -83,12 +84,13 @@ mod takeover;
 
 pub mod model;
 pub mod properties;
+pub mod protocol;
 pub mod rule;
 pub mod scenario;
 pub mod search;
 pub mod state;
 
-pub use model::{Action, Bounds, Protocol};
+pub use protocol::{Action, Bounds, Protocol};
 pub use rule::Rule;
 pub use search::{Found, check};
 pub use state::Left;

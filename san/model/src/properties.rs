@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use crate::model::Protocol;
+use crate::protocol::Protocol;
 use crate::state::{BLOCKS, Flaw, Phase, State};
 
 /// A takeover is complete.

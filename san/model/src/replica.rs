@@ -1,7 +1,7 @@
 //! What a replica does by itself: what it accepts, destage, and a start after a crash (R1 to R3, R8, L3, P3).
 
 use crate::Rule;
-use crate::model::Protocol;
+use crate::protocol::Protocol;
 use crate::state::{Extent, Owner, Phase, REPLICAS, Replica, State};
 
 impl Protocol {

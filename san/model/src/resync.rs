@@ -1,7 +1,7 @@
 //! How a replica comes back (C1 to C4).
 
 use crate::Rule;
-use crate::model::Protocol;
+use crate::protocol::Protocol;
 use crate::state::{Extent, Position, Replica, Session, State};
 
 impl Protocol {

@@ -1,7 +1,7 @@
 //! The bounds that the tests search. All of it at once is too much for one search, so each of these lets a
 //! few things happen, to the end; only [`everything`] is cut off at a depth.
 
-use crate::model::Bounds;
+use crate::protocol::Bounds;
 use crate::state::Left;
 
 const NOTHING: Left = Left { writes: 0, reads: 0, crashes: 0, takeovers: 0, departures: 0, returns: 0 };

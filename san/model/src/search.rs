@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 use crate::Rule;
-use crate::model::{Action, Bounds, Protocol};
+use crate::protocol::{Action, Bounds, Protocol};
 
 /// What a search found.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! What an active owner does for clients: writes, commit points, leases and reads (W1 to W3, L1, L2).
 
 use crate::Rule;
-use crate::model::Protocol;
+use crate::protocol::Protocol;
 use crate::state::{Entry, Flaw, Lease, Owner, Phase, Position, Read, Set, State};
 
 impl Protocol {

@@ -1,7 +1,7 @@
 //! The store and its record: proposals, commits, and what a node concludes from what it sees (P1, P2).
 
 use crate::Rule;
-use crate::model::Protocol;
+use crate::protocol::Protocol;
 use crate::state::{Entry, Owner, Phase, Position, Record, Set, State};
 
 impl Protocol {

@@ -1,7 +1,7 @@
 //! From the first swap of a takeover to the second (T1 to T3, T5).
 
 use crate::Rule;
-use crate::model::Protocol;
+use crate::protocol::Protocol;
 use crate::state::{Flaw, Owner, Phase, Record, Replica, Set, State};
 
 impl Protocol {

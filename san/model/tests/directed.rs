@@ -1,6 +1,6 @@
 //! A counterexample that a long search found, walked through again step by step.
 
-use loadline_san_model::model::Action::*;
+use loadline_san_model::protocol::Action::*;
 use loadline_san_model::{Action, Bounds, Left, Protocol, Rule};
 use stateright::Model;
 

@@ -18,7 +18,7 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::field::{FieldError, Wire, require};
-use crate::frame::ClusterId;
+use crate::header::ClusterId;
 use crate::log::SECTOR;
 
 /// Bytes of a page: a superblock has one, and so has what a replica keeps of itself.

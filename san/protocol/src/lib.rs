@@ -9,7 +9,8 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`frame`] | a message as bytes: header, checksum, what is refused |
+//! | [`header`] | what each message begins with, its checksum, what is refused |
+//! | [`frame`] | a message as bytes |
 //! | [`kind`] | the number of each message |
 //! | [`to_replica`] | what an owner says |
 //! | [`to_owner`] | what a replica says |
@@ -26,6 +27,7 @@
 pub mod device;
 pub mod field;
 pub mod frame;
+pub mod header;
 pub mod kind;
 pub mod log;
 pub mod part;
@@ -37,6 +39,7 @@ pub mod to_replica;
 
 pub use device::{DeviceId, DiskFault};
 pub use field::FieldError;
-pub use frame::{Body, ClusterId, DecodeError, Frame, decode, needed};
+pub use frame::{Body, Frame, decode, needed};
+pub use header::{ClusterId, DecodeError};
 pub use to_owner::encode_to_owner;
 pub use to_replica::encode_to_replica;

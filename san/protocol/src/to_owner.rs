@@ -9,7 +9,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::field::{FieldError, Wire, data_blocks, flag, require};
-use crate::frame::{
+use crate::header::{
     ClusterId, DecodeError, MOST_MENTIONS, MOST_RANGES, Writer, empty, header_from_replica, same_count,
     whole, with_table,
 };

@@ -7,7 +7,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::field::{FieldError, Wire, count, data_blocks, flag, number, span};
-use crate::frame::{ClusterId, DecodeError, Writer, empty, header_from_owner, same_count, whole, with_table};
+use crate::header::{
+    ClusterId, DecodeError, Writer, empty, header_from_owner, same_count, whole, with_table,
+};
 use crate::kind::Kind;
 use crate::part::{ClaimBytes, EntryBytes, JobBytes, PositionBytes, history, place};
 

@@ -16,7 +16,7 @@ use loadline_san_core::message::{
 };
 use loadline_san_core::record::{Departed, Group, Record, State};
 use loadline_san_protocol::field::{MOST_COUNT, MOST_DATA_BLOCKS};
-use loadline_san_protocol::frame::{HEADER, MOST_FRAME, MOST_MENTIONS, MOST_PAYLOAD, MOST_RANGES};
+use loadline_san_protocol::header::{HEADER, MOST_FRAME, MOST_MENTIONS, MOST_PAYLOAD, MOST_RANGES};
 use loadline_san_protocol::log::{
     Change, Expected, LogFault, LogRecord, MOST_HEADER, Recorded, SECTOR, block_crc,
 };

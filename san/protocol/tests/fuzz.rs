@@ -14,7 +14,7 @@ use common::disk::{Lain, every_outcome};
 use common::{CLUSTER, KEY, Logged, Message, logged, messages, records};
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_protocol::frame::HEADER;
+use loadline_san_protocol::header::HEADER;
 use loadline_san_protocol::kind::Kind;
 use loadline_san_protocol::log::{Expected, LogFault, SECTOR};
 use loadline_san_protocol::record::RecordFault;

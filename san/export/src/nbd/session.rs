@@ -17,7 +17,8 @@ use thiserror::Error;
 use super::handshake::{ALLOCATION_ID, Choice, SECTOR};
 use crate::block::{BlockRequest, Operation};
 use loadline_san_device::outbox::Outbox;
-use loadline_san_device::receive_buffer::{ReceiveBuffer, Shape};
+use loadline_san_device::receive_buffer::ReceiveBuffer;
+use loadline_san_device::shape::Shape;
 
 /// The most requests of a connection that are not answered. More wait in its socket.
 pub const MOST_REQUESTS: usize = 256;

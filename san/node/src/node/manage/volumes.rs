@@ -8,7 +8,8 @@ use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, Repl
 use loadline_san_core::layout::{BLOCK, Layout};
 use loadline_san_core::placement::{DeviceId, MOST_COPIES, place};
 use loadline_san_core::record::{Group, Record, State as RecordState};
-use loadline_san_export::front_ends::{Protocol, Ways};
+use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::ways::Ways;
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
