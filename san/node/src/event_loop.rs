@@ -49,6 +49,7 @@ mod rest;
 mod route;
 mod volume_host;
 mod volumes;
+mod why;
 
 use std::collections::VecDeque;
 use std::io;

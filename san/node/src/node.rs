@@ -18,6 +18,7 @@
 //! | [`manage`] | what people want: volumes, devices, nodes |
 
 mod allocation;
+mod connection;
 mod forward;
 mod limits;
 mod listeners;

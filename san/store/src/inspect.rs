@@ -7,8 +7,8 @@ use loadline_san_core::message::Mention;
 use loadline_san_protocol::slot::BlockState;
 
 use crate::io::Data;
-use crate::read::Found;
-use crate::scrub::Scrubbed;
+use crate::store::read::Found;
+use crate::store::scrub::Scrubbed;
 use crate::store::{Current, Health, Identity, Store};
 
 /// How full a store is.

@@ -2,29 +2,22 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`store`] | a store while it serves |
-//! | [`open`] | how one is made, and found again |
+//! | [`store`] | a store while it serves; what it does is in modules of its own: append, [`read`], destage, growth, [`scrub`] |
+//! | [`open`] | how one is made, and found again: the log that was left is replayed |
 //! | [`space`] | a device, and who has which part of it |
 //! | [`check`] | a stopped one, looked at and checked |
 //! | [`inspect`] | what can be seen of one |
 //! | [`io`] | what a store asks of its devices, and what they answer |
 //! | `log`, `index` | the log in memory, and which blocks it holds |
-//! | `append`, [`read`], `destage`, `growth` | what a store does |
 //! | `map` | what blocks hold, without reading them |
-//! | [`scrub`] | looking for what is corrupt |
 //! | `held` | data of records, in memory until it is destaged |
 //! | `extents` | consecutive blocks, and what is kept of each |
 //! | `replica_meta` | what a replica keeps of itself |
-//! | `replay` | reading a log that was left |
 //!
 //! The rules are in `docs/explanation/san-rules.md`, *On the device*; the formats in `docs/reference/protocol.md`.
 
-mod append;
 pub mod check;
-mod destage;
-mod discard;
 mod extents;
-mod growth;
 mod held;
 mod index;
 pub mod inspect;
@@ -32,10 +25,8 @@ pub mod io;
 mod log;
 mod map;
 pub mod open;
-pub mod read;
-mod replay;
 mod replica_meta;
-mod returns;
-pub mod scrub;
 pub mod space;
 pub mod store;
+
+pub use store::{read, scrub};

@@ -8,6 +8,8 @@
 //! the log's generation is raised, durably, before anything is appended: what a former life has left beyond the end is
 //! never taken for a continuation (rule R5).
 
+mod replay;
+
 use std::sync::{Arc, Mutex};
 
 use loadline_san_core::ids::{Epoch, Position, ReplicaId};
@@ -23,7 +25,7 @@ use crate::extents::Extents;
 use crate::held::Held;
 use crate::io::{Area, Data, Disk, IoFault, Sector, read_what_can_be};
 use crate::log::{Log, record_length};
-use crate::replay::replay;
+use crate::open::replay::replay;
 use crate::replica_meta::{MetaError, Places, ReplicaMeta};
 use crate::space::{Space, SpaceError};
 use crate::store::{Health, Identity, Known, Settings, Store, needs_place};

@@ -10,6 +10,14 @@
 //! What changes something is done one after the other, in the order in which it came; appends that wait go together in
 //! one write. Reads overtake. Destaging goes on beside.
 
+pub(crate) mod append;
+mod destage;
+mod discard;
+mod growth;
+pub mod read;
+mod returns;
+pub mod scrub;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -21,18 +29,18 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Command, Completion};
 use loadline_san_protocol::state::{MOST_TRUNCATIONS, Truncation};
 
-use crate::append::Batch;
-use crate::destage::Destage;
 use crate::extents::Extents;
-use crate::growth::Growth;
 use crate::held::Held;
 use crate::index::Index;
 use crate::io::{Address, Area, Ask, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
 use crate::log::{Kind, Log, Record};
-use crate::read::Reads;
 use crate::replica_meta::{Places, ReplicaMeta};
-use crate::scrub::Scrub;
 use crate::space::Space;
+use crate::store::append::Batch;
+use crate::store::destage::Destage;
+use crate::store::growth::Growth;
+use crate::store::read::Reads;
+use crate::store::scrub::Scrub;
 
 /// Which replica it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 //!
 //! What clients ask for is in `jobs`, replicas that come back are in `returning`.
 
+mod jobs;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::jobs::Jobs;
-use super::link::{Link, State};
+use super::link::{Issued, Link, State};
 use super::returning::{Returning, Tried};
 use super::{Action, Context, Request, RequestId};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
@@ -15,14 +16,7 @@ use crate::message::{Entry, FromReplica, Progress, ToOwner, ToReplica, What};
 use crate::pipeline::Pipeline;
 use crate::range::Exclusion;
 use crate::rule::{Rule, left_out};
-
-/// An entry that was issued.
-#[derive(Debug)]
-pub(super) struct Issued<D> {
-    pub(super) entry: Entry<D>,
-    /// The job that waits for it; none of an opening entry.
-    pub(super) job: Option<u32>,
-}
+use jobs::Jobs;
 
 /// A group, as its owner sees it.
 #[derive(Debug)]

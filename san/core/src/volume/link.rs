@@ -11,6 +11,14 @@ use crate::message::{Entry, FromOwner, FromReplica, Progress, ToReplica, What};
 use crate::pipeline::Pipeline;
 use crate::rule::{Rule, left_out};
 
+/// An entry that was issued.
+#[derive(Debug)]
+pub(super) struct Issued<D> {
+    pub(super) entry: Entry<D>,
+    /// The job that waits for it; none of an opening entry.
+    pub(super) job: Option<u32>,
+}
+
 /// How the talk stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -198,7 +206,7 @@ impl<D: Clone> Link<D> {
         &mut self,
         c: &Context,
         ownership: Epoch,
-        pipeline: &Pipeline<super::active::Issued<D>>,
+        pipeline: &Pipeline<Issued<D>>,
         mut returning: Option<&mut Returning>,
         out: &mut Vec<Action<D>>,
     ) {

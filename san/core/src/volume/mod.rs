@@ -30,7 +30,6 @@ mod active;
 mod clients;
 mod context;
 mod interface;
-mod jobs;
 mod link;
 mod membership;
 pub mod merge;

@@ -7,11 +7,8 @@ use loadline_san_export::front_ends::{AnySession, Opening};
 use super::EventLoop;
 use super::client::{Client, Who};
 use super::command::NewClient;
-use super::leave::{Why, refuse};
+use super::why::{MOST_CLIENTS, Why, refuse};
 use crate::node::sockets::is_closed;
-
-/// Connections of clients at most.
-pub(super) const MOST_CLIENTS: usize = 4096;
 
 impl EventLoop {
     /// A client has come. It may request when the record of the volume says that it has: a client that came to another node before

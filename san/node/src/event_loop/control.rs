@@ -5,9 +5,9 @@ use loadline_san_core::volume::{Event, OrderError, Status};
 
 use super::EventLoop;
 use super::command::{LoopCommand, LoopEvent, LoopState};
-use super::leave::Why;
 use super::route::Local;
 use super::volume_host::VolumeHost;
+use super::why::Why;
 
 impl EventLoop {
     pub(super) fn carry_out(&mut self, command: LoopCommand) {

@@ -20,7 +20,7 @@ use loadline_san_export::socket;
 use super::backlog::Answered;
 use super::client::Client;
 use super::keys::Keys;
-use super::leave::Why;
+use super::why::Why;
 use crate::node::sockets::is_closed;
 
 /// Bytes that the requests and answers of all clients may take. Beyond that only clients that take none receive.

@@ -12,8 +12,8 @@ use loadline_san_export::session::Session as _;
 use super::EventLoop;
 use super::command::LoopEvent;
 use super::direct_reads::LocalReads;
-use super::leave::Why;
 use super::volume_host::{Begun, VolumeHost};
+use super::why::Why;
 
 /// Times that stores do what they can before sockets are looked at again: a client that asks by one would have to wait until
 /// a round is destaged. 64 made a tenth fewer writes by NBD.

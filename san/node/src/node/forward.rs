@@ -15,7 +15,7 @@ use loadline_san_protocol::{ClusterId, record};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::listeners::Connection;
+use super::connection::Connection;
 use super::sessions::{self, Session};
 use super::{LOOK, Node, sockets};
 use crate::event_loop::command::SessionId;

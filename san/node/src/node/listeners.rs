@@ -2,7 +2,6 @@
 //! to the loop that has the volume, or is forwarded to the node that owns it.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,9 +12,10 @@ use loadline_san_export::front_ends::{Endpoint, Protocol};
 use loadline_san_export::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
 use loadline_san_protocol::record;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 
+use super::connection::Connection;
 use super::forward::{Forward, Route, TAKES};
 use super::{Node, NodeError, sessions, sockets};
 use crate::config::catalog;
@@ -61,32 +61,6 @@ struct Found {
     /// The fence of its record.
     fence: u64,
     place: Place,
-}
-
-/// A connection of a client.
-pub(super) trait Connection:
-    tokio::io::AsyncRead + tokio::io::AsyncWrite + AsFd + Unpin + Send + 'static
-{
-    /// The connection, for the data path.
-    fn descriptor(self) -> std::io::Result<OwnedFd>;
-
-    /// Another descriptor of it, by which its state is looked at.
-    fn watched(&self) -> std::io::Result<OwnedFd> {
-        self.as_fd().try_clone_to_owned()
-    }
-}
-
-impl Connection for TcpStream {
-    fn descriptor(self) -> std::io::Result<OwnedFd> {
-        self.set_nodelay(true)?;
-        Ok(self.into_std()?.into())
-    }
-}
-
-impl Connection for UnixStream {
-    fn descriptor(self) -> std::io::Result<OwnedFd> {
-        Ok(self.into_std()?.into())
-    }
 }
 
 /// Where clients are that come by a unix socket, for messages.

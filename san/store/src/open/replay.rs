@@ -13,10 +13,10 @@ use loadline_san_protocol::state::{Hole, MOST_HOLES, State};
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::append::in_memory;
 use crate::io::{Area, Data, Disk, IoFault, Sector};
 use crate::log::{Kind, Log, Record};
 use crate::open::{Damage, OpenError};
+use crate::store::append::in_memory;
 use crate::store::{Identity, Store};
 
 /// Sectors that are read at once: 4 MiB.

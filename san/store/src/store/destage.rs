@@ -16,11 +16,11 @@ use loadline_san_core::store::Completion;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::BlockState;
 
-use crate::append::KEPT_FREE;
 use crate::extents::Place;
 use crate::io::{Area, Ask, Data, Part, Piece, Reading};
 use crate::log::Kind;
-use crate::read::add_piece;
+use crate::store::append::KEPT_FREE;
+use crate::store::read::add_piece;
 use crate::store::{Action, Purpose, Store};
 
 /// What a device is asked to write at the same time when much is to be destaged: fewer would let the log fill up.

@@ -135,7 +135,7 @@ impl<D: Clone> Active<D> {
         let map = joined(&layout, job.blocks.clone(), &job.maps);
         job.maps.iter_mut().for_each(|question| question.answer = None);
         job.stage = Stage::Leases;
-        if let super::Work::Client(request) = &job.work {
+        if let crate::volume::active::jobs::Work::Client(request) = &job.work {
             out.push(Action::Map { request: request.id, map });
         }
         if !self.finish_read(now, slot, out) {

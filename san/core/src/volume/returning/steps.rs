@@ -1,0 +1,412 @@
+//! What an owner does for a replica that comes back, step by step.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::{Returning, Scan, Stage, Tried};
+use crate::ids::{Epoch, Position, ReplicaId, Sequence};
+use crate::layout::{GroupIndex, Piece};
+use crate::lease::Moment;
+use crate::message::{FromReplica, Job, Progress, ToReplica};
+use crate::range_set::RangeSet;
+use crate::record::Departed;
+use crate::rule::{Rule, left_out};
+use crate::volume::active::Active;
+use crate::volume::link::{Link, State};
+use crate::volume::{Action, Context};
+
+/// Copies under way to one replica at a time, and blocks of each at the most.
+const COPIES: u32 = 4;
+const COPY_BLOCKS: u64 = 16;
+/// Blocks of data, 256 MiB, that an owner keeps in memory for replicas of a group that are behind. One that comes back and
+/// needs more is given up, and begins anew.
+const MOST_KEPT: u64 = 65_536;
+/// And so many entries, whatever is in them.
+const MOST_BEHIND: u64 = 16_384;
+/// Blocks with data, 4 MiB, that are copied to a replica although it is full. A device has a reserve, for what is in flight; of
+/// one that takes more there would be nothing left.
+const MOST_SQUEEZED: u64 = 1024;
+/// In [`Job::slot`], of questions that are not those of a job.
+const SCAN: u32 = u32::MAX;
+
+impl<D: Clone> Active<D> {
+    /// Greets those that have departed and are not on their way back.
+    pub(in crate::volume) fn look_for_departed(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let record = c.record().expect("it owns the volume");
+        let waits = |replica| self.tried.get(replica).is_some_and(|tried| now < tried.not_before);
+        let mut found = Vec::new();
+        for (index, group) in (0..).zip(&record.groups) {
+            for (replica, departed) in &group.departed {
+                if !self.returning.contains_key(replica) && !waits(replica) {
+                    found.push((*replica, *departed, record.homes[replica], GroupIndex(index)));
+                }
+            }
+        }
+        if self.returning.is_empty() && found.is_empty() {
+            // So it is nearly always, and this is asked often.
+            return;
+        }
+        if !found.is_empty() {
+            // A swap that is undecided may have added one that departed.
+            let linked: BTreeSet<ReplicaId> = self.links.iter().map(|link| link.replica).collect();
+            found.retain(|(replica, ..)| !linked.contains(replica));
+        }
+        for (replica, departed, node, group) in found {
+            let mut link = Link::new(replica, node, group, now);
+            link.greet(c, now, State::Greeting, out);
+            self.links.push(link);
+            let returning = Returning {
+                group,
+                departed,
+                stage: Stage::Greeting,
+                to_copy: RangeSet::default(),
+                unreadable: None,
+                put_off: RangeSet::default(),
+                waits: None,
+                squeezes: false,
+                scan: Some(0),
+                scanning: None,
+                copying: 0,
+                spared: Sequence(0),
+                promised: Epoch(0),
+            };
+            self.returning.insert(replica, returning);
+        }
+        let silent: Vec<ReplicaId> = self
+            .links
+            .iter()
+            .filter(|link| link.is_open() && self.returning.contains_key(&link.replica))
+            .filter(|link| {
+                let group = &self.groups[link.group.0 as usize];
+                let issued = group.pipeline.issued();
+                let behind = issued.0 - group.pipeline.durable_on(link.replica).unwrap_or(issued).0;
+                let keeps_too_much = behind > MOST_BEHIND || behind > 0 && group.kept > MOST_KEPT;
+                now.since(link.heard) >= c.times.silent_ns || link.is_stalled(c, now) || keeps_too_much
+            })
+            .map(|link| link.replica)
+            .collect();
+        for replica in silent {
+            self.abandon(c, now, replica, out);
+        }
+        // Only those that answer: a search among the links for each of a thousand that are away would take long.
+        let open = self.links.iter().filter(|link| link.is_open());
+        let open = open.map(|link| link.replica).filter(|replica| self.returning.contains_key(replica));
+        for replica in open.collect::<Vec<_>>() {
+            self.return_on(c, now, replica, out);
+        }
+    }
+
+    /// Its return is given up for now.
+    pub(in crate::volume) fn abandon(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        replica: ReplicaId,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let Some(returning) = self.returning.remove(&replica) else { return };
+        self.end_copies(replica, None);
+        let at = self.links.iter().position(|link| link.replica == replica);
+        let at = at.expect("who returns is talked to");
+        self.links[at].drop_out_of_band();
+        let failed = self.links[at].state == State::Failed;
+        let tried = self.tried.entry(replica).or_insert(Tried { not_before: now, stalls: 0 });
+        // While it stalls, blocks are locked that are copied to it: less and less often.
+        let stalled = self.links[at].is_stalled(c, now);
+        let full = self.links[at].full && self.links[at].returned;
+        tried.stalls = if stalled { tried.stalls.saturating_add(1) } else { 0 };
+        let wait = match (failed, stalled) {
+            // Another life of its process may find its device well.
+            (true, _) => 4 * c.times.stalled_ns,
+            _ if full => c.times.stalled_ns,
+            (_, true) => c.times.stalled_ns << (2 + tried.stalls.min(5)),
+            _ => c.times.silent_ns,
+        };
+        tried.not_before = now.after(wait);
+        if c.required(returning.group).contains(&replica) {
+            // The swap that adds it may have committed: it is talked to as a member.
+            if !failed {
+                self.links[at].greet(c, now, State::Greeting, out);
+            }
+        }
+        // Without it, nobody waits for it any more.
+        self.follow_record(c, now, out);
+    }
+
+    /// It has answered: it is told to return. From now on entries are kept for it (rule C2).
+    pub(in crate::volume) fn order_return(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: usize,
+        progress: &Progress,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let replica = self.links[at].replica;
+        let end = Position { ownership: progress.ownership, sequence: progress.durable };
+        if self.returning.get(&replica).is_some_and(|r| end < r.departed.had) && !left_out(Rule::C9) {
+            // It has lost something. It is emptied, and before that the record must say so: what is changed since it
+            // left would not be enough any more.
+            self.lost.insert(replica);
+            self.abandon(c, now, replica, out);
+            self.change_members(c, now, out);
+            return;
+        }
+        let link = &mut self.links[at];
+        let pipeline = &mut self.groups[link.group.0 as usize].pipeline;
+        match left_out(Rule::C2) {
+            true => pipeline.follow_from_now(link.replica),
+            false => _ = pipeline.follow(link.replica),
+        }
+        let from = pipeline.durable_on(link.replica).expect("it follows").next();
+        // Nothing is sent before it has dropped what it has.
+        link.next = crate::ids::Sequence(u64::MAX);
+        let returning = self.returning.get_mut(&link.replica).expect("the caller has looked");
+        (returning.stage, returning.promised) = (Stage::Ordered(now), c.mine);
+        let empty = returning.departed.epoch == Epoch(0);
+        link.send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
+    }
+
+    /// Its store was found damaged. A member leaves the set as one whose device has failed, if others have what it has lost. One
+    /// that has left is emptied; but not before the record says that it is to be copied in full (rule C12).
+    pub(in crate::volume) fn damaged(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: usize,
+        from: &FromReplica,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let replica = self.links[at].replica;
+        let Some(returning) = self.returning.get_mut(&replica) else {
+            self.links[at].state = State::Failed;
+            self.change_members(c, now, out);
+            return;
+        };
+        if returning.stage != Stage::Greeting {
+            // It is being emptied, and answers so until that is done.
+            return;
+        }
+        if left_out(Rule::C12) {
+            returning.departed = Departed::EMPTY;
+        } else if returning.departed != Departed::EMPTY {
+            self.lost.insert(replica);
+            self.abandon(c, now, replica, out);
+            self.change_members(c, now, out);
+            return;
+        }
+        let nothing = Progress {
+            ownership: Epoch(0),
+            received: Sequence(0),
+            durable: Sequence(0),
+            out_of_band_received: 0,
+            out_of_band_durable: 0,
+            returned: false,
+            gap: false,
+            full: false,
+        };
+        self.welcomed(c, now, at, from, &nothing, out);
+    }
+
+    /// It has listed what it dropped.
+    pub(in crate::volume) fn listed(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        at: usize,
+        after: Position,
+        ranges: Vec<Range<u64>>,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let link = &mut self.links[at];
+        let replica = link.replica;
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        if !matches!(returning.stage, Stage::Ordered(_)) {
+            return;
+        }
+        let pipeline = &self.groups[link.group.0 as usize].pipeline;
+        let sequence = pipeline.durable_on(replica).expect("it follows");
+        assert_eq!(after, Position { ownership: self.ownership, sequence }, "{replica} did what it was told");
+        returning.stage = Stage::Copying;
+        link.returned = true;
+        if !left_out(Rule::C3List) {
+            ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
+        }
+        link.next = sequence.next();
+        link.send_entries(c, self.ownership, pipeline, Some(returning), out);
+        self.return_on(c, now, replica, out);
+    }
+
+    /// The source has told a part of what has changed.
+    pub(in crate::volume) fn changed(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        from: ReplicaId,
+        job: Job,
+        (ranges, next): (Vec<Range<u64>>, Option<u64>),
+        out: &mut Vec<Action<D>>,
+    ) {
+        let asked = |r: &Returning| {
+            let ours = |scan: Scan| scan.number == job.turn && scan.source == from && job.slot == SCAN;
+            r.scanning.is_some_and(ours)
+        };
+        let ours = self.returning.iter_mut().find(|(replica, r)| asked(r) && replica.0 as u32 == job.part);
+        let Some((replica, returning)) = ours else { return };
+        let replica = *replica;
+        ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
+        (returning.scan, returning.scanning) = (next, None);
+        self.return_on(c, now, replica, out);
+    }
+
+    /// A copy could not be made: no member has the blocks whole. It is tried again after a while, and the replica is no
+    /// member before it is made: it would hold old data where the others say that they have lost theirs.
+    pub(in crate::volume) fn not_copied(
+        &mut self,
+        c: &Context,
+        now: Moment,
+        replica: ReplicaId,
+        piece: Piece,
+    ) {
+        if let Some(returning) = self.returning.get_mut(&replica) {
+            let (blocks, since) = returning.unreadable.get_or_insert_with(|| (RangeSet::default(), now));
+            // What is corrupted behind the volume's end, in its last extent, would never be mended, and nobody reads it.
+            let record = c.record().expect("it owns the volume");
+            let end = record.layout.blocks_in(piece.group, record.blocks);
+            blocks.insert(piece.block..(piece.block + piece.blocks).min(end));
+            *since = now;
+            returning.copying -= 1;
+        }
+    }
+
+    /// Whether what has data is to wait until there is room for it.
+    pub(in crate::volume) fn puts_off(&self, replica: ReplicaId) -> bool {
+        self.returning.get(&replica).is_some_and(Returning::puts_off)
+            && self.links.iter().any(|link| link.replica == replica && link.full)
+    }
+
+    /// A copy has data, and the replica has no room for it: others go before it.
+    pub(in crate::volume) fn put_off(&mut self, c: &Context, replica: ReplicaId, piece: Piece) {
+        if let Some(returning) = self.returning.get_mut(&replica) {
+            returning.put_off(piece.block..piece.block + piece.blocks);
+            returning.copying -= 1;
+            self.start_copies(c, replica);
+        }
+    }
+
+    /// Goes on with a return, as far as it goes.
+    pub(in crate::volume) fn return_on(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        replica: ReplicaId,
+        out: &mut Vec<Action<D>>,
+    ) {
+        let Some(at) = self.links.iter().position(|link| link.replica == replica && link.is_open()) else {
+            return;
+        };
+        let ended = self.end_copies(replica, Some(self.links[at].confirmed));
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        returning.copying -= ended;
+        if returning.unreadable.as_ref().is_some_and(|(_, since)| now.since(*since) >= c.times.silent_ns)
+            && let Some((blocks, _)) = returning.unreadable.take()
+        {
+            blocks.iter().for_each(|range| returning.to_copy.insert(range));
+        }
+        let waited = |returning: &Returning| {
+            // Time for a heartbeat, which brings the commit point, and for what it lets go.
+            returning.waits.is_some_and(|since| now.since(since) >= c.times.silent_ns / 2)
+        };
+        returning.squeezes |= waited(returning) && returning.put_off.count() <= MOST_SQUEEZED;
+        let idle = returning.scan.is_none() && returning.to_copy.is_empty() && returning.copying == 0;
+        if !self.links[at].full || returning.squeezes {
+            returning.waits = None;
+            std::mem::take(&mut returning.put_off).iter().for_each(|range| returning.to_copy.insert(range));
+        } else if idle && !returning.put_off.is_empty() {
+            returning.waits.get_or_insert(now);
+        }
+        let resend = c.times.resend_ns;
+        match returning.stage {
+            Stage::Ordered(sent) if now.since(sent) >= resend => {
+                returning.stage = Stage::Ordered(now);
+                let from = self.groups[returning.group.0 as usize].pipeline.durable_on(replica);
+                let from = from.expect("it follows").next();
+                let empty = returning.departed.epoch == Epoch(0);
+                self.links[at].send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
+            }
+            Stage::Copying => {
+                self.scan(c, now, replica, out);
+                self.start_copies(c, replica);
+                self.go_on(c, now, out);
+                self.may_join(c, now, replica, out);
+            }
+            Stage::Greeting | Stage::Ordered(_) | Stage::Joining => {}
+        }
+    }
+
+    /// Asks a member what has changed.
+    fn scan(&mut self, c: &Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        let Some(from) = returning.scan else { return };
+        if returning.scanning.is_some_and(|scan| now.since(scan.asked) < c.times.resend_ns) {
+            return;
+        }
+        let readable = &self.groups[returning.group.0 as usize].readable;
+        let open =
+            |replica: &ReplicaId| self.links.iter().find(|link| link.replica == *replica && link.is_open());
+        // The same again, if it can still answer: it may need longer than we wait.
+        let last = returning.scanning.filter(|scan| readable.contains(&scan.source));
+        let again = last.and_then(|scan| open(&scan.source));
+        let Some(source) = again.or_else(|| readable.iter().find_map(open)) else { return };
+        let source = source.replica;
+        let Some(link) = self.links.iter_mut().find(|link| link.replica == source) else { return };
+        let number = match last.filter(|scan| scan.source == source) {
+            Some(scan) => {
+                link.is_awaited(c, now);
+                scan.number
+            }
+            None if left_out(Rule::C10) => 1,
+            None => {
+                self.scans += 1;
+                self.scans
+            }
+        };
+        returning.scanning = Some(Scan { number, source, asked: now });
+        let job = Job { slot: SCAN, turn: number, part: replica.0 as u32 };
+        link.send(c, ToReplica::Changed { job, since: returning.departed.epoch, from }, out);
+    }
+
+    fn start_copies(&mut self, c: &Context, replica: ReplicaId) {
+        let layout = c.record().expect("it owns the volume").layout;
+        while let Some(returning) = self.returning.get_mut(&replica)
+            && returning.copying < COPIES
+            && let Some(range) = returning.to_copy.first()
+        {
+            let together = COPY_BLOCKS.min(layout.together(range.start));
+            let blocks = (range.end - range.start).min(together);
+            returning.to_copy.remove(&(range.start..range.start + blocks));
+            returning.copying += 1;
+            let piece = Piece { group: returning.group, block: range.start, blocks };
+            self.copy(replica, piece, &layout);
+        }
+    }
+
+    /// All is copied: acknowledgements wait for it from now on, and it is added when it has what was acknowledged before.
+    fn may_join(&mut self, c: &mut Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
+        let Some(returning) = self.returning.get_mut(&replica) else { return };
+        let nothing_left = returning.to_copy.is_empty() && returning.put_off.is_empty();
+        let nothing_left = nothing_left && returning.unreadable.is_none();
+        let copied = returning.scan.is_none() && nothing_left && returning.copying == 0;
+        let durable = self.links.iter().any(|link| link.replica == replica && link.out_of_band_is_durable());
+        if returning.stage == Stage::Copying && copied && durable {
+            returning.stage = Stage::Joining;
+            self.follow_record(c, now, out);
+            self.change_members(c, now, out);
+        }
+    }
+}
