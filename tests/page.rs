@@ -25,6 +25,7 @@ fn the_page_of_a_real_run_shows_every_figure_as_it_is_and_compares_with_an_earli
 
     let said = run(["report", &place("now"), "--baseline", &place("before")]);
     assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.out.contains("compared with the run that --baseline names"), "{}", said.out);
     let page = shown(&folder.path().join("now/report/report.html"), &[]);
     let sections: Vec<&str> = page["sections"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert_eq!(

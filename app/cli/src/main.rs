@@ -18,10 +18,11 @@ use measure::{bench, doctor, profile, verify};
 use process::{exit, limits};
 use study::{analyze, compare, demo, report, run, schema, worker};
 
-/// Measures block storage, with one command or a fleet of workers and a study; and is block storage: a virtual SAN.
 #[derive(Parser)]
 #[command(
     version,
+    about = "Measures block storage: how much load it carries within a latency limit, from one host or many.\n\
+             Provides block storage: a virtual SAN that keeps copies of each volume on several nodes.",
     max_term_width = 100,
     after_help = "Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make a \
                   figure doubtful; 99 a stated limit was missed, or a load became slower; 130 after Ctrl-C."

@@ -10,7 +10,7 @@ mod status;
 
 use crate::process::exit::Exit;
 
-pub(crate) use status::{health, print_nodes, print_volumes};
+pub(crate) use status::{copies_in_sync, health, print_nodes, print_volumes};
 
 /// The virtual SAN: make clusters, run their nodes, look at what lies on devices.
 #[derive(clap::Args)]

@@ -11,7 +11,7 @@ use crate::cluster::client::{Api, escaped, print_json, table};
 use crate::cluster::moves::{self, Wait};
 use crate::output::{say, write};
 use crate::process::exit::Exit;
-use crate::san::{health, print_volumes};
+use crate::san::{copies_in_sync, health, print_volumes};
 
 /// Volumes of a cluster.
 #[derive(clap::Args)]
@@ -249,7 +249,7 @@ fn show(volume: &VolumeView) -> Exit {
     say!("volume    {}", volume.name);
     say!("size      {}", ByteSize(volume.bytes));
     say!("state     {}", health(volume.health));
-    say!("copies    {} of {} in sync; writes need {}", volume.in_sync, volume.copies, volume.least);
+    say!("copies    {} in sync; writes need {}", copies_in_sync(volume), volume.least);
     say!("stripes   {}", volume.stripes);
     say!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
     say!("owner     {}", volume.owner.as_deref().unwrap_or("-"));

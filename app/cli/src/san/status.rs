@@ -1,7 +1,7 @@
 //! `loadline san status`: how everything is, for people and for monitoring.
 
 use loadline_base::units::ByteSize;
-use loadline_san_node::node::manage::{Health, NodeView, StatusView};
+use loadline_san_node::node::manage::{Health, NodeView, StatusView, VolumeView};
 
 use super::probe::{Probe, probe};
 use crate::cluster::client::{Api, print_json, table};
@@ -115,7 +115,7 @@ pub(crate) fn print_nodes(nodes: &[NodeView]) {
 }
 
 /// The volumes as a table, and what people should know of them.
-pub(crate) fn print_volumes(volumes: &[loadline_san_node::node::manage::VolumeView]) {
+pub(crate) fn print_volumes(volumes: &[VolumeView]) {
     if volumes.is_empty() {
         say!("no volumes: 'loadline volume create NAME --size 10GiB' makes one");
         return;
@@ -127,7 +127,7 @@ pub(crate) fn print_volumes(volumes: &[loadline_san_node::node::manage::VolumeVi
                 volume.name.clone(),
                 ByteSize(volume.bytes).to_string(),
                 health(volume.health).into(),
-                format!("{} of {}", volume.in_sync, volume.copies),
+                copies_in_sync(volume),
                 volume.stripes.to_string(),
                 volume.owner.clone().or(volume.attached.clone()).unwrap_or("-".into()),
             ]
@@ -138,6 +138,15 @@ pub(crate) fn print_volumes(volumes: &[loadline_san_node::node::manage::VolumeVi
         if let Some(note) = &volume.note {
             say!("{}: {note}", volume.name);
         }
+    }
+}
+
+/// Copies in sync, of those that the volume is to have. While a copy moves there is one more for a time.
+pub(crate) fn copies_in_sync(volume: &VolumeView) -> String {
+    let (in_sync, copies) = (volume.in_sync, volume.copies);
+    match in_sync > copies {
+        true => format!("{copies} of {copies}, and {} more", in_sync - copies),
+        false => format!("{in_sync} of {copies}"),
     }
 }
 

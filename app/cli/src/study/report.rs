@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use loadline_report::compare::text as compare_text;
 use loadline_report::compare::{Comparison, Run};
 use loadline_report::{
     Report, faults, findings, fio, goals, json, orientation, picture, table, verdict, write,
@@ -31,8 +32,8 @@ pub(crate) struct Args {
     /// Write no files: only print.
     #[arg(long)]
     no_files: bool,
-    /// Let the page say which loads became faster or slower than in this earlier run.
-    #[arg(long, value_name = "DIR", conflicts_with = "no_files")]
+    /// Say which loads became faster or slower than in this earlier run, here and on the page.
+    #[arg(long, value_name = "DIR")]
     baseline: Option<PathBuf>,
     /// Print one step in another tool's format, in place of the table, and write no files.
     #[arg(long, value_enum, conflicts_with_all = ["json", "baseline"])]
@@ -67,10 +68,11 @@ pub(crate) fn run(args: Args) -> Exit {
         let report = Report::of(&folder)?;
         let baseline =
             args.baseline.as_deref().map(|baseline| compared(baseline, &args.folder)).transpose()?;
+        let compared = baseline.as_ref().map(compare_text::page);
         let files = if args.no_files { Vec::new() } else { write::files(&report, &folder, baseline)? };
-        Ok((report, files))
+        Ok((report, compared, files))
     });
-    let (report, files) = match outcome {
+    let (report, compared, files) = match outcome {
         Ok(outcome) => outcome,
         Err(error) => return complain(error.kind.into(), &error.message),
     };
@@ -80,6 +82,9 @@ pub(crate) fn run(args: Args) -> Exit {
         return exit;
     }
     print(&report);
+    if let Some(compared) = compared {
+        output::write(format!("\ncompared with the run that --baseline names (A):\n\n{compared}").as_bytes());
+    }
     if !files.is_empty() {
         say!();
     }
