@@ -51,7 +51,7 @@ impl Frame<'_> {
     }
 }
 
-/// How many bytes the frame has that begins here, without its payload: at most [`MOST_FRAME`]. Nothing, if there are
+/// How many bytes the frame has that begins here, without its payload: at most [`MOST_FRAME`](crate::header::MOST_FRAME). Nothing, if there are
 /// not yet the 16 bytes that say it. What is no frame is refused; the checksum is not looked at.
 pub fn needed(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
     match Begin::ref_from_prefix(bytes) {
