@@ -7,6 +7,7 @@ mod join;
 mod probe;
 mod serve;
 mod status;
+mod trace;
 
 use crate::process::exit::Exit;
 
@@ -25,6 +26,7 @@ enum Command {
     Join(join::Join),
     Serve(serve::Serve),
     Status(status::Status),
+    Trace(trace::Trace),
     Dev(dev::Dev),
     /// Check a device that no node has open: its table, and of each replica the log, the slots and every block.
     ///
@@ -47,6 +49,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Join(args) => join::join(&args),
         Command::Serve(args) => serve::serve(&args),
         Command::Status(args) => status::status(&args),
+        Command::Trace(args) => trace::trace(&args),
         Command::Dev(args) => dev::dev(&args),
         Command::Verify(device) => inspect::report(&device, false),
         Command::Dump(device) => inspect::report(&device, true),

@@ -15,6 +15,7 @@
 //! | `POST /v1/volumes/{name}/move` | [`Move`] |
 //! | `POST /v1/volumes/{name}/scrub` | of the copies at this node |
 //! | `GET /v1/volumes/{name}/scrub` | each [`ScrubView`](crate::node::manage::ScrubView) of this node |
+//! | `POST /v1/volumes/{name}/trace` | [`TraceRequests`] → [`TraceView`](crate::node::manage::TraceView) |
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
 //! | `POST /v1/devices/{id}/replace` | [`AddDevice`] → the new device's id |
 //! | `POST /v1/nodes/{name}/drain` | [`Drain`] |
@@ -44,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use crate::node::manage::{
-    AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, Resize, TestFault,
+    AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, Resize, TestFault, TraceRequests,
 };
 use crate::node::{Node, NodeError};
 
@@ -179,6 +180,14 @@ fn router(node: Node) -> Router {
             .get(async |State(node): State<Node>, Path(name): Path<String>| {
                 node.scrubs(&name).await.map(Json)
             }),
+        )
+        .route(
+            "/v1/volumes/{name}/trace",
+            post(
+                async |State(node): State<Node>, Path(name): Path<String>, Said(of): Said<TraceRequests>| {
+                    node.trace_volume(&name, of).await.map(Json)
+                },
+            ),
         )
         .route(
             "/v1/devices/{id}/replace",

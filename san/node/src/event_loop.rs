@@ -23,6 +23,7 @@
 //! | `peers`, [`peer_sender`], `peer_receiver` | other nodes |
 //! | `route` | what each part wants goes where it belongs |
 //! | `direct_reads` | reads into the memory of clients |
+//! | [`tracer`] | follows single requests from their arrival to their answer |
 //! | `rest` | what the loop does when there is nothing to do |
 //! | [`confirmed`], `backlog` | hosts that do not confirm what they are sent; clients that have many answers to read |
 //! | [`counts`] | what is counted of I/O |
@@ -47,6 +48,7 @@ mod replica_host;
 mod replicas;
 mod rest;
 mod route;
+pub mod tracer;
 mod volume_host;
 mod volumes;
 mod why;
@@ -59,7 +61,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use loadline_base::limits;
-use loadline_san_core::ids::Owner;
+use loadline_san_core::ids::{Owner, VolumeId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::replica;
 use loadline_san_core::volume::{self, Event};
@@ -175,6 +177,8 @@ pub struct EventLoop {
     // Vectors that are used again.
     requests: Vec<BlockRequest>,
     of_volume: Vec<volume::Action<Blocks>>,
+    /// Volumes with a request that is followed, is complete, and is not known to be answered.
+    traced: Vec<VolumeId>,
 }
 
 /// Replicas that a loop can have. A ring has places for two files of each, and the system allows no more places than the process
@@ -225,6 +229,7 @@ impl EventLoop {
             stopped: false,
             requests: Vec::new(),
             of_volume: Vec::new(),
+            traced: Vec::new(),
         })
     }
 
@@ -348,6 +353,9 @@ impl EventLoop {
     fn answer(&mut self) {
         let EventLoop { uring, pool, keys, now, .. } = self;
         self.front_ends.answer(&mut Ring { uring, pool, keys, now: *now });
+        if !self.traced.is_empty() {
+            self.answer_traced();
+        }
         self.drop_gone();
     }
 
@@ -379,6 +387,7 @@ impl EventLoop {
             }
             self.replicas.tick(self.store_ticks);
             self.end_closing();
+            self.end_traces();
             self.front_ends.take_late();
             if self.store_ticks.is_multiple_of(WAITS_TICKS) {
                 self.end_waits();

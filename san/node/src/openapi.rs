@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Attach, Detach, Fault};
 use crate::node::manage::{
-    AddDevice, CreateVolume, Drain, LocalView, Move, Recover, Resize, ScrubView, StatusView, TestFault, Use,
-    VolumeView,
+    AddDevice, CreateVolume, Drain, LocalView, Move, Recover, Resize, ScrubView, StatusView, TestFault,
+    TraceRequests, TraceView, Use, VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;
@@ -20,7 +20,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 19] = [
+const ROUTES: [Route; 20] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     ("post", "/v1/volumes", "Make a volume", Some(of::<CreateVolume>), of::<()>),
@@ -39,6 +39,13 @@ const ROUTES: [Route; 19] = [
     ("post", "/v1/volumes/{name}/move", "Move its copies to another node", Some(of::<Move>), of::<()>),
     ("post", "/v1/volumes/{name}/scrub", "Look through its copies at this node", None, of::<()>),
     ("get", "/v1/volumes/{name}/scrub", "How far that is", None, of::<Vec<ScrubView>>),
+    (
+        "post",
+        "/v1/volumes/{name}/trace",
+        "Follow single requests of its clients",
+        Some(of::<TraceRequests>),
+        of::<TraceView>,
+    ),
     ("post", "/v1/devices", "Give a device of this node to the cluster", Some(of::<AddDevice>), of::<u32>),
     ("post", "/v1/devices/{id}/replace", "Put another in its place", Some(of::<AddDevice>), of::<u32>),
     ("post", "/v1/nodes/{name}/drain", "Empty a node", Some(of::<Drain>), of::<()>),

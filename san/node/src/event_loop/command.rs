@@ -18,6 +18,7 @@ use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
 use super::counts::{BackEnd, FrontEnd};
+use super::tracer::TraceOrder;
 use crate::unusable::Unusable;
 
 /// A replica that is on a device, to be opened.
@@ -146,6 +147,8 @@ pub enum LoopCommand {
     NoFaults,
     /// Look through these replicas, all of them and as fast as their devices let.
     Scrub(Vec<ReplicaId>),
+    /// Follow requests of a volume that this node owns.
+    Trace(VolumeId, TraceOrder),
     /// How is it? → [`LoopEvent::State`]
     Look,
     /// No more is to be done.

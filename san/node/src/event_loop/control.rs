@@ -1,11 +1,12 @@
 //! Carries out the commands of the control path.
 
-use loadline_san_core::ids::Epoch;
+use loadline_san_core::ids::{Epoch, VolumeId};
 use loadline_san_core::volume::{Event, OrderError, Status};
 
 use super::EventLoop;
 use super::command::{LoopCommand, LoopEvent, LoopState};
 use super::route::Local;
+use super::tracer::{TraceOrder, Tracer};
 use super::volume_host::VolumeHost;
 use super::why::Why;
 
@@ -100,8 +101,44 @@ impl EventLoop {
                 self.replicas.no_faults();
             }
             LoopCommand::Scrub(ids) => self.replicas.scrub(&ids),
+            LoopCommand::Trace(id, order) => self.trace(id, order),
             LoopCommand::Look => (self.report)(LoopEvent::State(self.state())),
             LoopCommand::Stop => self.stopped = true,
+        }
+    }
+
+    /// Follows requests of a volume. One trace of a volume is made at a time: the one before ends with what it has.
+    fn trace(&mut self, id: VolumeId, order: TraceOrder) {
+        if let Some(host) = self.volumes.get_mut(id)
+            && let Some(before) = host.tracer.replace(Box::new(Tracer::new(order)))
+        {
+            before.end();
+        }
+    }
+
+    /// The connections of clients were given answers: of requests that are followed, too.
+    pub(super) fn answer_traced(&mut self) {
+        let EventLoop { traced, volumes, front_ends, .. } = self;
+        traced.retain(|id| {
+            let Some(tracer) = volumes.get_mut(*id).and_then(|host| host.tracer.as_mut()) else {
+                return false;
+            };
+            let Some(client) = tracer.unanswered() else { return false };
+            // A client that does not read its answers gets this one later.
+            let waits = front_ends.get(client).is_some_and(|client| client.blocked);
+            if !waits {
+                tracer.answered();
+            }
+            waits
+        });
+    }
+
+    /// Ends traces that have what they are for, or their time.
+    pub(super) fn end_traces(&mut self) {
+        for host in self.volumes.iter_mut() {
+            if let Some(tracer) = host.tracer.take_if(|tracer| tracer.has_ended()) {
+                tracer.end();
+            }
         }
     }
 

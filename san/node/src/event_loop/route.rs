@@ -147,6 +147,9 @@ impl EventLoop {
         if let Event::Request(request) = &event {
             host.begins(request.id, now);
         }
+        if let (Event::Message(from, message), Some(tracer)) = (&event, &mut host.tracer) {
+            tracer.received(from.replica, message);
+        }
         host.volume.step(now, event, &mut actions);
         let (mut ended, mut again, mut admission) = (false, false, false);
         for action in actions.drain(..) {
@@ -154,6 +157,9 @@ impl EventLoop {
             match action {
                 volume::Action::Send { to, header, message } => {
                     let here = to == self.options.me.node;
+                    if let Some(tracer) = &mut host.tracer {
+                        tracer.sent(header.replica, to, &message, host.volume.record());
+                    }
                     if let ToReplica::Read { blocks, .. } = &message {
                         let front = &mut host.front_end;
                         let bytes = if here { &mut front.read_here } else { &mut front.read_elsewhere };
@@ -205,6 +211,13 @@ impl EventLoop {
                 volume::Action::Complete(request, result) => {
                     ended = true;
                     if let Some(at_work) = host.ended(request, result.is_ok(), now) {
+                        if let Some(tracer) = &mut host.tracer {
+                            let client = self.front_ends.get(at_work.client);
+                            let from = client.map_or("", |client| &client.who.from);
+                            if tracer.completed(request, from, result.is_ok()) {
+                                self.traced.push(id);
+                            }
+                        }
                         let (key, slot) = (at_work.client, at_work.slot);
                         self.complete(key, slot, result);
                     }
@@ -217,6 +230,9 @@ impl EventLoop {
             }
         }
         self.of_volume = actions;
+        if let Some(tracer) = self.volumes.get_mut(id).and_then(|host| host.tracer.as_mut()) {
+            tracer.stepped();
+        }
         if let Some(host) = self.volumes.get_mut(id).filter(|host| host.claims) {
             host.claims = !matches!(host.volume.status(), Status::Active | Status::Changing);
         }

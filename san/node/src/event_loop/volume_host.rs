@@ -12,6 +12,7 @@ use loadline_san_export::block::{BlockRequest, Operation};
 use super::blocks::{address, is_whole};
 use super::command::{NewClient, OpenVolume};
 use super::counts::FrontEnd;
+use super::tracer::Tracer;
 use crate::node::manage::room::EXTENT_BLOCKS;
 
 /// Bytes that a block takes in a log at the most, with its header.
@@ -127,6 +128,8 @@ pub(super) struct VolumeHost {
     /// The number of the order that is being given, and of the one that is being carried out.
     pub(super) giving: Option<u64>,
     pub(super) ordered: Option<u64>,
+    /// Follows requests, if somebody wants it.
+    pub(super) tracer: Option<Box<Tracer>>,
 }
 
 impl VolumeHost {
@@ -150,6 +153,7 @@ impl VolumeHost {
             front_end: FrontEnd::default(),
             giving: None,
             ordered: None,
+            tracer: None,
         }
     }
 
@@ -174,6 +178,9 @@ impl VolumeHost {
     /// A client asks.
     pub(super) fn ask(&mut self, client: u32, asked: BlockRequest, now: Moment) {
         self.asked += 1;
+        if let Some(tracer) = &mut self.tracer {
+            tracer.asked(self.asked, client, &asked, self.open.layout);
+        }
         let waits = Waits { number: self.asked, client, asked, since: now };
         let queue = match waits.asked.operation {
             Operation::Write(_) | Operation::WriteZeroes | Operation::Trim => &mut self.changes,
@@ -216,8 +223,11 @@ impl VolumeHost {
             matches!(waits.asked.operation, Operation::Write(_)) && blocks_of(&waits.asked) > most + 1
         };
         if self.changes.waiting.front().is_some_and(is_too_long) {
-            let Waits { client, asked, .. } = self.changes.waiting.pop_front()?;
+            let Waits { number, client, asked, .. } = self.changes.waiting.pop_front()?;
             self.front_end.write.errors += 1;
+            if let Some(tracer) = &mut self.tracer {
+                tracer.refused(number);
+            }
             return Some(Begun::TooLong(client, asked.slot));
         }
         let for_looks = most / FOR_LOOKS;
@@ -239,7 +249,7 @@ impl VolumeHost {
         let first = [change, look, map].into_iter().flatten().map(|waits| waits.number).min()?;
         let of = |queue: &Queue| queue.waiting.front().is_some_and(|waits| waits.number == first);
         let queue = [changes, looks, maps].into_iter().find(|queue| of(queue))?;
-        let Waits { client, asked, .. } = queue.waiting.pop_front()?;
+        let Waits { number, client, asked, .. } = queue.waiting.pop_front()?;
         let (blocks, extents) = (blocks_of(&asked), extents_of(&asked));
         queue.at_work += 1;
         queue.blocks += blocks;
@@ -247,6 +257,9 @@ impl VolumeHost {
         let BlockRequest { slot, operation, sector, sectors } = asked;
         let id = RequestId(self.next);
         self.next += 1;
+        if let Some(tracer) = &mut self.tracer {
+            tracer.named(number, id);
+        }
         let kind = match &operation {
             Operation::Read => Kind::Read,
             Operation::Map => Kind::Map,
@@ -278,6 +291,9 @@ impl VolumeHost {
     pub(super) fn begins(&mut self, id: RequestId, now: Moment) {
         if let Some(at_work) = self.at_work.get_mut(&id) {
             at_work.since = now;
+        }
+        if let Some(tracer) = &mut self.tracer {
+            tracer.begins(id);
         }
     }
 
@@ -311,6 +327,9 @@ impl VolumeHost {
             queue.waiting.retain(|waits| waits.client != client);
         }
         self.clients -= 1;
+        if let Some(tracer) = &mut self.tracer {
+            tracer.left(client);
+        }
         self.at_work.iter().filter(move |(_, at_work)| at_work.client == client).map(|(id, _)| *id)
     }
 

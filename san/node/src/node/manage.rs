@@ -14,6 +14,7 @@ mod recover;
 pub(crate) mod room;
 mod scrub;
 mod show;
+mod trace;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ pub use nodes::{Drain, Move};
 pub use recover::Recover;
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
+pub use trace::{RequestTrace, Span, SpanKind, TraceRequests, TraceView};
 pub use volumes::{CreateVolume, Use, WaysView};
 
 /// Why something is not done.

@@ -34,7 +34,7 @@ impl Node {
     }
 
     /// The owner of a volume does this.
-    async fn at_owner(&self, name: &str, record: &Record) -> Result<(), ManageError> {
+    pub(super) async fn at_owner(&self, name: &str, record: &Record) -> Result<(), ManageError> {
         if record.owner == self.0.me {
             return Ok(());
         }
