@@ -112,7 +112,7 @@ fn bar(span: &Span, total_ns: u64) -> String {
 /// In microseconds, as exactly as that is of use.
 fn us(ns: u64) -> String {
     match ns {
-        0..10_000 => format!("{:.1} us", ns as f64 / 1e3),
+        0..100_000 => format!("{:.1} us", ns as f64 / 1e3),
         _ => format!("{} us", loadline_base::figures::thousands(ns as f64 / 1e3)),
     }
 }
@@ -147,10 +147,10 @@ mod tests {
         assert_eq!(
             lines(&request),
             [
-                "write of 4 KiB at byte 8192, from 10.0.0.5:999: 400 us",
+                "write of 4KiB at byte 8192, from 10.0.0.5:999: 400 us",
                 "  queue        |=                                       | 0.0 us to 4.0 us",
-                "  log, node-1  | ===================                    | 10 us to 200 us",
-                "  peer, node-2 | =======================================| 10 us to later than the answer",
+                "  log, node-1  | ===================                    | 10.0 us to 200 us",
+                "  peer, node-2 | =======================================| 10.0 us to later than the answer",
                 "  answer       |                                       =| 390 us to 400 us",
             ]
         );
