@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId, VolumeId};
+use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
 use loadline_san_core::replica;
 use loadline_san_core::volume::{self, Event, Failure, RequestId, Status};
@@ -158,7 +159,14 @@ impl EventLoop {
                 volume::Action::Send { to, header, message } => {
                     let here = to == self.options.me.node;
                     if let Some(tracer) = &mut host.tracer {
-                        tracer.sent(header.replica, to, &message, host.volume.record());
+                        let groups = host.volume.record().map_or(&[][..], |record| &record.groups);
+                        let group = groups.iter().position(|group| group.in_sync.contains(&header.replica));
+                        tracer.sent(
+                            header.replica,
+                            to,
+                            &message,
+                            group.map(|index| GroupIndex(index as u32)),
+                        );
                     }
                     if let ToReplica::Read { blocks, .. } = &message {
                         let front = &mut host.front_end;

@@ -2,10 +2,9 @@
 //! a comparison is spent on all others.
 
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId, Sequence};
-use loadline_san_core::layout::{Layout, Piece};
+use loadline_san_core::layout::{GroupIndex, Layout, Piece};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{Job, Progress, ToOwner, ToReplica, What};
-use loadline_san_core::record::Record;
 use loadline_san_core::volume::{RequestId, SECTORS};
 use loadline_san_export::block::{BlockRequest, Operation};
 use tokio::sync::oneshot;
@@ -206,22 +205,20 @@ impl Tracer {
         }
     }
 
-    /// The volume sends a replica a message.
+    /// The volume sends a replica a message. `group` is the group that the replica is a member of, if it is one.
     pub(super) fn sent<D>(
         &mut self,
         replica: ReplicaId,
         node: NodeId,
         message: &ToReplica<D>,
-        record: Option<&Record>,
+        group: Option<GroupIndex>,
     ) {
         let Some(followed) = self.followed.as_mut().filter(|followed| followed.request.is_some()) else {
             return;
         };
         let is_within = |block: u64, blocks: u32| {
-            let group =
-                record.and_then(|record| record.groups.iter().position(|g| g.in_sync.contains(&replica)));
             followed.pieces.iter().any(|piece| {
-                group == Some(piece.group.0 as usize)
+                group == Some(piece.group)
                     && piece.block <= block
                     && block + u64::from(blocks) <= piece.block + piece.blocks
             })
@@ -326,4 +323,137 @@ fn random(moment: Moment) -> u64 {
 
 fn is_durable(progress: &Progress, ownership: Epoch, sequence: Sequence) -> bool {
     progress.ownership == ownership && progress.durable >= sequence
+}
+
+#[cfg(test)]
+mod tests {
+    use loadline_san_core::message::{Entry, Payload};
+
+    use super::*;
+
+    const GROUP: Option<GroupIndex> = Some(GroupIndex(0));
+
+    fn job(slot: u32) -> Job {
+        Job { slot, turn: 1, part: 0 }
+    }
+
+    fn read(slot: u32, block: u64) -> ToReplica<()> {
+        ToReplica::Read { job: job(slot), block, blocks: 1 }
+    }
+
+    fn entry(sequence: u64, block: u64) -> ToReplica<()> {
+        let what = What::Data(Payload { data: (), first: 0 });
+        let entry = Entry { block, blocks: 1, what };
+        ToReplica::Entry {
+            ownership: Epoch(3),
+            sequence: Sequence(sequence),
+            commit_point: Sequence(0),
+            entry,
+        }
+    }
+
+    fn durable(sequence: u64) -> ToOwner<()> {
+        ToOwner::Durable(Progress {
+            ownership: Epoch(3),
+            received: Sequence(sequence),
+            durable: Sequence(sequence),
+            out_of_band_received: 0,
+            out_of_band_durable: 0,
+            returned: false,
+            gap: false,
+            full: false,
+        })
+    }
+
+    /// Follows a request of client 1 for block 7, which has begun.
+    fn following(operation: Operation) -> (Tracer, oneshot::Receiver<Vec<Trace>>) {
+        let (answer, traces) = oneshot::channel();
+        let order = TraceOrder { wanted: 1, every_ns: 0, limit_ns: 1_000_000_000, answer };
+        let mut tracer = Tracer::new(order);
+        let layout = Layout::new(1, 16, 1024).expect("it is possible");
+        let asked = BlockRequest { slot: 0, operation, sector: 7 * SECTORS, sectors: SECTORS as u32 };
+        tracer.asked(5, 1, &asked, layout);
+        tracer.named(5, RequestId(9));
+        tracer.begins(RequestId(9));
+        (tracer, traces)
+    }
+
+    fn end(mut tracer: Tracer, mut traces: oneshot::Receiver<Vec<Trace>>) -> Trace {
+        assert!(tracer.completed(RequestId(9), "here", true));
+        assert_eq!(tracer.unanswered(), Some(1));
+        tracer.answered();
+        assert!(tracer.has_ended());
+        tracer.end();
+        traces.try_recv().expect("it was given").remove(0)
+    }
+
+    #[test]
+    fn only_what_is_done_for_the_request_is_in_its_trace() {
+        let (mut tracer, traces) = following(Operation::WriteZeroes);
+        let (here, there) = (NodeId(1), NodeId(2));
+        tracer.sent(ReplicaId(1), here, &entry(40, 8), GROUP);
+        tracer.sent(ReplicaId(1), here, &entry(41, 7), Some(GroupIndex(1)));
+        for (replica, node) in [(1, here), (2, there)] {
+            tracer.sent(ReplicaId(replica), node, &entry(42, 7), GROUP);
+        }
+        // Once more, because it was lost.
+        tracer.sent(ReplicaId(2), there, &entry(42, 7), GROUP);
+        tracer.received(ReplicaId(1), &durable(41));
+        tracer.received(ReplicaId(2), &durable(43));
+        let trace = end(tracer, traces);
+        let legs: Vec<_> =
+            trace.legs.iter().map(|leg| (leg.replica.0, leg.work, leg.done.is_some())).collect();
+        let log = Work::Log(Epoch(3), Sequence(42));
+        assert_eq!(legs, [(1, log, false), (2, log, true)]);
+        assert_eq!((trace.kind, trace.client.as_str(), trace.succeeded), ("zero", "here", true));
+    }
+
+    #[test]
+    fn a_read_of_the_same_block_by_another_request_is_not_in_the_trace() {
+        let (mut tracer, traces) = following(Operation::Read);
+        tracer.sent(ReplicaId(1), NodeId(1), &read(4, 7), GROUP);
+        tracer.stepped();
+        tracer.sent(ReplicaId(1), NodeId(1), &read(5, 7), GROUP);
+        // What was corrupt is read from another copy.
+        tracer.sent(ReplicaId(2), NodeId(2), &read(4, 7), GROUP);
+        tracer.received(
+            ReplicaId(1),
+            &ToOwner::<()>::Data { job: job(5), content: Ok(loadline_san_core::message::Content::Nothing) },
+        );
+        let trace = end(tracer, traces);
+        let legs: Vec<_> =
+            trace.legs.iter().map(|leg| (leg.replica.0, leg.work, leg.done.is_some())).collect();
+        assert_eq!(legs, [(1, Work::Read(job(4)), false), (2, Work::Read(job(4)), false)]);
+    }
+
+    #[test]
+    fn a_request_of_a_client_that_leaves_is_not_followed_any_more() {
+        let (mut tracer, _traces) = following(Operation::Read);
+        tracer.left(2);
+        assert!(tracer.followed.is_some());
+        tracer.left(1);
+        assert!(!tracer.completed(RequestId(9), "here", true));
+    }
+
+    #[test]
+    fn of_a_client_that_reads_and_writes_by_turns_both_are_followed() {
+        let layout = Layout::new(1, 16, 1024).expect("it is possible");
+        let mut kinds = [0_u32; 2];
+        let (answer, _traces) = oneshot::channel();
+        let order = TraceOrder { wanted: 1000, every_ns: 0, limit_ns: u64::MAX / 2, answer };
+        let mut tracer = Tracer::new(order);
+        // The clock passes the moment always when a read is next.
+        for pair in 0..4000 {
+            for (which, operation) in [Operation::Read, Operation::Flush].into_iter().enumerate() {
+                let asked = BlockRequest { slot: 0, operation, sector: 0, sectors: 8 };
+                tracer.asked(pair, 1, &asked, layout);
+                if tracer.followed.take().is_some() {
+                    kinds[which] += 1;
+                    (tracer.arrived, tracer.skips) = (8, None);
+                }
+            }
+        }
+        let [reads, others] = kinds;
+        assert!(reads + others > 500 && reads.abs_diff(others) * 4 < reads + others, "{kinds:?}");
+    }
 }
