@@ -22,7 +22,8 @@ pub enum Operation {
 /// A request of a client.
 #[derive(Debug)]
 pub struct BlockRequest {
-    /// The request's place in its session, which each answer names. The session uses it again once the request is complete.
+    /// The request's place in its session, which the session chooses, and which each answer names. The session uses it again once the
+    /// request is complete.
     pub slot: u32,
     /// What the request does.
     pub operation: Operation,

@@ -16,13 +16,30 @@ use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, Session, Ses
 use crate::ways::Ways;
 use crate::{nbd, vhost};
 
-/// A protocol by which clients reach volumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// The network block device.
-    Nbd,
-    /// vhost-user-blk: virtual machines and programs on the same host, by memory that both see.
-    Vhost,
+/// Makes the enum, and `ALL` with every variant of it: a protocol that is missing there would be listened for nowhere.
+macro_rules! protocols {
+    ($(#[$about:meta])* pub enum Protocol { $($(#[$of:meta])* $variant:ident,)* }) => {
+        $(#[$about])*
+        pub enum Protocol {
+            $($(#[$of])* $variant,)*
+        }
+
+        impl Protocol {
+            /// All of them.
+            pub const ALL: [Protocol; [$(stringify!($variant)),*].len()] = [$(Protocol::$variant),*];
+        }
+    };
+}
+
+protocols! {
+    /// A protocol by which clients reach volumes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Protocol {
+        /// The network block device.
+        Nbd,
+        /// vhost-user-blk: virtual machines and programs on the same host, by memory that both see.
+        Vhost,
+    }
 }
 
 /// Where a node listens for clients of a protocol.
@@ -44,9 +61,6 @@ pub enum Endpoint {
 }
 
 impl Protocol {
-    /// All of them.
-    pub const ALL: [Protocol; 2] = [Protocol::Nbd, Protocol::Vhost];
-
     /// The name in configuration, in the API and in messages. No other protocol ever has it.
     pub fn name(self) -> &'static str {
         match self {

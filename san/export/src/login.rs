@@ -60,7 +60,7 @@ pub struct LoginError(pub String);
 
 /// A client that has not chosen a volume yet.
 pub trait Login: Send {
-    /// Takes bytes that the client has sent.
+    /// Takes bytes that the client has sent. The login limits how many it keeps; the node limits the time.
     fn feed(&mut self, bytes: &[u8]);
 
     /// What comes next. An error disconnects the client.
@@ -75,7 +75,8 @@ pub trait Login: Send {
     /// If that was not asked.
     fn list(&mut self, exports: &[(String, Export)]);
 
-    /// Answers [`LoginStep::Export`]. An error disconnects the client.
+    /// Answers [`LoginStep::Export`]. An error disconnects the client at once, and no output is sent: a refusal that the client is to
+    /// read is `Ok`.
     ///
     /// # Panics
     /// If that was not asked.

@@ -67,7 +67,7 @@ pub enum Next {
 /// What was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
-    /// Requests that were answered by it.
+    /// Requests that were added and are answered by it. Those that were refused do not count.
     pub answers: usize,
     /// Bytes that were to be sent.
     pub bytes: usize,
@@ -98,6 +98,15 @@ pub enum QueueWatch {
 }
 
 /// A client that was let in to a volume.
+///
+/// A session is told to [receive](Session::receive) once when it is opened, and whenever its socket is ready; after each of these it
+/// is told to [send](Session::send), also if nothing is to be sent. All parts of a read come before it is
+/// [complete](Session::complete). Requests of one client may be carried out in any order and at once: a protocol that promises an
+/// order keeps it itself.
+///
+/// A client that closes its direction of the connection has gone: what it sent and was not begun is dropped, and nothing is answered.
+/// So a protocol has a farewell ([`Session::is_leaving`]), or its clients wait for their answers. When another node takes the volume
+/// over, the loop ends the session.
 pub trait Session {
     /// The connection: it is watched for [input](Next::Watch) and room, and shut down at the end.
     fn socket(&self) -> &OwnedFd;
@@ -106,8 +115,9 @@ pub trait Session {
     /// being added. An error ends the session.
     fn receive(&mut self, from: &mut Receiving<'_>) -> Result<Next, SessionEnd>;
 
-    /// A part of what a request reads: whole blocks from `at` on, counted from the block with the request's first sector. The
-    /// same part may come again, and the last one counts.
+    /// A part of what a request reads: so many blocks of 4 KiB. Block 0 is the block that has the request's first sector, so the
+    /// first part may begin before the request does. Zeroes are filled in in [`Content::Sparse`]. Parts may come more than once and
+    /// overlap; the last one counts.
     fn fill(&mut self, slot: u32, at: u64, blocks: u32, content: Content<Blocks>);
 
     /// What the blocks of a request for a [map](crate::block::Operation::Map) hold, counted in the same way.
@@ -123,10 +133,12 @@ pub trait Session {
     /// each eventfd that `ring` is called with. An error ends the session.
     fn send(&mut self, has_room: bool, ring: impl FnMut(RawFd)) -> Result<Sent, SessionEnd>;
 
-    /// Bytes that requests, and answers that were not sent, take or may take.
+    /// Bytes that requests, and answers that were not sent, take or may take. Bytes that were received and are no request yet do not
+    /// count.
     fn bytes(&self) -> usize;
 
-    /// Whether the session takes requests now. If not, it does once some are complete and sent.
+    /// Whether the session takes requests now. If not, it does once some are complete and sent. When it does again, it is told to
+    /// receive although its socket is not ready: requests that it has received and not added need nothing else.
     fn wants_requests(&self) -> bool;
 
     /// Whether the client has said that it leaves. Its requests are still carried out.
@@ -134,7 +146,8 @@ pub trait Session {
         false
     }
 
-    /// Whether the session is to receive again although its socket was not ready: it waited for what is complete now.
+    /// Whether the session is to receive again although its socket was not ready: it waited for what is complete now. It must not stay
+    /// so after it has received without [memory](Receiving::accepts).
     fn wants_turn(&self) -> bool {
         false
     }

@@ -76,7 +76,7 @@ impl Node {
         self.of_volumes(&loops, &mut page);
         self.of_replicas(&loops, &mut page);
         let clients: usize = loops.iter().map(|of| of.clients).sum();
-        page.metric("loadline_clients", "gauge", "Connections of clients of NBD.");
+        page.metric("loadline_clients", "gauge", "Connections of clients, of all protocols.");
         page.value("loadline_clients", &[], clients as f64);
         of_process(&mut page);
         Ok(page.0)
