@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
-use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
 use loadline_san_core::record::{Record, State};
@@ -19,27 +19,31 @@ use loadline_san_core::replica::{self, Replica};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
 
+mod backups;
+mod config;
+mod faults;
+pub mod forwarder;
+mod lasting;
+mod liveness;
+mod network;
+mod oracle;
+mod restores;
+mod steps;
+pub(crate) mod tenant;
+mod told;
+mod wire;
+
+use self::forwarder::{Forwarders, Step};
+use self::lasting::Lasting;
+use self::restores::Restored;
+use self::tenant::Tenant;
+use self::told::Told;
 use crate::coverage::Coverage;
-use crate::forwarder::{Forwarders, Step};
-use crate::lasting::Lasting;
-use crate::oracle::Violation;
-use crate::restores::Restored;
 use crate::rng::Rng;
-use crate::settings::Settings;
+use crate::settings::{Settings, VOLUME};
 use crate::store::{Blocks, SimDisk, Store};
-use crate::tenant::Tenant;
-use crate::told::Told;
-
-/// Simulated nanoseconds since the beginning.
-pub type Time = u64;
-
-/// One microsecond and one millisecond.
-pub const US: Time = 1_000;
-/// See [`US`].
-pub const MS: Time = 1_000_000;
-
-/// The one volume of a cluster.
-pub const VOLUME: VolumeId = VolumeId(7);
+use crate::time::{MS, Time, US};
+use crate::violation::Violation;
 
 /// Something that happens.
 #[derive(Debug, Clone)]
@@ -291,7 +295,7 @@ impl World {
                 let node = record.homes[replica].0 as usize;
                 world.nodes[node]
                     .stores
-                    .insert(*replica, crate::settings::new_store(*replica, world.settings.tight));
+                    .insert(*replica, crate::store::new_store(*replica, world.settings.tight));
             }
         }
         world.config.push(record);

@@ -5,8 +5,8 @@ use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::tenant::What;
 use crate::world::World;
+use crate::world::tenant::What;
 
 /// A client at a node, which is let in.
 fn comes(world: &mut World, tenant: usize, node: usize) {

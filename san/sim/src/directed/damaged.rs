@@ -5,8 +5,9 @@ use loadline_san_core::record::Departed;
 
 use super::losses::{log_is_corrupted, members, recover, rots_and_starts};
 use crate::store::Store;
-use crate::tenant::What;
-use crate::world::{MS, US, World};
+use crate::time::{MS, US};
+use crate::world::World;
+use crate::world::tenant::What;
 
 /// Lets time pass until a replica has been emptied once more, at most so long. Whether one was.
 fn emptied_within(world: &mut World, ms: u64) -> bool {

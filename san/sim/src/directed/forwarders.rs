@@ -2,9 +2,10 @@
 //! up, or an attach was ordered since.
 
 use super::Schedule;
-use crate::forwarder::Rule;
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::world::World;
+use crate::world::forwarder::Rule;
+use crate::world::tenant::What;
 
 /// All of them, each with the rule of forwarding that it is about.
 pub const FORWARDING: &[(Rule, Schedule)] = &[

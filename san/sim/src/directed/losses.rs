@@ -6,8 +6,9 @@ use loadline_san_core::record::Departed;
 use loadline_san_core::volume::{Event, Order, Status};
 
 use crate::store::Store;
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::world::World;
+use crate::world::tenant::What;
 
 pub(super) fn members(world: &World) -> Vec<ReplicaId> {
     world.record().groups[0].in_sync.iter().copied().collect()

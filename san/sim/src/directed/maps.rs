@@ -2,8 +2,9 @@
 
 use loadline_san_core::ids::ReplicaId;
 
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::world::World;
+use crate::world::tenant::What;
 
 /// The nodes with the members of the first group, and the others.
 fn nodes(world: &World) -> (Vec<usize>, Vec<usize>) {

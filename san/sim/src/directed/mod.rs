@@ -20,11 +20,12 @@ use loadline_san_core::rule::{Rule, leave_out};
 use loadline_san_core::volume::{Event, Status};
 pub use schedules::SCHEDULES;
 
-use crate::forwarder;
 use crate::run::{Verdict, judge, settle};
 use crate::settings::Settings;
-use crate::tenant::What;
-use crate::world::{Happening, MS, Time, US, World};
+use crate::time::{MS, Time, US};
+use crate::world::forwarder;
+use crate::world::tenant::What;
+use crate::world::{Happening, World};
 
 /// A schedule.
 #[derive(Debug, Clone, Copy)]

@@ -5,9 +5,10 @@ use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::oracle::Violation;
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::violation::Violation;
+use crate::world::World;
+use crate::world::tenant::What;
 
 /// The owner reaches nobody, and somebody else takes over when its leases have run out.
 pub(super) fn alone(world: &mut World) {

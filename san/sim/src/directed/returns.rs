@@ -2,9 +2,10 @@
 
 use loadline_san_core::ids::ReplicaId;
 
-use crate::settings::new_store;
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::store::new_store;
+use crate::time::MS;
+use crate::world::World;
+use crate::world::tenant::What;
 
 /// A block is corrupt. While it is repaired, a client writes it anew.
 pub(super) fn late_repair(world: &mut World) {

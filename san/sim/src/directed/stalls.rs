@@ -6,9 +6,11 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::settings::{Settings, new_store};
-use crate::tenant::What;
-use crate::world::{Happening, MS, VOLUME, World};
+use crate::settings::{Settings, VOLUME};
+use crate::store::{Store, new_store};
+use crate::time::MS;
+use crate::world::tenant::What;
+use crate::world::{Happening, World};
 
 fn members(world: &World) -> usize {
     world.record().groups[0].in_sync.len()
@@ -153,14 +155,14 @@ pub(super) fn revived(world: &mut World) {
     let (replicas, homes) = homes(world);
     let owner = 1 - homes[0];
     world.begin(owner);
-    let store = |world: &mut World, what: fn(&mut crate::store::Store)| {
+    let store = |world: &mut World, what: fn(&mut Store)| {
         what(world.nodes[homes[0]].stores.get_mut(&replicas[0]).expect("it is there"));
     };
-    store(world, crate::store::Store::fail_next);
+    store(world, Store::fail_next);
     world.ask_first(0, What::Write);
     world.pass(50);
     world.kill(homes[0], false);
-    store(world, crate::store::Store::revive);
+    store(world, Store::revive);
     world.start(homes[0]);
     world.pass(1_500);
     world.must(!world.waits(0), "it is talked to again");

@@ -5,8 +5,9 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::world::World;
+use crate::world::tenant::What;
 
 /// The members of the first group, and the nodes of the first two; a node that has none.
 fn places(world: &World) -> (Vec<ReplicaId>, usize, usize, usize) {

@@ -19,7 +19,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use loadline_san_core::ids::{Epoch, Position, ReplicaId};
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex};
 use loadline_san_core::message::{Mention, Promise};
 use loadline_san_core::store::{Command, Completion, Found};
@@ -36,7 +36,7 @@ use loadline_san_store::store::{Action, Identity, Settings};
 pub use self::blocks::{Block, Blocks, ZERO};
 pub use self::disk::SimDisk;
 use crate::rng::Rng;
-use crate::world::VOLUME;
+use crate::settings::{self, VOLUME};
 
 /// What is simulated here runs on disks of its own.
 pub(crate) type Real = loadline_san_store::store::Store<Blocks>;
@@ -135,6 +135,12 @@ fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, Found) {
 /// Where the first chunk of a device is, in bytes: there are fewer than eight times as many.
 pub(crate) fn first_chunk() -> u64 {
     4 * 4096
+}
+
+/// The store of a new replica, which has promised nothing yet.
+pub(crate) fn new_store(replica: ReplicaId, tight: bool) -> Store {
+    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    Store::new(replica, settings::Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody }, tight)
 }
 
 /// A device, or two, with an empty replica of so many blocks, for all of which there is room. It is durable.

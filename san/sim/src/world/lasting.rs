@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use loadline_san_core::ids::ReplicaId;
 
+use super::World;
 use crate::store::Store;
-use crate::world::World;
 
 /// See the module.
 #[derive(Debug, Default)]

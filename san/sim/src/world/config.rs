@@ -4,9 +4,10 @@ use loadline_san_core::ids::NodeId;
 use loadline_san_core::record::{Record, State};
 use loadline_san_core::swap::Answer;
 
-use crate::oracle::Violation;
-use crate::wire;
-use crate::world::{Happening, MS, Question, US, World, show};
+use super::wire;
+use super::{Happening, Question, World, show};
+use crate::time::{MS, US};
+use crate::violation::Violation;
 
 impl World {
     pub(crate) fn is_lonely(&self, node: usize) -> bool {

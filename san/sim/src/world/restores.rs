@@ -21,9 +21,10 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::oracle::Violation;
+use super::{Happening, World, show};
 use crate::store::Store;
-use crate::world::{Happening, MS, Time, World, show};
+use crate::time::{MS, Time};
+use crate::violation::Violation;
 
 /// A store that went back in time.
 #[derive(Debug)]

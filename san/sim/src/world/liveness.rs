@@ -5,10 +5,11 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Group;
 use loadline_san_core::volume::Status;
 
-use crate::oracle::Violation;
+use super::World;
+use super::tenant::Asked;
 use crate::store::Store;
-use crate::tenant::Asked;
-use crate::world::{MS, Time, World};
+use crate::time::{MS, Time};
+use crate::violation::Violation;
 
 /// In a calm nobody waits for so long.
 const SOON: Time = 2_500 * MS;

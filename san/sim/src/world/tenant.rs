@@ -7,10 +7,11 @@ use loadline_san_core::message::Content;
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId, Status};
 
+use super::{Happening, World};
 use crate::history::{Instant, WriteId};
-use crate::oracle::Violation;
 use crate::store::{Block, Blocks, MOST_IN_FLIGHT, SPARE, ZERO};
-use crate::world::{Happening, MS, Time, US, World};
+use crate::time::{MS, Time, US};
+use crate::violation::Violation;
 
 /// See the module.
 #[derive(Debug, Default)]

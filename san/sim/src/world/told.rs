@@ -8,9 +8,9 @@ use loadline_san_core::ids::{Position, ReplicaId};
 use loadline_san_core::message::{FromOwner, Promise, ToReplica};
 use loadline_san_core::store::{Command, Completion, Found};
 
-use crate::oracle::Violation;
+use super::World;
 use crate::store::{Blocks, Store};
-use crate::world::World;
+use crate::violation::Violation;
 
 /// What a replica's store was asked for and has told.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use loadline_san_core::message::ToReplica;
 
-use crate::oracle::Violation;
-use crate::wire;
-use crate::world::{Happening, US, World};
+use super::wire;
+use super::{Happening, World};
+use crate::time::US;
+use crate::violation::Violation;
 
 impl World {
     /// Something is sent.

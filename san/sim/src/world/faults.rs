@@ -7,9 +7,10 @@ use loadline_san_core::record::{Group, Record};
 use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::settings::{Settings, new_store};
-use crate::store::Store;
-use crate::world::{Happening, MS, Time, US, VOLUME, Weather, World};
+use super::{Happening, Weather, World};
+use crate::settings::{Settings, VOLUME};
+use crate::store::{Store, new_store};
+use crate::time::{MS, Time, US};
 
 impl World {
     /// The weather changes for the worse.

@@ -6,10 +6,11 @@ use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
 use loadline_san_core::volume::{self, Event, OrderError, Request, Status};
 
+use super::tenant::merge;
+use super::{Happening, Question, World, show};
 use crate::coverage::{name_of_answer, name_of_message, name_of_order, name_of_status};
 use crate::store::Blocks;
-use crate::tenant::merge;
-use crate::world::{Happening, MS, Question, World, show};
+use crate::time::MS;
 
 impl World {
     /// A message arrives at a replica.

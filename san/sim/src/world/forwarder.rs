@@ -14,11 +14,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use loadline_san_core::volume::{Event, Failure, Request, RequestId, Status};
 
-use crate::oracle::Violation;
+use super::tenant::Asked;
+use super::{Happening, World};
 use crate::settings::Settings;
 use crate::store::Blocks;
-use crate::tenant::Asked;
-use crate::world::{Happening, MS, Time, US, World};
+use crate::time::{MS, Time, US};
+use crate::violation::Violation;
 
 /// A rule of forwarding that can be left out, to see the simulator find out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

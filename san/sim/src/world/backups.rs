@@ -6,8 +6,8 @@
 use loadline_san_core::ids::{Epoch, ReplicaId};
 use loadline_san_core::record::State;
 
-use crate::oracle::Violation;
-use crate::world::World;
+use super::World;
+use crate::violation::Violation;
 
 impl World {
     /// A node's process dies, and its devices are copied before it starts again.
