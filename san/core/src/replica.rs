@@ -63,7 +63,7 @@ pub enum Misdirected {
         said: u64,
         /// Who got it.
         replica: ReplicaId,
-        /// Its volume.
+        /// The volume of the replica.
         volume: u64,
     },
     /// For another replica.
@@ -76,7 +76,7 @@ pub enum Misdirected {
     },
 }
 
-/// See the module.
+/// One replica of a group as a state machine. The owner's record, and not the replica, decides whether the replica is a member.
 #[derive(Debug)]
 pub struct Replica {
     volume: VolumeId,
@@ -216,7 +216,7 @@ impl Replica {
         }
     }
 
-    /// Which one.
+    /// The id of this replica.
     pub fn id(&self) -> ReplicaId {
         self.id
     }

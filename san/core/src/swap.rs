@@ -80,7 +80,7 @@ pub enum WentBack {
     Lineage {
         /// The epoch that was known.
         known: u64,
-        /// Its owner.
+        /// The owner at that epoch, as it was known.
         owner: Owner,
         /// The owner by the record that the store holds.
         other: Owner,

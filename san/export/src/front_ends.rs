@@ -44,7 +44,7 @@ pub enum Endpoint {
 }
 
 impl Protocol {
-    /// All of them.
+    /// All protocols, in the order in which they are listed.
     pub const ALL: [Protocol; 2] = [Protocol::Nbd, Protocol::Vhost];
 
     /// The name in configuration, in the API and in messages. No other protocol ever has it.
@@ -124,9 +124,9 @@ pub struct Opening<'a> {
 /// A session of any protocol.
 #[derive(Debug)]
 pub enum AnySession {
-    /// Of NBD.
+    /// A session of NBD.
     Nbd(Box<nbd::connection::Connection>),
-    /// Of vhost-user-blk.
+    /// A session of vhost-user-blk.
     Vhost(Box<vhost::session::Session>),
 }
 

@@ -10,7 +10,7 @@ pub struct Bounds {
     pub replicas: usize,
     /// Nodes that may own the volume, from node 0 on, which does at the beginning.
     pub owners: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: usize,
     /// How often things happen.
     pub left: Left,
@@ -21,7 +21,7 @@ pub struct Bounds {
 /// The protocol within bounds, with one rule left out or none.
 #[derive(Debug, Clone, Copy)]
 pub struct Protocol {
-    /// Its size.
+    /// The size of the model.
     pub bounds: Bounds,
     /// What it does without.
     pub left_out: Option<Rule>,

@@ -87,9 +87,9 @@ pub enum NodeError {
     /// A door.
     #[error("{what} cannot be listened on: {error}")]
     Listen {
-        /// Which.
+        /// What was to listen: a name and an address or a path.
         what: String,
-        /// Why.
+        /// What the system reported.
         error: std::io::Error,
     },
     /// The system.
@@ -270,7 +270,7 @@ impl Node {
         }))
     }
 
-    /// Its name.
+    /// The name of the node in the cluster.
     pub fn name(&self) -> &str {
         &self.0.settings.name
     }

@@ -13,14 +13,14 @@ use crate::time::MS;
 /// The one volume of a cluster.
 pub const VOLUME: VolumeId = VolumeId(7);
 
-/// See the module.
+/// The size of a simulated cluster, and the faults that may happen to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: usize,
     /// Copies of each group.
     pub copies: usize,
-    /// Stripes.
+    /// The number of stripes of the volume.
     pub stripes: u32,
     /// Blocks of the volume.
     pub blocks: u64,

@@ -125,7 +125,7 @@ pub(crate) struct Process {
     pub(crate) stepping: BTreeSet<ReplicaId>,
 }
 
-/// See the module.
+/// A simulated cluster with its clients. A run is a function of the settings and the seed.
 #[derive(Debug)]
 pub struct World {
     pub(crate) settings: Settings,

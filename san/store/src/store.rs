@@ -176,7 +176,8 @@ pub(crate) enum Current<D> {
     },
 }
 
-/// See the module.
+/// The store of one replica while it serves. It does no I/O: it returns what its devices have to do, and is told when that is
+/// done.
 #[derive(Debug)]
 pub struct Store<D> {
     pub(crate) id: Identity,

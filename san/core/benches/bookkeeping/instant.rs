@@ -26,7 +26,7 @@ enum Message {
     Stored(usize, Completion<u32>),
 }
 
-/// See the module.
+/// A volume with its replicas and a configuration store, in which every message and command completes at once.
 pub(crate) struct Instant {
     volume: Volume<u32>,
     replicas: Vec<Replica>,

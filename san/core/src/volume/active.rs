@@ -36,7 +36,7 @@ pub(super) struct Group<D> {
     pub(super) kept: u64,
 }
 
-/// See the module.
+/// The state of a volume while this node serves it: groups, sessions with replicas, client requests and returning replicas.
 #[derive(Debug)]
 pub(super) struct Active<D> {
     pub(super) ownership: Epoch,

@@ -32,7 +32,7 @@ pub(super) enum State {
     Failed,
 }
 
-/// See the module.
+/// An owner's session with one replica: what was sent, what was acknowledged, and what must be sent again.
 #[derive(Debug)]
 pub(super) struct Link<D> {
     pub(super) replica: ReplicaId,

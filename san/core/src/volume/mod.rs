@@ -66,7 +66,7 @@ enum Role<D> {
     Active(Box<Active<D>>),
 }
 
-/// See the module.
+/// One volume at one node, as a state machine that watches the volume, takes it over or serves it.
 #[derive(Debug)]
 pub struct Volume<D> {
     c: Context,

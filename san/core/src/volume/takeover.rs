@@ -25,7 +25,7 @@ use crate::rule::{Rule, left_out};
 /// over, and an answer may come then.
 const FETCH: u32 = u32::MAX;
 
-/// See the module.
+/// A takeover in progress, from its first swap until its second swap is committed.
 #[derive(Debug)]
 pub(super) struct Takeover<D> {
     stage: Stage,

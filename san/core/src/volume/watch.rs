@@ -18,7 +18,7 @@ use crate::message::{FromOwner, FromReplica, ToOwner, ToReplica};
 use crate::record::{Group, Record};
 use crate::rule::{Rule, left_out};
 
-/// See the module.
+/// The state of a node that watches a volume: when the volume was last known to be served, and when a takeover may begin.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// Not before: somebody may be at it, or a try of ours has failed.

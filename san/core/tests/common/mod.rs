@@ -48,7 +48,7 @@ pub(crate) fn record(groups: u64, nodes: &[u32]) -> Record {
     }
 }
 
-/// See the module.
+/// A volume at node 1, with simulated replicas and a configuration store that commits every proposal.
 pub(crate) struct Driven {
     pub(crate) volume: Volume<u8>,
     pub(crate) record: Record,

@@ -30,7 +30,7 @@ use crate::world::{Happening, World};
 /// A schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
-    /// Its name.
+    /// The name of the schedule, as a sentence about the rule.
     pub name: &'static str,
     /// The rule that it is about, if it is about one.
     pub rule: Option<Rule>,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// All of them.
+/// All schedules of the replication protocol.
 pub const SCHEDULES: &[Schedule] = &[
     Schedule {
         name: "an owner that is alone does not read",

@@ -51,7 +51,7 @@ const CHUNK_BYTES: u64 = 4096 + CHUNK * EXTENT as u64 * BLOCK;
 /// Blocks of data that one owner has in flight for a group, at most.
 pub(crate) const MOST_IN_FLIGHT: u32 = 25;
 
-/// See the module.
+/// A replica's store, on a disk that survives the process. Faults are injected by its methods.
 #[derive(Debug)]
 pub struct Store {
     replica: ReplicaId,

@@ -33,7 +33,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules of forwarding.
     pub const ALL: &[Rule] = &[Rule::F1, Rule::F2, Rule::F3];
 }
 

@@ -8,7 +8,7 @@ use loadline_san_core::ids::ReplicaId;
 use super::World;
 use crate::store::Store;
 
-/// See the module.
+/// Faults that last until the end of a run. By default there are none.
 #[derive(Debug, Default)]
 pub(crate) struct Lasting {
     /// This node is not to be counted on: it is dead, or nobody reaches it.

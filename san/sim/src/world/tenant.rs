@@ -13,7 +13,7 @@ use crate::store::{Block, Blocks, MOST_IN_FLIGHT, SPARE, ZERO};
 use crate::time::{MS, Time, US};
 use crate::violation::Violation;
 
-/// See the module.
+/// A client of the volume, which is attached at one node or at none.
 #[derive(Debug, Default)]
 pub(crate) struct Tenant {
     /// Where it is.
