@@ -44,7 +44,7 @@ pub enum Action {
     /// The proposal of this place in the queue commits. Who made it does not know yet.
     Commit(usize),
     /// A node sees the record in the store.
-    Look(usize),
+    ReadRecord(usize),
     /// A node proposes itself as the owner.
     TakeOver(usize),
     /// A request to be sealed reaches a member: it promises, or, the second time, reports.

@@ -55,7 +55,7 @@ impl Protocol {
     }
 
     /// A node sees the record.
-    pub(crate) fn look(&self, state: &State, node: usize) -> Option<State> {
+    pub(crate) fn read_record(&self, state: &State, node: usize) -> Option<State> {
         let owner = &state.owners[node];
         let actual = state.record;
         if actual == owner.known {

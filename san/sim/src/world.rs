@@ -92,7 +92,7 @@ pub(crate) enum Happening {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Question {
-    Look(Epoch),
+    Read(Epoch),
     Propose(Box<Record>, Epoch),
 }
 
@@ -402,7 +402,7 @@ impl World {
             Happening::ConfigAnswer(node, life, question, answer) => {
                 if self.is_alive(node, life) {
                     let event = match (question, answer) {
-                        (Question::Look(asked_at), Ok(record)) => Event::Seen(record, asked_at),
+                        (Question::Read(asked_at), Ok(record)) => Event::Seen(record, asked_at),
                         (Question::Propose(record, replaces), Err(answer)) => {
                             Event::Swapped(record.made_by, answer, replaces)
                         }

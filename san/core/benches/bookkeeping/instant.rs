@@ -139,7 +139,7 @@ impl Instant {
                 Action::Send { header, message, .. } => {
                     self.messages.push_back(Message::ToReplica(header, message));
                 }
-                Action::Look { asked_at } => {
+                Action::ReadRecord { asked_at } => {
                     let record = self.record.clone();
                     self.step(Event::Seen(record, asked_at));
                 }

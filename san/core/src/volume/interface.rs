@@ -185,8 +185,8 @@ pub enum Action<D> {
         /// What it says.
         message: ToReplica<D>,
     },
-    /// Ask the configuration store what the record is.
-    Look {
+    /// Read the record from the configuration store.
+    ReadRecord {
         /// To be told with the answer: what is known when this is asked.
         asked_at: Epoch,
     },

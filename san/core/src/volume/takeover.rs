@@ -310,7 +310,7 @@ impl<D: Clone> Takeover<D> {
         let waited = now.since(self.since) >= c.times.seal_ns;
         if c.promised > c.epoch() && !left_out(Rule::P4) {
             // A member has promised more than the record says: another node is the owner by now, or what the store holds is old.
-            c.look(now, out);
+            c.read_record(now, out);
             return;
         }
         let Some(record) = c.record() else { return };

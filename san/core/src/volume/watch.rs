@@ -99,12 +99,12 @@ impl Watch {
             return false;
         }
         let Some(record) = c.record() else {
-            c.look(now, out);
+            c.read_record(now, out);
             return false;
         };
         if c.promised > record.epoch && !left_out(Rule::P4) {
             // Either the record that is known here is old, or what the store holds is.
-            c.look(now, out);
+            c.read_record(now, out);
             return false;
         }
         if attached {
@@ -119,7 +119,7 @@ impl Watch {
             if self.asked.is_none_or(|then| now.since(then) >= c.times.resend_ns) {
                 self.ask(c, record, now, out);
                 // Its members may be others by now.
-                c.look(now, out);
+                c.read_record(now, out);
             }
             return false;
         }
@@ -159,7 +159,7 @@ impl Watch {
                 Verdict::Wait => {}
             }
         }
-        c.look(now, out);
+        c.read_record(now, out);
         false
     }
 

@@ -162,7 +162,7 @@ impl Driven {
 
     fn act(&mut self, action: Action<u8>) {
         match action {
-            Action::Look { asked_at } if !self.store_is_away => {
+            Action::ReadRecord { asked_at } if !self.store_is_away => {
                 self.queue.push_back(Event::Seen(self.record.clone(), asked_at));
             }
             Action::Propose { record, replaces } if !self.store_is_away => {

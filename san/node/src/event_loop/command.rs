@@ -149,8 +149,8 @@ pub enum LoopCommand {
     Scrub(Vec<ReplicaId>),
     /// Follow requests of a volume that this node owns.
     Trace(VolumeId, TraceOrder),
-    /// How is it? → [`LoopEvent::State`]
-    Look,
+    /// Report the state of the loop. → [`LoopEvent::State`]
+    ReportState,
     /// No more is to be done.
     Stop,
 }
@@ -164,8 +164,8 @@ pub enum LoopEvent {
     Unusable(ReplicaId, Option<Unusable>),
     /// A replica was given up, and its device is not used for it any more.
     Closed(ReplicaId),
-    /// What is the record? To be told with the answer: what is known when this is asked.
-    Look(VolumeId, Epoch),
+    /// Read the record of a volume. The epoch that is known now is to be given back with the answer.
+    ReadRecord(VolumeId, Epoch),
     /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. They have so many nanoseconds
     /// to answer. → [`LoopCommand::Reaches`]
     Ask(Vec<NodeId>, u64),

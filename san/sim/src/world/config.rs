@@ -60,7 +60,7 @@ impl World {
     pub(crate) fn ask_config(&mut self, node: usize, life: u64, question: Question) {
         let now = self.held().clone();
         let answer = match &question {
-            Question::Look(_) => Ok(now),
+            Question::Read(_) => Ok(now),
             Question::Propose(record, replaces) => Err(match now.epoch == *replaces {
                 true => {
                     match wire::kept(record) {

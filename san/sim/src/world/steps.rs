@@ -158,8 +158,8 @@ impl World {
                 let to = to.0 as usize;
                 self.carry(node, to, Happening::ToReplica(to, header, message));
             }
-            volume::Action::Look { asked_at } => {
-                self.ask(node, life, Question::Look(asked_at));
+            volume::Action::ReadRecord { asked_at } => {
+                self.ask(node, life, Question::Read(asked_at));
             }
             volume::Action::Ask { nodes, within_ns } => {
                 self.ask_whether_they_run(node, life, &nodes, within_ns);
