@@ -15,7 +15,7 @@
 //! | `world::lasting` | what stays broken at the end |
 //! | `world::liveness` | what should go on, and does |
 //! | `world::oracle` | checks for what must never happen |
-//! | `world::told` | what stores have told to be durable |
+//! | `world::durability` | checks that a start finds what its store has reported to be durable |
 //! | [`violation`] | what must never happen |
 //! | [`directed`] | schedules written down, for what chance finds too rarely |
 //! | [`history`] | whether what was read could be |

@@ -21,6 +21,7 @@ use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
 
 mod backups;
 mod config;
+mod durability;
 mod faults;
 pub mod forwarder;
 mod lasting;
@@ -30,14 +31,13 @@ mod oracle;
 mod restores;
 mod steps;
 pub(crate) mod tenant;
-mod told;
 mod wire;
 
+use self::durability::Durability;
 use self::forwarder::{Forwarders, Step};
 use self::lasting::Lasting;
 use self::restores::Restored;
 use self::tenant::Tenant;
-use self::told::Told;
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 use crate::settings::{Settings, VOLUME};
@@ -59,7 +59,7 @@ pub(crate) enum Happening {
     ConfigAnswer(usize, u64, Question, Result<Record, Answer>),
     /// A node asks others through the configuration store whether they run. The question arrives at one of them, and its answer
     /// at the one that asked.
-    Asked(usize, u64, usize),
+    ReachAsked(usize, u64, usize),
     Reaches(usize, u64, usize, BTreeSet<NodeId>),
     /// The node that has asked reads the configuration store when there was time for an answer.
     NoAnswer(usize, u64, usize),
@@ -145,9 +145,9 @@ pub struct World {
     /// Links that carry nothing, from and to.
     pub(crate) cut: BTreeSet<(usize, usize)>,
     /// The configuration store cannot be reached from these.
-    pub(crate) lonely: BTreeSet<usize>,
+    pub(crate) cut_from_config: BTreeSet<usize>,
     /// Replicas whose devices have lost what they had said to be durable. A takeover has to leave them out.
-    pub(crate) liars: BTreeSet<ReplicaId>,
+    pub(crate) lost_writes: BTreeSet<ReplicaId>,
     /// Replicas of whose log a record is corrupt: they have lost something.
     pub(crate) corrupted: BTreeSet<ReplicaId>,
     /// Copies of devices, and the epoch of the record when each was made.
@@ -161,14 +161,14 @@ pub struct World {
     /// The swaps of stale members that went on from an older record, before a person recovered the volume by force.
     pub(crate) branches: BTreeSet<ProposalId>,
     pub(crate) forwarders: Forwarders,
-    /// Its answers do not reach these.
-    pub(crate) deaf: BTreeSet<usize>,
+    /// Answers of the configuration store do not reach these nodes.
+    pub(crate) without_config_answers: BTreeSet<usize>,
     /// What goes over these links takes so much longer.
     pub(crate) slow: BTreeMap<(usize, usize), Time>,
     /// No entry goes over these links.
     pub(crate) without_entries: BTreeSet<(usize, usize)>,
-    /// What goes over these links comes again so much later.
-    pub(crate) echo: BTreeMap<(usize, usize), Time>,
+    /// Messages over these links are delivered again after this time.
+    pub(crate) repeats: BTreeMap<(usize, usize), Time>,
     /// Devices that do nothing, while the processes that use them answer.
     pub(crate) hung: BTreeSet<ReplicaId>,
     /// Nothing is destaged but when a log is full.
@@ -188,10 +188,10 @@ pub struct World {
     pub coverage: Coverage,
     /// Client requests that have ended.
     pub done: u64,
-    /// What stores have told to be durable.
-    pub(crate) told: BTreeMap<ReplicaId, Told>,
-    /// What the message names that a replica is taking.
-    pub(crate) heard: Option<FromOwner>,
+    /// What stores have reported to be durable.
+    pub(crate) durability: BTreeMap<ReplicaId, Durability>,
+    /// The header of the message that a replica is receiving; `None` between messages.
+    pub(crate) received_from: Option<FromOwner>,
     /// Who was seen active at each epoch.
     pub(crate) owners: BTreeMap<Epoch, Owner>,
     /// Says everything that happens.
@@ -258,8 +258,8 @@ impl World {
             gone: BTreeSet::new(),
             requests: 0,
             cut: BTreeSet::new(),
-            lonely: BTreeSet::new(),
-            liars: BTreeSet::new(),
+            cut_from_config: BTreeSet::new(),
+            lost_writes: BTreeSet::new(),
             corrupted: BTreeSet::new(),
             backups: BTreeMap::new(),
             went_back: BTreeMap::new(),
@@ -267,10 +267,10 @@ impl World {
             restored: None,
             branches: BTreeSet::new(),
             forwarders: Forwarders::default(),
-            deaf: BTreeSet::new(),
+            without_config_answers: BTreeSet::new(),
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
-            echo: BTreeMap::new(),
+            repeats: BTreeMap::new(),
             hung: BTreeSet::new(),
             keeps_log: false,
             merge_delay: 5 * US,
@@ -282,8 +282,8 @@ impl World {
             violation: None,
             coverage: Coverage::default(),
             done: 0,
-            told: BTreeMap::new(),
-            heard: None,
+            durability: BTreeMap::new(),
+            received_from: None,
             owners: BTreeMap::new(),
             trace: false,
             replicas_made: record.homes.len() as u64,
@@ -378,7 +378,7 @@ impl World {
             | Happening::Store(node, ..)
             | Happening::ConfigAnswer(node, ..)
             | Happening::Merged(node, ..)
-            | Happening::Asked(_, _, node)
+            | Happening::ReachAsked(_, _, node)
             | Happening::Reaches(node, ..)
             | Happening::NoAnswer(node, ..)
             | Happening::Runs(node, ..)
@@ -411,7 +411,7 @@ impl World {
                     self.step_volume(node, event);
                 }
             }
-            Happening::Asked(by, life, node) => self.asked(by, life, node),
+            Happening::ReachAsked(by, life, node) => self.reach_asked(by, life, node),
             Happening::Reaches(node, life, other, reaches) => {
                 if self.is_alive(node, life) {
                     self.say(|| format!("n{node} is told that n{other} runs, and reaches {reaches:?}"));
@@ -419,7 +419,7 @@ impl World {
                 }
             }
             Happening::NoAnswer(node, life, other) => {
-                if self.is_alive(node, life) && !self.is_lonely(node) {
+                if self.is_alive(node, life) && !self.is_cut_from_config(node) {
                     self.step_volume(node, Event::Silent(NodeId(other as u32)));
                 }
             }
@@ -444,7 +444,7 @@ impl World {
             Happening::Heal(from, to) => {
                 self.cut.remove(&(from, to));
                 self.slow.remove(&(from, to));
-                self.echo.remove(&(from, to));
+                self.repeats.remove(&(from, to));
             }
             Happening::Unhang(replica) => _ = self.hung.remove(&replica),
             Happening::StoreGoesBack => self.store_goes_back(),

@@ -24,7 +24,7 @@ use crate::run::{Verdict, judge, settle};
 use crate::settings::Settings;
 use crate::time::{MS, Time, US};
 use crate::world::forwarder;
-use crate::world::tenant::What;
+use crate::world::tenant::Operation;
 use crate::world::{Happening, World};
 
 /// A schedule.
@@ -115,13 +115,13 @@ impl World {
     }
 
     /// A client asks for the first block.
-    fn ask_first(&mut self, tenant: usize, what: What) {
+    fn ask_first(&mut self, tenant: usize, what: Operation) {
         let node = self.tenants[tenant].node.expect("it is somewhere");
         self.ask_for(tenant, node, what, 0, 8);
     }
 
     fn waits(&self, tenant: usize) -> bool {
-        !self.tenants[tenant].asked.is_empty()
+        !self.tenants[tenant].outstanding.is_empty()
     }
 
     /// Nothing that is sent from now on goes between two nodes.
@@ -153,7 +153,7 @@ impl World {
         self.place(0, node);
         self.pass(250);
         self.must(self.serves(node), "the first owner serves");
-        self.ask_first(0, What::Write);
+        self.ask_first(0, Operation::Write);
         self.pass(60);
         self.must(!self.waits(0), "the first write is acknowledged");
     }
@@ -163,10 +163,10 @@ impl World {
         self.place(1, new);
         self.pass(wait);
         self.must(self.serves(new), "the new owner serves");
-        self.ask_first(1, What::Write);
+        self.ask_first(1, Operation::Write);
         self.pass(8);
         self.must(!self.waits(1), "its write is acknowledged");
-        self.ask_first(0, What::Read);
+        self.ask_first(0, Operation::Read);
         self.pass(8);
     }
 }

@@ -88,7 +88,7 @@ struct Process {
     /// What the device has been asked for, and when.
     asked: Vec<(Token, Ask<Blocks>, u64)>,
     damaged: bool,
-    told: bool,
+    failure_reported: bool,
 }
 
 /// Small, so that everything happens often.
@@ -232,8 +232,12 @@ impl Store {
         };
         self.asleep = None;
         (self.promise, self.discards) = (found.promise, None);
-        self.process =
-            Some(Process { store, asked: Vec::new(), damaged: found.damaged, told: found.damaged });
+        self.process = Some(Process {
+            store,
+            asked: Vec::new(),
+            damaged: found.damaged,
+            failure_reported: found.damaged,
+        });
         found
     }
 
@@ -260,7 +264,7 @@ impl Store {
                 (self.health, self.discards) = (Health::Well, Some(*promise));
             }
             // It is tried, and the device does not do it.
-            Command::Discard { .. } => process.told = false,
+            Command::Discard { .. } => process.failure_reported = false,
             _ => {}
         }
         if !self.is_dead() {
@@ -273,7 +277,7 @@ impl Store {
     pub fn step(&mut self, rng: &mut Rng, out: &mut Vec<Completion<Blocks>>) -> bool {
         let Some(process) = &mut self.process else { return false };
         if matches!(self.health, Health::Dead | Health::Damaged) {
-            let tells = !std::mem::replace(&mut process.told, true);
+            let tells = !std::mem::replace(&mut process.failure_reported, true);
             if tells {
                 out.push(Completion::Failed);
             }
@@ -303,7 +307,7 @@ impl Store {
                     match &completion {
                         Completion::Promised(promise) => self.promise = *promise,
                         Completion::Listed(_) => self.promise = self.discards.take().unwrap_or(self.promise),
-                        Completion::Failed => process.told = true,
+                        Completion::Failed => process.failure_reported = true,
                         Completion::Full(true) => self.was_full = true,
                         _ => {}
                     }
@@ -415,7 +419,7 @@ impl Store {
     pub fn is_idle(&self) -> bool {
         self.process
             .as_ref()
-            .is_none_or(|process| process.store.is_idle() && (!self.is_dead() || process.told))
+            .is_none_or(|process| process.store.is_idle() && (!self.is_dead() || process.failure_reported))
     }
 
     /// The store as it is, or as a start would find it.

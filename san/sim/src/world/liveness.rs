@@ -6,7 +6,7 @@ use loadline_san_core::record::Group;
 use loadline_san_core::volume::Status;
 
 use super::World;
-use super::tenant::Asked;
+use super::tenant::Outstanding;
 use crate::store::Store;
 use crate::time::{MS, Time};
 use crate::violation::Violation;
@@ -57,7 +57,7 @@ impl World {
             }
         }
         // Writes wait for copies that nobody replaces: as they should.
-        let mut asked = self.tenants.iter().flat_map(|tenant| &tenant.asked);
+        let mut asked = self.tenants.iter().flat_map(|tenant| &tenant.outstanding);
         match asked.find(|(_, asked)| !asked.is_held(record)) {
             Some((_, asked)) => Err(format!("{} is not answered", asked.describe())),
             None => Ok(()),
@@ -71,8 +71,9 @@ impl World {
         }
         let (began, records) = self.calm_began;
         let waits = |since: Time| self.now - since.max(began) > SOON;
-        let held = |asked: &Asked| self.config[records - 1..].iter().any(|record| asked.is_held(record));
-        let asked = self.tenants.iter().flat_map(|tenant| &tenant.asked);
+        let held =
+            |asked: &Outstanding| self.config[records - 1..].iter().any(|record| asked.is_held(record));
+        let asked = self.tenants.iter().flat_map(|tenant| &tenant.outstanding);
         let mut late = asked.filter(|(_, asked)| waits(asked.since) && !held(asked));
         if let Some((_, asked)) = late.next() {
             let calm = (self.now - began) / MS;

@@ -6,7 +6,7 @@ use loadline_san_core::record::{Departed, Record, State};
 use loadline_san_core::volume::{Failure, Status};
 
 use super::World;
-use super::tenant::{Asked, BEYOND};
+use super::tenant::{BEYOND, Outstanding};
 use crate::store::{Store, ZERO};
 use crate::violation::Violation;
 
@@ -35,7 +35,7 @@ impl World {
     fn check_blocks(&mut self, blocks: std::ops::Range<u64>) {
         let record = self.record();
         let unknown = |replica: &ReplicaId| {
-            self.liars.contains(replica) && record.state == State::TakingOver
+            self.lost_writes.contains(replica) && record.state == State::TakingOver
                 || self.went_back.contains_key(replica)
         };
         for block in blocks {
@@ -84,7 +84,7 @@ impl World {
     }
 
     /// A request at a node has ended so: whether it may.
-    pub(crate) fn check_end(&mut self, asked: &Asked, end: Result<(), Failure>) {
+    pub(crate) fn check_end(&mut self, asked: &Outstanding, end: Result<(), Failure>) {
         let (node, sector) = (asked.node, asked.sector);
         let Some(process) = &self.nodes[node].process else { return };
         let serves = matches!(process.volume.status(), Status::Active | Status::Changing);
@@ -143,7 +143,7 @@ impl World {
                     .map_or(old.in_sync.contains(replica), |d| *d != Departed::EMPTY);
                 let well = self.store(*replica).is_some_and(|store| !store.is_dead());
                 let well = well && !self.corrupted.contains(replica);
-                if had && well && !self.liars.contains(replica) && !self.forced {
+                if had && well && !self.lost_writes.contains(replica) && !self.forced {
                     let replica = *replica;
                     self.fail(Violation::Emptied(replica));
                     return;

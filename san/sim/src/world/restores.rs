@@ -270,7 +270,7 @@ impl World {
     /// each.
     fn survivors(&self) -> Option<BTreeMap<GroupIndex, ReplicaId>> {
         let (now, old) = (self.record(), self.held());
-        if now.groups.len() != old.groups.len() || now.blocks != old.blocks || !self.liars.is_empty() {
+        if now.groups.len() != old.groups.len() || now.blocks != old.blocks || !self.lost_writes.is_empty() {
             return None;
         }
         let mut survivors = BTreeMap::new();

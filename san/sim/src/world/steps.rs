@@ -18,9 +18,9 @@ impl World {
         let here =
             self.nodes[node].process.as_ref().is_some_and(|p| p.replicas.contains_key(&header.replica));
         if here {
-            self.hears(header, &message);
+            self.receives(header, &message);
             self.step_replica(node, header.replica, replica::Event::Message(*header, message));
-            self.heard = None;
+            self.received_from = None;
         }
     }
 
@@ -90,7 +90,7 @@ impl World {
         for completion in completions {
             let promised = matches!(completion, Completion::Promised(_));
             let emptied = discards && matches!(completion, Completion::Listed(_));
-            self.told(id, &completion);
+            self.store_reports(id, &completion);
             self.step_replica(node, id, replica::Event::Store(completion));
             if promised {
                 self.steer("promised", node);
