@@ -127,7 +127,7 @@ struct Session {
     out_of_band_received: u64,
     out_of_band_durable: u64,
     /// A gap was told, and has not been filled since.
-    gap_told: Option<(Position, u64)>,
+    gap_reported: Option<(Position, u64)>,
     /// It has returned in this session: after which entry, and the list.
     listed: Option<(Position, Vec<Range<u64>>)>,
     /// And is a member since: what tells it to return now is late.
@@ -369,7 +369,7 @@ impl Replica {
             number: from.session,
             out_of_band_received: 0,
             out_of_band_durable: 0,
-            gap_told: None,
+            gap_reported: None,
             listed: None,
             joined: false,
         });

@@ -87,7 +87,7 @@ impl Protocol {
             ownership: 1,
             issued: 1,
             acked: opened,
-            heard: [1; REPLICAS],
+            confirmed: [1; REPLICAS],
             ..Owner::default()
         };
         State {

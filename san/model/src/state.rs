@@ -223,7 +223,7 @@ pub struct Owner {
     /// The entries that are not acknowledged, or that the target of the session does not have.
     pub pipeline: Vec<Entry>,
     /// Up to which number each replica has confirmed.
-    pub heard: [u8; REPLICAS],
+    pub confirmed: [u8; REPLICAS],
     /// Taking over: who was sealed and has reported.
     pub reported: Set,
     /// Taking over: the highest commit point that was reported.

@@ -31,7 +31,7 @@ pub(super) struct Context {
     /// The highest epoch that a replica said it had promised.
     pub(super) promised: Epoch,
     /// What each replica said last that it has promised.
-    pub(super) told: BTreeMap<ReplicaId, Promise>,
+    pub(super) reported: BTreeMap<ReplicaId, Promise>,
     pub(super) blocked: Option<WentBack>,
     /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there. And when that was found
     /// out.
@@ -108,7 +108,7 @@ impl Context {
         let agrees = |(replica, promise): (&ReplicaId, &Promise)| {
             promise.epoch <= record.epoch && record.contradicts(*replica, promise).is_none()
         };
-        self.told.iter().all(agrees) || left_out(Rule::R11)
+        self.reported.iter().all(agrees) || left_out(Rule::R11)
     }
 
     /// A number below `limit`.

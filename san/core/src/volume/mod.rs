@@ -94,7 +94,7 @@ impl<D: Clone> Volume<D> {
             stuck: None,
             last_read: None,
             promised: Epoch(0),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             blocked: None,
             ended: BTreeMap::new(),
             silence: Silence::new(me.node),
@@ -309,7 +309,7 @@ impl<D: Clone> Volume<D> {
             return;
         }
         if let ToOwner::Refused(promise) | ToOwner::Probed { promise, .. } = &message {
-            self.c.told.insert(from.replica, *promise);
+            self.c.reported.insert(from.replica, *promise);
             if let Some(why) = self.c.forked(from.replica, promise) {
                 self.block(now, why, out);
                 return;
@@ -353,7 +353,8 @@ impl<D: Clone> Volume<D> {
                 return;
             }
         };
-        if let Some(why) = self.c.told.iter().find_map(|(replica, promise)| self.c.forked(*replica, promise))
+        if let Some(why) =
+            self.c.reported.iter().find_map(|(replica, promise)| self.c.forked(*replica, promise))
         {
             self.block(now, why, out);
             return;

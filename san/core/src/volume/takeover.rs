@@ -190,7 +190,7 @@ impl<D: Clone> Takeover<D> {
         if !link.is_ours(from) {
             return;
         }
-        link.heard = now;
+        link.last_answer = now;
         match message {
             ToOwner::Sealed(report) if link.state == State::Sealing => {
                 link.opened(c, from, now, out);
@@ -284,7 +284,7 @@ impl<D: Clone> Takeover<D> {
             let members = groups.entry(link.group).or_default();
             members.all.push(link.node);
             if !has_said(link) {
-                members.without(link.node, link.heard, &c.ended);
+                members.without(link.node, link.last_answer, &c.ended);
             }
         }
         for members in groups.into_values() {
@@ -537,7 +537,7 @@ impl<D: Clone> Takeover<D> {
                     .links
                     .iter_mut()
                     .filter(counts)
-                    .any(|link| now.since(link.heard.max(self.since)) >= c.times.silent_ns);
+                    .any(|link| now.since(link.last_answer.max(self.since)) >= c.times.silent_ns);
                 if silent {
                     self.seal(c, now, out);
                     return;
