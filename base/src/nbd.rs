@@ -31,7 +31,7 @@ pub mod handshake {
     pub const NO_ZEROES: u16 = 2;
 }
 
-/// Options.
+/// Numbers of the options that a client sends in the handshake.
 pub mod option {
     /// Choose an export, the old way: it has no error reply.
     pub const EXPORT_NAME: u32 = 1;
@@ -53,7 +53,7 @@ pub mod option {
 
 /// Replies to options.
 pub mod reply {
-    /// Done.
+    /// The server has done what the option asked for.
     pub const ACK: u32 = 1;
     /// An export.
     pub const SERVER: u32 = 2;
@@ -79,7 +79,7 @@ pub mod reply {
 pub mod info {
     /// Size and flags.
     pub const EXPORT: u16 = 0;
-    /// Its name.
+    /// The name of the export, as UTF-8.
     pub const NAME: u16 = 1;
     /// For people.
     pub const DESCRIPTION: u16 = 2;
@@ -107,11 +107,11 @@ pub mod transmission {
     pub const CAN_MULTI_CONN: u16 = 256;
 }
 
-/// Commands.
+/// Numbers of the commands in the transmission phase.
 pub mod command {
-    /// Read.
+    /// The server sends the data of the range.
     pub const READ: u16 = 0;
-    /// Write.
+    /// The client sends data for the range.
     pub const WRITE: u16 = 1;
     /// Good-bye.
     pub const DISC: u16 = 2;
@@ -143,9 +143,9 @@ pub mod chunk {
     pub const DONE: u16 = 1;
     /// Nothing more.
     pub const NONE: u16 = 0;
-    /// Data.
+    /// Data at an offset.
     pub const OFFSET_DATA: u16 = 1;
-    /// Zeroes.
+    /// A range that reads as zeroes, at an offset.
     pub const OFFSET_HOLE: u16 = 2;
     /// What is where.
     pub const BLOCK_STATUS: u16 = 5;
@@ -164,7 +164,7 @@ pub mod state {
     pub const ZERO: u32 = 2;
 }
 
-/// Errors.
+/// Error numbers in replies.
 pub mod error {
     /// Not allowed.
     pub const PERM: u32 = 1;
@@ -189,7 +189,7 @@ pub struct Request {
     pub cookie: u64,
     /// The first byte.
     pub offset: u64,
-    /// How many.
+    /// The number of bytes.
     pub length: u32,
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) disk: &'a Path,
     /// How often nodes are killed.
     pub(crate) kills: u32,
-    /// Which nodes.
+    /// The seed from which the nodes to kill are drawn.
     pub(crate) seed: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// See the module.
+/// A splitmix64 generator: a pure function of its seed and stream number. Not for cryptography.
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -1,6 +1,6 @@
 //! Figures of many tries: their median, 95th percentile and the largest.
 
-/// See the module.
+/// Measured values in ascending order, in whatever unit the caller adds them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples(Vec<f64>);
 

@@ -37,9 +37,9 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lost {
-    /// Which.
+    /// The name of the worker.
     pub worker: String,
-    /// Why.
+    /// Why the worker was lost.
     pub why: String,
 }
 

@@ -105,7 +105,7 @@ pub enum FleetEvent {
     Rejected {
         /// Their address.
         from: String,
-        /// Why.
+        /// Why the connection was refused.
         why: String,
         /// How many were turned away so far, this one included.
         count: u64,
@@ -126,7 +126,7 @@ pub enum FleetEvent {
     },
     /// A long operation went on.
     Progress {
-        /// Which worker.
+        /// The worker that reports.
         worker: WorkerId,
         /// What it does.
         operation: Operation,
@@ -146,7 +146,7 @@ pub enum FleetEvent {
     Second(LiveSecond),
     /// A record of one worker's disk: what the run's folder keeps.
     Interval {
-        /// Which worker.
+        /// The worker that measured.
         worker: WorkerId,
         /// The record, already checked.
         interval: Box<EncodedInterval>,
@@ -160,7 +160,7 @@ pub enum FleetEvent {
     },
     /// A worker found bad blocks while it measures: so far in this step, in all.
     BadBlocks {
-        /// Which worker.
+        /// The worker that found them.
         worker: WorkerId,
         /// What it found.
         report: VerifyReport,

@@ -24,7 +24,7 @@ impl fmt::Display for WorkerId {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerInfo {
-    /// Which worker.
+    /// The id of the worker.
     pub id: WorkerId,
     /// The node that it is placed on: a label on one machine.
     pub node: String,

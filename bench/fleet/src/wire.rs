@@ -242,7 +242,7 @@ pub enum ToController {
     },
     /// I end, though the fleet is not over.
     Leaving {
-        /// Why.
+        /// Why the worker ends.
         why: String,
     },
 }
@@ -284,14 +284,14 @@ pub enum Reply {
     Scanned(VerifyReport),
     /// Another worker can dial it.
     Listening {
-        /// Where.
+        /// The address at which the worker accepts the connection.
         address: SocketAddr,
     },
     /// What the network to another worker does.
     Network(LinkSpeed),
     /// The network to another worker could not be measured.
     NoWay {
-        /// Why.
+        /// Why the measurement failed.
         why: String,
     },
     /// What was found on the host.

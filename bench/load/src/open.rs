@@ -204,7 +204,7 @@ fn may_write_to_server(disk: &Disk, write: bool) -> Result<(), LoadError> {
 /// What a disk is.
 #[derive(Debug, Clone, Copy)]
 pub struct Examined {
-    /// Its size.
+    /// The size of the disk.
     pub size: ByteSize,
     /// Device and inode of a file, or 0 and the number of a block device; `None` of what is neither.
     pub identity: Option<(u64, u64)>,

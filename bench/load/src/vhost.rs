@@ -58,7 +58,7 @@ pub(crate) struct VhostDisk {
     queues: Mutex<Vec<Queue>>,
     transport: Mutex<Box<VirtioBlkTransport>>,
     socket: Socket,
-    /// Bytes.
+    /// The size of the disk, in bytes.
     pub(crate) bytes: u64,
     /// Nothing may be written.
     pub(crate) read_only: bool,

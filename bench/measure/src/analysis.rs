@@ -28,7 +28,7 @@ use sweeps::{Sweep, sweeps};
 pub struct LatencyLimit {
     /// The percentile (0 to 100); `None` for the mean.
     pub percentile: Option<f64>,
-    /// Microseconds.
+    /// The limit, in microseconds.
     pub limit_us: f64,
 }
 

@@ -82,7 +82,7 @@ impl Window {
         }
     }
 
-    /// Its length.
+    /// The length of the window.
     pub fn length(&self) -> Nanos {
         self.length
     }
@@ -186,7 +186,7 @@ impl Window {
         self.read_done.operations.saturating_add(self.write_done.operations)
     }
 
-    /// Its figures.
+    /// The figures of the window.
     pub fn figures(&self) -> Figures {
         let mut total = self.read.clone();
         total.merge(&self.write);

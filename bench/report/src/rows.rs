@@ -33,7 +33,7 @@ pub struct StepRow {
     pub step: u32,
     /// Its load.
     pub label: String,
-    /// Which repeat.
+    /// The repeat, from 1 on.
     pub repeat: u32,
     /// The load on each disk.
     pub profile: Profile,

@@ -10,9 +10,9 @@ use loadline_measure::spread::Spread;
 /// What latencies are printed in: one unit for a whole table, so that rows can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Microseconds.
+    /// Latencies are printed in microseconds.
     Micro,
-    /// Milliseconds.
+    /// Latencies are printed in milliseconds.
     Milli,
 }
 

@@ -33,7 +33,7 @@ pub enum Standing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// What.
+    /// The name of the check.
     pub name: String,
     /// What it came to.
     pub standing: Standing,

@@ -42,7 +42,7 @@ pub struct SpaceNeed {
 pub struct Device {
     /// Where it is.
     pub target: Target,
-    /// Its size.
+    /// The size of the device or file.
     pub size: ByteSize,
 }
 

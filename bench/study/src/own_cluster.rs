@@ -19,7 +19,7 @@ const DEVICE_MORE: u64 = 128 << 20;
 /// A cluster that a run starts for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterPlan {
-    /// Its nodes.
+    /// The number of nodes.
     pub nodes: u32,
     /// Copies of every block, the fewest of any policy.
     pub copies: u32,

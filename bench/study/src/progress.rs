@@ -25,11 +25,11 @@ pub enum Update<'a> {
     },
     /// Workers must join before anything goes on.
     Waiting {
-        /// Where.
+        /// The address at which the controller accepts workers.
         listen: SocketAddr,
         /// What they show to be let in.
         token: &'a str,
-        /// How many.
+        /// The number of workers that must join.
         workers: u32,
     },
     /// Workers came, were lost, are back.
@@ -40,16 +40,16 @@ pub enum Update<'a> {
     Scan(u64, u64),
     /// A step is warmed up for until its load is steady.
     WarmingUp {
-        /// Which.
+        /// The step that is warmed up for.
         step: &'a Step,
         /// How long it may last.
         limit: Duration,
     },
     /// A step begins.
     StepBegan {
-        /// Which.
+        /// The step that begins.
         step: &'a Step,
-        /// Of how many.
+        /// The number of steps that are planned.
         of: usize,
     },
     /// A phase of the step begins.

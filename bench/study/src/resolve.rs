@@ -20,7 +20,7 @@ use crate::{ceilings, conditions, faults};
 pub struct ResolvedStudy<'a> {
     /// The file.
     pub file: &'a Study,
-    /// Its fleet.
+    /// The fleet that carries out the study.
     pub fleet: ResolvedFleet,
     /// Every load that it measures, in the order of the file.
     pub points: Vec<Point>,

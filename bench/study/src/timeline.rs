@@ -45,7 +45,7 @@ pub struct Stretch {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Moved {
-    /// Which.
+    /// The worker whose host was gone.
     pub worker: WorkerId,
     /// The nodes that own its volumes now; empty if no node took them over in the window.
     pub to: Vec<String>,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct When(String);
 
 impl When {
-    /// Now.
+    /// The present moment.
     pub fn now() -> When {
         When::at(SystemTime::now())
     }

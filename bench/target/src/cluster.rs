@@ -48,9 +48,9 @@ pub struct ClusterSpec {
 /// A volume that is to be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSpec {
-    /// Its name.
+    /// The name of the volume, unique in the cluster.
     pub name: String,
-    /// Its size.
+    /// The size of the volume.
     pub size: ByteSize,
     /// Copies of every block, each on another node.
     pub copies: u32,

@@ -33,7 +33,7 @@ pub enum FaultKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// What.
+    /// What is done to the node.
     #[serde(rename = "do")]
     pub what: FaultKind,
     /// To which node.

@@ -3,7 +3,7 @@
 /// What was done to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeState {
-    /// Nothing.
+    /// No fault was injected, or all were taken back.
     Up,
     /// Its process is gone.
     Killed,

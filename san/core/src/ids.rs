@@ -56,7 +56,7 @@ pub struct ProposalId {
 pub struct Promise {
     /// Everything lower is refused.
     pub epoch: Epoch,
-    /// And everything of others at this epoch.
+    /// At the promised epoch, messages of other owners are refused.
     pub owner: Owner,
 }
 

@@ -63,7 +63,7 @@ pub struct Piece {
     pub group: GroupIndex,
     /// The first block, in the group.
     pub block: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
@@ -80,7 +80,7 @@ impl Layout {
         Ok(Layout { stripes, unit: if stripes == 1 { group } else { unit }, group })
     }
 
-    /// Stripes.
+    /// The number of stripes.
     pub fn stripes(&self) -> u32 {
         self.stripes
     }

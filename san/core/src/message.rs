@@ -55,7 +55,7 @@ pub struct Entry<D> {
 }
 
 impl<D> Entry<D> {
-    /// Its blocks.
+    /// The blocks of the entry, in its group. The range is empty for an opening entry.
     pub fn range(&self) -> Range<u64> {
         self.block..self.block + u64::from(self.blocks)
     }
@@ -64,7 +64,7 @@ impl<D> Entry<D> {
 /// What is in consecutive blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content<D> {
-    /// This.
+    /// All blocks are in the payload.
     Data(Payload<D>),
     /// This; but some blocks of it have never been written, or were trimmed: they are zeroes in it. Which, counted from its
     /// first block, in rising order.
@@ -169,7 +169,7 @@ pub struct Progress {
     pub durable: Sequence,
     /// The same of what is sent beside the sequence in this session.
     pub out_of_band_received: u64,
-    /// Durably.
+    /// What is durable of the entries that are sent out of band in this session, by their number.
     pub out_of_band_durable: u64,
     /// It has returned in this session: what it said before was of entries that it has dropped since.
     pub returned: bool,
@@ -222,7 +222,7 @@ pub enum ToReplica<D> {
     Entry {
         /// Which ownership its number counts in.
         ownership: Epoch,
-        /// Its number.
+        /// The entry's number in that ownership.
         sequence: Sequence,
         /// The last acknowledged one.
         commit_point: Sequence,
@@ -255,7 +255,7 @@ pub enum ToReplica<D> {
         job: Job,
         /// The first.
         block: u64,
-        /// How many.
+        /// The number of blocks.
         blocks: u32,
     },
     /// What do these blocks hold, as far as is known without reading them?
@@ -376,7 +376,7 @@ pub enum ToOwner<D> {
     Damaged,
     /// A block that nobody has asked for does not match its checksum.
     Corrupt {
-        /// Which.
+        /// The block, in its group.
         block: u64,
     },
     /// Answer to `Probe`.

@@ -31,7 +31,7 @@ pub enum Nonsense {
     },
     /// It lost what it had said to be durable: it is damaged.
     #[error(
-        "{replica} has entries up to {said}, and had said that all up to {told} are durable: it lost some"
+        "{replica} has entries up to {said}, and had said that all up to {durable} are durable: it lost some"
     )]
     Lost {
         /// Who says so.
@@ -39,7 +39,7 @@ pub enum Nonsense {
         /// Up to where.
         said: u64,
         /// Up to where it had said before.
-        told: u64,
+        durable: u64,
     },
 }
 
@@ -137,7 +137,7 @@ impl<T> Pipeline<T> {
         if let Some(progress) = self.replicas.iter().find(|p| p.replica == replica)
             && through < progress.durable
         {
-            return Err(Nonsense::Lost { replica, said: through.0, told: progress.durable.0 });
+            return Err(Nonsense::Lost { replica, said: through.0, durable: progress.durable.0 });
         }
         self.durable(replica, through)
     }
@@ -260,7 +260,7 @@ mod tests {
         pipeline.durable(A, Sequence(1)).unwrap();
         pipeline.durable(A, Sequence(0)).unwrap();
         let lost = pipeline.connected(A, Sequence(0));
-        assert_eq!(lost, Err(Nonsense::Lost { replica: A, said: 0, told: 1 }));
+        assert_eq!(lost, Err(Nonsense::Lost { replica: A, said: 0, durable: 1 }));
         assert_eq!(all(&mut pipeline), [1]);
         assert_eq!(pipeline.durable(B, Sequence(9)), Ok(()), "a stranger says nothing");
     }

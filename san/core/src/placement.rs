@@ -21,9 +21,9 @@ pub struct Domain(pub u32);
 /// A device as placement sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Which.
+    /// The device, as the configuration numbers it.
     pub id: DeviceId,
-    /// Whose.
+    /// The node that has the device.
     pub node: NodeId,
     /// What it fails together with.
     pub domain: Domain,

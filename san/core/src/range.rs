@@ -17,7 +17,7 @@ pub type Slot = u32;
 pub enum Access {
     /// Any number at once.
     Shared,
-    /// Alone.
+    /// No other request at the same time.
     Exclusive,
 }
 

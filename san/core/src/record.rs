@@ -40,7 +40,7 @@ pub struct Record {
     pub history: History,
     /// The node of each replica that it names.
     pub homes: BTreeMap<ReplicaId, NodeId>,
-    /// Its groups.
+    /// The groups of the volume, by their index.
     pub groups: Vec<Group>,
 }
 

@@ -63,7 +63,7 @@ pub enum Misdirected {
         said: u64,
         /// Who got it.
         replica: ReplicaId,
-        /// Its volume.
+        /// The volume of the replica.
         volume: u64,
     },
     /// For another replica.
@@ -76,7 +76,7 @@ pub enum Misdirected {
     },
 }
 
-/// See the module.
+/// One replica of a group as a state machine. The owner's record, and not the replica, decides whether the replica is a member.
 #[derive(Debug)]
 pub struct Replica {
     volume: VolumeId,
@@ -127,7 +127,7 @@ struct Session {
     out_of_band_received: u64,
     out_of_band_durable: u64,
     /// A gap was told, and has not been filled since.
-    gap_told: Option<(Position, u64)>,
+    gap_reported: Option<(Position, u64)>,
     /// It has returned in this session: after which entry, and the list.
     listed: Option<(Position, Vec<Range<u64>>)>,
     /// And is a member since: what tells it to return now is late.
@@ -216,7 +216,7 @@ impl Replica {
         }
     }
 
-    /// Which one.
+    /// The id of this replica.
     pub fn id(&self) -> ReplicaId {
         self.id
     }
@@ -369,7 +369,7 @@ impl Replica {
             number: from.session,
             out_of_band_received: 0,
             out_of_band_durable: 0,
-            gap_told: None,
+            gap_reported: None,
             listed: None,
             joined: false,
         });

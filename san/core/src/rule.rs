@@ -15,7 +15,7 @@ pub enum Rule {
     P3,
     /// Before its first swap a node asks the members whom they follow.
     P4,
-    /// And those that are none.
+    /// Before its first swap a node also asks the replicas that have departed whom they follow.
     P4All,
     /// A request waits for earlier ones that overlap it.
     W1,

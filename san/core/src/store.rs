@@ -57,7 +57,7 @@ pub enum Command<D> {
         tag: Tag,
         /// The first.
         block: u64,
-        /// How many.
+        /// The number of blocks.
         blocks: u32,
     },
     /// What do these blocks hold, the log counted in? Nothing is read for that. What the store is not sure of counts as data.
@@ -150,7 +150,7 @@ pub enum Completion<D> {
     Above(u64, Vec<Mention>),
     /// A block that nobody has asked for does not match its checksum: found by looking through the extents, or by destaging.
     Corrupt {
-        /// Which.
+        /// The block, in its group.
         block: u64,
     },
     /// The device has room for what an owner has in flight, and for no more; or it has more again. Told before the appends

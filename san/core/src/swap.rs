@@ -80,7 +80,7 @@ pub enum WentBack {
     Lineage {
         /// The epoch that was known.
         known: u64,
-        /// Its owner.
+        /// The owner at that epoch, as it was known.
         owner: Owner,
         /// The owner by the record that the store holds.
         other: Owner,
@@ -404,7 +404,7 @@ mod tests {
         /// A process asks again for what it does not know.
         Again(usize),
         /// The store answers a process that asked what the record is.
-        Look(usize),
+        Read(usize),
     }
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -413,7 +413,7 @@ mod tests {
             any::<prop::sample::Index>().prop_map(Event::Arrive),
             (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(i, again)| Event::Answer(i, again)),
             (0..2usize).prop_map(Event::Again),
-            (0..2usize).prop_map(Event::Look),
+            (0..2usize).prop_map(Event::Read),
         ];
         prop::collection::vec(event, 1..80)
     }
@@ -453,7 +453,7 @@ mod tests {
                             answers.push((who, expected, made_by, Answer::Refused(now)));
                         }
                     }
-                    Event::Look(who) => {
+                    Event::Read(who) => {
                         let now = history.last().unwrap().clone();
                         answers.push((who, processes[who].settled().epoch, None, Answer::Refused(now)));
                     }

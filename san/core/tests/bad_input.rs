@@ -413,7 +413,7 @@ fn nothing_is_proposed_while_a_member_follows_somebody_above_the_record() {
     assert!(out.is_empty(), "it asked for the record a moment ago: {out:?}");
     let later = NOW.after(LEASE_NS);
     volume.step(later, Event::Wake, &mut out);
-    assert_eq!(out, [Action::Look { asked_at: Epoch(10) }]);
+    assert_eq!(out, [Action::ReadRecord { asked_at: Epoch(10) }]);
     volume.step(later, Event::Seen(record(), Epoch(10)), &mut out);
     assert_eq!(volume.status(), Status::Blocked);
 }
@@ -430,7 +430,11 @@ fn a_store_that_went_back_in_time_stops_the_volume_and_says_why() {
         "the store holds epoch 5 of a volume that had reached epoch 9: it went back in time"
     );
     volume.step(NOW.after(100 * LEASE_NS), Event::Wake, &mut out);
-    assert_eq!(out, [Action::Look { asked_at: Epoch(9) }], "it only looks whether a person has decided");
+    assert_eq!(
+        out,
+        [Action::ReadRecord { asked_at: Epoch(9) }],
+        "it only looks whether a person has decided"
+    );
     let still = Record { epoch: Epoch(7), ..record() };
     volume.step(NOW, Event::Seen(still, Epoch(9)), &mut out);
     assert_eq!(volume.status(), Status::Blocked);
@@ -484,8 +488,8 @@ fn a_promise_above_the_record_is_a_store_that_went_back_in_time() {
     let promise = Promise { epoch: Epoch(30), owner: owner(4) };
     let later = NOW.after(LEASE_NS);
     volume.step(later, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
-    let looks = out.iter().find(|action| matches!(action, Action::Look { .. }));
-    assert_eq!(looks, Some(&Action::Look { asked_at: Epoch(30) }));
+    let reads = out.iter().find(|action| matches!(action, Action::ReadRecord { .. }));
+    assert_eq!(reads, Some(&Action::ReadRecord { asked_at: Epoch(30) }));
     let now = volume.record().unwrap().clone();
     volume.step(later, Event::Seen(now, Epoch(30)), &mut out);
     assert_eq!(volume.status(), Status::Blocked);

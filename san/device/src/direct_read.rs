@@ -40,7 +40,7 @@ impl DirectRead {
         }
     }
 
-    /// How many.
+    /// The number of blocks in all spans.
     pub fn blocks(&self) -> usize {
         self.first.iter().chain(&self.more).map(|span| span.blocks).sum()
     }

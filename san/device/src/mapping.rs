@@ -29,7 +29,8 @@ const PAGE: usize = 4096;
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// See the module.
+/// A file in memory, mapped and locked for this process. Only stretches that are known to be allocated are accessed by the
+/// mapping.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     region: Arc<Region>,

@@ -43,7 +43,7 @@ impl Part {
     }
 }
 
-/// See the module.
+/// A queue of bytes to send: it owns small heads, and refers to data in buffers and to zeroes without copying them.
 #[derive(Debug, Default)]
 pub struct Outbox {
     parts: VecDeque<Part>,

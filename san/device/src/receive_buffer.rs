@@ -24,7 +24,7 @@ struct Data {
     filled: usize,
 }
 
-/// See the module.
+/// Receives a stream of messages. Each has a head, which is staged, and possibly data, which is received into its final buffer.
 #[derive(Debug)]
 pub struct ReceiveBuffer {
     stage: Vec<u8>,

@@ -25,7 +25,7 @@ macro_rules! protocols {
         }
 
         impl Protocol {
-            /// All of them.
+            /// All protocols, in the order in which they are listed.
             pub const ALL: [Protocol; [$(stringify!($variant)),*].len()] = [$(Protocol::$variant),*];
         }
     };
@@ -138,9 +138,9 @@ pub struct Opening<'a> {
 /// A session of any protocol.
 #[derive(Debug)]
 pub enum AnySession {
-    /// Of NBD.
+    /// A session of NBD.
     Nbd(Box<nbd::connection::Connection>),
-    /// Of vhost-user-blk.
+    /// A session of vhost-user-blk.
     Vhost(Box<vhost::session::Session>),
 }
 

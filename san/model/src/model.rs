@@ -16,7 +16,7 @@ impl Protocol {
                 actions.push(Action::TakeOver(node));
             }
             if owner.phase != Phase::Idle {
-                actions.push(Action::Look(node));
+                actions.push(Action::ReadRecord(node));
             }
             match owner.phase {
                 Phase::Idle => {}
@@ -87,7 +87,7 @@ impl Protocol {
             ownership: 1,
             issued: 1,
             acked: opened,
-            heard: [1; REPLICAS],
+            confirmed: [1; REPLICAS],
             ..Owner::default()
         };
         State {
@@ -125,7 +125,7 @@ impl Model for Protocol {
             Action::TellCommitPoint(node, replica) => self.send_commit_point(state, node, replica),
             Action::Remove(node, replica) => self.remove(state, node, replica),
             Action::Commit(which) => self.commit(state, which),
-            Action::Look(node) => self.look(state, node),
+            Action::ReadRecord(node) => self.read_record(state, node),
             Action::TakeOver(node) => self.take_over(state, node),
             Action::Seal(node, replica) => self.seal(state, node, replica),
             Action::Equalize(node, replica) => self.equalize(state, node, replica),

@@ -10,7 +10,7 @@ pub struct Bounds {
     pub replicas: usize,
     /// Nodes that may own the volume, from node 0 on, which does at the beginning.
     pub owners: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: usize,
     /// How often things happen.
     pub left: Left,
@@ -21,7 +21,7 @@ pub struct Bounds {
 /// The protocol within bounds, with one rule left out or none.
 #[derive(Debug, Clone, Copy)]
 pub struct Protocol {
-    /// Its size.
+    /// The size of the model.
     pub bounds: Bounds,
     /// What it does without.
     pub left_out: Option<Rule>,
@@ -44,7 +44,7 @@ pub enum Action {
     /// The proposal of this place in the queue commits. Who made it does not know yet.
     Commit(usize),
     /// A node sees the record in the store.
-    Look(usize),
+    ReadRecord(usize),
     /// A node proposes itself as the owner.
     TakeOver(usize),
     /// A request to be sealed reaches a member: it promises, or, the second time, reports.

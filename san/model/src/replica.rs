@@ -61,7 +61,7 @@ impl Protocol {
                 ownership: replica.ownership,
                 issued: replica.last.number,
                 acked: replica.last,
-                heard: [replica.last.number; REPLICAS],
+                confirmed: [replica.last.number; REPLICAS],
                 ..Owner::default()
             };
         }

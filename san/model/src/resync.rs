@@ -60,7 +60,7 @@ impl Protocol {
             owner.late_copy = older.copying.map(|(block, value)| (older.target, block, value));
         }
         owner.session = Some(Session { target, todo, copying: None });
-        owner.heard[target] = from;
+        owner.confirmed[target] = from;
         owner.trim();
         Some(next)
     }
@@ -112,7 +112,7 @@ impl Protocol {
         let ready = owner.undecided.is_none()
             && session.todo.is_empty()
             && session.copying.is_none()
-            && owner.heard[session.target] >= owner.acked.number;
+            && owner.confirmed[session.target] >= owner.acked.number;
         ready.then(|| {
             let mut next = state.clone();
             self.propose(&mut next, node, owner.known.with(session.target));

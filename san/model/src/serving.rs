@@ -67,7 +67,7 @@ impl Protocol {
             appended.list = Set::default();
         }
         let owner = &mut next.owners[node];
-        owner.heard[target] = number;
+        owner.confirmed[target] = number;
         if let Some(session) = owner.session.as_mut().filter(|_| in_session && entry.value > 0) {
             // What was forwarded is not copied (C4).
             session.todo = session.todo.without(entry.block);
@@ -80,7 +80,7 @@ impl Protocol {
     pub(crate) fn acknowledge(&self, state: &State, node: usize) -> Option<State> {
         let owner = &state.owners[node];
         let entry = *owner.unacknowledged().next()?;
-        let durable = self.required(owner).iter().all(|member| owner.heard[member] >= entry.at.number);
+        let durable = self.required(owner).iter().all(|member| owner.confirmed[member] >= entry.at.number);
         durable.then(|| {
             let mut next = state.clone();
             let acked = &mut next.acked[entry.block];

@@ -196,7 +196,7 @@ pub struct Read {
 /// A replica that is being brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Session {
-    /// Which.
+    /// The index of the replica.
     pub target: usize,
     /// The blocks that are still to be copied.
     pub todo: Set,
@@ -223,7 +223,7 @@ pub struct Owner {
     /// The entries that are not acknowledged, or that the target of the session does not have.
     pub pipeline: Vec<Entry>,
     /// Up to which number each replica has confirmed.
-    pub heard: [u8; REPLICAS],
+    pub confirmed: [u8; REPLICAS],
     /// Taking over: who was sealed and has reported.
     pub reported: Set,
     /// Taking over: the highest commit point that was reported.
@@ -232,11 +232,11 @@ pub struct Owner {
     pub newest: [Option<Entry>; BLOCKS],
     /// Taking over: who has confirmed to hold what was merged.
     pub equal: Set,
-    /// Its leases.
+    /// The leases that the owner holds, and those that members have granted to it.
     pub lease: Lease,
-    /// Its read.
+    /// The read that has begun and not ended, if there is one.
     pub read: Option<Read>,
-    /// Its session.
+    /// The session with the replica that is being brought back, if there is one.
     pub session: Option<Session>,
     /// Only with [`crate::Rule::T4`] left out: what it will issue again.
     pub unfinished: Option<Entry>,

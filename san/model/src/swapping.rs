@@ -55,7 +55,7 @@ impl Protocol {
     }
 
     /// A node sees the record.
-    pub(crate) fn look(&self, state: &State, node: usize) -> Option<State> {
+    pub(crate) fn read_record(&self, state: &State, node: usize) -> Option<State> {
         let owner = &state.owners[node];
         let actual = state.record;
         if actual == owner.known {
@@ -111,7 +111,7 @@ impl Protocol {
 impl Owner {
     /// Forgets the entries that are acknowledged, and that the target of a session has.
     pub(crate) fn trim(&mut self) {
-        let target_has = self.session.map_or(u8::MAX, |session| self.heard[session.target]);
+        let target_has = self.session.map_or(u8::MAX, |session| self.confirmed[session.target]);
         let done = self.acked.number.min(target_has);
         self.pipeline.retain(|entry| entry.at.number > done);
     }

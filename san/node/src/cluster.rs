@@ -22,7 +22,7 @@ pub enum JoinError {
     /// It cannot have this name.
     #[error("{0}")]
     Name(String),
-    /// Its name.
+    /// Another node has this name.
     #[error("the cluster has a node {0} already: choose another name, or start that one")]
     Taken(String),
     /// The same address for two purposes.
@@ -35,15 +35,15 @@ pub enum JoinError {
     Address {
         /// Which has it.
         node: String,
-        /// Which address.
+        /// The address that both nodes name.
         address: SocketAddr,
     },
-    /// Its folder.
+    /// The folder of the node cannot be made or written.
     #[error("{path}: {error}")]
     Folder {
-        /// Which.
+        /// The path of the folder, or of a file in it.
         path: PathBuf,
-        /// Why.
+        /// What the system reported.
         error: std::io::Error,
     },
 }

@@ -83,7 +83,7 @@ pub enum ConfigError {
     Format {
         /// Where it is.
         path: String,
-        /// Its format.
+        /// The format that the configuration has.
         said: u32,
         /// What this program knows.
         ours: u32,

@@ -123,7 +123,7 @@ pub struct LoopOptions {
 /// Why a loop cannot be.
 #[derive(Debug, Error)]
 pub enum LoopError {
-    /// io_uring.
+    /// The ring could not be set up.
     #[error(transparent)]
     Ring(#[from] UringError),
     /// Memory, or what wakes it.

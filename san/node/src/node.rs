@@ -87,9 +87,9 @@ pub enum NodeError {
     /// A door.
     #[error("{what} cannot be listened on: {error}")]
     Listen {
-        /// Which.
+        /// What was to listen: a name and an address or a path.
         what: String,
-        /// Why.
+        /// What the system reported.
         error: std::io::Error,
     },
     /// The system.
@@ -260,7 +260,7 @@ impl Node {
         let serving = this.clone();
         Ok((this, async move {
             tokio::select! {
-                () = serving.hear(reports) => NodeError::Io(std::io::Error::other("a thread of the data path has ended")),
+                () = serving.handle_events(reports) => NodeError::Io(std::io::Error::other("a thread of the data path has ended")),
                 error = serving.reconcile_for_ever() => error,
                 () = serving.answer_for_ever() => unreachable!("it goes on"),
                 () = serving.move_for_ever() => unreachable!("it goes on"),
@@ -270,7 +270,7 @@ impl Node {
         }))
     }
 
-    /// Its name.
+    /// The name of the node in the cluster.
     pub fn name(&self) -> &str {
         &self.0.settings.name
     }
@@ -320,11 +320,11 @@ impl Node {
     }
 
     /// Does what the loops say.
-    async fn hear(&self, mut reports: tokio::sync::mpsc::UnboundedReceiver<(u32, LoopEvent)>) {
+    async fn handle_events(&self, mut reports: tokio::sync::mpsc::UnboundedReceiver<(u32, LoopEvent)>) {
         while let Some((number, report)) = reports.recv().await {
             match report {
-                LoopEvent::Look(volume, asked_at) => {
-                    self.0.config.look(volume, asked_at, self.loop_of(volume.0).clone());
+                LoopEvent::ReadRecord(volume, asked_at) => {
+                    self.0.config.read_record(volume, asked_at, self.loop_of(volume.0).clone());
                 }
                 LoopEvent::Ask(nodes, within_ns) => {
                     self.ask_whether_they_run(&nodes, Duration::from_nanos(within_ns));
@@ -414,7 +414,7 @@ impl Node {
         for (number, orders) in (0..).zip(&self.0.loops) {
             let (answer, answered) = oneshot::channel();
             self.state().looking.entry(number).or_default().push(answer);
-            orders.give(LoopCommand::Look);
+            orders.give(LoopCommand::ReportState);
             all &= matches!(tokio::time::timeout(Duration::from_secs(2), answered).await, Ok(Ok(())));
         }
         all

@@ -12,7 +12,7 @@ use crate::config::url::StoreUrl;
 /// How long a client's request waits while its volume is not served, if `node.toml` does not say. Seconds.
 const CLIENT_WAIT_S: u64 = 60;
 
-/// See the module.
+/// The settings of a node, as `node.toml` in its folder has them. A field that is unknown is an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSettings {
@@ -42,17 +42,17 @@ pub enum SettingsError {
     /// The file.
     #[error("{path} cannot be read: {error}; 'loadline san join' writes one")]
     Unreadable {
-        /// Which.
+        /// The path of `node.toml`.
         path: PathBuf,
-        /// Why.
+        /// What the system reported.
         error: std::io::Error,
     },
-    /// Its content.
+    /// The file is not valid.
     #[error("{path} is no node.toml: {error}")]
     Wrong {
-        /// Which.
+        /// The path of `node.toml`.
         path: PathBuf,
-        /// Why.
+        /// What is not valid, and where.
         error: String,
     },
 }

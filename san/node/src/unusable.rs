@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// See the module.
+/// Why a replica cannot be used on its device. The text in each variant says what was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unusable {

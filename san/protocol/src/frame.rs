@@ -24,7 +24,7 @@ use crate::to_replica::ToReplicaBody;
 /// A frame, where it lies in a buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// Its header.
+    /// The header of the frame.
     pub header: &'a Header,
     /// Who says what.
     pub body: Body<'a>,

@@ -197,9 +197,9 @@ pub enum DecodeError {
     /// A length that the content contradicts.
     #[error("{what} of a frame of kind {kind:?} says {said} bytes, and its content {right}: report it")]
     Length {
-        /// Which length.
+        /// The name of the length that is wrong.
         what: &'static str,
-        /// Of what.
+        /// The kind of the frame.
         kind: Kind,
         /// Bytes, as the header says.
         said: u64,

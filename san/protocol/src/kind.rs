@@ -37,7 +37,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 27] = [
         Kind::Hello,
         Kind::Seal,
@@ -68,7 +68,7 @@ impl Kind {
         Kind::Mapped,
     ];
 
-    /// Its number.
+    /// The number of the kind on the wire.
     pub fn code(self) -> u16 {
         self as u16
     }

@@ -120,7 +120,7 @@ pub struct LogRecord {
 pub enum Recorded {
     /// An entry.
     Entry(Change),
-    /// Nothing.
+    /// No entry: the record carries only the commit point.
     CommitPoint,
     /// Nothing: the next record is at the beginning of the ring.
     Wrap,

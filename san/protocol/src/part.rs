@@ -75,9 +75,9 @@ pub struct ClaimBytes {
     pub epoch: U64,
     /// The life of the node's process that claimed first.
     pub first: U64,
-    /// And the one that claimed last.
+    /// The life of the node's process that claimed last.
     pub incarnation: U64,
-    /// Its node.
+    /// The id of the node.
     pub node: U32,
 }
 
@@ -301,7 +301,7 @@ pub struct ProgressBytes {
     pub durable: U64,
     /// It has everything beside the sequence up to this number.
     pub out_of_band_received: U64,
-    /// Durably.
+    /// What is durable beside the sequence, up to this number.
     pub out_of_band_durable: U64,
     /// 1: it has returned in this session. 2: something is missing. 4: its device is full.
     pub flags: U32,

@@ -6,7 +6,7 @@ use std::fmt;
 use loadline_san_core::message::{ToOwner, ToReplica};
 use loadline_san_core::volume::{Order, Status};
 
-/// See the module.
+/// Counts of what a run, or several, went through. Each count has a kind and a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Coverage {
     counts: BTreeMap<(&'static str, String), u64>,

@@ -40,7 +40,7 @@ impl Candidate {
     }
 }
 
-/// See the module.
+/// The history of one volume: for each sector the values that a read may still return.
 #[derive(Debug)]
 pub struct History {
     sectors: Vec<Vec<Candidate>>,

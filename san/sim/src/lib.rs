@@ -3,47 +3,40 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`world`] | nodes and processes: what happens, in order |
-//! | `steps` | what processes do |
-//! | `network` | what is on its way between nodes |
-//! | `config` | the configuration store |
-//! | [`forwarder`] | nodes that forward what clients ask for to the owner |
-//! | `tenant` | clients, and what they ask for |
+//! | `world::steps` | what processes do |
+//! | `world::network` | what is on its way between nodes |
+//! | `world::wire` | messages and records as bytes |
+//! | `world::config` | the configuration store |
+//! | [`world::forwarder`] | nodes that forward what clients ask for to the owner |
+//! | `world::tenant` | clients, and what they ask for |
+//! | `world::faults` | what goes wrong, and when |
+//! | `world::backups` | devices go back in time |
+//! | `world::restores` | the configuration store goes back in time |
+//! | `world::lasting` | what stays broken at the end |
+//! | `world::liveness` | what should go on, and does |
+//! | `world::oracle` | checks for what must never happen |
+//! | `world::durability` | checks that a start finds what its store has reported to be durable |
+//! | [`violation`] | what must never happen |
 //! | [`directed`] | schedules written down, for what chance finds too rarely |
-//! | `faults` | what goes wrong, and when |
-//! | `restores` | the configuration store goes back in time |
-//! | `lasting` | what stays broken at the end |
-//! | `liveness` | what should go on, and does |
-//! | `wire` | messages and records as bytes |
-//! | [`oracle`] | what must never happen |
-//! | `told` | what stores have told to be durable |
 //! | [`history`] | whether what was read could be |
 //! | [`run`] | a whole run, from its seed to its verdict |
 //! | [`coverage`] | what of the protocol was seen |
 //! | [`settings`] | what cluster a run has |
 //! | [`store`] | a replica's store on a simulated disk |
+//! | [`cutting`] | a store whose power fails between any two of its writes |
 //! | [`rng`] | the seed, and what is drawn from it |
+//! | [`time`] | simulated time |
 
-mod backups;
-mod config;
 pub mod coverage;
 pub mod cutting;
 pub mod directed;
-mod faults;
-pub mod forwarder;
 pub mod history;
-mod lasting;
-mod liveness;
-mod network;
-pub mod oracle;
-mod restores;
 pub mod rng;
 pub mod run;
 pub mod settings;
-mod steps;
 pub mod store;
-mod tenant;
-mod told;
-mod wire;
+pub mod time;
+pub mod violation;
 pub mod world;
 
 /// Prints a line. Whoever reads may have read enough, as `head` does: then there is nothing more to do.

@@ -3,9 +3,10 @@
 use loadline_san_core::rule::{Rule, leave_out};
 
 use crate::coverage::Coverage;
-use crate::oracle::Violation;
 use crate::settings::Settings;
-use crate::world::{MS, Time, World};
+use crate::time::{MS, Time};
+use crate::violation::Violation;
+use crate::world::World;
 
 /// What has come of a run.
 #[derive(Debug, Clone)]

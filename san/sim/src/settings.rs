@@ -3,23 +3,24 @@
 use std::collections::BTreeMap;
 
 use loadline_san_core::history::History;
-use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::Layout;
-use loadline_san_core::message::Promise;
 use loadline_san_core::record::{Group, Record, State};
 
 use crate::rng::Rng;
-use crate::store::Store;
-use crate::world::MS;
+use crate::time::MS;
 
-/// See the module.
+/// The one volume of a cluster.
+pub const VOLUME: VolumeId = VolumeId(7);
+
+/// The size of a simulated cluster, and the faults that may happen to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: usize,
     /// Copies of each group.
     pub copies: usize,
-    /// Stripes.
+    /// The number of stripes of the volume.
     pub stripes: u32,
     /// Blocks of the volume.
     pub blocks: u64,
@@ -136,10 +137,4 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
         homes,
         groups: sets,
     }
-}
-
-/// The store of a new replica.
-pub(crate) fn new_store(replica: ReplicaId, tight: bool) -> Store {
-    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
-    Store::new(replica, Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody }, tight)
 }

@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
-use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
 use loadline_san_core::record::{Record, State};
@@ -19,27 +19,31 @@ use loadline_san_core::replica::{self, Replica};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
 
+mod backups;
+mod config;
+mod durability;
+mod faults;
+pub mod forwarder;
+mod lasting;
+mod liveness;
+mod network;
+mod oracle;
+mod restores;
+mod steps;
+pub(crate) mod tenant;
+mod wire;
+
+use self::durability::Durability;
+use self::forwarder::{Forwarders, Step};
+use self::lasting::Lasting;
+use self::restores::Restored;
+use self::tenant::Tenant;
 use crate::coverage::Coverage;
-use crate::forwarder::{Forwarders, Step};
-use crate::lasting::Lasting;
-use crate::oracle::Violation;
-use crate::restores::Restored;
 use crate::rng::Rng;
-use crate::settings::Settings;
+use crate::settings::{Settings, VOLUME};
 use crate::store::{Blocks, SimDisk, Store};
-use crate::tenant::Tenant;
-use crate::told::Told;
-
-/// Simulated nanoseconds since the beginning.
-pub type Time = u64;
-
-/// One microsecond and one millisecond.
-pub const US: Time = 1_000;
-/// See [`US`].
-pub const MS: Time = 1_000_000;
-
-/// The one volume of a cluster.
-pub const VOLUME: VolumeId = VolumeId(7);
+use crate::time::{MS, Time, US};
+use crate::violation::Violation;
 
 /// Something that happens.
 #[derive(Debug, Clone)]
@@ -55,7 +59,7 @@ pub(crate) enum Happening {
     ConfigAnswer(usize, u64, Question, Result<Record, Answer>),
     /// A node asks others through the configuration store whether they run. The question arrives at one of them, and its answer
     /// at the one that asked.
-    Asked(usize, u64, usize),
+    ReachAsked(usize, u64, usize),
     Reaches(usize, u64, usize, BTreeSet<NodeId>),
     /// The node that has asked reads the configuration store when there was time for an answer.
     NoAnswer(usize, u64, usize),
@@ -88,7 +92,7 @@ pub(crate) enum Happening {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Question {
-    Look(Epoch),
+    Read(Epoch),
     Propose(Box<Record>, Epoch),
 }
 
@@ -121,7 +125,7 @@ pub(crate) struct Process {
     pub(crate) stepping: BTreeSet<ReplicaId>,
 }
 
-/// See the module.
+/// A simulated cluster with its clients. A run is a function of the settings and the seed.
 #[derive(Debug)]
 pub struct World {
     pub(crate) settings: Settings,
@@ -141,9 +145,9 @@ pub struct World {
     /// Links that carry nothing, from and to.
     pub(crate) cut: BTreeSet<(usize, usize)>,
     /// The configuration store cannot be reached from these.
-    pub(crate) lonely: BTreeSet<usize>,
+    pub(crate) cut_from_config: BTreeSet<usize>,
     /// Replicas whose devices have lost what they had said to be durable. A takeover has to leave them out.
-    pub(crate) liars: BTreeSet<ReplicaId>,
+    pub(crate) lost_writes: BTreeSet<ReplicaId>,
     /// Replicas of whose log a record is corrupt: they have lost something.
     pub(crate) corrupted: BTreeSet<ReplicaId>,
     /// Copies of devices, and the epoch of the record when each was made.
@@ -157,14 +161,14 @@ pub struct World {
     /// The swaps of stale members that went on from an older record, before a person recovered the volume by force.
     pub(crate) branches: BTreeSet<ProposalId>,
     pub(crate) forwarders: Forwarders,
-    /// Its answers do not reach these.
-    pub(crate) deaf: BTreeSet<usize>,
+    /// Answers of the configuration store do not reach these nodes.
+    pub(crate) without_config_answers: BTreeSet<usize>,
     /// What goes over these links takes so much longer.
     pub(crate) slow: BTreeMap<(usize, usize), Time>,
     /// No entry goes over these links.
     pub(crate) without_entries: BTreeSet<(usize, usize)>,
-    /// What goes over these links comes again so much later.
-    pub(crate) echo: BTreeMap<(usize, usize), Time>,
+    /// Messages over these links are delivered again after this time.
+    pub(crate) repeats: BTreeMap<(usize, usize), Time>,
     /// Devices that do nothing, while the processes that use them answer.
     pub(crate) hung: BTreeSet<ReplicaId>,
     /// Nothing is destaged but when a log is full.
@@ -184,10 +188,10 @@ pub struct World {
     pub coverage: Coverage,
     /// Client requests that have ended.
     pub done: u64,
-    /// What stores have told to be durable.
-    pub(crate) told: BTreeMap<ReplicaId, Told>,
-    /// What the message names that a replica is taking.
-    pub(crate) heard: Option<FromOwner>,
+    /// What stores have reported to be durable.
+    pub(crate) durability: BTreeMap<ReplicaId, Durability>,
+    /// The header of the message that a replica is receiving; `None` between messages.
+    pub(crate) received_from: Option<FromOwner>,
     /// Who was seen active at each epoch.
     pub(crate) owners: BTreeMap<Epoch, Owner>,
     /// Says everything that happens.
@@ -254,8 +258,8 @@ impl World {
             gone: BTreeSet::new(),
             requests: 0,
             cut: BTreeSet::new(),
-            lonely: BTreeSet::new(),
-            liars: BTreeSet::new(),
+            cut_from_config: BTreeSet::new(),
+            lost_writes: BTreeSet::new(),
             corrupted: BTreeSet::new(),
             backups: BTreeMap::new(),
             went_back: BTreeMap::new(),
@@ -263,10 +267,10 @@ impl World {
             restored: None,
             branches: BTreeSet::new(),
             forwarders: Forwarders::default(),
-            deaf: BTreeSet::new(),
+            without_config_answers: BTreeSet::new(),
             slow: BTreeMap::new(),
             without_entries: BTreeSet::new(),
-            echo: BTreeMap::new(),
+            repeats: BTreeMap::new(),
             hung: BTreeSet::new(),
             keeps_log: false,
             merge_delay: 5 * US,
@@ -278,8 +282,8 @@ impl World {
             violation: None,
             coverage: Coverage::default(),
             done: 0,
-            told: BTreeMap::new(),
-            heard: None,
+            durability: BTreeMap::new(),
+            received_from: None,
             owners: BTreeMap::new(),
             trace: false,
             replicas_made: record.homes.len() as u64,
@@ -291,7 +295,7 @@ impl World {
                 let node = record.homes[replica].0 as usize;
                 world.nodes[node]
                     .stores
-                    .insert(*replica, crate::settings::new_store(*replica, world.settings.tight));
+                    .insert(*replica, crate::store::new_store(*replica, world.settings.tight));
             }
         }
         world.config.push(record);
@@ -374,7 +378,7 @@ impl World {
             | Happening::Store(node, ..)
             | Happening::ConfigAnswer(node, ..)
             | Happening::Merged(node, ..)
-            | Happening::Asked(_, _, node)
+            | Happening::ReachAsked(_, _, node)
             | Happening::Reaches(node, ..)
             | Happening::NoAnswer(node, ..)
             | Happening::Runs(node, ..)
@@ -398,7 +402,7 @@ impl World {
             Happening::ConfigAnswer(node, life, question, answer) => {
                 if self.is_alive(node, life) {
                     let event = match (question, answer) {
-                        (Question::Look(asked_at), Ok(record)) => Event::Seen(record, asked_at),
+                        (Question::Read(asked_at), Ok(record)) => Event::Seen(record, asked_at),
                         (Question::Propose(record, replaces), Err(answer)) => {
                             Event::Swapped(record.made_by, answer, replaces)
                         }
@@ -407,7 +411,7 @@ impl World {
                     self.step_volume(node, event);
                 }
             }
-            Happening::Asked(by, life, node) => self.asked(by, life, node),
+            Happening::ReachAsked(by, life, node) => self.reach_asked(by, life, node),
             Happening::Reaches(node, life, other, reaches) => {
                 if self.is_alive(node, life) {
                     self.say(|| format!("n{node} is told that n{other} runs, and reaches {reaches:?}"));
@@ -415,7 +419,7 @@ impl World {
                 }
             }
             Happening::NoAnswer(node, life, other) => {
-                if self.is_alive(node, life) && !self.is_lonely(node) {
+                if self.is_alive(node, life) && !self.is_cut_from_config(node) {
                     self.step_volume(node, Event::Silent(NodeId(other as u32)));
                 }
             }
@@ -440,7 +444,7 @@ impl World {
             Happening::Heal(from, to) => {
                 self.cut.remove(&(from, to));
                 self.slow.remove(&(from, to));
-                self.echo.remove(&(from, to));
+                self.repeats.remove(&(from, to));
             }
             Happening::Unhang(replica) => _ = self.hung.remove(&replica),
             Happening::StoreGoesBack => self.store_goes_back(),

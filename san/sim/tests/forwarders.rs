@@ -2,7 +2,7 @@
 
 use loadline_san_core::rule::leave_out;
 use loadline_san_sim::directed::{FORWARDING, run_forwarding};
-use loadline_san_sim::forwarder::Rule;
+use loadline_san_sim::world::forwarder::Rule;
 
 /// Each schedule has delays from so many seeds.
 const DELAYS: u64 = 8;

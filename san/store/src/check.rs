@@ -37,7 +37,7 @@ impl<D: Disk> Disk for ReadOnly<D> {
 /// A record of the log, to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Logged {
-    /// Its number.
+    /// The number of the record.
     pub number: u64,
     /// Where on the log's device, in bytes.
     pub at: u64,
@@ -51,7 +51,7 @@ pub struct Logged {
     pub position: loadline_san_core::ids::Position,
     /// The first of its blocks.
     pub block: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u32,
 }
 
@@ -60,7 +60,7 @@ pub struct Logged {
 pub struct Held {
     /// Which of the group.
     pub extent: u64,
-    /// Its stamp.
+    /// The epoch under which the extent was last written.
     pub stamp: Epoch,
     /// Where on the capacity device its slot is, in bytes.
     pub slot_at: u64,

@@ -31,7 +31,7 @@ pub(crate) struct Extent {
     corrupt: bool,
 }
 
-/// See the module.
+/// The extents of one replica: which place on the device each has, and which places are free.
 #[derive(Debug)]
 pub(crate) struct Extents {
     device: Superblock,

@@ -71,13 +71,13 @@ pub trait Data: Clone {
 /// A part of a read: where consecutive blocks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// On which device.
+    /// The device that has the blocks.
     pub area: Area,
     /// Where on it, in bytes.
     pub at: u64,
     /// To which block of the buffer.
     pub first: u32,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u32,
 }
 
@@ -101,7 +101,7 @@ pub enum Part<D> {
         data: D,
         /// The first, in it.
         first: u32,
-        /// How many.
+        /// The number of blocks.
         blocks: u32,
     },
 }
@@ -109,7 +109,7 @@ pub enum Part<D> {
 /// One write of consecutive bytes, gathered from several places.
 #[derive(Debug, Clone)]
 pub struct Writing<D> {
-    /// On which device.
+    /// The device that is written to.
     pub area: Area,
     /// Where on it, in bytes.
     pub at: u64,
@@ -164,7 +164,7 @@ pub enum IoFault {
     /// It could not, here.
     #[error("{area:?} device, byte {at}: {error}")]
     Failed {
-        /// Which.
+        /// The device that failed.
         area: Area,
         /// Where, in bytes.
         at: u64,
@@ -176,7 +176,7 @@ pub enum IoFault {
         "{area:?} device: it ends at byte {at}, and was longer when it was opened: somebody has made it shorter"
     )]
     Short {
-        /// Which.
+        /// The device that is too short.
         area: Area,
         /// Where it ends.
         at: u64,

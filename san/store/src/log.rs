@@ -106,7 +106,7 @@ pub(crate) fn record_length(blocks: u32) -> u64 {
     header_length(blocks as usize) as u64 + u64::from(blocks) * BLOCK
 }
 
-/// See the module.
+/// The index of the log in memory: one entry for each record in the ring. It does no I/O.
 #[derive(Debug)]
 pub(crate) struct Log {
     /// Bytes of the ring.

@@ -33,7 +33,7 @@ use crate::store::{Health, Identity, Known, Settings, Store, needs_place};
 /// How a replica is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewReplica {
-    /// Which one.
+    /// The volume, the group and the id of the replica.
     pub id: Identity,
     /// Blocks of its group, at most.
     pub blocks: u64,
@@ -73,9 +73,9 @@ pub enum OpenError {
     /// What it keeps of itself is gone.
     #[error("what {replica} keeps of itself cannot be used: {why}")]
     Lost {
-        /// Which.
+        /// The replica whose metadata is lost.
         replica: ReplicaId,
-        /// Why.
+        /// What is wrong with the metadata.
         why: String,
     },
     /// The page is another's.
@@ -91,7 +91,7 @@ pub enum OpenError {
         "there are {missing} places too few for the extents that the log of {replica} has data for: a chunk is missing"
     )]
     NoRoom {
-        /// Which.
+        /// The replica whose extents do not fit.
         replica: ReplicaId,
         /// How many places.
         missing: u64,
@@ -101,7 +101,7 @@ pub enum OpenError {
         "the extents of {replica} are on device {said}, and this is {is}: use the device that it was made on"
     )]
     OtherCapacity {
-        /// Which.
+        /// The replica that was to be opened.
         replica: ReplicaId,
         /// Which device it names.
         said: DeviceId,
@@ -233,7 +233,7 @@ pub enum Damage {
         chunk: u32,
         /// Which of its slots.
         slot: u32,
-        /// Why.
+        /// What is wrong with the slot.
         fault: String,
     },
     /// Two slots have the same extent.

@@ -57,7 +57,8 @@ impl Places {
     }
 }
 
-/// See the module.
+/// The metadata of one replica: its state page, the list of blocks to resync and the tombstones, in memory and in flight to the
+/// device.
 #[derive(Debug)]
 pub(crate) struct ReplicaMeta {
     places: Places,

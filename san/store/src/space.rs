@@ -55,9 +55,9 @@ pub enum SpaceError {
     /// Both copies of a sector of its table are gone.
     #[error("both copies of entry {chunk} of the device's table: {fault}")]
     Table {
-        /// Which.
+        /// The number of the chunk that the entry is of.
         chunk: u32,
-        /// Why.
+        /// What is wrong with the copies.
         fault: DiskFault,
     },
     /// The replica is there already.
@@ -77,7 +77,7 @@ pub enum SpaceError {
     },
 }
 
-/// See the module.
+/// The superblock and the chunk table of one device. Its methods do I/O at once: use them on the control path only.
 #[derive(Debug)]
 pub struct Space {
     superblock: Superblock,

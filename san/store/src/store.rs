@@ -176,7 +176,8 @@ pub(crate) enum Current<D> {
     },
 }
 
-/// See the module.
+/// The store of one replica while it serves. It does no I/O: it returns what its devices have to do, and is told when that is
+/// done.
 #[derive(Debug)]
 pub struct Store<D> {
     pub(crate) id: Identity,
@@ -194,8 +195,8 @@ pub struct Store<D> {
     pub(crate) health: Health,
     /// Why it has failed.
     pub(crate) why: Option<String>,
-    /// A failure was told.
-    pub(crate) told: bool,
+    /// The failure was reported.
+    pub(crate) failure_reported: bool,
     pub(crate) queue: VecDeque<Command<D>>,
     pub(crate) current: Current<D>,
     pub(crate) reads: Reads,
@@ -279,7 +280,7 @@ impl<D: Data> Store<D> {
             known,
             health: Health::Well,
             why: None,
-            told: false,
+            failure_reported: false,
             queue: VecDeque::new(),
             current: Current::Nothing,
             reads: Reads::default(),
@@ -426,8 +427,8 @@ impl<D: Data> Store<D> {
     /// Starts all that can be started, and tells what is done.
     pub fn run(&mut self, out: &mut Vec<Action<D>>) {
         if self.health == Health::Failed {
-            if !self.told {
-                self.told = true;
+            if !self.failure_reported {
+                self.failure_reported = true;
                 out.push(Action::Tell(Completion::Failed));
             }
             return;

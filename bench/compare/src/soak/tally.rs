@@ -25,7 +25,7 @@ struct Kind {
     never_back: usize,
 }
 
-/// See the module.
+/// The sums over all rounds of a soak: rounds, faults, checks, errors and problems.
 #[derive(Default)]
 pub(crate) struct Tally {
     rounds: usize,

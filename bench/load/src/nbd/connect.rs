@@ -28,7 +28,7 @@ const MOST_REPLIES: usize = 64;
 /// What a server tells of its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Export {
-    /// Bytes.
+    /// The size of the export, in bytes.
     pub bytes: u64,
     /// Flags of [`transmission`].
     flags: u16,

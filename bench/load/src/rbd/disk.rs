@@ -52,7 +52,7 @@ const MUST_BE: [(&CStr, &CStr); 2] = [(c"rbd_cache", c"false"), (c"rbd_persisten
 pub(crate) struct RbdDisk {
     /// Taken at the end.
     handles: Option<Handles>,
-    /// Bytes.
+    /// The size of the image, in bytes.
     pub(crate) bytes: u64,
 }
 

@@ -21,7 +21,7 @@ pub struct RbdUri {
     pub pool: String,
     /// The namespace in this pool; empty is the pool's own.
     pub namespace: String,
-    /// Its name.
+    /// The name of the image.
     pub image: String,
     /// Who asks, as in `client.admin`, without `client.`.
     pub user: String,

@@ -20,7 +20,7 @@ pub enum Pin {
 /// A result that is to be kept.
 #[derive(Debug, Clone)]
 pub struct Addition {
-    /// Its file.
+    /// The name of the result's file in the store.
     pub file: String,
     /// The text of its file.
     pub text: String,

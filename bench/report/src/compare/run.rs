@@ -20,7 +20,7 @@ pub struct Run {
     pub folder: String,
     /// What was asked, by whom it was measured, and which steps were planned.
     pub manifest: Manifest,
-    /// Its figures.
+    /// The figures of the run.
     pub report: Report,
     /// How many disks were measured in all.
     pub disks: u32,

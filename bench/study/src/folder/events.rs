@@ -34,7 +34,7 @@ pub enum RunEvent {
     },
     /// Files were made.
     FilesMade {
-        /// How many.
+        /// The number of files.
         files: u32,
     },
     /// The network between the nodes was measured.
@@ -44,9 +44,9 @@ pub enum RunEvent {
     },
     /// The study's own cluster is in a condition.
     ConditionEntered {
-        /// Which.
+        /// The name of the condition.
         condition: Name,
-        /// In which repeat.
+        /// The repeat, from 1 on.
         repeat: u32,
         /// How long that took, seconds.
         seconds: f64,
@@ -83,7 +83,7 @@ pub enum RunEvent {
         step: u32,
         /// Its load.
         label: String,
-        /// Which repeat.
+        /// The repeat, from 1 on.
         repeat: u32,
     },
     /// A step is complete.
@@ -99,7 +99,7 @@ pub enum RunEvent {
     },
     /// The run ended before it was done.
     RunStopped {
-        /// Why.
+        /// Why the run ended.
         why: String,
     },
     /// Every step is complete.

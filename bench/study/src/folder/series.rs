@@ -64,7 +64,7 @@ impl Counts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecondLine {
-    /// Which worker.
+    /// The worker that measured.
     pub worker: WorkerId,
     /// The second in which the I/Os completed; 0 is the first of the measured window, warm-up is negative.
     pub second: i64,

@@ -26,7 +26,7 @@ enum Message {
     Stored(usize, Completion<u32>),
 }
 
-/// See the module.
+/// A volume with its replicas and a configuration store, in which every message and command completes at once.
 pub(crate) struct Instant {
     volume: Volume<u32>,
     replicas: Vec<Replica>,
@@ -139,7 +139,7 @@ impl Instant {
                 Action::Send { header, message, .. } => {
                     self.messages.push_back(Message::ToReplica(header, message));
                 }
-                Action::Look { asked_at } => {
+                Action::ReadRecord { asked_at } => {
                     let record = self.record.clone();
                     self.step(Event::Seen(record, asked_at));
                 }

@@ -92,7 +92,7 @@ impl Replica {
         let received = self.received;
         let Some(session) = &mut self.session else { return false };
         let here = Some((received, session.out_of_band_received));
-        std::mem::replace(&mut session.gap_told, here) != here
+        std::mem::replace(&mut session.gap_reported, here) != here
     }
 
     /// The owner says what is acknowledged. As a commit point it counts as far as it is durable here: a replica that has just begun

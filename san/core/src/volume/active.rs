@@ -7,7 +7,7 @@ mod jobs;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::link::{Issued, Link, State};
-use super::returning::{Returning, Tried};
+use super::returning::{Retry, Returning};
 use super::{Action, Context, Request, RequestId};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
@@ -36,7 +36,7 @@ pub(super) struct Group<D> {
     pub(super) kept: u64,
 }
 
-/// See the module.
+/// The state of a volume while this node serves it: groups, sessions with replicas, client requests and returning replicas.
 #[derive(Debug)]
 pub(super) struct Active<D> {
     pub(super) ownership: Epoch,
@@ -55,8 +55,8 @@ pub(super) struct Active<D> {
     ticked: Moment,
     /// Replicas that have departed, and have less than they had then: the record is to say so before anything else.
     pub(super) lost: BTreeSet<ReplicaId>,
-    /// What has come of the returns of each replica that has departed.
-    pub(super) tried: BTreeMap<ReplicaId, Tried>,
+    /// When the next return of each departed replica may begin, if a former one has failed.
+    pub(super) retries: BTreeMap<ReplicaId, Retry>,
     /// Nodes that this one does not reach have more of the volume: they are to serve it (rule S1).
     pub(super) yields: bool,
     /// Groups of a node whose process has ended, and of which another member has not answered since (rule S1Ended).
@@ -96,7 +96,7 @@ impl<D: Clone> Active<D> {
             scans: 0,
             ticked: now,
             lost: BTreeSet::new(),
-            tried: BTreeMap::new(),
+            retries: BTreeMap::new(),
             yields: false,
             unconfirmed: BTreeSet::new(),
         };
@@ -254,7 +254,7 @@ impl<D: Clone> Active<D> {
 
     /// Whether a member of a group answers.
     pub(super) fn answers(&self, c: &Context, now: Moment, link: &Link<D>) -> bool {
-        link.is_open() && now.since(link.heard) < c.times.silent_ns && !link.is_stalled(c, now)
+        link.is_open() && now.since(link.last_answer) < c.times.silent_ns && !link.is_stalled(c, now)
     }
 
     /// Whether all answer who must have a write, also if a proposal that is undecided comes to be.
@@ -343,7 +343,7 @@ impl<D: Clone> Active<D> {
         if !link.is_ours(from) || link.state == State::Failed {
             return;
         }
-        link.heard = now;
+        link.last_answer = now;
         match message {
             ToOwner::Welcome(progress) => {
                 if link.state == State::Greeting {
@@ -510,7 +510,7 @@ impl<D: Clone> Active<D> {
             .map(|(replica, _)| *replica)
             .collect();
         self.returning.retain(|replica, returning| !is_member(returning.group(), replica));
-        self.tried
+        self.retries
             .retain(|replica, _| record.groups.iter().any(|group| group.departed.contains_key(replica)));
         for link in self.links.iter().filter(|link| link.is_open() && is_member(link.group, &link.replica)) {
             link.send(c, ToReplica::Joined, out);
@@ -546,7 +546,7 @@ impl<D: Clone> Active<D> {
                 link.moves(now);
             }
             // Its process may have started anew, and what it said to that have been lost.
-            let silent = link.is_open() && now.since(link.heard) >= c.times.silent_ns;
+            let silent = link.is_open() && now.since(link.last_answer) >= c.times.silent_ns;
             if silent && !self.returning.contains_key(&link.replica) {
                 link.greet(c, now, State::Greeting, out);
             }

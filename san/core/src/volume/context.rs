@@ -27,11 +27,11 @@ pub(super) struct Context {
     /// Since when that stands in the way of writes.
     pub(super) stuck: Option<Moment>,
     /// When the record was last asked for.
-    pub(super) looked: Option<Moment>,
+    pub(super) last_read: Option<Moment>,
     /// The highest epoch that a replica said it had promised.
     pub(super) promised: Epoch,
     /// What each replica said last that it has promised.
-    pub(super) told: BTreeMap<ReplicaId, Promise>,
+    pub(super) reported: BTreeMap<ReplicaId, Promise>,
     pub(super) blocked: Option<WentBack>,
     /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there. And when that was found
     /// out.
@@ -80,11 +80,11 @@ impl Context {
     }
 
     /// Asks for the record, unless that was done a moment ago.
-    pub(super) fn look<D>(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
-        if self.looked.is_none_or(|then| now.since(then) >= self.times.resend_ns) {
-            self.looked = Some(now);
+    pub(super) fn read_record<D>(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
+        if self.last_read.is_none_or(|then| now.since(then) >= self.times.resend_ns) {
+            self.last_read = Some(now);
             // The store holds at least what made a replica promise: a takeover swaps first.
-            out.push(Action::Look { asked_at: self.epoch().max(self.promised) });
+            out.push(Action::ReadRecord { asked_at: self.epoch().max(self.promised) });
         }
     }
 
@@ -108,7 +108,7 @@ impl Context {
         let agrees = |(replica, promise): (&ReplicaId, &Promise)| {
             promise.epoch <= record.epoch && record.contradicts(*replica, promise).is_none()
         };
-        self.told.iter().all(agrees) || left_out(Rule::R11)
+        self.reported.iter().all(agrees) || left_out(Rule::R11)
     }
 
     /// A number below `limit`.

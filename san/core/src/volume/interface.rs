@@ -27,7 +27,7 @@ pub const SECTORS: u64 = 8;
 /// What a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask<D> {
-    /// Read.
+    /// Return the data of the sectors.
     Read,
     /// Tell what the blocks of its sectors hold, as far as the copies know without reading them. → [`Action::Map`]
     Map,
@@ -44,13 +44,13 @@ pub enum Ask<D> {
 /// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request<D> {
-    /// Its name.
+    /// The id by which the request is completed.
     pub id: RequestId,
     /// What it asks for.
     pub ask: Ask<D>,
     /// The first sector.
     pub sector: u64,
-    /// How many.
+    /// The number of sectors, 0 for a flush.
     pub sectors: u32,
 }
 
@@ -93,7 +93,7 @@ pub enum Order {
         group: GroupIndex,
         /// The replica.
         replica: ReplicaId,
-        /// Its node.
+        /// The node that has the replica.
         home: NodeId,
     },
     /// A replica that has departed will not come back.
@@ -114,7 +114,7 @@ pub enum Order {
     },
     /// The volume is to have so many blocks. The replicas of groups that are new are durable on their devices.
     Grow {
-        /// Blocks.
+        /// The new size of the volume, in blocks.
         blocks: u64,
         /// The replicas of each new group.
         added: Vec<Vec<(ReplicaId, NodeId)>>,
@@ -178,15 +178,15 @@ pub enum Event<D> {
 pub enum Action<D> {
     /// A message to a replica.
     Send {
-        /// Its node.
+        /// The node that has the replica.
         to: NodeId,
         /// What it names.
         header: FromOwner,
         /// What it says.
         message: ToReplica<D>,
     },
-    /// Ask the configuration store what the record is.
-    Look {
+    /// Read the record from the configuration store.
+    ReadRecord {
         /// To be told with the answer: what is known when this is asked.
         asked_at: Epoch,
     },
@@ -200,7 +200,7 @@ pub enum Action<D> {
     /// Ask nodes through the configuration store whether they run, and which of each other they reach. → [`Event::Reaches`] or
     /// [`Event::Silent`] for each; none while the store is away.
     Ask {
-        /// Which.
+        /// The nodes that are asked.
         nodes: Vec<NodeId>,
         /// How long they have to answer once the question is in the store, nanoseconds.
         within_ns: u64,
@@ -233,7 +233,7 @@ pub enum Action<D> {
     Merge {
         /// To be told with the answer.
         ownership: Epoch,
-        /// The same.
+        /// The job that waits for the blocks. It is to be given back with the answer.
         job: Job,
         /// What is written.
         request: Request<D>,

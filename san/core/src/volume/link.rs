@@ -32,7 +32,7 @@ pub(super) enum State {
     Failed,
 }
 
-/// See the module.
+/// An owner's session with one replica: what was sent, what was acknowledged, and what must be sent again.
 #[derive(Debug)]
 pub(super) struct Link<D> {
     pub(super) replica: ReplicaId,
@@ -44,7 +44,7 @@ pub(super) struct Link<D> {
     /// When the session was last asked for.
     asked: Moment,
     /// When it last answered.
-    pub(super) heard: Moment,
+    pub(super) last_answer: Moment,
     /// When the last heartbeat was sent that it has answered.
     pub(super) alive: Moment,
     /// When it last did something that it was told, or there was nothing to do.
@@ -85,7 +85,7 @@ impl<D: Clone> Link<D> {
             session: 0,
             process: Incarnation(0),
             asked: now,
-            heard: now,
+            last_answer: now,
             alive: Moment(0),
             moved: now,
             unanswered: None,
@@ -195,7 +195,7 @@ impl<D: Clone> Link<D> {
     pub(super) fn opened(&mut self, c: &Context, from: &FromReplica, now: Moment, out: &mut Vec<Action<D>>) {
         self.state = State::Open;
         self.process = from.process;
-        (self.heard, self.moved, self.unanswered) = (now, now, None);
+        (self.last_answer, self.moved, self.unanswered) = (now, now, None);
         (self.received, self.first_out_of_band) = (Sequence(0), 1);
         self.resend_out_of_band(c, 1, out);
     }
@@ -266,12 +266,12 @@ impl<D: Clone> Link<D> {
 
     /// Who asked was stopped: what it has said meanwhile is still to be read.
     pub(super) fn wait_anew(&mut self, now: Moment) {
-        (self.heard, self.moved, self.unanswered) = (now, now, None);
+        (self.last_answer, self.moved, self.unanswered) = (now, now, None);
     }
 
     /// It will say nothing more: it is as if it had been silent for as long as that is borne.
     pub(super) fn is_silent(&mut self, c: &Context, now: Moment) {
-        self.heard = self.heard.min(Moment(now.0.saturating_sub(c.times.silent_ns)));
+        self.last_answer = self.last_answer.min(Moment(now.0.saturating_sub(c.times.silent_ns)));
     }
 
     /// A question that it was asked has not been answered in time.

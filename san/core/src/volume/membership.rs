@@ -119,7 +119,7 @@ impl<D: Clone> Active<D> {
     fn doubted(&self, c: &Context, now: Moment) -> Vec<Doubted> {
         let silent_ns = c.times.silent_ns;
         let is_gone = |link: &Link<D>| {
-            link.state == State::Failed || now.since(link.heard) >= silent_ns || link.is_stalled(c, now)
+            link.state == State::Failed || now.since(link.last_answer) >= silent_ns || link.is_stalled(c, now)
         };
         // Of two members that are cut off at once, one was heard later than the other.
         let limit = if left_out(Rule::S1Soon) { silent_ns } else { silent_ns / 2 };
@@ -128,8 +128,9 @@ impl<D: Clone> Active<D> {
             !self.returning.contains_key(&link.replica)
                 && record.groups.get(link.group.0 as usize).is_some_and(|g| g.in_sync.contains(&link.replica))
         };
-        let is_doubted =
-            |link: &&Link<D>| (now.since(link.heard) >= silent_ns / 2 || is_gone(link)) && is_member(link);
+        let is_doubted = |link: &&Link<D>| {
+            (now.since(link.last_answer) >= silent_ns / 2 || is_gone(link)) && is_member(link)
+        };
         let doubted = self.links.iter().filter(is_doubted);
         let mut doubted: BTreeMap<GroupIndex, Vec<&Link<D>>> =
             doubted.map(|link| (link.group, Vec::new())).collect();
@@ -142,10 +143,14 @@ impl<D: Clone> Active<D> {
             }
         }
         let doubted = doubted.into_iter().map(|(index, links)| {
-            let silent = |link: &&&Link<D>| link.state != State::Failed && now.since(link.heard) >= limit;
+            let silent =
+                |link: &&&Link<D>| link.state != State::Failed && now.since(link.last_answer) >= limit;
             let mut members =
                 Members { all: links.iter().map(|link| link.node).collect(), ..Members::default() };
-            links.iter().filter(silent).for_each(|link| members.without(link.node, link.heard, &c.ended));
+            links
+                .iter()
+                .filter(silent)
+                .for_each(|link| members.without(link.node, link.last_answer, &c.ended));
             let unconfirmed = unconfirmed(c, now, &links, &mut members);
             let gone = links.iter().filter(|link| is_gone(link)).map(|link| link.replica).collect();
             let answers = links.iter().any(|link| !is_gone(link) && link.is_open());
@@ -163,19 +168,19 @@ fn unconfirmed<D>(c: &Context, now: Moment, links: &[&Link<D>], members: &mut Me
     let Some(since) = members.ended.iter().map(|(_, since)| *since).max() else { return false };
     let counted: BTreeSet<NodeId> =
         members.silent.iter().chain(&members.ended).map(|(node, _)| *node).collect();
-    let is_unheard = |link: &&&Link<D>| {
+    let is_quiet = |link: &&&Link<D>| {
         let counts = link.node == c.me.node || link.state == State::Failed || counted.contains(&link.node);
-        !counts && link.heard <= since && link.alive < since
+        !counts && link.last_answer <= since && link.alive < since
     };
-    let unheard: Vec<_> = links.iter().filter(is_unheard).map(|link| (link.node, link.heard)).collect();
-    let count = unheard.len() + members.silent.len() + members.ended.len();
-    if unheard.is_empty() || 2 * count <= members.all.len() || left_out(Rule::S1) || left_out(Rule::S1Ended) {
+    let quiet: Vec<_> = links.iter().filter(is_quiet).map(|link| (link.node, link.last_answer)).collect();
+    let count = quiet.len() + members.silent.len() + members.ended.len();
+    if quiet.is_empty() || 2 * count <= members.all.len() || left_out(Rule::S1) || left_out(Rule::S1Ended) {
         return false;
     }
     if now.since(since) < c.times.heartbeat_ns {
         return true;
     }
-    members.silent.extend(unheard);
+    members.silent.extend(quiet);
     false
 }
 

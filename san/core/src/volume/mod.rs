@@ -66,7 +66,7 @@ enum Role<D> {
     Active(Box<Active<D>>),
 }
 
-/// See the module.
+/// One volume at one node, as a state machine that watches the volume, takes it over or serves it.
 #[derive(Debug)]
 pub struct Volume<D> {
     c: Context,
@@ -92,9 +92,9 @@ impl<D: Clone> Volume<D> {
             mine: Epoch(0),
             proposed: None,
             stuck: None,
-            looked: None,
+            last_read: None,
             promised: Epoch(0),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             blocked: None,
             ended: BTreeMap::new(),
             silence: Silence::new(me.node),
@@ -309,7 +309,7 @@ impl<D: Clone> Volume<D> {
             return;
         }
         if let ToOwner::Refused(promise) | ToOwner::Probed { promise, .. } = &message {
-            self.c.told.insert(from.replica, *promise);
+            self.c.reported.insert(from.replica, *promise);
             if let Some(why) = self.c.forked(from.replica, promise) {
                 self.block(now, why, out);
                 return;
@@ -319,7 +319,7 @@ impl<D: Clone> Volume<D> {
             self.c.promised = self.c.promised.max(promise.epoch);
             let mine = self.c.record().is_some_and(|record| record.owner == self.c.me);
             if promise.epoch > self.c.epoch() {
-                self.c.look(now, out);
+                self.c.read_record(now, out);
             } else if promise.epoch == self.c.epoch() && promise.owner != self.c.me && mine {
                 // No two owners ever share an epoch.
                 self.block(now, WentBack::Other(promise.epoch.0), out);
@@ -353,7 +353,8 @@ impl<D: Clone> Volume<D> {
                 return;
             }
         };
-        if let Some(why) = self.c.told.iter().find_map(|(replica, promise)| self.c.forked(*replica, promise))
+        if let Some(why) =
+            self.c.reported.iter().find_map(|(replica, promise)| self.c.forked(*replica, promise))
         {
             self.block(now, why, out);
             return;
@@ -416,7 +417,7 @@ impl<D: Clone> Volume<D> {
     fn tick(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         if self.c.blocked.is_some() {
             // A person may have decided elsewhere.
-            self.c.look(now, out);
+            self.c.read_record(now, out);
             return;
         }
         if let Some((since, sent)) = self.c.proposed {
@@ -436,13 +437,13 @@ impl<D: Clone> Volume<D> {
             if now.since(sent) >= self.c.times.resend_ns {
                 self.c.proposed = Some((since, now));
                 self.c.send_proposal(out);
-                self.c.look(now, out);
+                self.c.read_record(now, out);
             }
         }
         match &mut self.role {
             Role::Watch(watch) => {
                 if self.clients.want_the_record() {
-                    self.c.look(now, out);
+                    self.c.read_record(now, out);
                 }
                 let attached = self.clients.claim_it();
                 if watch.tick(&mut self.c, now, attached, self.watching, out) {

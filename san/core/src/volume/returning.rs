@@ -17,10 +17,10 @@ use crate::lease::Moment;
 use crate::range_set::RangeSet;
 use crate::record::Departed;
 
-/// What has come of former returns of a replica.
+/// When the next return of a replica may begin, after former ones have failed.
 #[derive(Debug)]
-pub(super) struct Tried {
-    /// It is not tried again before.
+pub(super) struct Retry {
+    /// No return begins before this moment.
     not_before: Moment,
     /// How often in a row it answered, and did not do what it was told.
     stalls: u32,

@@ -25,7 +25,7 @@ use crate::rule::{Rule, left_out};
 /// over, and an answer may come then.
 const FETCH: u32 = u32::MAX;
 
-/// See the module.
+/// A takeover in progress, from its first swap until its second swap is committed.
 #[derive(Debug)]
 pub(super) struct Takeover<D> {
     stage: Stage,
@@ -190,7 +190,7 @@ impl<D: Clone> Takeover<D> {
         if !link.is_ours(from) {
             return;
         }
-        link.heard = now;
+        link.last_answer = now;
         match message {
             ToOwner::Sealed(report) if link.state == State::Sealing => {
                 link.opened(c, from, now, out);
@@ -284,7 +284,7 @@ impl<D: Clone> Takeover<D> {
             let members = groups.entry(link.group).or_default();
             members.all.push(link.node);
             if !has_said(link) {
-                members.without(link.node, link.heard, &c.ended);
+                members.without(link.node, link.last_answer, &c.ended);
             }
         }
         for members in groups.into_values() {
@@ -310,7 +310,7 @@ impl<D: Clone> Takeover<D> {
         let waited = now.since(self.since) >= c.times.seal_ns;
         if c.promised > c.epoch() && !left_out(Rule::P4) {
             // A member has promised more than the record says: another node is the owner by now, or what the store holds is old.
-            c.look(now, out);
+            c.read_record(now, out);
             return;
         }
         let Some(record) = c.record() else { return };
@@ -537,7 +537,7 @@ impl<D: Clone> Takeover<D> {
                     .links
                     .iter_mut()
                     .filter(counts)
-                    .any(|link| now.since(link.heard.max(self.since)) >= c.times.silent_ns);
+                    .any(|link| now.since(link.last_answer.max(self.since)) >= c.times.silent_ns);
                 if silent {
                     self.seal(c, now, out);
                     return;

@@ -43,11 +43,11 @@ pub struct GroupView {
 /// A replica, as an owner sees it, or a node that takes the volume over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberView {
-    /// Which.
+    /// The id of the replica.
     pub replica: ReplicaId,
-    /// Its node.
+    /// The node that has the replica.
     pub node: NodeId,
-    /// Its group.
+    /// The group of the replica.
     pub group: GroupIndex,
     /// It must have every write. Otherwise it is returning.
     pub required: bool,

@@ -18,7 +18,7 @@ use crate::message::{FromOwner, FromReplica, ToOwner, ToReplica};
 use crate::record::{Group, Record};
 use crate::rule::{Rule, left_out};
 
-/// See the module.
+/// The state of a node that watches a volume: when the volume was last known to be served, and when a takeover may begin.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// Not before: somebody may be at it, or a try of ours has failed.
@@ -99,16 +99,16 @@ impl Watch {
             return false;
         }
         let Some(record) = c.record() else {
-            c.look(now, out);
+            c.read_record(now, out);
             return false;
         };
         if c.promised > record.epoch && !left_out(Rule::P4) {
             // Either the record that is known here is old, or what the store holds is.
-            c.look(now, out);
+            c.read_record(now, out);
             return false;
         }
         if attached {
-            if now >= self.not_before && (left_out(Rule::P4) || self.have_told(c, record, now)) {
+            if now >= self.not_before && (left_out(Rule::P4) || self.have_answered(c, record, now)) {
                 match self.judge(c, now, true, out) {
                     Verdict::Without | Verdict::Tie => return true,
                     Verdict::Wait => {}
@@ -119,7 +119,7 @@ impl Watch {
             if self.asked.is_none_or(|then| now.since(then) >= c.times.resend_ns) {
                 self.ask(c, record, now, out);
                 // Its members may be others by now.
-                c.look(now, out);
+                c.read_record(now, out);
             }
             return false;
         }
@@ -159,7 +159,7 @@ impl Watch {
                 Verdict::Wait => {}
             }
         }
-        c.look(now, out);
+        c.read_record(now, out);
         false
     }
 
@@ -200,22 +200,22 @@ impl Watch {
         worst
     }
 
-    /// Whether the replicas have told whom they follow: all of them, or after a while at least one member of each group. A takeover
-    /// that reaches nobody of some group could not go on.
-    fn have_told(&self, c: &Context, record: &Record, now: Moment) -> bool {
+    /// Whether the replicas have answered which owner they follow: all of them, or after a while at least one member of each group. A
+    /// takeover that reaches no member of some group could not go on.
+    fn have_answered(&self, c: &Context, record: &Record, now: Moment) -> bool {
         let since = self.first_asked.is_some_and(|then| now.since(then) >= c.times.resend_ns);
         let waited = since && self.rounds > 1;
-        let told = |replica: &&ReplicaId| self.answers.contains_key(*replica);
+        let answered = |replica: &&ReplicaId| self.answers.contains_key(*replica);
         let silent = |replica: &&ReplicaId| {
             self.failed.contains(*replica) || c.ended.contains_key(&record.homes[*replica])
         };
         let mut left = record.groups.iter().flat_map(|group| group.departed.keys());
-        if !waited && !left_out(Rule::P4All) && !left.all(|replica| told(&replica) || silent(&replica)) {
+        if !waited && !left_out(Rule::P4All) && !left.all(|replica| answered(&replica) || silent(&replica)) {
             return false;
         }
         record.groups.iter().all(|group| {
-            let count = group.in_sync.iter().filter(told).count();
-            let others = group.in_sync.iter().filter(|replica| !told(replica));
+            let count = group.in_sync.iter().filter(answered).count();
+            let others = group.in_sync.iter().filter(|replica| !answered(replica));
             count > 0 && (waited || count + others.filter(silent).count() >= group.in_sync.len())
         })
     }

@@ -48,7 +48,7 @@ pub(crate) fn record(groups: u64, nodes: &[u32]) -> Record {
     }
 }
 
-/// See the module.
+/// A volume at node 1, with simulated replicas and a configuration store that commits every proposal.
 pub(crate) struct Driven {
     pub(crate) volume: Volume<u8>,
     pub(crate) record: Record,
@@ -162,7 +162,7 @@ impl Driven {
 
     fn act(&mut self, action: Action<u8>) {
         match action {
-            Action::Look { asked_at } if !self.store_is_away => {
+            Action::ReadRecord { asked_at } if !self.store_is_away => {
                 self.queue.push_back(Event::Seen(self.record.clone(), asked_at));
             }
             Action::Propose { record, replaces } if !self.store_is_away => {

@@ -46,7 +46,7 @@ pub(crate) fn volume() -> (Volume<u8>, Vec<Action<u8>>) {
     let mut volume = Volume::new(owner(1), VOLUME, Times::of_lease(LEASE_NS), 1, NOW);
     let mut out = Vec::new();
     volume.step(NOW, Event::Attach, &mut out);
-    assert_eq!(out, [Action::Look { asked_at: Epoch(0) }]);
+    assert_eq!(out, [Action::ReadRecord { asked_at: Epoch(0) }]);
     out.clear();
     (volume, out)
 }

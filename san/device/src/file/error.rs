@@ -119,7 +119,7 @@ pub enum DeviceError {
     FileSize {
         /// What was named.
         path: PathBuf,
-        /// Its bytes.
+        /// The size of the file, in bytes.
         bytes: u64,
         /// Bytes that a file may have.
         limit: u64,

@@ -16,7 +16,7 @@ pub enum UringError {
     /// Too little or too much of something.
     #[error("{number} {what} are asked for, and 1 to 4096 can be: ask for as many")]
     Options {
-        /// Of what.
+        /// The name of what is counted, in the plural.
         what: &'static str,
         /// How many were asked for.
         number: u32,
@@ -40,7 +40,7 @@ pub enum UringError {
     Busy {
         /// The number.
         store: u32,
-        /// How many.
+        /// The number of operations that are not done.
         asks: usize,
     },
     /// It did not work.

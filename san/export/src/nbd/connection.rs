@@ -13,7 +13,7 @@ use crate::login::Chosen;
 use crate::session::{self, Next, Receiving, Sent, SessionEnd};
 use crate::socket::{Received, receive_to, send_all};
 
-/// See the module.
+/// A client's NBD connection after the handshake: it owns the socket and the session.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,

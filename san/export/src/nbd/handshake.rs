@@ -113,7 +113,7 @@ struct Looking {
     wants: Vec<u16>,
 }
 
-/// See the module.
+/// An NBD handshake, from the greeting until the client has chosen a volume. It owns no socket and does no I/O.
 #[derive(Debug)]
 pub struct Handshake {
     state: State,

@@ -70,7 +70,7 @@ enum Reading {
     },
 }
 
-/// See the module.
+/// An NBD session in its transmission phase: it turns received bytes into block requests, and completions into replies.
 #[derive(Debug)]
 pub struct Session {
     choice: Choice,
@@ -84,7 +84,7 @@ pub struct Session {
     leaving: bool,
     /// Requests that were answered since somebody asked.
     answered: usize,
-    /// Answers.
+    /// Replies that are to be sent to the client.
     pub out: Outbox,
 }
 

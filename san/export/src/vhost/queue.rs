@@ -24,7 +24,7 @@ pub(super) struct Places {
     pub(super) used: u64,
 }
 
-/// See the module.
+/// One virtqueue of a front-end, with the two eventfds by which the front-end and this process notify each other.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) ring: Ring,

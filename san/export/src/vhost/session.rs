@@ -93,7 +93,7 @@ struct Slot {
     mapped: Option<Rc<Mapped>>,
 }
 
-/// See the module.
+/// A vhost-user connection: it owns the socket, the mapped memory of the guest and the queues.
 pub struct Session {
     socket: OwnedFd,
     handler: BackendReqHandler<Backend>,

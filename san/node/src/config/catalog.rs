@@ -43,7 +43,7 @@ pub struct Cluster {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Its name.
+    /// The name of the node, unique in the cluster.
     pub name: String,
     /// Where its API is.
     pub api: SocketAddr,
@@ -92,7 +92,7 @@ pub struct Device {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Volume {
-    /// Its name.
+    /// The name of the volume, unique in the cluster.
     pub name: String,
     /// Copies that it is to have.
     pub copies: u32,
@@ -130,7 +130,7 @@ pub enum VolumeState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replica {
-    /// Of which volume.
+    /// The id of the volume.
     pub volume: u64,
     /// Of which of its groups.
     pub group: u32,

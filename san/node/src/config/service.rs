@@ -34,7 +34,7 @@ enum Work {
 
 /// What is asked of a record.
 enum About {
-    Look(Epoch),
+    Read(Epoch),
     Propose(Box<Record>, Epoch),
 }
 
@@ -84,8 +84,8 @@ impl Config {
     }
 
     /// What is the record? The loop is told, if there is an answer; otherwise it asks again.
-    pub fn look(&self, volume: VolumeId, asked_at: Epoch, orders: LoopSender) {
-        self.give(Work::Record(volume, About::Look(asked_at), orders));
+    pub fn read_record(&self, volume: VolumeId, asked_at: Epoch, orders: LoopSender) {
+        self.give(Work::Record(volume, About::Read(asked_at), orders));
     }
 
     /// Makes this the record, if it is at this epoch. The loop is told, if the answer is known; otherwise it proposes again.
@@ -133,7 +133,7 @@ impl Waiting {
         for (_, waits, _) in self.records.iter_mut().filter(|(of, ..)| *of == volume) {
             match (waits, &about) {
                 // It is looked at later than either was asked.
-                (About::Look(old), About::Look(new)) => {
+                (About::Read(old), About::Read(new)) => {
                     *old = *new;
                     return;
                 }
@@ -193,7 +193,7 @@ fn answer(
     orders: &LoopSender,
 ) -> Result<(), ConfigError> {
     match about {
-        About::Look(asked_at) => read_record(store, volume).map(|found| {
+        About::Read(asked_at) => read_record(store, volume).map(|found| {
             if let Some((record, _)) = found {
                 orders.give(LoopCommand::Seen(volume, Box::new(record), asked_at));
             }

@@ -19,7 +19,7 @@ pub(super) struct Who {
     pub(super) session: Option<SessionId>,
 }
 
-/// See the module.
+/// A connected client of one volume: its session and the state of its connection in this loop.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) session: AnySession,

@@ -24,7 +24,7 @@ use crate::unusable::Unusable;
 /// A replica that is on a device, to be opened.
 #[derive(Debug)]
 pub struct OpenReplica {
-    /// Which.
+    /// The volume, the group and the id of the replica.
     pub id: Identity,
     /// The random bits that it was made with.
     pub key: u64,
@@ -45,7 +45,7 @@ pub struct OpenReplica {
 /// A volume that this node serves, watches, or has replicas of.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenVolume {
-    /// Which.
+    /// The id of the volume.
     pub id: VolumeId,
     /// Where its blocks are.
     pub layout: Layout,
@@ -87,7 +87,7 @@ pub struct NewClient {
     pub fence: u64,
     /// The session by which another node forwards the client.
     pub session: Option<SessionId>,
-    /// Its protocol.
+    /// The protocol that the client uses.
     pub protocol: Protocol,
     /// What it has chosen, beside the volume.
     pub chosen: Chosen,
@@ -149,8 +149,8 @@ pub enum LoopCommand {
     Scrub(Vec<ReplicaId>),
     /// Follow requests of a volume that this node owns.
     Trace(VolumeId, TraceOrder),
-    /// How is it? → [`LoopEvent::State`]
-    Look,
+    /// Report the state of the loop. → [`LoopEvent::State`]
+    ReportState,
     /// No more is to be done.
     Stop,
 }
@@ -164,8 +164,8 @@ pub enum LoopEvent {
     Unusable(ReplicaId, Option<Unusable>),
     /// A replica was given up, and its device is not used for it any more.
     Closed(ReplicaId),
-    /// What is the record? To be told with the answer: what is known when this is asked.
-    Look(VolumeId, Epoch),
+    /// Read the record of a volume. The epoch that is known now is to be given back with the answer.
+    ReadRecord(VolumeId, Epoch),
     /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. They have so many nanoseconds
     /// to answer. → [`LoopCommand::Reaches`]
     Ask(Vec<NodeId>, u64),
@@ -201,7 +201,7 @@ pub struct LoopState {
     pub volumes: Vec<VolumeState>,
     /// Connections of clients.
     pub clients: usize,
-    /// Replicas.
+    /// The replicas that are open in the loop.
     pub replicas: Vec<ReplicaState>,
     /// Replicas that were to be looked through.
     pub scrubs: Vec<(ReplicaId, Scrub)>,
@@ -232,7 +232,7 @@ pub struct Scrub {
 /// How a volume is at this node.
 #[derive(Debug, Clone)]
 pub struct VolumeState {
-    /// Which.
+    /// The id of the volume.
     pub id: VolumeId,
     /// Its clients here.
     pub clients: usize,
@@ -249,7 +249,7 @@ pub struct VolumeState {
 /// How a replica is.
 #[derive(Debug, Clone)]
 pub struct ReplicaState {
-    /// Which.
+    /// The id of the replica.
     pub id: ReplicaId,
     /// What it has asked of its log.
     pub log: BackEnd,

@@ -17,7 +17,7 @@ const INFO: usize = 128;
 const UNACKED: usize = 24;
 const BYTES_ACKED: usize = 120;
 
-/// See the module.
+/// Detects a host that no longer acknowledges TCP data that was sent to it.
 #[derive(Debug, Default)]
 pub(crate) struct Confirmed {
     /// The bytes that were confirmed, and since when it was so many, while more are not.

@@ -102,7 +102,7 @@ impl EventLoop {
             }
             LoopCommand::Scrub(ids) => self.replicas.scrub(&ids),
             LoopCommand::Trace(id, order) => self.trace(id, order),
-            LoopCommand::Look => (self.report)(LoopEvent::State(self.state())),
+            LoopCommand::ReportState => (self.report)(LoopEvent::State(self.state())),
             LoopCommand::Stop => self.stopped = true,
         }
     }

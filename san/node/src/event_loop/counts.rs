@@ -54,17 +54,17 @@ impl Count {
 /// What clients have asked of a volume at this node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FrontEnd {
-    /// Reads.
+    /// Reads of data.
     pub read: Count,
     /// Block statuses. Their bytes are those that were asked about.
     pub map: Count,
-    /// Writes.
+    /// Writes of data.
     pub write: Count,
-    /// Zeroes.
+    /// Requests that write zeroes.
     pub zero: Count,
-    /// Trims.
+    /// Requests that trim blocks.
     pub trim: Count,
-    /// Flushes.
+    /// Requests that flush. They have no bytes.
     pub flush: Count,
     /// Bytes that were asked of the copy on this node, for clients and for whatever else reads.
     pub read_here: u64,
@@ -75,9 +75,9 @@ pub struct FrontEnd {
 /// What a replica has asked of one of its areas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BackEnd {
-    /// Reads.
+    /// Reads of the area.
     pub read: Count,
-    /// Writes.
+    /// Writes to the area.
     pub write: Count,
     /// What makes durable.
     pub sync: Count,

@@ -34,7 +34,7 @@ pub(super) struct Ring<'a> {
     pub(super) now: Moment,
 }
 
-/// See the module.
+/// All clients of the volumes of one loop. It owns their sessions.
 #[derive(Default)]
 pub(super) struct FrontEnds {
     clients: HashMap<u32, Client, RandomState>,

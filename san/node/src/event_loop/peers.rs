@@ -18,7 +18,7 @@ use super::keys::Keys;
 use super::peer_receiver::{PeerMessage, PeerReceiver};
 use super::peer_sender::{PeerSender, Preamble};
 
-/// See the module.
+/// The connections of one loop with all other nodes: one sender for each node, and the receivers of accepted connections.
 pub(super) struct Peers {
     options: LoopOptions,
     senders: HashMap<NodeId, PeerSender, RandomState>,

@@ -36,7 +36,7 @@ pub(super) enum Io {
     Ring(u32, #[allow(dead_code, reason = "it is kept open")] Devices),
 }
 
-/// See the module.
+/// An open replica of one loop: it owns the replica's state machine, its store and its devices.
 #[derive(Debug)]
 pub(super) struct ReplicaHost {
     pub(super) replica: Replica,

@@ -30,7 +30,7 @@ const SCRUB: u64 = 200 << 10;
 /// Bytes that a store scrubs in each tick if a person wants it: more than most devices give beside what is requested.
 const FAST_SCRUB: u64 = 64 << 20;
 
-/// See the module.
+/// All open replicas of one loop.
 #[derive(Default)]
 pub(super) struct Replicas {
     hosts: HashMap<ReplicaId, ReplicaHost, RandomState>,

@@ -178,7 +178,7 @@ impl EventLoop {
                         false => self.peers.send_to_replica(to, &header, &message),
                     }
                 }
-                volume::Action::Look { asked_at } => (self.report)(LoopEvent::Look(id, asked_at)),
+                volume::Action::ReadRecord { asked_at } => (self.report)(LoopEvent::ReadRecord(id, asked_at)),
                 volume::Action::Ask { nodes, within_ns } => {
                     (self.report)(LoopEvent::Ask(nodes, within_ns));
                 }

@@ -17,7 +17,7 @@ const MOST_SKIPPED: u64 = 15;
 /// Which requests are to be followed.
 #[derive(Debug)]
 pub struct TraceOrder {
-    /// Requests.
+    /// The number of requests to follow.
     pub wanted: usize,
     /// Nanoseconds, at the least, from the end of one to the arrival of the next one that is followed.
     pub every_ns: u64,
@@ -55,7 +55,7 @@ pub struct Trace {
 /// What a replica did for a request.
 #[derive(Debug, Clone)]
 pub struct Leg {
-    /// Which.
+    /// The id of the replica.
     pub replica: ReplicaId,
     /// The node that it is at.
     pub node: NodeId,
@@ -90,7 +90,7 @@ struct Followed {
     trace: Trace,
 }
 
-/// See the module.
+/// A trace of one volume in progress: it follows one request at a time, and keeps the traces of those that have completed.
 #[derive(Debug)]
 pub(super) struct Tracer {
     wanted: usize,

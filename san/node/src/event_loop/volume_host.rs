@@ -97,7 +97,7 @@ enum Kind {
     Flush,
 }
 
-/// See the module.
+/// A volume of one loop: it owns the volume's state machine, and the queued and outstanding requests of its clients.
 #[derive(Debug)]
 pub(super) struct VolumeHost {
     pub(super) volume: Volume<Blocks>,

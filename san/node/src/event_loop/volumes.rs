@@ -12,7 +12,7 @@ use super::command::{OpenVolume, VolumeState};
 use super::volume_host::VolumeHost;
 use super::{IDLE_TICKS, LoopOptions, STORE_TICK_NS};
 
-/// See the module.
+/// All volumes of one loop: those that this node serves, watches or has replicas of.
 pub(super) struct Volumes {
     options: LoopOptions,
     hosts: HashMap<VolumeId, VolumeHost, RandomState>,
@@ -35,7 +35,7 @@ impl Volumes {
         self.hosts.get_mut(&id)
     }
 
-    /// All of them.
+    /// All volumes of the loop, in no order.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut VolumeHost> {
         self.hosts.values_mut()
     }

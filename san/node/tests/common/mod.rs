@@ -116,8 +116,8 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         for report in told {
             match report {
                 LoopEvent::Opened(_, result) => result.expect("it opens"),
-                LoopEvent::Look(..) | LoopEvent::Propose(..) if away.load(Ordering::SeqCst) => {}
-                LoopEvent::Look(volume, asked_at) => {
+                LoopEvent::ReadRecord(..) | LoopEvent::Propose(..) if away.load(Ordering::SeqCst) => {}
+                LoopEvent::ReadRecord(volume, asked_at) => {
                     of_store.give(LoopCommand::Seen(volume, Box::new(record.clone()), asked_at));
                 }
                 LoopEvent::Propose(volume, next, replaces) => {

@@ -17,7 +17,7 @@ use crate::store::{Blocks, Real, SimDisk, ZERO};
 /// Blocks that are not acknowledged, at most.
 pub(super) const MOST_IN_FLIGHT: u32 = 12;
 
-/// See the module.
+/// One life of a process that uses a store. It draws commands from the seed, and records what the device is asked for.
 pub(super) struct Life<'a> {
     pub(super) store: Real,
     pub(super) recorder: Recorder,

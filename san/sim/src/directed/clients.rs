@@ -5,8 +5,8 @@ use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::tenant::What;
 use crate::world::World;
+use crate::world::tenant::Operation;
 
 /// A client at a node, which is let in.
 fn comes(world: &mut World, tenant: usize, node: usize) {
@@ -17,10 +17,10 @@ fn comes(world: &mut World, tenant: usize, node: usize) {
 
 /// It writes the first block, and waits for the acknowledgement.
 fn writes(world: &mut World, tenant: usize) {
-    let waiting = world.tenants[tenant].asked.len();
-    world.ask_first(tenant, What::Write);
+    let waiting = world.tenants[tenant].outstanding.len();
+    world.ask_first(tenant, Operation::Write);
     world.pass(50);
-    world.must(world.tenants[tenant].asked.len() == waiting, "it is acknowledged");
+    world.must(world.tenants[tenant].outstanding.len() == waiting, "it is acknowledged");
 }
 
 /// The first block has what this write wrote.
@@ -41,8 +41,8 @@ fn recover(world: &mut World, node: usize) {
 /// The second client is let in at node 1, which then cannot claim the volume: its write waits there.
 fn waits_at_1(world: &mut World) {
     comes(world, 1, 1);
-    world.lonely.insert(1);
-    world.ask_first(1, What::Write);
+    world.cut_from_config.insert(1);
+    world.ask_first(1, Operation::Write);
     world.pass(5);
     world.must(world.waits(1), "it waits");
 }
@@ -62,15 +62,15 @@ pub(super) fn joins_others(world: &mut World) {
     comes(world, 1, 1);
     world.pass(250);
     comes(world, 0, 0);
-    world.lonely.insert(0);
-    world.ask_first(0, What::Write);
+    world.cut_from_config.insert(0);
+    world.ask_first(0, Operation::Write);
     world.pass(50);
     world.must(world.serves(1) && world.waits(0), "it waits at one node, and the other serves");
     comes(world, 0, 1);
     writes(world, 0);
     has(world, 2, "when it is acknowledged");
     world.pass(1_000);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(600);
     has(world, 2, "when the first node reaches the configuration store again");
 }
@@ -88,7 +88,7 @@ pub(super) fn forgotten_attachment(world: &mut World) {
     recovered_at_0(world);
     has(world, 3, "when it is acknowledged");
     world.pass(300);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(800);
     has(world, 3, "when the first node sees the record of now");
 }
@@ -99,15 +99,15 @@ pub(super) fn blocked_meanwhile(world: &mut World) {
     world.begin(0);
     waits_at_1(world);
     world.config.push(old);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(100);
     world.must(world.is(1, Status::Blocked), "where it waits, the store is seen to have gone back");
-    world.lonely.insert(1);
+    world.cut_from_config.insert(1);
     world.part(0, 1);
     world.pass(250);
     world.cut.clear();
     recovered_at_0(world);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(200);
     world.must(!world.waits(1), "what waited was refused");
     world.detach(0);
@@ -119,8 +119,8 @@ pub(super) fn blocked_meanwhile(world: &mut World) {
 /// A person recovers the volume by force at the node where it waits.
 pub(super) fn recovered_meanwhile(world: &mut World) {
     comes(world, 0, 0);
-    world.lonely.insert(0);
-    world.ask_first(0, What::Write);
+    world.cut_from_config.insert(0);
+    world.ask_first(0, Operation::Write);
     world.pass(50);
     comes(world, 1, 1);
     world.pass(300);
@@ -129,7 +129,7 @@ pub(super) fn recovered_meanwhile(world: &mut World) {
     has(world, 2, "when it is acknowledged");
     world.kill(1, false);
     world.pass(300);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     recover(world, 0);
     world.pass_until(600, |world| world.serves(0));
     world.pass(50);
@@ -140,12 +140,12 @@ pub(super) fn recovered_meanwhile(world: &mut World) {
 pub(super) fn two_recoveries(world: &mut World) {
     world.begin(0);
     world.kill(0, false);
-    world.deaf.insert(1);
+    world.without_config_answers.insert(1);
     for _ in 0..2 {
         recover(world, 1);
         world.pass(20);
     }
-    world.deaf.clear();
+    world.without_config_answers.clear();
     world.pass(3_000);
     world.must(world.coverage.of("order", "answered") == 2, "each order is answered");
 }
@@ -157,7 +157,7 @@ pub(super) fn after_another(world: &mut World) {
     waits_at_1(world);
     comes(world, 1, 0);
     writes(world, 1);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(800);
     has(world, 3, "when the first node reaches the configuration store again");
 }
@@ -166,16 +166,16 @@ pub(super) fn after_another(world: &mut World) {
 pub(super) fn beside_another(world: &mut World) {
     world.begin(0);
     let epoch = world.record().epoch;
-    world.deaf.insert(0);
+    world.without_config_answers.insert(0);
     world.step_volume(0, Event::Attach);
     world.pass_until(100, |world| world.record().epoch > epoch);
     waits_at_1(world);
     let before = world.coverage.of("client", "let in");
     world.place(1, 0);
-    world.deaf.clear();
+    world.without_config_answers.clear();
     world.pass_until(600, |world| world.coverage.of("client", "let in") > before);
     writes(world, 1);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(800);
     has(world, 3, "when the first node reaches the configuration store again");
 }
@@ -197,7 +197,7 @@ pub(super) fn on_a_branch(world: &mut World) {
     let newest = world.record().clone();
     world.config.push(old);
     comes(world, 1, 1);
-    world.ask_first(1, What::Write);
+    world.ask_first(1, Operation::Write);
     world.pass_until(1_000, |world| world.is(1, Status::Claiming));
     world.cut.clear();
     world.pass_until(1_000, |world| world.is(1, Status::Blocked));
@@ -215,19 +215,19 @@ fn held(world: &mut World, ends: impl Fn(&mut World)) {
     world.begin(0);
     world.part(0, 1);
     world.pass_until(600, |world| world.record().groups[0].in_sync.len() == 1);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(50);
     world.must(world.waits(0), "the write is held");
     ends(world);
     world.place(1, 0);
     world.pass_until(1_000, |world| world.serves(0));
     world.pass(50);
-    world.ask_first(1, What::Read);
+    world.ask_first(1, Operation::Read);
     world.pass_until(600, |world| !world.waits(1));
     world.cut.clear();
     world.pass_until(3_000, |world| world.record().groups[0].in_sync.len() == 2);
     world.pass(50);
-    world.ask_first(1, What::Read);
+    world.ask_first(1, Operation::Read);
     world.pass_until(600, |world| !world.waits(1));
 }
 

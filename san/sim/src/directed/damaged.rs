@@ -5,8 +5,9 @@ use loadline_san_core::record::Departed;
 
 use super::losses::{log_is_corrupted, members, recover, rots_and_starts};
 use crate::store::Store;
-use crate::tenant::What;
-use crate::world::{MS, US, World};
+use crate::time::{MS, US};
+use crate::world::World;
+use crate::world::tenant::Operation;
 
 /// Lets time pass until a replica has been emptied once more, at most so long. Whether one was.
 fn emptied_within(world: &mut World, ms: u64) -> bool {
@@ -29,13 +30,13 @@ fn owned_elsewhere(world: &mut World) -> (usize, Vec<ReplicaId>) {
     let homes: Vec<usize> = replicas.iter().map(|replica| world.home(*replica)).collect();
     let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
     world.begin(bare);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(400);
     let destaged = |replica: &ReplicaId| world.store(*replica).is_some_and(|store| store.stamp(0).is_some());
     world.must(replicas.iter().all(destaged), "it is destaged");
     world.keeps_log = true;
     for block in 40..43 {
-        world.ask_for(0, bare, What::Write, block * 8, 8);
+        world.ask_for(0, bare, Operation::Write, block * 8, 8);
         world.pass(20);
     }
     world.must(!world.waits(0), "both have them");
@@ -53,7 +54,7 @@ pub(super) fn emptied_early(world: &mut World) {
     world.kill(home, false);
     world.pass_until(600, |world| members(world).len() == 1);
     world.pass(20);
-    world.lonely.insert(bare);
+    world.cut_from_config.insert(bare);
     world.start(home);
     world.must(is_damaged(world, away), "its start finds the damage");
     emptied_within(world, 200);
@@ -67,7 +68,7 @@ pub(super) fn emptied_early(world: &mut World) {
 pub(super) fn member(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(60);
     let replica = members(world).into_iter().find(|replica| world.home(*replica) == 1).expect("it has one");
     rots_and_starts(world, replica);
@@ -85,7 +86,7 @@ pub(super) fn member(world: &mut World) {
 /// The same of a slot.
 pub(super) fn slot(world: &mut World) {
     world.begin(0);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(300);
     let replica = members(world).into_iter().find(|replica| world.home(*replica) == 1).expect("it has one");
     world.kill(1, false);
@@ -110,7 +111,7 @@ pub(super) fn slot(world: &mut World) {
 pub(super) fn dies_meanwhile(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(60);
     let replica = members(world).into_iter().find(|replica| world.home(*replica) == 1).expect("it has one");
     rots_and_starts(world, replica);
@@ -136,7 +137,7 @@ pub(super) fn dies_meanwhile(world: &mut World) {
 pub(super) fn both(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(60);
     let replicas = members(world);
     world.detach(0);
@@ -157,7 +158,7 @@ pub(super) fn both(world: &mut World) {
 pub(super) fn the_last(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(60);
     let replicas = members(world);
     let (last, other) = (replicas[0], replicas[1]);
@@ -167,9 +168,9 @@ pub(super) fn the_last(world: &mut World) {
     let last = members(world)[0];
     let home = world.home(last);
     world.cut.clear();
-    world.lonely.extend([0, 1]);
+    world.cut_from_config.extend([0, 1]);
     rots_and_starts(world, last);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.place(1, home);
     world.pass(2_000);
     world.must(is_damaged(world, last), "it is left as it is");

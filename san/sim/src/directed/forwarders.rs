@@ -2,9 +2,10 @@
 //! up, or an attach was ordered since.
 
 use super::Schedule;
-use crate::forwarder::Rule;
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::world::World;
+use crate::world::forwarder::Rule;
+use crate::world::tenant::Operation;
 
 /// All of them, each with the rule of forwarding that it is about.
 pub const FORWARDING: &[(Rule, Schedule)] = &[
@@ -51,11 +52,11 @@ fn held_back(world: &mut World, opened: bool) -> (usize, usize) {
     world.must(connected, "it is connected");
     world.pass(60);
     if opened {
-        world.ask_first(1, What::Write);
+        world.ask_first(1, Operation::Write);
         world.pass_until(100, |world| !world.waits(1));
     }
     world.part(from, owner);
-    world.ask_first(1, What::Write);
+    world.ask_first(1, Operation::Write);
     world.pass(20);
     world.must(world.waits(1), "it is queued");
     (from, owner)
@@ -63,11 +64,11 @@ fn held_back(world: &mut World, opened: bool) -> (usize, usize) {
 
 /// The first client writes, the link heals, and the client reads what it wrote.
 fn heals(world: &mut World) {
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass_until(200, |world| !world.waits(0));
     world.cut.clear();
     world.pass(50);
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass_until(200, |world| !world.waits(0));
 }
 

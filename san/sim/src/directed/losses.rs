@@ -6,8 +6,9 @@ use loadline_san_core::record::Departed;
 use loadline_san_core::volume::{Event, Order, Status};
 
 use crate::store::Store;
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::world::World;
+use crate::world::tenant::Operation;
 
 pub(super) fn members(world: &World) -> Vec<ReplicaId> {
     world.record().groups[0].in_sync.iter().copied().collect()
@@ -18,7 +19,7 @@ fn loses_and_starts(world: &mut World, node: usize) {
     world.kill(node, false);
     for (replica, store) in &mut world.nodes[node].stores {
         store.lose_last(true);
-        world.liars.insert(*replica);
+        world.lost_writes.insert(*replica);
     }
     world.start(node);
 }
@@ -51,7 +52,7 @@ pub(super) fn lost_before_opening(world: &mut World) {
     let (one, other) = (world.home(replicas[0]), world.home(replicas[1]));
     let owner = (0..3).find(|node| *node != one && *node != other).expect("there are three");
     world.begin(owner);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(100);
     world.detach(owner);
     world.place(1, one);
@@ -66,13 +67,13 @@ pub(super) fn lost_before_opening(world: &mut World) {
     let emptied = world.record().groups[0].departed.get(&replicas[1]) == Some(&Departed::EMPTY);
     let copied = world.coverage.of("message", "return") > 0;
     world.must(emptied || copied, "it was emptied");
-    world.liars.clear();
+    world.lost_writes.clear();
 }
 
 /// A replica that is away loses what it had before it left, and returns to the owner that removed it.
 pub(super) fn away_and_lost(world: &mut World) {
     world.begin(0);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(60);
     world.part(0, 1);
     world.pass(160);
@@ -80,7 +81,7 @@ pub(super) fn away_and_lost(world: &mut World) {
     loses_and_starts(world, 1);
     world.cut.clear();
     world.pass_until(3_000, |world| members(world).len() == 2);
-    world.liars.clear();
+    world.lost_writes.clear();
     world.check_members();
 }
 
@@ -91,7 +92,7 @@ pub(super) fn pages(world: &mut World) {
     world.pass(160);
     world.must(members(world).len() == 1, "one was removed");
     for number in 0..20 {
-        world.ask_for(0, 0, What::Write, number * 2 * 8, 8);
+        world.ask_for(0, 0, Operation::Write, number * 2 * 8, 8);
         if number % 4 == 3 {
             world.pass(1);
         }
@@ -120,19 +121,19 @@ pub(super) fn forced_and_short(world: &mut World) {
     let replica = members(world)[0];
     let (home, owner) = (world.home(replica), 1 - world.home(replica));
     world.begin(owner);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(200);
     world.detach(owner);
     world.kill(home, false);
     world.nodes[home].stores.values_mut().for_each(|store| store.lose_last(false));
-    world.liars.insert(replica);
+    world.lost_writes.insert(replica);
     world.start(home);
     world.place(1, owner);
     world.pass(1_000);
     world.must(!world.serves(owner), "it waits for a person");
     recover(world, owner, replica);
     world.pass_until(2_000, |world| world.serves(owner));
-    world.liars.clear();
+    world.lost_writes.clear();
 }
 
 /// A record of the only copy's log is corrupt; a person goes on with what is left.
@@ -141,7 +142,7 @@ pub(super) fn forced_and_corrupt(world: &mut World) {
     let replica = members(world)[0];
     let owner = 1 - world.home(replica);
     world.begin(owner);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(20);
     world.detach(owner);
     rots_and_starts(world, replica);
@@ -152,7 +153,7 @@ pub(super) fn forced_and_corrupt(world: &mut World) {
     world.pass_until(2_000, |world| world.serves(owner));
     world.place(1, owner);
     world.pass(50);
-    world.ask_first(1, What::Read);
+    world.ask_first(1, Operation::Read);
     world.pass(100);
     world.must(!world.waits(1), "it is read");
 }
@@ -166,7 +167,7 @@ pub(super) fn forced_and_the_other_lives(world: &mut World) {
     world.part(away, home);
     world.pass(160);
     world.must(members(world) == [other], "one was removed");
-    world.ask_for(0, away, What::Write, 40 * 8, 64);
+    world.ask_for(0, away, Operation::Write, 40 * 8, 64);
     world.pass(100);
     world.must(!world.waits(0), "the other has more");
     world.kill(away, false);
@@ -186,11 +187,11 @@ pub(super) fn forced(world: &mut World) {
     world.part(0, 1);
     world.pass(160);
     world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(20);
     world.nodes[0].stores.values_mut().for_each(Store::fail_next);
     world.cut.clear();
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(100);
     world.detach(0);
     let survivor = *world.nodes[1].stores.keys().next().expect("it has one");
@@ -205,8 +206,8 @@ pub(super) fn forced(world: &mut World) {
     world.pass_until(600, |world| world.serves(1));
     world.pass(20);
     let before = world.coverage.of("client", "acknowledged");
-    world.ask_first(1, What::Write);
-    world.ask_first(1, What::Read);
+    world.ask_first(1, Operation::Write);
+    world.ask_first(1, Operation::Read);
     world.pass(40);
     world.must(world.coverage.of("client", "acknowledged") == before + 2, "it is served");
     world
@@ -214,16 +215,16 @@ pub(super) fn forced(world: &mut World) {
 }
 
 /// A device drops what it had said to be durable.
-pub(super) fn liar(world: &mut World) {
+pub(super) fn loses_writes(world: &mut World) {
     world.begin(0);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     // So long that the commit point is in the log of the other.
     world.pass(400);
     world.kill(0, false);
     world.kill(1, false);
     for (replica, store) in &mut world.nodes[1].stores {
         store.lose_last(true);
-        world.liars.insert(*replica);
+        world.lost_writes.insert(*replica);
     }
     world.start(0);
     world.start(1);
@@ -242,25 +243,25 @@ pub(super) fn late_salvage(world: &mut World) {
     let (left, other) = (replicas[0], replicas[1]);
     let (home, owner) = (world.home(left), world.home(other));
     world.begin(owner);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(2);
     world.detach(owner);
     rots_and_starts(world, left);
     world.pass(10);
-    world.echo.insert((owner, home), 3_000 * MS);
+    world.repeats.insert((owner, home), 3_000 * MS);
     world.place(1, owner);
     recover(world, owner, left);
     let sealed = world.now();
     world.pass_until(2_000, |world| world.serves(owner));
-    world.echo.clear();
+    world.repeats.clear();
     world.pass_until(2_000, |world| members(world).len() == 2);
     world.forced = false;
     world.pass(100);
-    world.ask_first(1, What::Write);
+    world.ask_first(1, Operation::Write);
     world.pass(1);
     world.must(!world.waits(1), "both have it");
     world.part(home, owner);
-    world.lonely.insert(owner);
+    world.cut_from_config.insert(owner);
     rots_and_starts(world, left);
     world.place(0, home);
     world.must(world.now() < sealed + 2_900 * MS, "it is in time");
@@ -274,15 +275,15 @@ pub(super) fn forced_late(world: &mut World) {
     let replica = members(world)[0];
     let owner = 1 - world.home(replica);
     world.begin(owner);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(20);
     world.detach(owner);
     rots_and_starts(world, replica);
     world.pass(10);
     recover(world, owner, replica);
-    world.deaf.insert(owner);
+    world.without_config_answers.insert(owner);
     world.pass(300);
-    world.deaf.clear();
+    world.without_config_answers.clear();
     world.pass_until(1_000, |world| world.serves(owner));
 }
 
@@ -292,7 +293,7 @@ pub(super) fn forced_and_detached(world: &mut World) {
     let replica = members(world)[0];
     let owner = 1 - world.home(replica);
     world.begin(owner);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(20);
     world.detach(owner);
     rots_and_starts(world, replica);
@@ -308,13 +309,13 @@ pub(super) fn forgotten_loss(world: &mut World) {
     let homes: Vec<usize> = replicas.iter().map(|replica| world.home(*replica)).collect();
     let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
     world.begin(bare);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(1);
     world.must(!world.waits(0), "both have it");
     // An entry that one has, and a commit point that one has.
     world.cut.insert((bare, homes[1]));
     world.pass(40);
-    world.ask_for(0, bare, What::Write, 80, 8);
+    world.ask_for(0, bare, Operation::Write, 80, 8);
     world.pass(5);
     world.detach(bare);
     loses_and_starts(world, homes[1]);
@@ -334,7 +335,7 @@ pub(super) fn loss_while_sealing(world: &mut World) {
     let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
     world.begin(bare);
     world.pass(200);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass_until(20, |world| !world.waits(0));
     world.detach(bare);
     world.place(1, bare);
@@ -362,7 +363,7 @@ pub(super) fn grown_again(world: &mut World) {
     world.begin(0);
     let old = world.record().clone();
     grow(world, 0);
-    world.ask_for(0, 0, What::Write, 62 * 8, 8);
+    world.ask_for(0, 0, Operation::Write, 62 * 8, 8);
     world.pass(100);
     world.must(!world.waits(0), "it is written behind the old end");
     world.detach(0);
@@ -393,7 +394,7 @@ pub(super) fn damaged_and_ahead(world: &mut World) {
         }
     }
     let left = members(world).into_iter().find(|replica| world.home(*replica) == 1).expect("it has one");
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(2);
     world.kill(0, false);
     rots_and_starts(world, left);
@@ -417,7 +418,7 @@ fn falls_behind_and_goes_back(world: &mut World) -> (usize, usize) {
     world.kill(goes, false);
     world.copy_devices(goes);
     world.pass_until(600, |world| members(world).len() == 1);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(60);
     world.must(!world.waits(0), "a write was acknowledged without it");
     world.start(goes);
@@ -436,7 +437,7 @@ pub(super) fn device_goes_back_alone(world: &mut World) {
     world.place(1, goes);
     world.pass(600);
     if world.serves(goes) {
-        world.ask_first(1, What::Read);
+        world.ask_first(1, Operation::Read);
         world.pass(60);
     }
 }

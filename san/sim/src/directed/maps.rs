@@ -2,8 +2,9 @@
 
 use loadline_san_core::ids::ReplicaId;
 
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::world::World;
+use crate::world::tenant::Operation;
 
 /// The nodes with the members of the first group, and the others.
 fn nodes(world: &World) -> (Vec<usize>, Vec<usize>) {
@@ -18,17 +19,17 @@ fn nodes(world: &World) -> (Vec<usize>, Vec<usize>) {
 pub(super) fn only_in_the_log(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);
-    world.ask_for(0, 0, What::Map, 0, 64);
+    world.ask_for(0, 0, Operation::Map, 0, 64);
     world.pass(8);
     world.must(!world.waits(0), "the map is told");
     world.keeps_log = false;
     world.pass(400);
     world.keeps_log = true;
-    world.ask_for(0, 0, What::Trim, 0, 8);
+    world.ask_for(0, 0, Operation::Trim, 0, 8);
     world.pass(8);
-    world.ask_for(0, 0, What::Write, 8, 8);
+    world.ask_for(0, 0, Operation::Write, 8, 8);
     world.pass(8);
-    world.ask_for(0, 0, What::Map, 0, 64);
+    world.ask_for(0, 0, Operation::Map, 0, 64);
     world.pass(8);
     world.must(!world.waits(0), "the map is told");
 }
@@ -40,15 +41,15 @@ pub(super) fn late(world: &mut World) {
     world.begin(old);
     let told = |world: &World| world.coverage.of("situation", "a map");
     homes.iter().for_each(|home| _ = world.slow.insert((*home, old), 20 * MS));
-    world.ask_for(0, old, What::Map, 0, 64);
+    world.ask_for(0, old, Operation::Map, 0, 64);
     world.pass(1);
     homes.iter().for_each(|home| _ = world.cut.insert((old, *home)));
-    world.lonely.insert(old);
+    world.cut_from_config.insert(old);
     world.pause(old, 180 * MS);
     world.place(1, new);
     world.pass(130);
     world.must(world.serves(new), "the new owner serves");
-    world.ask_for(1, new, What::Write, 8, 8);
+    world.ask_for(1, new, Operation::Write, 8, 8);
     world.pass(10);
     world.must(!world.waits(1), "its write is acknowledged");
     world.must(told(world) == 0, "the answer has not been read");
@@ -63,7 +64,7 @@ pub(super) fn asked_again(world: &mut World) {
     world.begin(bare[0]);
     world.part(bare[0], homes[0]);
     for _ in 0..2 {
-        world.ask_for(0, bare[0], What::Map, 0, 64);
+        world.ask_for(0, bare[0], Operation::Map, 0, 64);
     }
     world.pass_until(300, |world| !world.waits(0));
     world.must(world.coverage.of("message", "map") > 2, "it was asked again");

@@ -20,16 +20,17 @@ use loadline_san_core::rule::{Rule, leave_out};
 use loadline_san_core::volume::{Event, Status};
 pub use schedules::SCHEDULES;
 
-use crate::forwarder;
 use crate::run::{Verdict, judge, settle};
 use crate::settings::Settings;
-use crate::tenant::What;
-use crate::world::{Happening, MS, Time, US, World};
+use crate::time::{MS, Time, US};
+use crate::world::forwarder;
+use crate::world::tenant::Operation;
+use crate::world::{Happening, World};
 
 /// A schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
-    /// Its name.
+    /// The name of the schedule, as a sentence about the rule.
     pub name: &'static str,
     /// The rule that it is about, if it is about one.
     pub rule: Option<Rule>,
@@ -114,13 +115,13 @@ impl World {
     }
 
     /// A client asks for the first block.
-    fn ask_first(&mut self, tenant: usize, what: What) {
+    fn ask_first(&mut self, tenant: usize, what: Operation) {
         let node = self.tenants[tenant].node.expect("it is somewhere");
         self.ask_for(tenant, node, what, 0, 8);
     }
 
     fn waits(&self, tenant: usize) -> bool {
-        !self.tenants[tenant].asked.is_empty()
+        !self.tenants[tenant].outstanding.is_empty()
     }
 
     /// Nothing that is sent from now on goes between two nodes.
@@ -152,7 +153,7 @@ impl World {
         self.place(0, node);
         self.pass(250);
         self.must(self.serves(node), "the first owner serves");
-        self.ask_first(0, What::Write);
+        self.ask_first(0, Operation::Write);
         self.pass(60);
         self.must(!self.waits(0), "the first write is acknowledged");
     }
@@ -162,10 +163,10 @@ impl World {
         self.place(1, new);
         self.pass(wait);
         self.must(self.serves(new), "the new owner serves");
-        self.ask_first(1, What::Write);
+        self.ask_first(1, Operation::Write);
         self.pass(8);
         self.must(!self.waits(1), "its write is acknowledged");
-        self.ask_first(0, What::Read);
+        self.ask_first(0, Operation::Read);
         self.pass(8);
     }
 }

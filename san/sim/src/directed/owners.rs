@@ -5,16 +5,17 @@ use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::oracle::Violation;
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::violation::Violation;
+use crate::world::World;
+use crate::world::tenant::Operation;
 
 /// The owner reaches nobody, and somebody else takes over when its leases have run out.
 pub(super) fn alone(world: &mut World) {
     world.begin(0);
     world.part(0, 1);
     world.part(0, 2);
-    world.lonely.insert(0);
+    world.cut_from_config.insert(0);
     world.overtake_and_read(1, 130);
 }
 
@@ -25,7 +26,7 @@ pub(super) fn late_grant(world: &mut World) {
     world.pass(35);
     world.part(0, 1);
     world.part(0, 2);
-    world.lonely.insert(0);
+    world.cut_from_config.insert(0);
     world.overtake_and_read(1, 112);
 }
 
@@ -36,7 +37,7 @@ pub(super) fn forgetful(world: &mut World) {
     world.part(0, 1);
     world.part(0, 2);
     world.part(1, 2);
-    world.lonely.insert(0);
+    world.cut_from_config.insert(0);
     world.kill(2, false);
     world.start(2);
     // With the rule it waits for the lease that its predecessor may have granted.
@@ -46,10 +47,10 @@ pub(super) fn forgetful(world: &mut World) {
         world.pass(1);
     }
     if world.serves(2) {
-        world.ask_first(1, What::Write);
+        world.ask_first(1, Operation::Write);
         world.pass(5);
     }
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass(5);
 }
 
@@ -67,7 +68,7 @@ pub(super) fn late_release(world: &mut World) {
     world.run_until(until);
     world.part(0, 1);
     world.part(0, 2);
-    world.lonely.insert(0);
+    world.cut_from_config.insert(0);
     world.place(1, 1);
     // With the rule it waits until the new leases are over.
     let until = world.now() + 70 * MS;
@@ -75,10 +76,10 @@ pub(super) fn late_release(world: &mut World) {
         world.pass(1);
     }
     if world.serves(1) {
-        world.ask_first(1, What::Write);
+        world.ask_first(1, Operation::Write);
         world.pass(5);
     }
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass(5);
 }
 
@@ -91,35 +92,35 @@ pub(super) fn late_read(world: &mut World) {
     let (old, new) = (bare[0], bare[1]);
     world.begin(old);
     world.slow.insert((old, asked), 150 * MS);
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass(1);
     world.cut.extend([(old, asked), (old, other)]);
-    world.lonely.insert(old);
+    world.cut_from_config.insert(old);
     world.pause(old, 145 * MS);
     world.place(1, new);
     world.pass(130);
     world.must(world.serves(new), "the new owner serves");
     world.cut.insert((new, other));
-    world.ask_first(1, What::Write);
+    world.ask_first(1, Operation::Write);
     world.pass(30);
     world.kill(new, false);
     world.kill(asked, true);
     world.place(1, other);
     world.pass(200);
     world.must(world.serves(other), "the last one serves");
-    world.ask_first(1, What::Read);
+    world.ask_first(1, Operation::Read);
     world.pass(8);
     world.must(!world.waits(1), "it reads");
 }
 
 /// The swap that adds a member has committed, and its owner does not know. Then the two are parted.
-fn add_unheard(world: &mut World) {
+fn add_without_answers(world: &mut World) {
     world.begin(0);
     world.part(0, 1);
     world.pass(160);
     world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
     world.cut.clear();
-    world.deaf.insert(0);
+    world.without_config_answers.insert(0);
     world.pass_until(300, |world| world.record().groups[0].in_sync.len() == 2);
     world.pass(1);
     world.part(0, 1);
@@ -127,19 +128,19 @@ fn add_unheard(world: &mut World) {
 
 /// The new member takes over, and the owner would read.
 pub(super) fn added(world: &mut World) {
-    add_unheard(world);
+    add_without_answers(world);
     world.overtake_and_read(1, 130);
 }
 
 /// The owner is asked to write, and the new member takes over.
 pub(super) fn added_and_written(world: &mut World) {
-    add_unheard(world);
-    world.ask_first(0, What::Write);
+    add_without_answers(world);
+    world.ask_first(0, Operation::Write);
     world.pass(10);
     world.place(1, 1);
     world.pass(150);
     world.must(world.serves(1), "the new owner serves");
-    world.ask_first(1, What::Read);
+    world.ask_first(1, Operation::Read);
     world.pass(10);
 }
 
@@ -173,7 +174,7 @@ pub(super) fn restored_and_restarted(world: &mut World) {
     world.part(0, 1);
     world.pass(160);
     world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(20);
     world.must(!world.waits(0), "it is written without the other");
     world.kill(0, false);
@@ -198,7 +199,7 @@ pub(super) fn restored_and_restarted(world: &mut World) {
 /// takes the volume over, and its swaps pass all promises. Then the others start, which that record calls departed.
 pub(super) fn forked(world: &mut World) {
     let newest = stale_alone(world);
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass_until(600, |world| !world.waits(0));
     for _ in 0..10 {
         // Each client that attaches raises the epoch.
@@ -246,7 +247,7 @@ pub(super) fn forked_between_lives(world: &mut World) {
     world.begin(outside);
     let old = world.record().clone();
     world.kill(second, false);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass_until(6_000, |world| !world.waits(0));
     world.must(world.record().groups[0].in_sync.len() == 1, "the second copy is excluded");
     // Until the copy that goes on has durably a commit point of the epoch that it goes on with.
@@ -300,7 +301,7 @@ fn go_on_with(world: &mut World, node: usize) {
     world.recover_from(node, survivor);
     world.place(1, node);
     world.pass_until(3_000, |world| world.serves(node));
-    world.ask_first(1, What::Read);
+    world.ask_first(1, Operation::Read);
     world.pass_until(600, |world| !world.waits(1));
 }
 
@@ -315,7 +316,7 @@ fn stale_alone(world: &mut World) -> Epoch {
     world.place(1, 0);
     world.pass_until(3_000, |world| world.serves(0));
     world.pass_until(3_000, |world| world.record().groups[0].in_sync.len() == 2);
-    world.ask_first(1, What::Write);
+    world.ask_first(1, Operation::Write);
     world.pass_until(600, |world| !world.waits(1));
     let newest = world.record().epoch;
     world.detach(0);
@@ -331,7 +332,7 @@ fn stale_alone(world: &mut World) -> Epoch {
 pub(super) fn accepted(world: &mut World) {
     world.begin(0);
     world.without_entries.insert((0, 1));
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.weather.disk_slowest = 20 * MS;
     world.detach(0);
     world.place(1, 1);
@@ -363,13 +364,13 @@ pub(super) fn put_right(world: &mut World) {
 pub(super) fn order_and_blocked(world: &mut World) {
     let old = world.record().clone();
     world.begin(0);
-    world.deaf.insert(0);
+    world.without_config_answers.insert(0);
     let before = world.coverage.of("order", "answered");
     let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
     world.step_volume(0, Event::Order(order));
     world.pass(20);
     world.config.push(old);
-    world.deaf.clear();
+    world.without_config_answers.clear();
     world.pass(200);
     world.must(world.is(0, Status::Blocked), "it is blocked");
     world.place(1, 1);
@@ -438,7 +439,7 @@ fn others_serve(world: &mut World) {
     }
     world.place(1, 1);
     world.pass_until(3_000, |world| world.serves(1));
-    world.ask_first(1, What::Write);
+    world.ask_first(1, Operation::Write);
     world.pass_until(600, |world| !world.waits(1));
     let members = world.record().groups[0].in_sync.len();
     world.must(members == 2, "two copies have the write");

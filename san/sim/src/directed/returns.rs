@@ -2,9 +2,10 @@
 
 use loadline_san_core::ids::ReplicaId;
 
-use crate::settings::new_store;
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::store::new_store;
+use crate::time::MS;
+use crate::world::World;
+use crate::world::tenant::Operation;
 
 /// A block is corrupt. While it is repaired, a client writes it anew.
 pub(super) fn late_repair(world: &mut World) {
@@ -14,12 +15,12 @@ pub(super) fn late_repair(world: &mut World) {
     world.begin(owner);
     world.nodes[corrupt].stores.get_mut(&members[0]).expect("it is there").corrupt_block(0);
     world.slow.insert((whole, owner), 5 * MS);
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass(2);
     world.slow.insert((owner, corrupt), 40 * MS);
     world.pass(5);
     world.slow.clear();
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(120);
     world.check_members();
 }
@@ -34,7 +35,7 @@ pub(super) fn spared(world: &mut World) {
     world.must(world.record().groups[0].in_sync.len() == 2, "one was removed");
     // More extents than are copied at once.
     for extent in 0..7 {
-        world.ask_for(0, 0, What::Write, extent * 64, 8);
+        world.ask_for(0, 0, Operation::Write, extent * 64, 8);
         world.pass(2);
     }
     world.cut.clear();
@@ -42,7 +43,7 @@ pub(super) fn spared(world: &mut World) {
     let copies = world.coverage.of("message", "beside");
     world.pass_until(400, |world| world.coverage.of("message", "beside") >= copies + 4);
     world.without_entries.extend([(0, 1), (0, 2)]);
-    world.ask_for(0, 0, What::Write, 6 * 64, 8);
+    world.ask_for(0, 0, Operation::Write, 6 * 64, 8);
     world.slow.clear();
     for _ in 0..60 {
         world.pass(1);
@@ -56,19 +57,19 @@ fn depart_and_return(world: &mut World) {
     world.part(0, 1);
     world.pass(160);
     world.must(world.record().groups[0].in_sync.len() == 1, "the other was removed");
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(5);
-    world.echo.insert((0, 1), 60 * MS);
+    world.repeats.insert((0, 1), 60 * MS);
     world.cut.clear();
     world.pass_until(140, |world| world.record().groups[0].in_sync.len() == 2);
     world.pass(2);
-    world.echo.clear();
+    world.repeats.clear();
 }
 
 /// Greeting and order come again, to a process that has started since, of a replica that is a member since.
 pub(super) fn late_order(world: &mut World) {
     depart_and_return(world);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(3);
     world.must(!world.waits(0), "all members have it");
     world.cut.insert((0, 1));
@@ -87,7 +88,7 @@ pub(super) fn late_order(world: &mut World) {
 pub(super) fn doubled_order(world: &mut World) {
     depart_and_return(world);
     for _ in 0..80 {
-        world.ask_first(0, What::Write);
+        world.ask_first(0, Operation::Write);
         world.pass(2);
         world.check_members();
     }
@@ -101,7 +102,7 @@ pub(super) fn rotten_behind_the_end(world: &mut World) {
     world.part(source, other);
     world.pass(160);
     world.must(world.record().groups[0].in_sync.len() == 1, "one was removed");
-    world.ask_for(0, source, What::Write, 61 * 8, 8);
+    world.ask_for(0, source, Operation::Write, 61 * 8, 8);
     world.pass(60);
     world.nodes[source].stores.get_mut(&members[0]).expect("it is there").corrupt_block(63);
     world.cut.clear();
@@ -111,29 +112,29 @@ pub(super) fn rotten_behind_the_end(world: &mut World) {
 /// The members have trimmed what fills the device of one that was away, and have written as much elsewhere, before it.
 pub(super) fn to_a_full_device(world: &mut World) {
     world.begin(0);
-    world.ask_for(0, 0, What::Trim, 0, 8);
+    world.ask_for(0, 0, Operation::Trim, 0, 8);
     world.pass(200);
     let extent = 4 * 8;
     // Some, and some more that are in flight when the device is told to be full.
     for numbers in [8..12, 12..15] {
-        numbers.for_each(|number| world.ask_for(0, 0, What::Write, number * extent, 8));
+        numbers.for_each(|number| world.ask_for(0, 0, Operation::Write, number * extent, 8));
         world.pass(200);
         world.must(!world.waits(0), "it is written");
     }
     world.part(0, 1);
     world.pass(160);
     world.must(world.record().groups[0].in_sync.len() == 1, "one was removed");
-    world.ask_for(0, 0, What::Trim, 8 * extent, 7 * 32);
+    world.ask_for(0, 0, Operation::Trim, 8 * extent, 7 * 32);
     world.pass(300);
     for number in 0..4 {
-        world.ask_for(0, 0, What::Write, 2 * number * extent, 8);
+        world.ask_for(0, 0, Operation::Write, 2 * number * extent, 8);
     }
     world.pass(300);
     world.must(!world.waits(0), "there is room at the other");
     world.cut.clear();
     // Clients go on meanwhile, and wait for nobody who has no room.
     for _ in 0..200 {
-        world.ask_for(0, 0, What::Write, 0, 8);
+        world.ask_for(0, 0, Operation::Write, 0, 8);
         world.pass(50);
         world.must(!world.waits(0), "a write waits for who is not needed");
     }
@@ -153,7 +154,7 @@ pub(super) fn to_a_device_that_stays_full(world: &mut World) {
     world.begin(0);
     let extent = 4 * 8;
     for numbers in [8..12, 12..15] {
-        numbers.for_each(|number| world.ask_for(0, 0, What::Write, number * extent, 8));
+        numbers.for_each(|number| world.ask_for(0, 0, Operation::Write, number * extent, 8));
         world.pass(200);
         world.must(!world.waits(0), "it is written");
     }
@@ -162,7 +163,7 @@ pub(super) fn to_a_device_that_stays_full(world: &mut World) {
     world.must(world.record().groups[0].in_sync.len() == 1, "one was removed");
     let put_off = |world: &World| world.coverage.of("message", "entry, its data put off");
     for number in 8..12 {
-        world.ask_for(0, 0, What::Write, number * extent, 8);
+        world.ask_for(0, 0, Operation::Write, number * extent, 8);
     }
     world.pass(300);
     world.must(!world.waits(0), "there is room at the owner's");
@@ -171,7 +172,7 @@ pub(super) fn to_a_device_that_stays_full(world: &mut World) {
     world.pass_until(2_000, |world| world.coverage.of("message", "return") > returns);
     // Clients write what is to be copied, and what is not.
     for number in 8..16 {
-        world.ask_for(0, 0, What::Write, number % 15 * extent, 8);
+        world.ask_for(0, 0, Operation::Write, number % 15 * extent, 8);
         world.pass(3);
         world.must(!world.waits(0), "a write waits for who is not needed");
     }
@@ -183,7 +184,7 @@ pub(super) fn to_a_device_that_stays_full(world: &mut World) {
 /// One request turns all of a volume to zeroes, of which a part would fit.
 pub(super) fn zeroes_on_a_small_device(world: &mut World) {
     world.begin(0);
-    world.ask_for(0, 0, What::WriteZeroes, 0, 62 * 8);
+    world.ask_for(0, 0, Operation::WriteZeroes, 0, 62 * 8);
     world.pass_until(2_000, |world| !world.waits(0));
     world.must(!world.waits(0), "zeroes where nothing is need no room");
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// All of them.
+/// All schedules of the replication protocol.
 pub const SCHEDULES: &[Schedule] = &[
     Schedule {
         name: "an owner that is alone does not read",
@@ -51,7 +51,7 @@ pub const SCHEDULES: &[Schedule] = &[
         rule: Some(Rule::T10),
         nodes: 2,
         copies: 2,
-        drive: losses::liar,
+        drive: losses::loses_writes,
     },
     Schedule {
         name: "an entry that spares a copy",
@@ -79,7 +79,7 @@ pub const SCHEDULES: &[Schedule] = &[
         rule: Some(Rule::C9),
         nodes: 2,
         copies: 2,
-        drive: losses::liar,
+        drive: losses::loses_writes,
     },
     Schedule {
         name: "a late order to return, to the next process",

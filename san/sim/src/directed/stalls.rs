@@ -6,9 +6,11 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::settings::{Settings, new_store};
-use crate::tenant::What;
-use crate::world::{Happening, MS, VOLUME, World};
+use crate::settings::{Settings, VOLUME};
+use crate::store::{Store, new_store};
+use crate::time::MS;
+use crate::world::tenant::Operation;
+use crate::world::{Happening, World};
 
 fn members(world: &World) -> usize {
     world.record().groups[0].in_sync.len()
@@ -27,7 +29,7 @@ pub(super) fn ended_member(world: &mut World) {
     let (_, homes) = homes(world);
     world.begin(homes[0]);
     world.kill(homes[1], false);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(5);
     world.must(world.waits(0), "what is written waits for it");
     world.step_volume(homes[0], Event::Ended(NodeId(homes[1] as u32)));
@@ -67,7 +69,7 @@ pub(super) fn hung_member(world: &mut World) {
     let (replicas, homes) = homes(world);
     world.begin(homes[0]);
     world.hung.insert(replicas[1]);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(1_000);
     world.must(!world.waits(0), "it is written without the member that hangs");
 }
@@ -78,7 +80,7 @@ pub(super) fn hung_source(world: &mut World) {
     world.begin(homes[0]);
     world.hung.insert(replicas[0]);
     for _ in 0..20 {
-        world.ask_first(0, What::Read);
+        world.ask_first(0, Operation::Read);
         world.pass(60);
     }
     world.must(members(world) == 2, "who does not answer what it is asked is removed");
@@ -89,7 +91,7 @@ pub(super) fn hung_source(world: &mut World) {
 pub(super) fn small_ones_pass(world: &mut World) {
     world.begin(0);
     world.without_entries.insert((0, 1));
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(1_000);
     world.must(!world.waits(0), "it is written without the member that gets nothing");
 }
@@ -101,13 +103,13 @@ pub(super) fn hung_target(world: &mut World) {
     world.part(homes[0], homes[1]);
     world.pass(160);
     world.must(members(world) == 2, "one was removed");
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(5);
     let copies = world.coverage.of("message", "beside");
     world.cut.clear();
     world.pass_until(400, |world| world.coverage.of("message", "beside") > copies);
     world.hung.insert(replicas[1]);
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass(1_000);
     world.must(!world.waits(0), "what is copied to it is given up, and the blocks are free");
 }
@@ -118,7 +120,7 @@ pub(super) fn hung_equal(world: &mut World) {
     world.begin(homes[0]);
     // An entry that one member has.
     world.without_entries.insert((homes[0], homes[1]));
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(5);
     world.detach(homes[0]);
     world.place(1, homes[1]);
@@ -131,18 +133,18 @@ pub(super) fn hung_equal(world: &mut World) {
 /// The configuration store is away. All replicas answer; a change that nobody needs is undecided.
 pub(super) fn store_away(world: &mut World) {
     world.begin(0);
-    world.lonely.extend([0, 1]);
+    world.cut_from_config.extend([0, 1]);
     world.pass(2_000);
     world.must(world.serves(0), "without a change it is served without the configuration store");
     let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
     world.step_volume(0, Event::Order(order));
     world.pass(1_000);
     world.must(world.serves(0), "with an undecided one too");
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(20);
     world.must(!world.waits(0), "it is written");
     // The replica is nowhere: it never comes back.
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(200);
     world.step_volume(0, Event::Order(Order::Forget { group: GroupIndex(0), replica: ReplicaId(99) }));
     world.pass(50);
@@ -153,14 +155,14 @@ pub(super) fn revived(world: &mut World) {
     let (replicas, homes) = homes(world);
     let owner = 1 - homes[0];
     world.begin(owner);
-    let store = |world: &mut World, what: fn(&mut crate::store::Store)| {
+    let store = |world: &mut World, what: fn(&mut Store)| {
         what(world.nodes[homes[0]].stores.get_mut(&replicas[0]).expect("it is there"));
     };
-    store(world, crate::store::Store::fail_next);
-    world.ask_first(0, What::Write);
+    store(world, Store::fail_next);
+    world.ask_first(0, Operation::Write);
     world.pass(50);
     world.kill(homes[0], false);
-    store(world, crate::store::Store::revive);
+    store(world, Store::revive);
     world.start(homes[0]);
     world.pass(1_500);
     world.must(!world.waits(0), "it is talked to again");
@@ -178,7 +180,7 @@ pub(super) fn returned_and_restarted(world: &mut World) {
     world.kill(1, false);
     world.start(1);
     world.pass(60);
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(300);
     world.must(!world.waits(0) && members(world) == 2, "both have it");
 }
@@ -196,8 +198,8 @@ pub(super) fn grown(world: &mut World) {
     let added = vec![vec![(new, NodeId(0))]];
     world.step_volume(0, Event::Order(Order::Grow { blocks: 128, added }));
     world.pass(300);
-    world.ask_for(0, 0, What::Write, 100 * 8, 8);
-    world.ask_for(0, 0, What::Read, 127 * 8, 8);
+    world.ask_for(0, 0, Operation::Write, 100 * 8, 8);
+    world.ask_for(0, 0, Operation::Read, 127 * 8, 8);
     world.pass(200);
     world.must(!world.waits(0), "what is new is written and read");
 }
@@ -207,18 +209,18 @@ pub(super) fn stale_merge(world: &mut World) {
     world.begin(0);
     world.merge_delay = 400 * MS;
     // A part of the first block, as the second job of its place.
-    world.ask_for(0, 0, What::Write, 3, 2);
+    world.ask_for(0, 0, Operation::Write, 3, 2);
     world.pass(5);
     world.detach(0);
     world.place(0, 0);
     world.pass_until(300, |world| world.serves(0));
     // In the next ownership, jobs are counted anew: the second one is a part of another block.
-    world.ask_for(0, 0, What::Write, 8, 8);
+    world.ask_for(0, 0, Operation::Write, 8, 8);
     world.pass(5);
-    world.ask_for(0, 0, What::Write, 80, 2);
+    world.ask_for(0, 0, Operation::Write, 80, 2);
     world.pass(390);
     world.check_members();
-    world.ask_for(0, 0, What::Read, 80, 8);
+    world.ask_for(0, 0, Operation::Read, 80, 8);
     world.pass(600);
 }
 
@@ -228,7 +230,7 @@ fn one_is_left_out(world: &mut World) -> (Vec<ReplicaId>, Vec<usize>, usize) {
     let bare = (0..3).find(|node| !homes.contains(node)).expect("there are three");
     world.begin(homes[0]);
     world.without_entries.insert((homes[0], homes[1]));
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(5);
     world.detach(homes[0]);
     world.place(1, bare);
@@ -251,7 +253,7 @@ pub(super) fn paused(world: &mut World) {
     let (_, homes) = homes(world);
     world.begin(homes[0]);
     world.without_entries.insert((homes[0], homes[1]));
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(5);
     world.detach(homes[0]);
     world.without_entries.clear();
@@ -275,7 +277,7 @@ pub(super) fn twice_in_a_while(world: &mut World) {
     let before = world.coverage.of("message", "return");
     for _ in 0..2 {
         world.hung.insert(replicas[0]);
-        world.ask_first(0, What::Read);
+        world.ask_first(0, Operation::Read);
         world.pass(5);
         world.cut.insert((homes[1], homes[0]));
         world.pass(45);
@@ -290,7 +292,7 @@ pub(super) fn twice_in_a_while(world: &mut World) {
 /// A change is undecided for long, and then a member starts anew: it is greeted, and the owner stays.
 pub(super) fn undecided_for_long(world: &mut World) {
     world.begin(0);
-    world.lonely.extend([0, 1]);
+    world.cut_from_config.extend([0, 1]);
     let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
     world.step_volume(0, Event::Order(order));
     world.pass(1_000);
@@ -300,7 +302,7 @@ pub(super) fn undecided_for_long(world: &mut World) {
     world.pass(60);
     world.must(world.serves(0), "it is served");
     world.slow.clear();
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(200);
     world.step_volume(0, Event::Order(Order::Forget { group: GroupIndex(0), replica: ReplicaId(99) }));
     world.pass(50);
@@ -312,14 +314,14 @@ pub(super) fn large_ones_lost(world: &mut World) {
     world.part(0, 1);
     world.pass(160);
     world.must(members(world) == 1, "one was removed");
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(5);
     world.cut.clear();
     world.without_entries.insert((0, 1));
     let mut locked = 0;
     for _ in 0..10_000 {
         if !world.waits(0) {
-            world.ask_first(0, What::Write);
+            world.ask_first(0, Operation::Write);
         }
         world.pass(1);
         locked += u32::from(world.waits(0));

@@ -5,8 +5,9 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::tenant::What;
-use crate::world::{MS, World};
+use crate::time::MS;
+use crate::world::World;
+use crate::world::tenant::Operation;
 
 /// The members of the first group, and the nodes of the first two; a node that has none.
 fn places(world: &World) -> (Vec<ReplicaId>, usize, usize, usize) {
@@ -35,7 +36,7 @@ pub(super) fn stale_answer(world: &mut World) {
     world.pass(1);
     world.slow.clear();
     world.kill(target, false);
-    world.ask_for(0, owner, What::Write, 40 * 8, 8);
+    world.ask_for(0, owner, Operation::Write, 40 * 8, 8);
     world.pass(4);
     world.must(!world.waits(0), "the other has it");
     world.start(target);
@@ -51,17 +52,17 @@ pub(super) fn waited(world: &mut World) {
     let let_in = |world: &World| world.coverage.of("client", "let in") > 0;
     world.place(0, 0);
     world.pass_until(50, let_in);
-    world.lonely.insert(0);
-    world.ask_first(0, What::Write);
+    world.cut_from_config.insert(0);
+    world.ask_first(0, Operation::Write);
     world.pass(50);
     world.place(1, 1);
     world.pass(300);
     world.must(world.serves(1), "the other serves");
-    world.ask_first(1, What::Write);
+    world.ask_first(1, Operation::Write);
     world.pass(20);
     world.must(!world.waits(1), "the newer write is acknowledged");
     world.pass(2_000);
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(400);
     let replica = *world.record().groups[0].in_sync.first().expect("there is one");
     let value = world.store(replica).and_then(|store| store.value(0)).map(|block| block[0]);
@@ -78,7 +79,7 @@ pub(super) fn hung_read(world: &mut World) {
     world.pass(100);
     world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").corrupt_block(0);
     world.part(one, other);
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass(400);
     world.keeps_log = false;
     world.must(members(world) == 1, "the other was removed");
@@ -106,7 +107,7 @@ pub(super) fn struck_off(world: &mut World) {
     world.part(homes[0], homes[2]);
     world.pass(160);
     world.must(members(world) == 1, "the others were removed");
-    world.ask_first(0, What::Write);
+    world.ask_first(0, Operation::Write);
     world.pass(5);
     let returns = world.coverage.of("message", "return");
     world.cut.remove(&(homes[0], homes[1]));
@@ -131,16 +132,16 @@ pub(super) fn only_member(world: &mut World) {
     world.kill(home, false);
     world.start(home);
     let greeted = world.coverage.of("message", "hello");
-    world.echo.insert((owner, home), 60 * MS);
+    world.repeats.insert((owner, home), 60 * MS);
     world.pass_until(200, |world| world.coverage.of("message", "hello") > greeted);
     world.pass(2);
-    world.echo.clear();
+    world.repeats.clear();
     world.part(owner, home);
     world.kill(home, false);
     world.start(home);
     world.pass(70);
     world.cut.clear();
-    world.ask_first(0, What::Read);
+    world.ask_first(0, Operation::Read);
     world.pass_until(2_000, |world| !world.waits(0));
 }
 
@@ -166,14 +167,14 @@ pub(super) fn half_reached(world: &mut World) {
 /// A node steps down, and its clients go on elsewhere. When it reaches the store again it leaves them alone.
 pub(super) fn moved(world: &mut World) {
     world.begin(0);
-    world.lonely.insert(0);
+    world.cut_from_config.insert(0);
     world.part(0, 2);
     world.pass(600);
     world.place(1, 1);
     world.pass(600);
     world.must(world.serves(1), "the new node serves");
     world.cut.clear();
-    world.lonely.clear();
+    world.cut_from_config.clear();
     world.pass(1_000);
     world.must(world.serves(1) && !world.serves(0), "it still does");
 }
@@ -205,12 +206,12 @@ pub(super) fn rotten_apart(world: &mut World) {
     let (replicas, one, other, _) = places(world);
     world.begin(one);
     for block in 0..4 {
-        world.ask_for(0, one, What::Write, block * 8, 8);
+        world.ask_for(0, one, Operation::Write, block * 8, 8);
     }
     world.pass(200);
     world.nodes[one].stores.get_mut(&replicas[0]).expect("it is there").corrupt_block(1);
     world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there").corrupt_block(2);
-    world.ask_for(0, one, What::Read, 0, 32);
+    world.ask_for(0, one, Operation::Read, 0, 32);
     world.pass(100);
     world.must(!world.waits(0), "it is answered");
     world.must(world.coverage.of("client", "every copy is corrupt") == 0, "and well");
@@ -222,7 +223,7 @@ pub(super) fn corrupt_unread(world: &mut World) {
     let (replicas, one, other, _) = places(world);
     world.begin(one);
     for block in 0..4 {
-        world.ask_for(0, one, What::Write, block * 8, 8);
+        world.ask_for(0, one, Operation::Write, block * 8, 8);
     }
     world.pass(1_000);
     let store = world.nodes[other].stores.get_mut(&replicas[1]).expect("it is there");

@@ -21,7 +21,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Of these.
+    /// A buffer with these values, eight for each block.
     pub fn new(blocks: Vec<Block>) -> Blocks {
         Blocks { values: Rc::new(blocks), bytes: None }
     }

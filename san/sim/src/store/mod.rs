@@ -19,7 +19,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use loadline_san_core::ids::{Epoch, Position, ReplicaId};
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex};
 use loadline_san_core::message::{Mention, Promise};
 use loadline_san_core::store::{Command, Completion, Found};
@@ -36,7 +36,7 @@ use loadline_san_store::store::{Action, Identity, Settings};
 pub use self::blocks::{Block, Blocks, ZERO};
 pub use self::disk::SimDisk;
 use crate::rng::Rng;
-use crate::world::VOLUME;
+use crate::settings::{self, VOLUME};
 
 /// What is simulated here runs on disks of its own.
 pub(crate) type Real = loadline_san_store::store::Store<Blocks>;
@@ -51,7 +51,7 @@ const CHUNK_BYTES: u64 = 4096 + CHUNK * EXTENT as u64 * BLOCK;
 /// Blocks of data that one owner has in flight for a group, at most.
 pub(crate) const MOST_IN_FLIGHT: u32 = 25;
 
-/// See the module.
+/// A replica's store, on a disk that survives the process. Faults are injected by its methods.
 #[derive(Debug)]
 pub struct Store {
     replica: ReplicaId,
@@ -88,7 +88,7 @@ struct Process {
     /// What the device has been asked for, and when.
     asked: Vec<(Token, Ask<Blocks>, u64)>,
     damaged: bool,
-    told: bool,
+    failure_reported: bool,
 }
 
 /// Small, so that everything happens often.
@@ -135,6 +135,12 @@ fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, Found) {
 /// Where the first chunk of a device is, in bytes: there are fewer than eight times as many.
 pub(crate) fn first_chunk() -> u64 {
     4 * 4096
+}
+
+/// The store of a new replica, which has promised nothing yet.
+pub(crate) fn new_store(replica: ReplicaId, tight: bool) -> Store {
+    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    Store::new(replica, settings::Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody }, tight)
 }
 
 /// A device, or two, with an empty replica of so many blocks, for all of which there is room. It is durable.
@@ -226,8 +232,12 @@ impl Store {
         };
         self.asleep = None;
         (self.promise, self.discards) = (found.promise, None);
-        self.process =
-            Some(Process { store, asked: Vec::new(), damaged: found.damaged, told: found.damaged });
+        self.process = Some(Process {
+            store,
+            asked: Vec::new(),
+            damaged: found.damaged,
+            failure_reported: found.damaged,
+        });
         found
     }
 
@@ -254,7 +264,7 @@ impl Store {
                 (self.health, self.discards) = (Health::Well, Some(*promise));
             }
             // It is tried, and the device does not do it.
-            Command::Discard { .. } => process.told = false,
+            Command::Discard { .. } => process.failure_reported = false,
             _ => {}
         }
         if !self.is_dead() {
@@ -267,7 +277,7 @@ impl Store {
     pub fn step(&mut self, rng: &mut Rng, out: &mut Vec<Completion<Blocks>>) -> bool {
         let Some(process) = &mut self.process else { return false };
         if matches!(self.health, Health::Dead | Health::Damaged) {
-            let tells = !std::mem::replace(&mut process.told, true);
+            let tells = !std::mem::replace(&mut process.failure_reported, true);
             if tells {
                 out.push(Completion::Failed);
             }
@@ -297,7 +307,7 @@ impl Store {
                     match &completion {
                         Completion::Promised(promise) => self.promise = *promise,
                         Completion::Listed(_) => self.promise = self.discards.take().unwrap_or(self.promise),
-                        Completion::Failed => process.told = true,
+                        Completion::Failed => process.failure_reported = true,
                         Completion::Full(true) => self.was_full = true,
                         _ => {}
                     }
@@ -409,7 +419,7 @@ impl Store {
     pub fn is_idle(&self) -> bool {
         self.process
             .as_ref()
-            .is_none_or(|process| process.store.is_idle() && (!self.is_dead() || process.told))
+            .is_none_or(|process| process.store.is_idle() && (!self.is_dead() || process.failure_reported))
     }
 
     /// The store as it is, or as a start would find it.

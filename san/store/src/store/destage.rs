@@ -40,7 +40,7 @@ const SLOW: u32 = 4;
 /// and one that took no more than this makes it twice as large.
 const FAST: u32 = 2;
 
-/// See the module.
+/// The state of destaging: the round in progress, and what decides when the next one begins.
 #[derive(Debug, Default)]
 pub(crate) struct Destage {
     /// Doublings of [`EARLY`] that a round has at most.

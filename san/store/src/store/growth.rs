@@ -15,7 +15,7 @@ use loadline_san_protocol::slot::{self, Holder};
 use crate::io::{Area, Ask, Data, Part, Sector};
 use crate::store::{Action, Purpose, Store};
 
-/// See the module.
+/// The state of growing: chunks that were taken from the device and whose places cannot be used yet.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     /// Places that somebody waits for.

@@ -61,11 +61,11 @@ struct Job {
 pub enum Found {
     /// It was never written, or was trimmed.
     Nothing,
-    /// Zeroes.
+    /// Zeroes, which are not stored as data.
     Zeroes,
     /// Data, there, with this checksum.
     Data {
-        /// On which device.
+        /// The device that has the data.
         area: Area,
         /// Where on it, in bytes.
         at: u64,

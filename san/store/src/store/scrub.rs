@@ -34,7 +34,7 @@ pub struct Scrubbed {
     pub slots: u64,
 }
 
-/// See the module.
+/// The state of scrubbing: how far the pass has come, and how many bytes it may read now.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
     /// The place that is looked at next, and whether its slot was.

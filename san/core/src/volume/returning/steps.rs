@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::{Returning, Scan, Stage, Tried};
+use super::{Retry, Returning, Scan, Stage};
 use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::{GroupIndex, Piece};
 use crate::lease::Moment;
@@ -38,7 +38,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let record = c.record().expect("it owns the volume");
-        let waits = |replica| self.tried.get(replica).is_some_and(|tried| now < tried.not_before);
+        let waits = |replica| self.retries.get(replica).is_some_and(|retry| now < retry.not_before);
         let mut found = Vec::new();
         for (index, group) in (0..).zip(&record.groups) {
             for (replica, departed) in &group.departed {
@@ -86,7 +86,7 @@ impl<D: Clone> Active<D> {
                 let issued = group.pipeline.issued();
                 let behind = issued.0 - group.pipeline.durable_on(link.replica).unwrap_or(issued).0;
                 let keeps_too_much = behind > MOST_BEHIND || behind > 0 && group.kept > MOST_KEPT;
-                now.since(link.heard) >= c.times.silent_ns || link.is_stalled(c, now) || keeps_too_much
+                now.since(link.last_answer) >= c.times.silent_ns || link.is_stalled(c, now) || keeps_too_much
             })
             .map(|link| link.replica)
             .collect();
@@ -115,19 +115,19 @@ impl<D: Clone> Active<D> {
         let at = at.expect("who returns is talked to");
         self.links[at].drop_out_of_band();
         let failed = self.links[at].state == State::Failed;
-        let tried = self.tried.entry(replica).or_insert(Tried { not_before: now, stalls: 0 });
+        let retry = self.retries.entry(replica).or_insert(Retry { not_before: now, stalls: 0 });
         // While it stalls, blocks are locked that are copied to it: less and less often.
         let stalled = self.links[at].is_stalled(c, now);
         let full = self.links[at].full && self.links[at].returned;
-        tried.stalls = if stalled { tried.stalls.saturating_add(1) } else { 0 };
+        retry.stalls = if stalled { retry.stalls.saturating_add(1) } else { 0 };
         let wait = match (failed, stalled) {
             // Another life of its process may find its device well.
             (true, _) => 4 * c.times.stalled_ns,
             _ if full => c.times.stalled_ns,
-            (_, true) => c.times.stalled_ns << (2 + tried.stalls.min(5)),
+            (_, true) => c.times.stalled_ns << (2 + retry.stalls.min(5)),
             _ => c.times.silent_ns,
         };
-        tried.not_before = now.after(wait);
+        retry.not_before = now.after(wait);
         if c.required(returning.group).contains(&replica) {
             // The swap that adds it may have committed: it is talked to as a member.
             if !failed {

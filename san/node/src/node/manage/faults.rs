@@ -27,7 +27,7 @@ pub enum TestFault {
     },
     /// What another node says to this one, and this one to that, is lost.
     DropPeer {
-        /// Which.
+        /// The name of the other node.
         node: String,
     },
 }

@@ -300,7 +300,7 @@ impl Node {
         let ask = |(number, orders): (u32, &crate::event_loop::LoopSender)| {
             let (answer, answered) = oneshot::channel();
             self.state().looking.entry(number).or_default().push(answer);
-            orders.give(LoopCommand::Look);
+            orders.give(LoopCommand::ReportState);
             (number, answered)
         };
         let asked: Vec<_> = (0..).zip(&self.0.loops).map(ask).collect();

@@ -14,9 +14,9 @@ use crate::node::moving::is_in_sync;
 /// How far a replica was looked through.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScrubView {
-    /// Which.
+    /// The id of the replica.
     pub replica: u64,
-    /// Its node.
+    /// The name of the replica's node.
     pub node: String,
     /// Bytes that are to be looked at, about.
     pub bytes: u64,

@@ -63,7 +63,7 @@ pub struct RequestTrace {
 /// One thing that was done for a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Span {
-    /// What.
+    /// The kind of work.
     pub what: SpanKind,
     /// The node of the replica that did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -42,7 +42,7 @@ impl Question {
 }
 
 /// The blocks, of these, that one request is told about: those of one span, in which each group has consecutive ones.
-pub(super) fn told_at_once(layout: &Layout, blocks: Range<u64>) -> Range<u64> {
+pub(super) fn answered_at_once(layout: &Layout, blocks: Range<u64>) -> Range<u64> {
     let span = layout.group() * u64::from(layout.stripes());
     let end_of_span = (blocks.start / span + 1) * span;
     blocks.start..blocks.end.min(end_of_span).min(blocks.start.saturating_add(MOST_BLOCKS))
@@ -188,7 +188,7 @@ mod tests {
             salt: u64, cut in 0..24usize, short in 1..20u64,
         ) {
             let layout = Layout::new(stripes, unit, unit * units).unwrap();
-            let blocks = told_at_once(&layout, start..start + length);
+            let blocks = answered_at_once(&layout, start..start + length);
             prop_assert!(blocks.start == start && blocks.end > start && blocks.end <= start + length);
             let mut questions: Vec<Question> = Vec::new();
             for piece in layout.pieces(blocks.clone()) {

@@ -248,7 +248,7 @@ impl<D: Clone> Active<D> {
         let reads = matches!(request.ask, Ask::Read | Ask::Map);
         let layout = record.layout;
         let maps = matches!(request.ask, Ask::Map);
-        blocks = if maps { maps::told_at_once(&layout, blocks) } else { blocks };
+        blocks = if maps { maps::answered_at_once(&layout, blocks) } else { blocks };
         let mut groups = layout.pieces(blocks.clone()).map(|piece| piece.group);
         if !reads && groups.any(|group| self.has_too_few(c, group)) {
             self.held.push_back(request);

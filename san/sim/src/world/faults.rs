@@ -7,9 +7,10 @@ use loadline_san_core::record::{Group, Record};
 use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::settings::{Settings, new_store};
-use crate::store::Store;
-use crate::world::{Happening, MS, Time, US, VOLUME, Weather, World};
+use super::{Happening, Weather, World};
+use crate::settings::{Settings, VOLUME};
+use crate::store::{Store, new_store};
+use crate::time::{MS, Time, US};
 
 impl World {
     /// The weather changes for the worse.
@@ -45,11 +46,11 @@ impl World {
         self.say(|| "calm".to_owned());
         self.weather = Weather::CALM;
         self.cut.clear();
-        self.lonely.clear();
-        self.deaf.clear();
+        self.cut_from_config.clear();
+        self.without_config_answers.clear();
         self.slow.clear();
         self.without_entries.clear();
-        self.echo.clear();
+        self.repeats.clear();
         self.hung.clear();
         self.merge_delay = 5 * US;
         for node in 0..self.nodes.len() {
@@ -86,9 +87,9 @@ impl World {
             8..=9 if self.settings.crashes => self.isolate_owner(),
             10..=11 if self.settings.config => {
                 self.say(|| format!("n{node} cannot reach the configuration store"));
-                self.lonely.insert(node);
+                self.cut_from_config.insert(node);
                 if self.rng.chance(2) {
-                    self.lonely.clear();
+                    self.cut_from_config.clear();
                 }
             }
             12 if self.settings.disks => self.disk_fails(node),
@@ -149,7 +150,7 @@ impl World {
                 self.cut_link(other, owner);
             }
         }
-        self.lonely.insert(owner);
+        self.cut_from_config.insert(owner);
         self.coverage.count("situation", "owner is alone");
         self.say(|| format!("n{owner} serves, and is alone"));
         let other = self.rng.index(self.nodes.len());
@@ -180,7 +181,7 @@ impl World {
         let comes_again = self.rng.chance(2);
         self.say(|| format!("from n{from} to n{to} things come {} ms late, again: {comes_again}", late / MS));
         match comes_again {
-            true => _ = self.echo.insert((from, to), late),
+            true => _ = self.repeats.insert((from, to), late),
             false => _ = self.slow.insert((from, to), late),
         }
         self.coverage.count("network", if comes_again { "link repeats" } else { "link is slow" });
@@ -383,7 +384,7 @@ impl World {
                     self.step_volume(other, Event::Attach);
                 }
             }
-            _ => _ = self.lonely.insert(node),
+            _ => _ = self.cut_from_config.insert(node),
         }
     }
 }

@@ -4,18 +4,19 @@ use loadline_san_core::ids::NodeId;
 use loadline_san_core::record::{Record, State};
 use loadline_san_core::swap::Answer;
 
-use crate::oracle::Violation;
-use crate::wire;
-use crate::world::{Happening, MS, Question, US, World, show};
+use super::wire;
+use super::{Happening, Question, World, show};
+use crate::time::{MS, US};
+use crate::violation::Violation;
 
 impl World {
-    pub(crate) fn is_lonely(&self, node: usize) -> bool {
-        self.lonely.contains(&node) || self.is_out(node) && self.lasting.lonely
+    pub(crate) fn is_cut_from_config(&self, node: usize) -> bool {
+        self.cut_from_config.contains(&node) || self.is_out(node) && self.lasting.cut_from_config
     }
 
     /// A node's process asks.
     pub(crate) fn ask(&mut self, node: usize, life: u64, question: Question) {
-        if self.is_lonely(node) || self.rng.chance(self.weather.config_loses) {
+        if self.is_cut_from_config(node) || self.rng.chance(self.weather.config_loses) {
             return;
         }
         let delay = 100 * US + self.rng.below(self.weather.config_slowest);
@@ -25,22 +26,26 @@ impl World {
     /// A node asks others, through the configuration store, whether they run and whom they reach.
     pub(crate) fn ask_whether_they_run(&mut self, node: usize, life: u64, others: &[NodeId], within: u64) {
         self.coverage.count("situation", "half or more are silent");
-        if self.is_lonely(node) {
+        if self.is_cut_from_config(node) {
             return;
         }
         for other in others {
             self.after(within, Happening::NoAnswer(node, life, other.0 as usize));
             if !self.rng.chance(self.weather.config_loses) {
                 let delay = 2 * MS + self.rng.below(self.weather.config_slowest);
-                self.after(delay, Happening::Asked(node, life, other.0 as usize));
+                self.after(delay, Happening::ReachAsked(node, life, other.0 as usize));
             }
         }
     }
 
     /// The question arrives: a node that runs tries whom it reaches, and answers by the same way.
-    pub(crate) fn asked(&mut self, by: usize, life: u64, node: usize) {
+    pub(crate) fn reach_asked(&mut self, by: usize, life: u64, node: usize) {
         let runs = |node: usize| self.nodes[node].process.is_some() && self.nodes[node].paused.is_none();
-        if !self.settings.answers || !runs(node) || self.is_lonely(node) || self.is_lonely(by) {
+        if !self.settings.answers
+            || !runs(node)
+            || self.is_cut_from_config(node)
+            || self.is_cut_from_config(by)
+        {
             return;
         }
         let passes = |from: usize, to: usize| {
@@ -59,7 +64,7 @@ impl World {
     pub(crate) fn ask_config(&mut self, node: usize, life: u64, question: Question) {
         let now = self.held().clone();
         let answer = match &question {
-            Question::Look(_) => Ok(now),
+            Question::Read(_) => Ok(now),
             Question::Propose(record, replaces) => Err(match now.epoch == *replaces {
                 true => {
                     match wire::kept(record) {
@@ -71,8 +76,8 @@ impl World {
                 false => Answer::Refused(now),
             }),
         };
-        let unheard = self.is_lonely(node) || self.deaf.contains(&node);
-        if unheard || self.rng.chance(self.weather.config_loses) {
+        let lost = self.is_cut_from_config(node) || self.without_config_answers.contains(&node);
+        if lost || self.rng.chance(self.weather.config_loses) {
             self.coverage.count("situation", "answer of the configuration store lost");
             return;
         }

@@ -1,5 +1,5 @@
-//! What stores have told to be durable, and whom replicas act for: a start finds it all, and nobody below a durable promise
-//! changes anything.
+//! What each store has reported to be durable, and for which owner its replica acts. A start must find all that was reported, and
+//! an owner below a durable promise must change nothing.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -8,14 +8,14 @@ use loadline_san_core::ids::{Position, ReplicaId};
 use loadline_san_core::message::{FromOwner, Promise, ToReplica};
 use loadline_san_core::store::{Command, Completion, Found};
 
-use crate::oracle::Violation;
+use super::World;
 use crate::store::{Blocks, Store};
-use crate::world::World;
+use crate::violation::Violation;
 
-/// What a replica's store was asked for and has told.
+/// What a replica's store was asked for, and what it has reported.
 #[derive(Debug)]
-pub(crate) struct Told {
-    /// Durable, as it has told.
+pub(crate) struct Durability {
+    /// The promise that it has reported to be durable.
     promise: Promise,
     /// The last of the sequence that is durable. Not known while a return is under way.
     end: Option<Position>,
@@ -30,7 +30,7 @@ pub(crate) struct Told {
     after: Option<Position>,
     /// And what is dropped by it, unless it is below a commit point that came since.
     dropped: Vec<(Position, Range<u64>)>,
-    /// Who has ordered this process to return.
+    /// The owners that have ordered this process to return.
     ordered: BTreeSet<Promise>,
 }
 
@@ -38,14 +38,14 @@ fn is_within(range: &Range<u64>, list: &[Range<u64>]) -> bool {
     range.is_empty() || list.iter().any(|one| one.start <= range.start && range.end <= one.end)
 }
 
-fn speaker(from: &FromOwner) -> Promise {
+fn promise_to(from: &FromOwner) -> Promise {
     Promise { epoch: from.epoch, owner: from.owner }
 }
 
-impl Told {
+impl Durability {
     /// All that a start finds is durable.
-    fn found(found: &Found, store: &Store) -> Told {
-        Told {
+    fn found(found: &Found, store: &Store) -> Durability {
+        Durability {
             promise: found.promise,
             end: Some(found.end),
             list: store.list(),
@@ -59,8 +59,8 @@ impl Told {
     }
 
     /// A store that was found damaged is emptied: what it is to find then.
-    fn discards(promise: Promise, after: Position, store: &Store) -> Told {
-        Told {
+    fn discards(promise: Promise, after: Position, store: &Store) -> Durability {
+        Durability {
             promise: store.durable_promise(),
             end: None,
             list: Vec::new(),
@@ -73,7 +73,7 @@ impl Told {
         }
     }
 
-    /// What a start does not find, of what was told.
+    /// What a start does not find of what was reported; `None` if it finds all.
     fn forgotten(&self, found: &Found, store: &Store) -> Option<&'static str> {
         let is_in_log = |position: Position, range: &Range<u64>| {
             store.log().any(|record| record.position == position && record.entry.range() == *range)
@@ -153,63 +153,64 @@ impl World {
     pub(crate) fn open_store(&mut self, node: usize, id: ReplicaId) -> Found {
         let store = self.nodes[node].stores.get_mut(&id).expect("it is there");
         let found = store.open();
-        if found.damaged || self.liars.contains(&id) || self.went_back.contains_key(&id) {
-            self.told.remove(&id);
+        if found.damaged || self.lost_writes.contains(&id) || self.went_back.contains_key(&id) {
+            self.durability.remove(&id);
             return found;
         }
         let store = &self.nodes[node].stores[&id];
-        let now = Told::found(&found, store);
-        let forgotten = self.told.get(&id).and_then(|told| told.forgotten(&found, store));
-        self.told.insert(id, now);
+        let now = Durability::found(&found, store);
+        let forgotten = self.durability.get(&id).and_then(|known| known.forgotten(&found, store));
+        self.durability.insert(id, now);
         if let Some(what) = forgotten {
             self.fail(Violation::Forgot(id, what));
         }
         found
     }
 
-    /// A message is about to be taken.
-    pub(crate) fn hears(&mut self, from: &FromOwner, message: &ToReplica<Blocks>) {
-        self.heard = Some(*from);
+    /// A replica is about to receive a message.
+    pub(crate) fn receives(&mut self, from: &FromOwner, message: &ToReplica<Blocks>) {
+        self.received_from = Some(*from);
         if matches!(message, ToReplica::Return { .. })
-            && let Some(told) = self.told.get_mut(&from.replica)
+            && let Some(known) = self.durability.get_mut(&from.replica)
         {
-            told.ordered.insert(speaker(from));
+            known.ordered.insert(promise_to(from));
         }
     }
 
-    /// A replica asks its store for something. Whoever made it do so is the one whom it has promised, durably, to follow.
+    /// A replica submits a command to its store. It must act for the owner that it has durably promised to follow.
     pub(crate) fn submitted(&mut self, node: usize, id: ReplicaId, command: &Command<Blocks>) {
         let store = &self.nodes[node].stores[&id];
         if let Command::Discard { promise, after } = command {
-            let follows = self.heard.is_some_and(|from| from.replica == id && speaker(&from) == *promise);
+            let follows =
+                self.received_from.is_some_and(|from| from.replica == id && promise_to(&from) == *promise);
             if !follows || *promise < store.durable_promise() {
                 self.fail(Violation::BrokenPromise(id));
                 return;
             }
-            self.told.insert(id, Told::discards(*promise, *after, store));
+            self.durability.insert(id, Durability::discards(*promise, *after, store));
             return;
         }
-        let Some(told) = self.told.get_mut(&id) else { return };
+        let Some(known) = self.durability.get_mut(&id) else { return };
         let durable = store.durable_promise();
         let may = |who: &Promise| {
-            [durable, told.asked].iter().all(|p| who.owner == p.owner && who.epoch >= p.epoch)
+            [durable, known.asked].iter().all(|p| who.owner == p.owner && who.epoch >= p.epoch)
         };
         let well = match command {
             Command::Append { .. } | Command::CommitPoint { .. } => {
-                self.heard.is_some_and(|from| from.replica == id && may(&speaker(&from)))
+                self.received_from.is_some_and(|from| from.replica == id && may(&promise_to(&from)))
             }
-            Command::Return { .. } => told.ordered.iter().any(may),
+            Command::Return { .. } => known.ordered.iter().any(may),
             _ => true,
         };
-        told.submitted(command, store);
+        known.submitted(command, store);
         if !well {
             self.fail(Violation::BrokenPromise(id));
         }
     }
 
-    /// A store tells something.
-    pub(crate) fn told(&mut self, id: ReplicaId, completion: &Completion<Blocks>) {
-        let missing = self.told.get_mut(&id).and_then(|told| told.completed(completion));
+    /// A store reports a completion.
+    pub(crate) fn store_reports(&mut self, id: ReplicaId, completion: &Completion<Blocks>) {
+        let missing = self.durability.get_mut(&id).and_then(|known| known.completed(completion));
         if let Some(what) = missing {
             self.fail(Violation::Forgot(id, what));
         }

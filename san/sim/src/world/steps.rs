@@ -6,10 +6,11 @@ use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
 use loadline_san_core::volume::{self, Event, OrderError, Request, Status};
 
+use super::tenant::merge;
+use super::{Happening, Question, World, show};
 use crate::coverage::{name_of_answer, name_of_message, name_of_order, name_of_status};
 use crate::store::Blocks;
-use crate::tenant::merge;
-use crate::world::{Happening, MS, Question, World, show};
+use crate::time::MS;
 
 impl World {
     /// A message arrives at a replica.
@@ -17,9 +18,9 @@ impl World {
         let here =
             self.nodes[node].process.as_ref().is_some_and(|p| p.replicas.contains_key(&header.replica));
         if here {
-            self.hears(header, &message);
+            self.receives(header, &message);
             self.step_replica(node, header.replica, replica::Event::Message(*header, message));
-            self.heard = None;
+            self.received_from = None;
         }
     }
 
@@ -89,7 +90,7 @@ impl World {
         for completion in completions {
             let promised = matches!(completion, Completion::Promised(_));
             let emptied = discards && matches!(completion, Completion::Listed(_));
-            self.told(id, &completion);
+            self.store_reports(id, &completion);
             self.step_replica(node, id, replica::Event::Store(completion));
             if promised {
                 self.steer("promised", node);
@@ -157,8 +158,8 @@ impl World {
                 let to = to.0 as usize;
                 self.carry(node, to, Happening::ToReplica(to, header, message));
             }
-            volume::Action::Look { asked_at } => {
-                self.ask(node, life, Question::Look(asked_at));
+            volume::Action::ReadRecord { asked_at } => {
+                self.ask(node, life, Question::Read(asked_at));
             }
             volume::Action::Ask { nodes, within_ns } => {
                 self.ask_whether_they_run(node, life, &nodes, within_ns);

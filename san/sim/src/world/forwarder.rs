@@ -14,11 +14,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use loadline_san_core::volume::{Event, Failure, Request, RequestId, Status};
 
-use crate::oracle::Violation;
+use super::tenant::Outstanding;
+use super::{Happening, World};
 use crate::settings::Settings;
 use crate::store::Blocks;
-use crate::tenant::Asked;
-use crate::world::{Happening, MS, Time, US, World};
+use crate::time::{MS, Time, US};
+use crate::violation::Violation;
 
 /// A rule of forwarding that can be left out, to see the simulator find out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules of forwarding.
     pub const ALL: &[Rule] = &[Rule::F1, Rule::F2, Rule::F3];
 }
 
@@ -88,7 +89,7 @@ struct Connection {
     /// At the owner's volume.
     at_owner: BTreeSet<RequestId>,
     /// Requests of a client that has gone, which may still be carried out.
-    lingering: BTreeMap<RequestId, Asked>,
+    lingering: BTreeMap<RequestId, Outstanding>,
 }
 
 /// What is sent over a connection.
@@ -236,7 +237,7 @@ impl World {
     /// A connection has no client any more. What it has asked for may still be carried out.
     fn linger(&mut self, number: usize) {
         let index = self.forwarders.connections[number].tenant;
-        let asked = self.take_asked(number);
+        let asked = self.take_outstanding(number);
         self.connection(number).lingering.extend(asked);
         self.connection(number).left = true;
         let tenant = &mut self.tenants[index];
@@ -252,21 +253,21 @@ impl World {
     }
 
     /// Blocks that may be on their way to an owner for clients that have gone.
-    pub(crate) fn lingering(&self) -> impl Iterator<Item = &Asked> {
+    pub(crate) fn lingering(&self) -> impl Iterator<Item = &Outstanding> {
         self.forwarders.connections.iter().flat_map(|connection| connection.lingering.values())
     }
 
     /// What a connection's client waits for.
-    fn take_asked(&mut self, number: usize) -> BTreeMap<RequestId, Asked> {
+    fn take_outstanding(&mut self, number: usize) -> BTreeMap<RequestId, Outstanding> {
         let index = self.forwarders.connections[number].tenant;
-        let asked = std::mem::take(&mut self.tenants[index].asked);
+        let asked = std::mem::take(&mut self.tenants[index].outstanding);
         let (of_it, rest) = asked.into_iter().partition(|(_, asked)| asked.through == Some(number));
-        self.tenants[index].asked = rest;
+        self.tenants[index].outstanding = rest;
         of_it
     }
 
     /// A request ends without an answer: it is not carried out from now on.
-    fn ends_unanswered(&mut self, id: RequestId, asked: &Asked) {
+    fn ends_unanswered(&mut self, id: RequestId, asked: &Outstanding) {
         self.done += 1;
         self.ends(asked, false);
         self.gone.insert(id);
@@ -547,7 +548,7 @@ impl World {
             return true;
         }
         let index = self.forwarders.connections[number].tenant;
-        let Some(asked) = self.tenants[index].asked.remove(&id) else {
+        let Some(asked) = self.tenants[index].outstanding.remove(&id) else {
             self.fail(Violation::TwiceCompleted(id.0));
             return true;
         };
@@ -555,7 +556,7 @@ impl World {
         if result.is_ok() {
             self.check_enough(&asked);
         }
-        self.tenants[index].asked.insert(id, asked);
+        self.tenants[index].outstanding.insert(id, asked);
         self.connection(number).back.push_back((id, result));
         self.flow(number);
         true
@@ -565,7 +566,7 @@ impl World {
     fn client_has_answer(&mut self, number: usize, id: RequestId, result: Result<(), Failure>) {
         let connection = &self.forwarders.connections[number];
         let index = connection.tenant;
-        if let Some(asked) = self.tenants[index].asked.remove(&id) {
+        if let Some(asked) = self.tenants[index].outstanding.remove(&id) {
             self.coverage.count("forwarder", "an answer arrives");
             self.client_has(index, id, &asked, result);
         } else if let Some(asked) = self.connection(number).lingering.remove(&id) {

@@ -21,9 +21,10 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Event, Order, Status};
 
-use crate::oracle::Violation;
+use super::{Happening, World, show};
 use crate::store::Store;
-use crate::world::{Happening, MS, Time, World, show};
+use crate::time::{MS, Time};
+use crate::violation::Violation;
 
 /// A store that went back in time.
 #[derive(Debug)]
@@ -269,7 +270,7 @@ impl World {
     /// each.
     fn survivors(&self) -> Option<BTreeMap<GroupIndex, ReplicaId>> {
         let (now, old) = (self.record(), self.held());
-        if now.groups.len() != old.groups.len() || now.blocks != old.blocks || !self.liars.is_empty() {
+        if now.groups.len() != old.groups.len() || now.blocks != old.blocks || !self.lost_writes.is_empty() {
             return None;
         }
         let mut survivors = BTreeMap::new();

@@ -6,8 +6,8 @@
 use loadline_san_core::ids::{Epoch, ReplicaId};
 use loadline_san_core::record::State;
 
-use crate::oracle::Violation;
-use crate::world::World;
+use super::World;
+use crate::violation::Violation;
 
 impl World {
     /// A node's process dies, and its devices are copied before it starts again.
@@ -33,7 +33,7 @@ impl World {
     /// A node's process dies, and the copy of a device is put in its place, if another member is whole.
     pub(crate) fn device_goes_back(&mut self, node: usize) {
         let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.is_corrupt()) else { return };
-        if self.went_back.is_empty() && self.liars.is_empty() && self.is_older(replica) {
+        if self.went_back.is_empty() && self.lost_writes.is_empty() && self.is_older(replica) {
             self.crash(node);
             self.put_back(node, replica);
         }
@@ -55,7 +55,7 @@ impl World {
         self.say(|| format!("the device of {replica} is as it was at e{}", epoch.0));
         self.coverage.count("disk", "goes back");
         self.nodes[node].stores.get_mut(&replica).expect("it has one").put_back(copy);
-        self.told.remove(&replica);
+        self.durability.remove(&replica);
         self.went_back.insert(replica, self.record().epoch);
         self.corrupted.insert(replica);
     }

@@ -5,10 +5,11 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Group;
 use loadline_san_core::volume::Status;
 
-use crate::oracle::Violation;
+use super::World;
+use super::tenant::Outstanding;
 use crate::store::Store;
-use crate::tenant::Asked;
-use crate::world::{MS, Time, World};
+use crate::time::{MS, Time};
+use crate::violation::Violation;
 
 /// In a calm nobody waits for so long.
 const SOON: Time = 2_500 * MS;
@@ -56,7 +57,7 @@ impl World {
             }
         }
         // Writes wait for copies that nobody replaces: as they should.
-        let mut asked = self.tenants.iter().flat_map(|tenant| &tenant.asked);
+        let mut asked = self.tenants.iter().flat_map(|tenant| &tenant.outstanding);
         match asked.find(|(_, asked)| !asked.is_held(record)) {
             Some((_, asked)) => Err(format!("{} is not answered", asked.describe())),
             None => Ok(()),
@@ -70,8 +71,9 @@ impl World {
         }
         let (began, records) = self.calm_began;
         let waits = |since: Time| self.now - since.max(began) > SOON;
-        let held = |asked: &Asked| self.config[records - 1..].iter().any(|record| asked.is_held(record));
-        let asked = self.tenants.iter().flat_map(|tenant| &tenant.asked);
+        let held =
+            |asked: &Outstanding| self.config[records - 1..].iter().any(|record| asked.is_held(record));
+        let asked = self.tenants.iter().flat_map(|tenant| &tenant.outstanding);
         let mut late = asked.filter(|(_, asked)| waits(asked.since) && !held(asked));
         if let Some((_, asked)) = late.next() {
             let calm = (self.now - began) / MS;

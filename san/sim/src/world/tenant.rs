@@ -7,19 +7,20 @@ use loadline_san_core::message::Content;
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId, Status};
 
+use super::{Happening, World};
 use crate::history::{Instant, WriteId};
-use crate::oracle::Violation;
 use crate::store::{Block, Blocks, MOST_IN_FLIGHT, SPARE, ZERO};
-use crate::world::{Happening, MS, Time, US, World};
+use crate::time::{MS, Time, US};
+use crate::violation::Violation;
 
-/// See the module.
+/// A client of the volume, which is attached at one node or at none.
 #[derive(Debug, Default)]
 pub(crate) struct Tenant {
     /// Where it is.
     pub(crate) node: Option<usize>,
     /// And may ask.
     let_in: bool,
-    pub(crate) asked: BTreeMap<RequestId, Asked>,
+    pub(crate) outstanding: BTreeMap<RequestId, Outstanding>,
     /// It asks for nothing more.
     pub(crate) done: bool,
     /// Not before this does it go anywhere.
@@ -30,7 +31,7 @@ pub(crate) struct Tenant {
 
 /// A request that is under way.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Outstanding {
     pub(crate) node: usize,
     pub(crate) since: Time,
     pub(crate) through: Option<usize>,
@@ -44,7 +45,7 @@ pub(crate) struct Asked {
 
 /// What a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Operation {
     Read,
     Map,
     Write,
@@ -70,7 +71,7 @@ enum Kind {
     Nothing,
 }
 
-impl Asked {
+impl Outstanding {
     fn is_read(&self) -> bool {
         matches!(self.kind, Kind::Read { .. } | Kind::Map { .. })
     }
@@ -136,7 +137,7 @@ impl World {
         if tenant.done || !tenant.let_in {
             return;
         }
-        let waits = tenant.asked.values().any(|asked| self.now - asked.since > 300 * MS);
+        let waits = tenant.outstanding.values().any(|asked| self.now - asked.since > 300 * MS);
         let (restless, forced) = (self.rng.chance(500), waits && !self.calm && self.rng.chance(100));
         if (restless || forced) && tenant.through.is_some() {
             self.client_goes(index);
@@ -158,7 +159,7 @@ impl World {
             return;
         }
         let (depth, operations) = (self.settings.depth, self.settings.operations);
-        while self.tenants[index].asked.len() < depth
+        while self.tenants[index].outstanding.len() < depth
             && self.requests < operations
             && self.tenants[index].node == Some(node)
             && self.rng.below(4) > 0
@@ -166,8 +167,8 @@ impl World {
             self.ask_something(index, node, false);
         }
         // Where writes wait, reads go on: an owner that is alone may still answer them, or must not.
-        let reads = self.tenants[index].asked.values().filter(|asked| asked.is_read()).count();
-        let full = self.tenants[index].asked.len() >= depth && self.tenants[index].node == Some(node);
+        let reads = self.tenants[index].outstanding.values().filter(|asked| asked.is_read()).count();
+        let full = self.tenants[index].outstanding.len() >= depth && self.tenants[index].node == Some(node);
         if full && reads < 2 && self.requests < operations && self.rng.chance(3) {
             self.ask_something(index, node, true);
         }
@@ -204,7 +205,7 @@ impl World {
         self.say(|| format!("client {index} goes"));
         self.coverage.count("client", "goes");
         self.leave_connection(index);
-        let asked = std::mem::take(&mut self.tenants[index].asked);
+        let asked = std::mem::take(&mut self.tenants[index].outstanding);
         self.tenants[index].node = None;
         self.tenants[index].not_before = self.now + self.rng.below(100 * MS);
         for (id, asked) in asked {
@@ -220,7 +221,7 @@ impl World {
         self.say(|| format!("an attach is ordered at n{node}"));
         self.coverage.count("client", "an attach is ordered");
         self.disconnect_forwarded(node);
-        let here = |tenant: &Tenant| tenant.asked.values().any(|asked| asked.node == node);
+        let here = |tenant: &Tenant| tenant.outstanding.values().any(|asked| asked.node == node);
         for index in 0..self.tenants.len() {
             let tenant = &self.tenants[index];
             if tenant.through.is_none() && (tenant.node == Some(node) || here(tenant)) {
@@ -266,46 +267,47 @@ impl World {
             count = count.min(8 * 6);
         }
         // Owners have only so much in flight, which is left to who drives them.
-        let write = |asked: &Asked| if let Kind::Write(_) = asked.kind { asked.sectors / 8 + 2 } else { 0 };
-        let asked = self.tenants.iter().flat_map(|tenant| tenant.asked.values());
+        let write =
+            |asked: &Outstanding| if let Kind::Write(_) = asked.kind { asked.sectors / 8 + 2 } else { 0 };
+        let asked = self.tenants.iter().flat_map(|tenant| tenant.outstanding.values());
         let in_flight: u64 = asked.chain(self.lingering()).map(write).sum();
         let most = if self.settings.tight { SPARE + 3 } else { u64::from(MOST_IN_FLIGHT) };
         let read = read || in_flight > 0 && in_flight + count / 8 + 2 > most;
         let what = match if read { 0 } else { self.rng.below(100) } {
-            0..=39 => What::Read,
+            0..=39 => Operation::Read,
             // What does not fit is given back.
-            40..=59 if self.settings.tight => What::Trim,
-            40..=84 => What::Write,
-            85..=90 => What::WriteZeroes,
-            91..=95 => What::Trim,
-            96..=98 => What::Map,
-            _ => What::Flush,
+            40..=59 if self.settings.tight => Operation::Trim,
+            40..=84 => Operation::Write,
+            85..=90 => Operation::WriteZeroes,
+            91..=95 => Operation::Trim,
+            96..=98 => Operation::Map,
+            _ => Operation::Flush,
         };
-        if what == What::Map || self.settings.tight && what == What::Trim {
+        if what == Operation::Map || self.settings.tight && what == Operation::Trim {
             count = (4 * count).min(sectors - sector);
         }
         match self.rng.chance(400) {
-            true => self.ask_for(index, node, What::Read, BEYOND + sector, count),
+            true => self.ask_for(index, node, Operation::Read, BEYOND + sector, count),
             false => self.ask_for(index, node, what, sector, count),
         }
     }
 
     /// A client asks for this.
-    pub(crate) fn ask_for(&mut self, index: usize, node: usize, what: What, sector: u64, count: u64) {
+    pub(crate) fn ask_for(&mut self, index: usize, node: usize, what: Operation, sector: u64, count: u64) {
         self.requests += 1;
         let id = RequestId(index as u64 * APART + self.requests);
         let mut judged = sector..sector + count;
         let (ask, kind) = match what {
-            What::Read if sector >= BEYOND => (Ask::Read, Kind::Nothing),
-            What::Read => {
+            Operation::Read if sector >= BEYOND => (Ask::Read, Kind::Nothing),
+            Operation::Read => {
                 let began = self.history.read_begins();
                 (Ask::Read, Kind::Read { began, values: vec![u64::MAX; count as usize] })
             }
-            What::Map => {
+            Operation::Map => {
                 let began = self.history.read_begins();
                 (Ask::Map, Kind::Map { began, zeroes: vec![false; count as usize] })
             }
-            What::Write => {
+            Operation::Write => {
                 self.writes += 1;
                 let write = self.writes;
                 let value = |at: u64| (write << 12) + at + 1;
@@ -314,12 +316,12 @@ impl World {
                 (0..count).for_each(|at| blocks[(at / 8) as usize][(at % 8) as usize] = value(at));
                 (Ask::Write(Blocks::new(blocks)), Kind::Write(write))
             }
-            What::WriteZeroes => {
+            Operation::WriteZeroes => {
                 self.writes += 1;
                 self.history.write_begins(self.writes, sector, (0..count).map(|_| 0));
                 (Ask::WriteZeroes, Kind::Write(self.writes))
             }
-            What::Trim => {
+            Operation::Trim => {
                 // What does not fill a block is left as it is.
                 judged = sector.next_multiple_of(8)..(sector + count) / 8 * 8;
                 if !judged.is_empty() {
@@ -330,7 +332,7 @@ impl World {
                     (Ask::Trim, Kind::Nothing)
                 }
             }
-            What::Flush => (Ask::Flush, Kind::Nothing),
+            Operation::Flush => (Ask::Flush, Kind::Nothing),
         };
         let name = match &ask {
             Ask::Read => "read",
@@ -345,8 +347,8 @@ impl World {
         let (first, sectors) = (judged.start, judged.end.saturating_sub(judged.start));
         let through = self.tenants[index].through;
         let asked =
-            Asked { node, since: self.now, through, kind, sector: first, sectors, end: sector + count };
-        self.tenants[index].asked.insert(id, asked);
+            Outstanding { node, since: self.now, through, kind, sector: first, sectors, end: sector + count };
+        self.tenants[index].outstanding.insert(id, asked);
         let request = Request { id, ask, sector, sectors: count as u32 };
         match through {
             Some(connection) => self.forward(connection, request),
@@ -357,7 +359,8 @@ impl World {
     /// A part of what a client reads has come.
     pub(crate) fn fill(&mut self, id: RequestId, at: u64, blocks: u32, content: &Content<Blocks>) {
         let Some(tenant) = self.tenants.get_mut((id.0 / APART) as usize) else { return };
-        let Some(Asked { kind: Kind::Read { values, .. }, sector, sectors, .. }) = tenant.asked.get_mut(&id)
+        let Some(Outstanding { kind: Kind::Read { values, .. }, sector, sectors, .. }) =
+            tenant.outstanding.get_mut(&id)
         else {
             return;
         };
@@ -379,7 +382,9 @@ impl World {
     /// A client is told what blocks hold.
     pub(crate) fn map(&mut self, id: RequestId, map: &Map) {
         let Some(tenant) = self.tenants.get_mut((id.0 / APART) as usize) else { return };
-        let Some(Asked { kind: Kind::Map { zeroes, .. }, sector, .. }) = tenant.asked.get_mut(&id) else {
+        let Some(Outstanding { kind: Kind::Map { zeroes, .. }, sector, .. }) =
+            tenant.outstanding.get_mut(&id)
+        else {
             return;
         };
         zeroes.fill(false);
@@ -404,7 +409,7 @@ impl World {
         if self.gone.remove(&id) || self.answers_forwarded(id, result) {
             return;
         }
-        let Some(asked) = self.tenants[index].asked.remove(&id) else {
+        let Some(asked) = self.tenants[index].outstanding.remove(&id) else {
             self.fail(Violation::TwiceCompleted(id.0 % APART));
             return;
         };
@@ -420,7 +425,7 @@ impl World {
         &mut self,
         index: usize,
         id: RequestId,
-        asked: &Asked,
+        asked: &Outstanding,
         result: Result<(), Failure>,
     ) {
         self.done += 1;
@@ -453,13 +458,13 @@ impl World {
     }
 
     /// A write is acknowledged by its owner: on enough copies.
-    pub(crate) fn check_enough(&mut self, asked: &Asked) {
+    pub(crate) fn check_enough(&mut self, asked: &Outstanding) {
         if let Kind::Write(_) = asked.kind {
             self.check_least(asked.node, asked.sector, asked.sectors);
         }
     }
 
-    pub(crate) fn ends(&mut self, asked: &Asked, well: bool) {
+    pub(crate) fn ends(&mut self, asked: &Outstanding, well: bool) {
         if well {
             self.see_deposed(asked.node, asked.is_read());
         }
@@ -516,9 +521,10 @@ impl World {
             if tenant.node == Some(node) {
                 tenant.node = None;
             }
-            let (gone, stay): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                std::mem::take(&mut tenant.asked).into_iter().partition(|(_, asked)| asked.node == node);
-            tenant.asked = stay;
+            let (gone, stay): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut tenant.outstanding)
+                .into_iter()
+                .partition(|(_, asked)| asked.node == node);
+            tenant.outstanding = stay;
             for asked in gone.into_values() {
                 self.done += 1;
                 self.ends(&asked, false);

@@ -4,8 +4,8 @@ use loadline_san_core::message::{Content, Entry, Payload, ToOwner, ToReplica, Wh
 use loadline_san_core::record::Record;
 use loadline_san_protocol::{Body, ClusterId, decode, encode_to_owner, encode_to_replica, record};
 
+use super::Happening;
 use crate::store::{Block, Blocks};
-use crate::world::Happening;
 
 const CLUSTER: ClusterId = ClusterId(0x10ad);
 

@@ -2,9 +2,10 @@
 
 use loadline_san_core::message::ToReplica;
 
-use crate::oracle::Violation;
-use crate::wire;
-use crate::world::{Happening, US, World};
+use super::wire;
+use super::{Happening, World};
+use crate::time::US;
+use crate::violation::Violation;
 
 impl World {
     /// Something is sent.
@@ -34,7 +35,7 @@ impl World {
             let late = self.rng.below(20 * self.weather.slowest);
             self.after(late, message.clone());
         }
-        if let Some(late) = self.echo.get(&(from, to)) {
+        if let Some(late) = self.repeats.get(&(from, to)) {
             self.after(*late, message.clone());
         }
         let slow = self.slow.get(&(from, to)).copied().unwrap_or(0);

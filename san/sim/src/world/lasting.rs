@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use loadline_san_core::ids::ReplicaId;
 
+use super::World;
 use crate::store::Store;
-use crate::world::World;
 
-/// See the module.
+/// Faults that last until the end of a run. By default there are none.
 #[derive(Debug, Default)]
 pub(crate) struct Lasting {
     /// This node is not to be counted on: it is dead, or nobody reaches it.
@@ -16,7 +16,7 @@ pub(crate) struct Lasting {
     /// Its process never starts again.
     pub(crate) dead: bool,
     /// It does not reach the configuration store either.
-    pub(crate) lonely: bool,
+    pub(crate) cut_from_config: bool,
     /// Links that never carry anything again.
     pub(crate) cut: BTreeSet<(usize, usize)>,
     /// A node that reaches the configuration store and no other node, while the others have more members of each group: they
@@ -50,7 +50,8 @@ impl World {
                 let kind = if self.has_most(one) { 2 } else { kind };
                 let cut = others.iter().flat_map(|other| [(one, *other), (*other, one)]).collect();
                 let outnumbered = Some(one).filter(|_| kind != 2 && self.is_outnumbered(one));
-                self.lasting = Lasting { out: Some(one), dead: false, lonely: kind == 2, cut, outnumbered };
+                self.lasting =
+                    Lasting { out: Some(one), dead: false, cut_from_config: kind == 2, cut, outnumbered };
                 if self.tenants.iter().any(|tenant| tenant.node == Some(one)) {
                     self.detach(one);
                 }
