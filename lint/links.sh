@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the links of the documentation: `./dev lint` and `./dev docs` call this.
 #
-#   packaging/links.sh                lists each broken link with its file and line; exit code 1 if there is one
+#   lint/links.sh                lists each broken link with its file and line; exit code 1 if there is one
 #
 # Checked are, in every Markdown file of the repository: relative links to files and folders, and anchors (`page.md#heading`,
 # `#heading`); in docs/SUMMARY.md: that the book has every page of docs/; in every other text file: that a page which it names
