@@ -17,6 +17,7 @@ mod growth;
 pub mod read;
 mod returns;
 pub mod scrub;
+mod settings;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -42,6 +43,8 @@ use crate::store::growth::Growth;
 use crate::store::read::Reads;
 use crate::store::scrub::Scrub;
 
+pub use settings::Settings;
+
 /// Which replica it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
@@ -51,60 +54,6 @@ pub struct Identity {
     pub group: GroupIndex,
     /// The replica.
     pub replica: ReplicaId,
-}
-
-/// How a store behaves. None of it is on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Destaging begins when the log is filled to so many per cent; and writers are slowed down from there on.
-    pub low: u8,
-    /// It begins at the latest when the log has so many bytes and a round's: what is held by then need not be read again for it.
-    /// And while nothing can be held, as soon as there are a few MiB.
-    pub begin: u64,
-    /// From so many per cent on writers get no more than what destaging frees.
-    pub high: u8,
-    /// Bytes of the log that are destaged together, at most; a quarter of the log, if that is less. The more there are, the
-    /// more of them are written over meanwhile, or lie beside each other.
-    pub round: u64,
-    /// What the device is asked to write at the same time while little is to be destaged. More keep appends waiting at it.
-    pub at_once: u64,
-    /// Bytes of data at most that are kept in memory until they are destaged, so that they need not be read again for it.
-    pub held: u64,
-    /// Destaging begins also when nothing else is to be done.
-    pub when_idle: bool,
-    /// Free extents below which the replica reports that its device is full: as many as the writes that an owner has in flight
-    /// may need, and the copies that a return may bring all the same. Not more than the extents that the volume has and this
-    /// replica does not: a replica that got a place for each of its extents is never full.
-    pub spare: u64,
-    /// Extents that the volume has in this group, which may be fewer than the group has room for. A write beyond them raises
-    /// this to the group's: a volume that grows may write there before this replica gets its new size.
-    pub extents: u64,
-    /// Bytes of the extents that are looked through for what is corrupt, in each tick; 0: none.
-    pub scrub: u64,
-    /// Appends that are written together, at most.
-    pub together: usize,
-    /// Ranges in one answer to `Changed`.
-    pub ranges: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            low: 30,
-            begin: 64 << 20,
-            high: 70,
-            round: 64 << 20,
-            at_once: 4,
-            held: 32 << 20,
-            when_idle: true,
-            spare: 2048,
-            extents: u64::MAX,
-            // With ten ticks a second, a TiB in a day and a half.
-            scrub: 800 << 10,
-            together: 256,
-            ranges: 1024,
-        }
-    }
 }
 
 /// A commit point, and beside it the epoch that it came with (rule R8).
