@@ -494,7 +494,7 @@ fn start_loop(
     thread.spawn(move || {
         let number = options.number;
         let to_control = report.clone();
-        let tell = Box::new(move |told| _ = to_control.send((number, told)));
+        let tell = Box::new(move |event| _ = to_control.send((number, event)));
         match EventLoop::new(options, for_loop, tell) {
             Ok(made_loop) => {
                 let _ = made.send(None);
@@ -528,8 +528,8 @@ mod tests {
     #[test]
     fn what_is_known_of_the_configuration_never_goes_back() {
         let mut state = State::default();
-        for (told, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
-            state.learn(Catalog { revision: told, ..Catalog::default() });
+        for (revision, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
+            state.learn(Catalog { revision, ..Catalog::default() });
             assert_eq!(state.catalog.revision, known);
         }
     }

@@ -95,8 +95,8 @@ impl Answered {
 fn unread_memory(socket: &OwnedFd) -> c_int {
     let mut bytes: c_int = 0;
     // SAFETY: the request writes one int, which is borrowed for the call; TIOCOUTQ is another name of SIOCOUTQ.
-    let told = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if told == 0 { bytes } else { 0 }
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { bytes } else { 0 }
 }
 
 #[cfg(test)]

@@ -222,16 +222,16 @@ impl Node {
             return;
         }
         let mut answered = stream.set_nodelay(true).is_ok() && stream.try_write(&OPENED).is_ok();
-        let (mut pings, mut heard) = ([0; 64], Instant::now());
+        let (mut pings, mut last_ping) = ([0; 64], Instant::now());
         while answered {
             answered = match tokio::time::timeout(HEARD, stream.read(&mut pings)).await {
                 // What comes so late was there while this process was stopped: the other node has lost the session since.
-                Ok(Ok(_)) if heard.elapsed() > HEARD + PING => false,
+                Ok(Ok(_)) if last_ping.elapsed() > HEARD + PING => false,
                 // If there is no room for the answer, the node does not read, and will find the session lost.
                 Ok(Ok(count)) => count > 0 && stream.try_write(&pings[..count]).is_ok(),
                 Ok(Err(_)) | Err(_) => false,
             };
-            heard = Instant::now();
+            last_ping = Instant::now();
         }
         if self.state().sessions.give_up(id) {
             self.end_session(id);
