@@ -58,8 +58,8 @@ use volume_sockets::VolumeSocket;
 
 pub(crate) use reconcile::random;
 
-/// How often the configuration is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+/// How long a node waits before it reads the configuration again where an attempt has failed or is still awaited.
+const CONFIG_POLL: Duration = Duration::from_millis(200);
 /// How long after the configuration was read it is read again, if there was no notice of a change.
 const UNNOTICED: Duration = Duration::from_secs(1);
 
@@ -356,7 +356,7 @@ impl Node {
                             self.name_replica(replica.0)
                         );
                     }
-                    self.look_soon();
+                    self.reconcile_soon();
                 }
                 LoopEvent::Opened(replica, Ok(())) => {
                     {
@@ -364,7 +364,7 @@ impl Node {
                         state.unopened.remove(&replica.0);
                         state.opened.insert(replica.0, None);
                     }
-                    self.look_soon();
+                    self.reconcile_soon();
                 }
                 LoopEvent::Unusable(replica, unusable) => {
                     if let Some(unusable) = &unusable {
@@ -376,7 +376,7 @@ impl Node {
                         );
                     }
                     self.state().opened.insert(replica.0, unusable);
-                    self.look_soon();
+                    self.reconcile_soon();
                 }
                 LoopEvent::Closed(replica) => {
                     if let Some(waits) = self.state().closing.remove(&replica.0) {

@@ -31,7 +31,7 @@ impl EventLoop {
             false if traffic && !self.replicas.use_ring() => Polling::WhileIdle,
             false => Polling::Not,
         });
-        let gathers = self.front_ends.nobody_hurries() && !traffic && !polls;
+        let gathers = self.front_ends.all_have_backlogs() && !traffic && !polls;
         self.uring.gather(if gathers { GATHER } else { Duration::ZERO });
         if traffic && !few && !polls {
             // Nodes and clients that share the core have their turn first, if there are any: what they send meanwhile
