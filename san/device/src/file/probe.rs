@@ -63,8 +63,8 @@ pub(super) fn may_have(path: &Path, bytes: u64) -> Result<(), DeviceError> {
     }
 }
 
-/// Looks at what is open: refuses what cannot be used with sectors of 512 bytes past the page cache.
-pub(super) fn look(file: &File, path: &Path, metadata: &Metadata) -> Result<Found, DeviceError> {
+/// Probes an open file or device: refuses what cannot be used with sectors of 512 bytes past the page cache.
+pub(super) fn probe(file: &File, path: &Path, metadata: &Metadata) -> Result<Found, DeviceError> {
     let fail = |what, error| DeviceError::Failed { path: path.to_owned(), what, error };
     let direct =
         fcntl(file, FcntlArg::F_GETFL).map(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_DIRECT));
