@@ -463,12 +463,12 @@ mod tests {
                         if !again {
                             answers.remove(index);
                         }
-                        let told = match (made_by, answer) {
+                        let outcome = match (made_by, answer) {
                             (Some(made_by), answer) => processes[who].answered(&made_by, answer, asked_at),
                             (None, Answer::Refused(now)) => processes[who].seen(now, asked_at),
                             (None, Answer::Committed) => unreachable!("nobody proposed"),
                         };
-                        prop_assert!(told.is_ok(), "this store never goes back: {:?}", told);
+                        prop_assert!(outcome.is_ok(), "this store never goes back: {:?}", outcome);
                     }
                     Event::Propose(_) | Event::Arrive(_) | Event::Answer(..) => {}
                 }

@@ -50,8 +50,8 @@ fn a_client_is_told_what_a_replica_knows_while_leases_are_held() {
     let [(job, 3, 20)] = questions(&out)[..] else { panic!("one question: {out:?}") };
     // Less than was asked about, and counted from the first block of the request.
     answer(&mut volume, job, map(&[(4, 6), (9, 13)], 13), &mut out);
-    let told = Action::Map { request: RequestId(1), map: map(&[(1, 3), (6, 10)], 10) };
-    assert_eq!(out, [told], "and no completion before there is a lease");
+    let expected = Action::Map { request: RequestId(1), map: map(&[(1, 3), (6, 10)], 10) };
+    assert_eq!(out, [expected], "and no completion before there is a lease");
     let alive = ToOwner::Alive { asked: NOW, granted: true, progress: progress(&volume, 1, false) };
     out.clear();
     volume.step(NOW, Event::Message(said(1), alive), &mut out);

@@ -7,7 +7,7 @@
 mod create;
 mod error;
 mod lock;
-mod look;
+mod probe;
 
 use std::fs::File;
 use std::io;
@@ -23,10 +23,10 @@ pub use error::DeviceError;
 
 use crate::vectors::{MOST_TRIES, MOST_VECTORS, advance, failed};
 
-/// At its beginning a device that something was written to is not blank.
-const LOOKED_AT_FIRST: u64 = 1 << 20;
-/// And at its end: partition tables and RAID members keep a copy there.
-const LOOKED_AT_LAST: u64 = 64 << 10;
+/// Bytes at the beginning of a device that must be zeroes for the device to be blank.
+const CHECKED_AT_START: u64 = 1 << 20;
+/// Bytes at the end that must be zeroes too: partition tables and RAID members keep a copy there.
+const CHECKED_AT_END: u64 = 64 << 10;
 
 /// An open device, locked against all others that ask for a lock.
 #[derive(Debug)]
@@ -91,11 +91,11 @@ impl DeviceFile {
 
     /// Whether nothing seems to be on it: its first MiB and its last 64 KiB are zeroes. Fails if it cannot be read.
     pub fn is_blank(&self) -> Result<bool, DeviceError> {
-        let mut sectors = Sector::zeroes((LOOKED_AT_LAST / size_of::<Sector>() as u64) as usize);
+        let mut sectors = Sector::zeroes((CHECKED_AT_END / size_of::<Sector>() as u64) as usize);
         let whole = self.bytes - self.bytes % size_of::<Sector>() as u64;
-        let first = (0..LOOKED_AT_FIRST.min(whole)).step_by(LOOKED_AT_LAST as usize);
-        for at in first.chain([whole.saturating_sub(LOOKED_AT_LAST)]) {
-            let length = LOOKED_AT_LAST.min(whole - at) as usize;
+        let first = (0..CHECKED_AT_START.min(whole)).step_by(CHECKED_AT_END as usize);
+        for at in first.chain([whole.saturating_sub(CHECKED_AT_END)]) {
+            let length = CHECKED_AT_END.min(whole - at) as usize;
             let into = &mut sectors.as_mut_bytes()[..length];
             self.read_at(at, into).map_err(|fault| {
                 let (Fault::Failed { at, .. } | Fault::Short { at }) = fault;

@@ -59,12 +59,12 @@ impl Default for UringOptions {
     }
 }
 
-/// Whether a ring looks for a while before it sleeps, where that was wanted and pays, and no device is at work.
+/// Whether a ring polls for a while before it sleeps, if polling was enabled and pays, and no device is at work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Looking {
+pub enum Polling {
     /// It sleeps at once.
     Not,
-    /// Until others want the CPU, whom it lets have it before each look.
+    /// Until others want the CPU, whom it lets have it before each poll.
     WhileIdle,
     /// To the end.
     Throughout,
@@ -99,7 +99,7 @@ pub struct Uring {
     spins: Spins,
     /// While a device is at work.
     device_spins: Spins,
-    looking: Looking,
+    polling: Polling,
     spin: Duration,
     gather: Duration,
 }
@@ -148,7 +148,7 @@ impl Uring {
             registered,
             spins: Spins::new(!spin.is_zero()),
             device_spins: Spins::new(!spin.is_zero()),
-            looking: Looking::Throughout,
+            polling: Polling::Throughout,
             spin,
             gather: Duration::ZERO,
         })
@@ -239,7 +239,7 @@ impl Uring {
             return self.poll();
         }
         let begin = Instant::now();
-        if self.look(limit, &mut finds)? {
+        if self.poll_until(limit, &mut finds)? {
             return Ok(());
         }
         let mut left = limit.saturating_sub(begin.elapsed());
@@ -266,15 +266,15 @@ impl Uring {
     }
 
     /// Looks for a while before sleeping, where that pays. Whether this has found something.
-    fn look(&mut self, limit: Duration, finds: &mut impl FnMut(bool) -> bool) -> io::Result<bool> {
+    fn poll_until(&mut self, limit: Duration, finds: &mut impl FnMut(bool) -> bool) -> io::Result<bool> {
         let at_device = self.flying > 0;
-        if !at_device && self.looking == Looking::Not || !self.spins_for(at_device).worth_it() {
+        if !at_device && self.polling == Polling::Not || !self.spins_for(at_device).worth_it() {
             return Ok(false);
         }
         self.submit()?;
         let longest = if at_device { self.spin * AT_DEVICE } else { self.spin };
         let mut spins = std::mem::take(self.spins_for(at_device));
-        let alone = if self.looking == Looking::WhileIdle && !at_device { Duration::ZERO } else { longest };
+        let alone = if self.polling == Polling::WhileIdle && !at_device { Duration::ZERO } else { longest };
         let mut found = false;
         let looked = spins.look_while_idle(alone, longest, limit, || {
             if at_device {
@@ -295,9 +295,9 @@ impl Uring {
         if at_device { &mut self.device_spins } else { &mut self.spins }
     }
 
-    /// How it looks before it sleeps, from now on.
-    pub fn look_first(&mut self, looking: Looking) {
-        self.looking = looking;
+    /// Sets how the ring polls before it sleeps, from now on.
+    pub fn poll_first(&mut self, polling: Polling) {
+        self.polling = polling;
     }
 
     /// From now on a wait that sleeps does so for so long at the least: what is done or ready meanwhile comes together.

@@ -62,7 +62,7 @@ struct Rig {
     store: Store<Blocks>,
     direct: Direct,
     pool: Pool,
-    told: Vec<Completion<Blocks>>,
+    completions: Vec<Completion<Blocks>>,
     appended: u64,
 }
 
@@ -73,7 +73,7 @@ impl Rig {
         let (store, _, damage) = open(&mut devices, &space, &space, REPLICA, settings).unwrap();
         assert_eq!(damage, []);
         let pool = pool();
-        Rig { store, direct: Direct::new(devices, pool.clone()), pool, told: Vec::new(), appended: 0 }
+        Rig { store, direct: Direct::new(devices, pool.clone()), pool, completions: Vec::new(), appended: 0 }
     }
 
     fn run(&mut self) {
@@ -89,7 +89,7 @@ impl Rig {
                         let done = self.direct.carry_out(ask);
                         self.store.done(token, done, &mut actions);
                     }
-                    Action::Tell(completion) => self.told.push(completion),
+                    Action::Tell(completion) => self.completions.push(completion),
                 }
             }
         }
@@ -120,7 +120,7 @@ impl Rig {
         let job = Job { slot: 1, turn: 1, part: 1 };
         self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks: 1 });
         self.run();
-        match self.told.pop() {
+        match self.completions.pop() {
             Some(Completion::Data { content: Ok(Content::Data(payload)), .. }) => {
                 Some(payload.data.bytes()[7])
             }
@@ -129,8 +129,9 @@ impl Rig {
     }
 
     fn is_full(&self) -> bool {
-        let told = self.told.iter().rev();
-        told.filter_map(|told| if let Completion::Full(full) = told { Some(*full) } else { None })
+        let completions = self.completions.iter().rev();
+        completions
+            .filter_map(|completion| if let Completion::Full(full) = completion { Some(*full) } else { None })
             .next()
             .unwrap_or(false)
     }
@@ -189,7 +190,11 @@ fn a_device_that_has_become_shorter_is_not_used() {
     create(&mut devices, &mut space, DEVICE, &new(1000, 2 << 20, 64)).unwrap();
     let mut rig = Rig::new(devices, 4);
     rig.write(3);
-    assert!(rig.told.iter().any(|told| matches!(told, Completion::Appended(1))), "{:?}", rig.told);
+    assert!(
+        rig.completions.iter().any(|completion| matches!(completion, Completion::Appended(1))),
+        "{:?}",
+        rig.completions
+    );
     // Under a store that serves: it fails, and says why.
     file(folder.path()).set_len(64 << 10).unwrap();
     assert_eq!(rig.read(3), None);

@@ -66,9 +66,9 @@ fn write_for_ever<R: Driver<Data = Blocks>>(run: &mut Run<R>, pool: &Pool, mut n
             run.write(block, 1, data.freeze(|_| Address { volume: VOLUME, group: GROUP, block }));
             number += 1;
         }
-        let before = run.told;
+        let before = run.reported;
         run.turn(true);
-        if run.told > before && writeln!(output, "{}", first + run.entries_told() - 1).is_err() {
+        if run.reported > before && writeln!(output, "{}", first + run.entries_reported() - 1).is_err() {
             return;
         }
     }
@@ -103,21 +103,21 @@ fn kill_and_look(path: &Path, lines: usize) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
-    let mut told = 0;
+    let mut reported = 0;
     let output = BufReader::new(child.stdout.take().expect("it is piped"));
     let numbers = output.lines().map_while(Result::ok).filter_map(|line| line.parse::<u64>().ok());
     for number in numbers.take(lines) {
-        told = number;
+        reported = number;
     }
     child.kill().expect("it runs");
     // Its last writes may be on their way yet: the next waits for the lock.
     let mut devices = devices(path);
     child.wait().expect("it was started");
-    assert!(told > 0, "it has told something");
+    assert!(reported > 0, "it has told something");
     let (store, found) = reopen::<Blocks>(&mut devices, SETTINGS);
     assert_eq!(found.end.ownership, Epoch(1));
     let last = found.end.sequence.0 - 1;
-    assert!(last >= told, "{told} entries were durable, and {last} are found");
+    assert!(last >= reported, "{reported} entries were durable, and {last} are found");
     for block in 0..BLOCKS {
         // The newest entry of this block, of those that are there.
         let expected = if last < block { 0 } else { last - (last - block) % BLOCKS };
@@ -133,7 +133,7 @@ fn kill_and_look(path: &Path, lines: usize) {
             }
             _ => 0,
         };
-        assert_eq!(is, expected, "block {block}, of {last} entries, {told} of them told");
+        assert_eq!(is, expected, "block {block}, of {last} entries, {reported} of them told");
     }
     let checked = store.check(&mut devices, |_, _| true).expect("it can be read");
     assert_eq!(checked.corrupt, [0u64; 0], "{checked:?}");

@@ -207,7 +207,7 @@ fn serve(random: &mut Random, pool: &Pool, choice: Choice, said: &[u8]) -> u64 {
     let (structured, first) = (choice.structured, said.len().min(random.below(100)));
     let mut session = Session::new(choice, BYTES, &said[..first]);
     let mut said = &said[first..];
-    let (mut asked, mut heard) = (Vec::<BlockRequest>::new(), Vec::new());
+    let (mut asked, mut received) = (Vec::<BlockRequest>::new(), Vec::new());
     let mut over = false;
     for turn in 0.. {
         assert!(turn < 1_000_000, "it goes round for ever, with {} bytes not taken", said.len());
@@ -232,9 +232,9 @@ fn serve(random: &mut Random, pool: &Pool, choice: Choice, said: &[u8]) -> u64 {
             let one = asked.swap_remove(random.below(asked.len()));
             carry_out(random, pool, &mut session, one);
         }
-        take(&mut session, &mut heard);
+        take(&mut session, &mut received);
         if end && asked.is_empty() {
-            return replies(&heard, structured);
+            return replies(&received, structured);
         }
     }
     unreachable!("it ends, or fails")
@@ -269,29 +269,30 @@ fn carry_out(random: &mut Random, pool: &Pool, session: &mut Session, asked: Blo
     session.complete(slot, Ok(()));
 }
 
-fn take(session: &mut Session, heard: &mut Vec<u8>) {
+fn take(session: &mut Session, received: &mut Vec<u8>) {
     while session.out.bytes() > 0 {
         let mut slices = [IoSlice::new(&[]); 8];
         let used = session.out.slices(&mut slices);
         let some: Vec<u8> = slices[..used].iter().flat_map(|slice| slice.iter().copied()).collect();
-        heard.extend(&some);
+        received.extend(&some);
         session.out.sent(some.len());
     }
 }
 
 /// How many replies are complete. Structured ones can be read to the end; of simple ones the first can, since only who asked
 /// knows which have data.
-fn replies(mut heard: &[u8], structured: bool) -> u64 {
+fn replies(mut received: &[u8], structured: bool) -> u64 {
     let mut complete = 0;
     let mut open: BTreeMap<u64, u64> = BTreeMap::new();
     if !structured {
-        assert!(heard.is_empty() || get_u32(heard, 0) == SIMPLE_REPLY_MAGIC);
-        return u64::from(!heard.is_empty());
+        assert!(received.is_empty() || get_u32(received, 0) == SIMPLE_REPLY_MAGIC);
+        return u64::from(!received.is_empty());
     }
-    while !heard.is_empty() {
-        assert_eq!(get_u32(heard, 0), CHUNK_MAGIC, "the answers can be read");
-        let (flags, cookie, length) = (get_u16(heard, 4), get_u64(heard, 8), get_u32(heard, 16) as usize);
-        heard = &heard[20 + length..];
+    while !received.is_empty() {
+        assert_eq!(get_u32(received, 0), CHUNK_MAGIC, "the answers can be read");
+        let (flags, cookie, length) =
+            (get_u16(received, 4), get_u64(received, 8), get_u32(received, 16) as usize);
+        received = &received[20 + length..];
         *open.entry(cookie).or_default() += 1;
         if flags & chunk::DONE != 0 {
             open.remove(&cookie);

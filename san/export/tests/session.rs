@@ -292,7 +292,7 @@ proptest! {
             let range = offset..offset + length;
             let beyond = range.end > BYTES && op.command != command::FLUSH;
             let refused = op.command == command::BLOCK_STATUS && !structured;
-            let (mut read, mut told) = (Vec::new(), Vec::new());
+            let (mut read, mut statuses) = (Vec::new(), Vec::new());
             if !beyond {
                 match op.command {
                     command::READ => {
@@ -314,8 +314,8 @@ proptest! {
                     }
                     command::BLOCK_STATUS if structured => {
                         let end = range.end.min((offset / BLOCK_BYTES + part) * BLOCK_BYTES);
-                        told = extents(&held, offset..end);
-                        if op.flags != 0 { told.truncate(1); }
+                        statuses = extents(&held, offset..end);
+                        if op.flags != 0 { statuses.truncate(1); }
                     }
                     _ => {}
                 }
@@ -326,7 +326,7 @@ proptest! {
                 _ if beyond => error::INVAL,
                 _ => 0,
             };
-            expected.push((cookie, error, read, told, op.clone()));
+            expected.push((cookie, error, read, statuses, op.clone()));
         }
         let mut left = &stream[..];
         let mut out = Vec::new();
@@ -341,12 +341,12 @@ proptest! {
         out.extend(sent(&mut session, most));
         let answers = answers(&out, &reads);
         prop_assert_eq!(answers.len(), expected.len());
-        for ((cookie, answer), (of, error, read, told, op)) in answers.into_iter().zip(expected) {
+        for ((cookie, answer), (of, error, read, statuses, op)) in answers.into_iter().zip(expected) {
             prop_assert_eq!((cookie, answer.error), (of, error));
             let data: Vec<u8> = answer.data.values().flatten().copied().collect();
             prop_assert!(data == read, "what is read differs");
             prop_assert!(op.flags & command_flag::DF == 0 || answer.data_chunks <= 1);
-            prop_assert_eq!(answer.extents, told);
+            prop_assert_eq!(answer.extents, statuses);
         }
         prop_assert_eq!(session.in_flight(), 0);
     }

@@ -109,12 +109,12 @@ impl Protocol {
         let news = commit_point != replica.commit_point || owner.known.epoch != replica.commit_point_epoch;
         (follows && news && self.accepts(state, target, owner.known.epoch)).then(|| {
             let mut next = state.clone();
-            let told = &mut next.replicas[target];
-            told.adopt(owner.known.epoch);
-            told.commit_point = commit_point;
-            told.commit_point_epoch = owner.known.epoch;
+            let replica = &mut next.replicas[target];
+            replica.adopt(owner.known.epoch);
+            replica.commit_point = commit_point;
+            replica.commit_point_epoch = owner.known.epoch;
             if owner.known.in_sync.has(target) {
-                told.list = Set::default();
+                replica.list = Set::default();
             }
             next
         })

@@ -58,8 +58,8 @@ use volume_sockets::VolumeSocket;
 
 pub(crate) use reconcile::random;
 
-/// How often the configuration is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+/// How long a node waits before it reads the configuration again where an attempt has failed or is still awaited.
+const CONFIG_POLL: Duration = Duration::from_millis(200);
 /// How long after the configuration was read it is read again, if there was no notice of a change.
 const UNNOTICED: Duration = Duration::from_secs(1);
 
@@ -356,7 +356,7 @@ impl Node {
                             self.name_replica(replica.0)
                         );
                     }
-                    self.look_soon();
+                    self.reconcile_soon();
                 }
                 LoopEvent::Opened(replica, Ok(())) => {
                     {
@@ -364,7 +364,7 @@ impl Node {
                         state.unopened.remove(&replica.0);
                         state.opened.insert(replica.0, None);
                     }
-                    self.look_soon();
+                    self.reconcile_soon();
                 }
                 LoopEvent::Unusable(replica, unusable) => {
                     if let Some(unusable) = &unusable {
@@ -376,7 +376,7 @@ impl Node {
                         );
                     }
                     self.state().opened.insert(replica.0, unusable);
-                    self.look_soon();
+                    self.reconcile_soon();
                 }
                 LoopEvent::Closed(replica) => {
                     if let Some(waits) = self.state().closing.remove(&replica.0) {
@@ -494,7 +494,7 @@ fn start_loop(
     thread.spawn(move || {
         let number = options.number;
         let to_control = report.clone();
-        let tell = Box::new(move |told| _ = to_control.send((number, told)));
+        let tell = Box::new(move |event| _ = to_control.send((number, event)));
         match EventLoop::new(options, for_loop, tell) {
             Ok(made_loop) => {
                 let _ = made.send(None);
@@ -528,8 +528,8 @@ mod tests {
     #[test]
     fn what_is_known_of_the_configuration_never_goes_back() {
         let mut state = State::default();
-        for (told, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
-            state.learn(Catalog { revision: told, ..Catalog::default() });
+        for (revision, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
+            state.learn(Catalog { revision, ..Catalog::default() });
             assert_eq!(state.catalog.revision, known);
         }
     }

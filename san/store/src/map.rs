@@ -17,9 +17,9 @@ use crate::io::Data;
 use crate::log::Kind;
 use crate::store::Store;
 
-/// What is looked at for one map at the most: extents that have all been destaged, single blocks of others, and records. As many
+/// What one map scans at the most: extents that have all been destaged, single blocks of others, and records. As many
 /// extents as 4 GiB have, of 256 KiB each.
-const MOST_LOOKED_AT: u64 = 1 << 14;
+const MOST_SCANNED: u64 = 1 << 14;
 /// Allocated ranges of one map.
 const MOST_RANGES: usize = 1024;
 /// Blocks of the largest extent.
@@ -33,18 +33,18 @@ impl<D: Data> Store<D> {
     pub(crate) fn map(&self, blocks: Range<u64>) -> Map {
         assert!(!blocks.is_empty(), "a map is of at least one block");
         let size = self.extents.blocks();
-        let (mut map, mut looked_at) = (Map::from(blocks.start), 0);
-        while map.until < blocks.end && looked_at < MOST_LOOKED_AT {
+        let (mut map, mut scanned) = (Map::from(blocks.start), 0);
+        while map.until < blocks.end && scanned < MOST_SCANNED {
             let extent = map.until / size;
             // Most of a large volume may never have been written.
             let absent = map.until..self.extents.absent_from(extent).saturating_mul(size).min(blocks.end);
-            looked_at += 1;
+            scanned += 1;
             if !absent.is_empty() && self.is_untouched(&absent) {
                 map.describe(absent.end, Held::Nothing, MOST_RANGES);
                 continue;
             }
             let end = blocks.end.min((extent + 1).saturating_mul(size));
-            looked_at += self.look_at(map.until..end, &mut map);
+            scanned += self.scan(map.until..end, &mut map);
             if map.until < end {
                 break;
             }
@@ -63,8 +63,8 @@ impl<D: Data> Store<D> {
         self.meta.list().within(blocks.clone()).chain(self.corrupt_blocks.within(blocks.clone()))
     }
 
-    /// Describes blocks of one extent. How much was looked at for that, beside the extent itself.
-    fn look_at(&self, blocks: Range<u64>, map: &mut Map) -> u64 {
+    /// Describes blocks of one extent. Returns how much was scanned beside the extent itself.
+    fn scan(&self, blocks: Range<u64>, map: &mut Map) -> u64 {
         let (extent, first) = self.extents.locate(blocks.start);
         let found = self.extents.place(extent).map(|place| self.extents.at(place));
         let length = (blocks.end - blocks.start) as usize;
@@ -80,7 +80,7 @@ impl<D: Data> Store<D> {
             map.describe(blocks.end, held_by(all), MOST_RANGES);
             return 0;
         }
-        let mut looked_at = 0;
+        let mut scanned = 0;
         let mut held = [Held::Nothing; EXTENT];
         let held = &mut held[..length];
         if let Some(found) = found.filter(|found| !found.slot.is_empty()) {
@@ -102,12 +102,12 @@ impl<D: Data> Store<D> {
                     held[at(&range)].fill(is);
                     newest[at(&range)].fill(number);
                     // One that goes on over many extents counts once.
-                    looked_at += u64::from(range.start > blocks.start);
+                    scanned += u64::from(range.start > blocks.start);
                 }
             }
             // Whatever data the log has, its extent has a place, and knows that something is pending.
             if is_pending {
-                looked_at += length as u64;
+                scanned += length as u64;
                 for ((held, newest), block) in held.iter_mut().zip(newest).zip(blocks.clone()) {
                     if self.index.newest_data(block).is_some_and(|number| number > newest) {
                         *held = Held::Data;
@@ -125,7 +125,7 @@ impl<D: Data> Store<D> {
                 break;
             }
         }
-        looked_at
+        scanned
     }
 }
 

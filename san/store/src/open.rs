@@ -251,7 +251,7 @@ pub fn open<D: Data>(
     replica: ReplicaId,
     settings: Settings,
 ) -> Result<(Store<D>, Found, Vec<Damage>), OpenError> {
-    let (mut store, found, damage) = look(disk, log, capacity, replica, settings)?;
+    let (mut store, found, damage) = open_read_only(disk, log, capacity, replica, settings)?;
     if !left_out(Rule::R4) {
         disk.sync(Area::Log)?;
         disk.sync(Area::Capacity)?;
@@ -265,8 +265,8 @@ pub fn open<D: Data>(
     Ok((store, found, damage))
 }
 
-/// The same, to look at it only: nothing is written, and nothing is to be asked of it.
-pub fn look<D: Data>(
+/// As [`open`], for inspection only: nothing is written, and no command may be submitted to the store.
+pub fn open_read_only<D: Data>(
     disk: &mut impl Disk,
     log: &Arc<Mutex<Space>>,
     capacity: &Arc<Mutex<Space>>,

@@ -11,7 +11,7 @@ use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::Blocks;
 use loadline_san_store::check::{Checked, ReadOnly};
 use loadline_san_store::io::Area;
-use loadline_san_store::open::{Damage, look};
+use loadline_san_store::open::{Damage, open_read_only};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Settings, Store};
 use serde::Serialize;
@@ -165,7 +165,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
         }
     };
     for id in replicas {
-        let opened = look::<Blocks>(&mut disk, &log, &capacity, id, Settings::default());
+        let opened = open_read_only::<Blocks>(&mut disk, &log, &capacity, id, Settings::default());
         seen.replicas.push(match opened {
             Ok((store, _, damage)) => of_store(&store, &mut disk, &damage, dumps, &stop),
             Err(error) => Replica {

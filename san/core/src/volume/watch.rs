@@ -171,7 +171,7 @@ impl Watch {
         let record = swap.settled();
         let owner = record.owner.node;
         // Since when members are silent is not known here.
-        let heard = Moment(now.0.saturating_sub(2 * times.answer_ns));
+        let last_answer = Moment(now.0.saturating_sub(2 * times.answer_ns));
         let mut worst = Verdict::Without;
         for group in &record.groups {
             let all: Vec<NodeId> = group.in_sync.iter().map(|replica| record.homes[replica]).collect();
@@ -179,12 +179,12 @@ impl Watch {
             let answers =
                 |replica: &&ReplicaId| self.answers.contains_key(*replica) || self.failed.contains(*replica);
             for replica in group.in_sync.iter().filter(|replica| !answers(replica)) {
-                members.without(record.homes[replica], heard, ended);
+                members.without(record.homes[replica], last_answer, ended);
             }
             let mut verdict = silence.judge(now, times, &members, out);
             if verdict == Verdict::Tie {
                 let elsewhere = !asked_for && owner != me.node;
-                verdict = match elsewhere.then(|| silence.runs(now, times, (owner, heard), out)) {
+                verdict = match elsewhere.then(|| silence.runs(now, times, (owner, last_answer), out)) {
                     None | Some(Some(false)) => Verdict::Without,
                     Some(Some(true)) => Verdict::Tie,
                     Some(None) => Verdict::Wait,

@@ -92,7 +92,7 @@ fn at_most(is: f64, wanted: f64) -> String {
 
 /// Writes of one block each, anywhere; how many a second.
 fn writes<R: Driver>(run: &mut Run<R>, time: Duration, mut data: impl FnMut(u64) -> R::Data) -> f64 {
-    let (began, first) = (Instant::now(), run.entries_told());
+    let (began, first) = (Instant::now(), run.entries_reported());
     while began.elapsed() < time {
         while run.outstanding() < OUTSTANDING {
             let block = run.random(BLOCKS);
@@ -101,7 +101,7 @@ fn writes<R: Driver>(run: &mut Run<R>, time: Duration, mut data: impl FnMut(u64)
         }
         run.turn(true);
     }
-    (run.entries_told() - first) as f64 / began.elapsed().as_secs_f64()
+    (run.entries_reported() - first) as f64 / began.elapsed().as_secs_f64()
 }
 
 fn bookkeeping() {

@@ -36,7 +36,7 @@ pub(crate) struct Run<R: Driver> {
     pub(crate) driver: R,
     actions: Vec<Action<R::Data>>,
     appended: u64,
-    pub(crate) told: u64,
+    pub(crate) reported: u64,
     /// Entries up to this one are said to be acknowledged.
     sequence: u64,
     acknowledges: bool,
@@ -82,7 +82,7 @@ impl<R: Driver> Run<R> {
             driver,
             actions: Vec::with_capacity(1024),
             appended: 0,
-            told: 0,
+            reported: 0,
             sequence: found.end.sequence.0,
             acknowledges: true,
             opens: found.end == Position::START,
@@ -116,8 +116,8 @@ impl<R: Driver> Run<R> {
     pub(crate) fn append(&mut self, entry: Entry<R::Data>) {
         self.appended += 1;
         self.sequence += 1;
-        let told = if self.acknowledges { self.sequence - (self.appended - self.told) } else { 0 };
-        let mark = if told == 0 { Position::START } else { Self::position(told) };
+        let reported = if self.acknowledges { self.sequence - (self.appended - self.reported) } else { 0 };
+        let mark = if reported == 0 { Position::START } else { Self::position(reported) };
         self.store.submit(Command::Append {
             number: self.appended,
             position: Self::position(self.sequence),
@@ -141,12 +141,12 @@ impl<R: Driver> Run<R> {
     }
 
     /// Entries that were told to be durable, without the opening one.
-    pub(crate) fn entries_told(&self) -> u64 {
-        self.told - u64::from(self.opens)
+    pub(crate) fn entries_reported(&self) -> u64 {
+        self.reported - u64::from(self.opens)
     }
 
     pub(crate) fn outstanding(&self) -> u64 {
-        self.appended - self.told + self.asked - self.answers
+        self.appended - self.reported + self.asked - self.answers
     }
 
     /// Does what there is to do, until something is told. Waits for a device, if this says so and nothing else is to be done.
@@ -154,14 +154,16 @@ impl<R: Driver> Run<R> {
         let mut actions = std::mem::take(&mut self.actions);
         loop {
             self.store.run(&mut actions);
-            let mut told = false;
+            let mut reported = false;
             for action in actions.drain(..) {
                 match action {
                     Action::Ask(token, ask) => self.driver.start(token, ask),
-                    Action::Tell(Completion::Appended(through)) => (self.told, told) = (through, true),
+                    Action::Tell(Completion::Appended(through)) => {
+                        (self.reported, reported) = (through, true)
+                    }
                     Action::Tell(Completion::Data { content, .. }) => {
                         assert!(content.is_ok(), "nothing is corrupted");
-                        (self.answers, told) = (self.answers + 1, true);
+                        (self.answers, reported) = (self.answers + 1, true);
                     }
                     Action::Tell(Completion::Failed) => panic!("the device has failed"),
                     Action::Tell(_) => {}
@@ -169,7 +171,7 @@ impl<R: Driver> Run<R> {
             }
             let mut any = false;
             // Devices complete many at once, and have nothing to do while all of them are looked at.
-            for _ in 0..if told { 0 } else { AT_ONCE } {
+            for _ in 0..if reported { 0 } else { AT_ONCE } {
                 let Some((token, done)) = self.driver.take(wait && !any) else { break };
                 self.store.done(token, done, &mut actions);
                 any = true;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use super::look::may_have;
+use super::probe::may_have;
 use super::{DeviceError, DeviceFile};
 
 impl DeviceFile {

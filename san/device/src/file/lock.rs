@@ -16,7 +16,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::libc;
 use nix::sys::stat::Mode;
 
-use super::{DeviceError, DeviceFile, look};
+use super::{DeviceError, DeviceFile, probe};
 
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -25,7 +25,7 @@ impl DeviceFile {
     /// for so long. Everything that speaks against it is an error, before anything is written.
     pub fn open(path: &Path, patience: Duration) -> Result<DeviceFile, DeviceError> {
         let patience = Patience { path, limit: patience, begin: Instant::now() };
-        let checked = look::check(path)?;
+        let checked = probe::check(path)?;
         let file = open_to_write(&patience, checked.file_type().is_block_device())?;
         lock(&file, &patience)?;
         // Looked at again only now: while the lock was waited for, it may have been replaced, or become longer.
@@ -35,7 +35,7 @@ impl DeviceFile {
         if identity(&opened) != was || now.ok() != Some(was) {
             return Err(DeviceError::Replaced { path: path.to_owned() });
         }
-        let found = look::look(&file, path, &opened)?;
+        let found = probe::probe(&file, path, &opened)?;
         settle(&file, !found.in_memory).map_err(|error| fail("set up")(error.into()))?;
         Ok(DeviceFile { file, path: path.to_owned(), bytes: found.bytes, in_memory: found.in_memory })
     }

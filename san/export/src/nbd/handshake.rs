@@ -101,15 +101,17 @@ enum State {
     },
     /// An answer is waited for.
     Listing,
-    Looking(Looking),
+    /// The caller is to look up the export.
+    ExportWanted(ExportQuery),
     Done(Next),
 }
 
+/// An option that names an export, until the caller has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Looking {
+struct ExportQuery {
     option: u32,
     name: String,
-    /// What it wants to know.
+    /// The kinds of information that the client asks for.
     wants: Vec<u16>,
 }
 
@@ -183,7 +185,7 @@ impl Handshake {
                     self.state = State::Option;
                 }
                 State::Listing => return Ok(Next::List),
-                State::Looking(looking) => return Ok(Next::Export(looking.name.clone())),
+                State::ExportWanted(query) => return Ok(Next::Export(query.name.clone())),
                 State::Done(next) => return Ok(next.clone()),
             }
         }
@@ -224,7 +226,7 @@ impl Handshake {
         match option {
             option::EXPORT_NAME => match text(data) {
                 Some(name) => {
-                    self.state = State::Looking(Looking { option, name, wants: Vec::new() });
+                    self.state = State::ExportWanted(ExportQuery { option, name, wants: Vec::new() });
                 }
                 None => return Err(HandshakeError::Refused("its name is no text".into())),
             },
@@ -233,8 +235,8 @@ impl Handshake {
                 self.state = State::Done(Next::Gone);
             }
             option::LIST if data.is_empty() => self.state = State::Listing,
-            option::INFO | option::GO => match looked_for(data) {
-                Some((name, wants)) => self.state = State::Looking(Looking { option, name, wants }),
+            option::INFO | option::GO => match parse_query(data) {
+                Some((name, wants)) => self.state = State::ExportWanted(ExportQuery { option, name, wants }),
                 None => self.reply(option, reply::ERR_INVALID, b"a name and a list of numbers are expected"),
             },
             option::STRUCTURED_REPLY if data.is_empty() => {
@@ -272,9 +274,9 @@ impl Handshake {
         let matches = |query: &String| query == BASE_ALLOCATION || !sets && query == "base:";
         if all || queries.iter().any(matches) {
             let id = if sets { ALLOCATION_ID } else { 0 };
-            let mut told = id.to_be_bytes().to_vec();
-            told.extend_from_slice(BASE_ALLOCATION.as_bytes());
-            self.reply(option, reply::META_CONTEXT, &told);
+            let mut payload = id.to_be_bytes().to_vec();
+            payload.extend_from_slice(BASE_ALLOCATION.as_bytes());
+            self.reply(option, reply::META_CONTEXT, &payload);
             if sets {
                 self.allocation = Some(name);
             }
@@ -289,10 +291,10 @@ impl Handshake {
     pub fn list(&mut self, exports: &[(String, Export)]) {
         assert_eq!(self.state, State::Listing, "nobody asked");
         for (name, export) in exports {
-            let mut told = (name.len() as u32).to_be_bytes().to_vec();
-            told.extend_from_slice(name.as_bytes());
-            told.extend_from_slice(export.description.as_bytes());
-            self.reply(option::LIST, reply::SERVER, &told);
+            let mut payload = (name.len() as u32).to_be_bytes().to_vec();
+            payload.extend_from_slice(name.as_bytes());
+            payload.extend_from_slice(export.description.as_bytes());
+            self.reply(option::LIST, reply::SERVER, &payload);
         }
         self.reply(option::LIST, reply::ACK, b"");
         self.state = State::Option;
@@ -303,10 +305,10 @@ impl Handshake {
     /// # Panics
     /// If that was not asked for.
     pub fn export(&mut self, found: Result<&Export, Refusal>) -> Result<(), HandshakeError> {
-        let State::Looking(looking) = std::mem::replace(&mut self.state, State::Option) else {
+        let State::ExportWanted(query) = std::mem::replace(&mut self.state, State::Option) else {
             panic!("nobody asked");
         };
-        let Looking { option, name, wants } = looking;
+        let ExportQuery { option, name, wants } = query;
         let export = match found {
             Ok(export) => export,
             Err(Refusal::Unknown(why) | Refusal::NotNow(why)) if option == option::EXPORT_NAME => {
@@ -339,20 +341,20 @@ impl Handshake {
     }
 
     fn tell(&mut self, option: u32, name: &str, export: &Export, wants: &[u16]) {
-        let mut told = info::EXPORT.to_be_bytes().to_vec();
-        told.extend(export.bytes.to_be_bytes());
-        told.extend(flags().to_be_bytes());
-        self.reply(option, reply::INFO, &told);
-        let mut told = info::BLOCK_SIZE.to_be_bytes().to_vec();
+        let mut payload = info::EXPORT.to_be_bytes().to_vec();
+        payload.extend(export.bytes.to_be_bytes());
+        payload.extend(flags().to_be_bytes());
+        self.reply(option, reply::INFO, &payload);
+        let mut payload = info::BLOCK_SIZE.to_be_bytes().to_vec();
         [SECTOR, PREFERRED, export.most.min(MOST_DATA)]
             .iter()
-            .for_each(|size| told.extend(size.to_be_bytes()));
-        self.reply(option, reply::INFO, &told);
+            .for_each(|size| payload.extend(size.to_be_bytes()));
+        self.reply(option, reply::INFO, &payload);
         for (kind, text) in [(info::NAME, name), (info::DESCRIPTION, &export.description)] {
             if wants.contains(&kind) {
-                let mut told = kind.to_be_bytes().to_vec();
-                told.extend_from_slice(text.as_bytes());
-                self.reply(option, reply::INFO, &told);
+                let mut payload = kind.to_be_bytes().to_vec();
+                payload.extend_from_slice(text.as_bytes());
+                self.reply(option, reply::INFO, &payload);
             }
         }
     }
@@ -412,7 +414,7 @@ fn string(data: &[u8]) -> Option<(String, &[u8])> {
 }
 
 /// A name, and a counted list of 16-bit numbers.
-fn looked_for(data: &[u8]) -> Option<(String, Vec<u16>)> {
+fn parse_query(data: &[u8]) -> Option<(String, Vec<u16>)> {
     let (name, rest) = string(data)?;
     let count = get_u16(rest.get(..2)?, 0) as usize;
     let wants = &rest[2..];

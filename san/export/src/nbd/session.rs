@@ -328,10 +328,10 @@ impl Session {
         }
         let length = 6 + why.len() as u32;
         self.out.head(&chunk_head(chunk::DONE, chunk::ERROR, request.cookie, length));
-        let mut told = code.to_be_bytes().to_vec();
-        told.extend((why.len() as u16).to_be_bytes());
-        told.extend_from_slice(why.as_bytes());
-        self.out.text(told);
+        let mut reply = code.to_be_bytes().to_vec();
+        reply.extend((why.len() as u16).to_be_bytes());
+        reply.extend_from_slice(why.as_bytes());
+        self.out.text(reply);
     }
 
     /// All that is read, without anything between.
@@ -398,7 +398,7 @@ impl Session {
     fn status(&mut self, request: &Request, map: &Map) {
         let skip = request.offset % BLOCK_BYTES as u64;
         let end = (skip + u64::from(request.length)).min(map.until * BLOCK_BYTES as u64);
-        let mut told = ALLOCATION_ID.to_be_bytes().to_vec();
+        let mut reply = ALLOCATION_ID.to_be_bytes().to_vec();
         let mut at = skip;
         for (until, held) in map.runs(0..end.div_ceil(BLOCK_BYTES as u64), &mut 0) {
             let flags = match held {
@@ -407,21 +407,21 @@ impl Session {
                 Held::Nothing => state::HOLE | state::ZERO,
             };
             let until = (until * BLOCK_BYTES as u64).min(end);
-            told.extend(((until - at) as u32).to_be_bytes());
-            told.extend(flags.to_be_bytes());
+            reply.extend(((until - at) as u32).to_be_bytes());
+            reply.extend(flags.to_be_bytes());
             at = until;
             if request.flags & command_flag::REQ_ONE != 0 {
                 break;
             }
         }
         assert!(
-            at > skip && told.len() <= MOST_STATUS,
+            at > skip && reply.len() <= MOST_STATUS,
             "{request:?} is told of {at} bytes in {}",
-            told.len()
+            reply.len()
         );
-        let head = chunk_head(chunk::DONE, chunk::BLOCK_STATUS, request.cookie, told.len() as u32);
+        let head = chunk_head(chunk::DONE, chunk::BLOCK_STATUS, request.cookie, reply.len() as u32);
         self.out.head(&head);
-        self.out.text(told);
+        self.out.text(reply);
     }
 }
 

@@ -78,8 +78,8 @@ impl Answered {
         }
     }
 
-    /// Whether all of them have many answers to read. There is nobody afterwards.
-    pub(super) fn nobody_hurries<'a>(
+    /// Whether all noted clients have many answers to read. No client is noted afterwards.
+    pub(super) fn all_have_backlogs<'a>(
         &mut self,
         of: impl Fn(u32) -> Option<(&'a ReplyBacklog, &'a OwnedFd)>,
     ) -> bool {
@@ -95,8 +95,8 @@ impl Answered {
 fn unread_memory(socket: &OwnedFd) -> c_int {
     let mut bytes: c_int = 0;
     // SAFETY: the request writes one int, which is borrowed for the call; TIOCOUTQ is another name of SIOCOUTQ.
-    let told = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if told == 0 { bytes } else { 0 }
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { bytes } else { 0 }
 }
 
 #[cfg(test)]
@@ -134,20 +134,20 @@ mod tests {
         let (behind, ready) = (client(40, 16, 0), client(40, 16, 40));
         let of = |key| Some(if key == 1 { (&behind.0, &behind.1) } else { (&ready.0, &ready.1) });
         let mut answered = Answered::default();
-        assert!(!answered.nobody_hurries(of), "nobody was told anything");
+        assert!(!answered.all_have_backlogs(of), "nobody was told anything");
         answered.note(1);
         answered.note(1);
-        assert!(answered.nobody_hurries(of));
-        assert!(!answered.nobody_hurries(of), "nobody was told anything since");
+        assert!(answered.all_have_backlogs(of));
+        assert!(!answered.all_have_backlogs(of), "nobody was told anything since");
         answered.note(1);
         answered.note(2);
-        assert!(!answered.nobody_hurries(of));
+        assert!(!answered.all_have_backlogs(of));
         (0..100).for_each(|key| answered.note(key * 2 + 1));
-        assert!(!answered.nobody_hurries(|_| of(1)), "more than are looked at");
+        assert!(!answered.all_have_backlogs(|_| of(1)), "more than are looked at");
         answered.note(1);
-        assert!(answered.nobody_hurries(of), "as before");
+        assert!(answered.all_have_backlogs(of), "as before");
         answered.note(7);
-        assert!(!answered.nobody_hurries(|_| None), "it is gone");
+        assert!(!answered.all_have_backlogs(|_| None), "it is gone");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Confirmed {
 impl Confirmed {
     /// Whether the other host still confirms. To be called several times within [`LIMIT`].
     pub(crate) fn is_so(&mut self, socket: &impl AsFd) -> bool {
-        let Some((unconfirmed, confirmed)) = look(socket) else { return true };
+        let Some((unconfirmed, confirmed)) = read_counters(socket) else { return true };
         self.judge(unconfirmed, confirmed, Instant::now())
     }
 
@@ -47,7 +47,7 @@ impl Confirmed {
 }
 
 /// Segments that are not confirmed, and bytes that are. `None` if it is no TCP connection.
-fn look(socket: &impl AsFd) -> Option<(u32, u64)> {
+fn read_counters(socket: &impl AsFd) -> Option<(u32, u64)> {
     let mut info = [0u8; INFO];
     let mut length = INFO as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to the array, which is borrowed for the call.
@@ -82,7 +82,7 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let mut confirmed = Confirmed::default();
         // Unconfirmed segments, confirmed bytes, milliseconds, and whether the connection goes on.
-        let looks = [
+        let samples = [
             (0, 100, 0, true),
             (0, 100, 9000, true),
             (1, 100, 9500, true),
@@ -94,7 +94,7 @@ mod tests {
             (3, 105, 21_459, true),
             (3, 105, 21_460, false),
         ];
-        for (unconfirmed, bytes, ms, goes_on) in looks {
+        for (unconfirmed, bytes, ms, goes_on) in samples {
             assert_eq!(confirmed.judge(unconfirmed, bytes, at(ms)), goes_on, "at {ms} ms");
         }
     }
@@ -108,13 +108,13 @@ mod tests {
         // As much as the sockets take.
         while stream.write(&[0; 65536]).is_ok() {}
         let begun = Instant::now();
-        while look(&stream).unwrap().0 > 0 {
+        while read_counters(&stream).unwrap().0 > 0 {
             assert!(begun.elapsed() < Duration::from_secs(5), "all that was sent is confirmed");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (_, confirmed) = look(&stream).unwrap();
+        let (_, confirmed) = read_counters(&stream).unwrap();
         assert!(confirmed > 0);
         let (local, _other) = UnixStream::pair().unwrap();
-        assert_eq!(look(&local), None);
+        assert_eq!(read_counters(&local), None);
     }
 }

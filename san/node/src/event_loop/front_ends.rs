@@ -360,10 +360,10 @@ impl FrontEnds {
         Ok(())
     }
 
-    /// Whether each client that was sent answers since this was last called has many to read.
-    pub(super) fn nobody_hurries(&mut self) -> bool {
+    /// Whether each client that was sent answers since the last call has many of them to read.
+    pub(super) fn all_have_backlogs(&mut self) -> bool {
         let clients = &self.clients;
-        self.sent_to.nobody_hurries(|key| {
+        self.sent_to.all_have_backlogs(|key| {
             let client = clients.get(&key)?;
             Some((&client.backlog, client.session.socket()))
         })

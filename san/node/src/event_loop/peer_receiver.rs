@@ -90,7 +90,7 @@ impl PeerReceiver {
             data.map(|data| data.freeze_with(checksums).expect("a frame has one for each block"))
         };
         const HAS: &str = "a frame has data where its message has";
-        let heard = match frame.body {
+        let received = match frame.body {
             Body::ToReplica(from, body) => {
                 let blocks = whole(&mut body.checksums().iter().map(|sum| sum.get()), data);
                 let message = body.message(|| blocks.expect(HAS));
@@ -108,7 +108,7 @@ impl PeerReceiver {
         };
         self.frame.clear();
         self.frame.shrink_to(LONG);
-        Ok(Some(heard))
+        Ok(Some(received))
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) struct PeerSender {
     name: String,
     address: SocketAddr,
     preamble: Preamble,
-    talk: ConnectionState,
+    state: ConnectionState,
     out: Outbox,
     /// Checksums of the message that is being written.
     checksums: Vec<u32>,
@@ -98,8 +98,8 @@ pub(super) struct PeerSender {
     blocked: bool,
     /// How often in a row it was not reached.
     failures: u32,
-    /// When it was last tried to connect.
-    tried: Moment,
+    /// When the last attempt to connect began.
+    last_attempt: Moment,
     /// How often in a row it has refused a connection.
     refusals: u32,
     /// A process runs there: it was reached, and has not ended since; and that, if it was not told yet.
@@ -113,7 +113,7 @@ impl PeerSender {
             name,
             address,
             preamble,
-            talk: ConnectionState::Down,
+            state: ConnectionState::Down,
             out: Outbox::default(),
             checksums: Vec::new(),
             key: 0,
@@ -121,7 +121,7 @@ impl PeerSender {
             watched_for_room: false,
             blocked: false,
             failures: 0,
-            tried: Moment(0),
+            last_attempt: Moment(0),
             refusals: 0,
             runs: false,
             news: None,
@@ -138,7 +138,7 @@ impl PeerSender {
 
     /// The descriptor that is to be watched from now on, and for what, if it is not yet.
     pub(super) fn is_to_be_watched(&mut self) -> Option<(i32, For)> {
-        let (fd, input, room) = match &self.talk {
+        let (fd, input, room) = match &self.state {
             ConnectionState::Down => return None,
             ConnectionState::Connecting(socket) => (socket.as_raw_fd(), false, true),
             ConnectionState::Up(socket) => (socket.as_raw_fd(), true, self.blocked),
@@ -152,13 +152,13 @@ impl PeerSender {
 
     /// Begins to connect, if it is time. Whether there is a new connection, which needs a key.
     pub(super) fn connect(&mut self, now: Moment) -> bool {
-        if !matches!(self.talk, ConnectionState::Down) || now < self.tried.after(RETRY_NS) {
+        if !matches!(self.state, ConnectionState::Down) || now < self.last_attempt.after(RETRY_NS) {
             return false;
         }
-        self.tried = now;
+        self.last_attempt = now;
         match begin_to_connect(self.address) {
             Ok(socket) => {
-                self.talk = ConnectionState::Connecting(socket);
+                self.state = ConnectionState::Connecting(socket);
                 (self.watched, self.watched_for_room, self.blocked) = (false, false, false);
                 true
             }
@@ -175,7 +175,7 @@ impl PeerSender {
             For::Input => self.watched = false,
             For::Room => (self.watched_for_room, self.blocked) = (false, false),
         }
-        match &self.talk {
+        match &self.state {
             ConnectionState::Connecting(socket) => {
                 let failed = nix::sys::socket::getsockopt(socket, sockopt::SocketError).unwrap_or(1);
                 if failed != 0 {
@@ -183,11 +183,11 @@ impl PeerSender {
                     return;
                 }
                 let ConnectionState::Connecting(socket) =
-                    std::mem::replace(&mut self.talk, ConnectionState::Down)
+                    std::mem::replace(&mut self.state, ConnectionState::Down)
                 else {
                     unreachable!("it was just looked at")
                 };
-                self.talk = ConnectionState::Up(socket);
+                self.state = ConnectionState::Up(socket);
                 self.refusals = 0;
                 self.runs(true);
                 self.out.text(self.preamble.encode().to_vec());
@@ -234,10 +234,10 @@ impl PeerSender {
 
     /// The connection is given up, and tried again: at once, unless that was just tried. Whose process has ended refuses it.
     pub(super) fn down(&mut self, why: &str) {
-        if let ConnectionState::Connecting(socket) | ConnectionState::Up(socket) = &self.talk {
+        if let ConnectionState::Connecting(socket) | ConnectionState::Up(socket) = &self.state {
             shut_down(socket);
         }
-        self.talk = ConnectionState::Down;
+        self.state = ConnectionState::Down;
         self.out = Outbox::default();
         self.failures = self.failures.saturating_add(1);
         if self.failures == FAILURES {
@@ -252,7 +252,7 @@ impl PeerSender {
 
     /// Takes a message, if the connection can.
     fn takes(&mut self) -> bool {
-        matches!(self.talk, ConnectionState::Up(_)) && self.out.bytes() < MOST_UNSENT
+        matches!(self.state, ConnectionState::Up(_)) && self.out.bytes() < MOST_UNSENT
     }
 
     /// Says something to a replica.
@@ -306,7 +306,7 @@ impl PeerSender {
 
     /// Sends what was said.
     pub(super) fn flush(&mut self) {
-        if let ConnectionState::Up(socket) = &self.talk
+        if let ConnectionState::Up(socket) = &self.state
             && !self.blocked
         {
             match send_all(socket, &mut self.out) {

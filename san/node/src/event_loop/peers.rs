@@ -32,7 +32,7 @@ pub(super) struct Peers {
     /// Something is to be sent.
     has_unsent: bool,
     /// Something was to be sent to another node, or was received, since the loop has waited.
-    talked: bool,
+    traffic: bool,
 }
 
 impl Peers {
@@ -45,7 +45,7 @@ impl Peers {
             readable: VecDeque::new(),
             dropped: HashSet::new(),
             has_unsent: false,
-            talked: false,
+            traffic: false,
         }
     }
 
@@ -93,7 +93,7 @@ impl Peers {
             && !self.dropped.contains(&node)
         {
             sender.send_to_replica(from, message);
-            (self.has_unsent, self.talked) = (true, true);
+            (self.has_unsent, self.traffic) = (true, true);
         }
     }
 
@@ -103,7 +103,7 @@ impl Peers {
             && !self.dropped.contains(&node)
         {
             sender.send_to_owner(from, message);
-            (self.has_unsent, self.talked) = (true, true);
+            (self.has_unsent, self.traffic) = (true, true);
         }
     }
 
@@ -141,8 +141,8 @@ impl Peers {
     }
 
     /// Whether something was exchanged since this was last called.
-    pub(super) fn take_talked(&mut self) -> bool {
-        std::mem::take(&mut self.talked)
+    pub(super) fn take_traffic(&mut self) -> bool {
+        std::mem::take(&mut self.traffic)
     }
 
     // ---- receiving -------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ impl Peers {
         for _ in 0..self.readable.len() {
             let Some(key) = self.readable.pop_front() else { break };
             let Some(receiver) = self.receivers.get_mut(&key) else { continue };
-            self.talked = true;
+            self.traffic = true;
             let mut over = matches!(receiver.receive(pool), Received::End | Received::Broken(_));
             loop {
                 match receiver.next(pool, &group_of) {

@@ -208,15 +208,16 @@ impl ReplicaHost {
         }
     }
 
-    /// The store does what it can do now. What it tells is added to `told`. Whether there is more that it can do at once.
+    /// The store does what it can do now. Its completions are appended to `completions`. Returns whether
+    /// there is more that it can do at once.
     pub(super) fn run(
         &mut self,
         uring: &mut Uring,
         reads: &impl DirectReads,
-        told: &mut Vec<Completion<Blocks>>,
+        completions: &mut Vec<Completion<Blocks>>,
     ) -> bool {
         self.store.run(&mut self.store_actions);
-        self.act(uring, told);
+        self.act(uring, completions);
         if let Io::Direct(direct) = &mut self.io {
             self.asks.iter().take(AT_ONCE).for_each(|(_, ask)| direct.prepare(ask));
             let begun = crate::clock::now();
@@ -251,7 +252,7 @@ impl ReplicaHost {
                     for action in self.store_actions.drain(..) {
                         match action {
                             store::Action::Ask(token, ask) => self.asks.push_back((token, ask)),
-                            store::Action::Tell(completion) => told.push(completion),
+                            store::Action::Tell(completion) => completions.push(completion),
                         }
                     }
                 }
@@ -262,13 +263,13 @@ impl ReplicaHost {
             for ended in self.ended.drain(..) {
                 ended.count(&mut self.counts, took_ns * ended.blocks() / blocks as u64);
             }
-            self.act(uring, told);
+            self.act(uring, completions);
             return !self.asks.is_empty();
         }
         false
     }
 
-    fn act(&mut self, uring: &mut Uring, told: &mut Vec<Completion<Blocks>>) {
+    fn act(&mut self, uring: &mut Uring, completions: &mut Vec<Completion<Blocks>>) {
         for action in self.store_actions.drain(..) {
             match action {
                 store::Action::Ask(token, ask) => match &self.io {
@@ -278,7 +279,7 @@ impl ReplicaHost {
                         uring.start(*number, token, ask);
                     }
                 },
-                store::Action::Tell(completion) => told.push(completion),
+                store::Action::Tell(completion) => completions.push(completion),
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use loadline_san_device::uring::Looking;
+use loadline_san_device::uring::Polling;
 
 use super::EventLoop;
 use super::backlog::GATHER;
@@ -24,16 +24,16 @@ impl EventLoop {
         self.begun = 0;
         // As long as others have work to do, they may need the core.
         let few = self.together < FEW && self.volumes.at_work() < 2;
-        let (talked, polls) = (self.peers.take_talked(), self.front_ends.polls());
+        let (traffic, polls) = (self.peers.take_traffic(), self.front_ends.polls());
         // Another node answers soon if its devices are in memory, as these are. What a disk takes is better slept for.
-        self.uring.look_first(match few || polls {
-            true => Looking::Throughout,
-            false if talked && !self.replicas.use_ring() => Looking::WhileIdle,
-            false => Looking::Not,
+        self.uring.poll_first(match few || polls {
+            true => Polling::Throughout,
+            false if traffic && !self.replicas.use_ring() => Polling::WhileIdle,
+            false => Polling::Not,
         });
-        let gathers = self.front_ends.nobody_hurries() && !talked && !polls;
+        let gathers = self.front_ends.all_have_backlogs() && !traffic && !polls;
         self.uring.gather(if gathers { GATHER } else { Duration::ZERO });
-        if talked && !few && !polls {
+        if traffic && !few && !polls {
             // Nodes and clients that share the core have their turn first, if there are any: what they send meanwhile
             // comes together, and costs a fifth to a quarter less. A loop that polls queues goes on polling.
             std::thread::yield_now();

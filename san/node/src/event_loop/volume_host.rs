@@ -42,7 +42,7 @@ pub(super) enum Begun {
 }
 /// The part of what an owner may have in flight that is kept for requests which change nothing: a block that is read may have to be
 /// mended. So a volume has up to an eighth more than [`most_in_flight`] in flight, and [`LOG_TIMES`] has room for it.
-const FOR_LOOKS: u64 = 8;
+const FOR_READS: u64 = 8;
 /// Requests of either kind that are at work at once. More wait in their sessions.
 const MOST_AT_WORK: usize = 2048;
 /// Block statuses that are at work at once. For each a store looks at up to 16,384 extents at a time, which takes it one or two
@@ -111,7 +111,7 @@ pub(super) struct VolumeHost {
     pub(super) at_work: HashMap<RequestId, AtWork, RandomState>,
     /// Requests that change something, those that do not, and block statuses.
     changes: Queue,
-    looks: Queue,
+    reads: Queue,
     maps: Queue,
     /// Requests that clients have asked for so far.
     asked: u64,
@@ -142,7 +142,7 @@ impl VolumeHost {
             arriving: Vec::new(),
             at_work: HashMap::default(),
             changes: Queue::default(),
-            looks: Queue::default(),
+            reads: Queue::default(),
             maps: Queue::default(),
             asked: 0,
             unserved: None,
@@ -184,7 +184,7 @@ impl VolumeHost {
         let waits = Waits { number: self.asked, client, asked, since: now };
         let queue = match waits.asked.operation {
             Operation::Write(_) | Operation::WriteZeroes | Operation::Trim => &mut self.changes,
-            Operation::Read | Operation::Flush => &mut self.looks,
+            Operation::Read | Operation::Flush => &mut self.reads,
             Operation::Map => &mut self.maps,
         };
         queue.waiting.push_back(waits);
@@ -206,7 +206,7 @@ impl VolumeHost {
         let is_late = |since: Moment| now.since(since.max(unserved)) >= limit_ns;
         if is_late(unserved) {
             let at_work = self.at_work.values().map(|at_work| (at_work.client, at_work.since));
-            let queues = [&self.changes, &self.looks, &self.maps];
+            let queues = [&self.changes, &self.reads, &self.maps];
             let waiting = queues.into_iter().flat_map(|queue| &queue.waiting);
             let waiting = waiting.map(|waits| (waits.client, waits.since));
             late.extend(
@@ -230,25 +230,25 @@ impl VolumeHost {
             }
             return Some(Begun::TooLong(client, asked.slot));
         }
-        let for_looks = most / FOR_LOOKS;
-        let VolumeHost { looks, changes, maps, .. } = self;
+        let for_reads = most / FOR_READS;
+        let VolumeHost { reads, changes, maps, .. } = self;
         // One alone begins whatever it needs.
         let change = changes.waiting.front().filter(|waits| {
-            let fits = changes.blocks + blocks_of(&waits.asked) + looks.blocks.min(for_looks) <= most
+            let fits = changes.blocks + blocks_of(&waits.asked) + reads.blocks.min(for_reads) <= most
                 && changes.extents + extents_of(&waits.asked) <= MOST_EXTENTS
                 && changes.at_work < MOST_AT_WORK;
             fits || changes.at_work == 0
         });
-        let look = looks.waiting.front().filter(|waits| {
-            let room = most.saturating_sub(changes.blocks).max(for_looks);
-            let fits = looks.blocks + blocks_of(&waits.asked) <= room && looks.at_work < MOST_AT_WORK;
-            fits || looks.at_work == 0
+        let read = reads.waiting.front().filter(|waits| {
+            let room = most.saturating_sub(changes.blocks).max(for_reads);
+            let fits = reads.blocks + blocks_of(&waits.asked) <= room && reads.at_work < MOST_AT_WORK;
+            fits || reads.at_work == 0
         });
         let map = maps.waiting.front().filter(|_| maps.at_work < MOST_MAPS);
         // Which came first, of those that may begin.
-        let first = [change, look, map].into_iter().flatten().map(|waits| waits.number).min()?;
+        let first = [change, read, map].into_iter().flatten().map(|waits| waits.number).min()?;
         let of = |queue: &Queue| queue.waiting.front().is_some_and(|waits| waits.number == first);
-        let queue = [changes, looks, maps].into_iter().find(|queue| of(queue))?;
+        let queue = [changes, reads, maps].into_iter().find(|queue| of(queue))?;
         let Waits { number, client, asked, .. } = queue.waiting.pop_front()?;
         let (blocks, extents) = (blocks_of(&asked), extents_of(&asked));
         queue.at_work += 1;
@@ -302,7 +302,7 @@ impl VolumeHost {
         let at_work = self.at_work.remove(&id)?;
         let queue = match at_work.kind {
             Kind::Write | Kind::Zero | Kind::Trim => &mut self.changes,
-            Kind::Read | Kind::Flush => &mut self.looks,
+            Kind::Read | Kind::Flush => &mut self.reads,
             Kind::Map => &mut self.maps,
         };
         queue.at_work -= 1;
@@ -323,7 +323,7 @@ impl VolumeHost {
 
     /// A client has gone: what it asked for and is not at work is dropped. What is at work is returned.
     pub(super) fn leave(&mut self, client: u32) -> impl Iterator<Item = RequestId> {
-        for queue in [&mut self.changes, &mut self.looks, &mut self.maps] {
+        for queue in [&mut self.changes, &mut self.reads, &mut self.maps] {
             queue.waiting.retain(|waits| waits.client != client);
         }
         self.clients -= 1;

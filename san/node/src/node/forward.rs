@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use super::connection::Connection;
 use super::sessions::{self, Session};
-use super::{LOOK, Node, sockets};
+use super::{CONFIG_POLL, Node, sockets};
 use crate::event_loop::command::SessionId;
 use crate::event_loop::confirmed::{self, Confirmed};
 use crate::event_loop::peer_sender::Preamble;
@@ -132,7 +132,7 @@ impl Node {
     /// Ends when another node than this one owns a volume: the one that is asked may never answer again.
     async fn owned_elsewhere(&self, volume: u64, owner: SocketAddr) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CONFIG_POLL).await;
             let state = self.state();
             let record =
                 state.catalog.records.get(&volume).and_then(|stored| record::decode(&stored.value).ok());

@@ -28,8 +28,8 @@ use crate::event_loop::peer_sender::Preamble;
 const CHOOSES: Duration = Duration::from_secs(10);
 /// How long a client waits until a volume is served. It is refused within 5 s, with one try to reach the owner.
 const SERVED: Duration = Duration::from_millis(3500);
-/// What looking at the configuration may take at least.
-const LEAST_LOOK: Duration = Duration::from_millis(100);
+/// How long reading the configuration may take at least.
+const LEAST_READ: Duration = Duration::from_millis(100);
 /// How often a loop is told that a volume is wanted here.
 const ASKED: Duration = Duration::from_millis(500);
 /// Clients that have not chosen yet, and those that are forwarded; and connections of nodes that have not said what they are. More
@@ -309,7 +309,7 @@ impl Node {
         let mut asked = None;
         loop {
             // What was attached a moment ago is known to whoever asks for it, if the configuration answers.
-            let left = SERVED.saturating_sub(begun.elapsed()).max(LEAST_LOOK);
+            let left = SERVED.saturating_sub(begun.elapsed()).max(LEAST_READ);
             let _ = tokio::time::timeout(left, self.refresh()).await;
             let (id, volume, record, owner) = {
                 let state = self.state();

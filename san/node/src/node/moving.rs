@@ -150,7 +150,7 @@ impl Node {
             for node in homes {
                 if node == self.id() {
                     self.state().claimed.insert(id);
-                    self.look_again(id);
+                    self.reopen_volume(id);
                     return;
                 }
                 let Some((other, _)) = catalog.nodes.get(&node) else { continue };
@@ -166,7 +166,7 @@ impl Node {
             if known && !attached {
                 self.loop_of(id).give(LoopCommand::Detach(VolumeId(id)));
             }
-            self.look_again(id);
+            self.reopen_volume(id);
         }
     }
 
@@ -229,7 +229,7 @@ impl Node {
             let gone = Replica { state: ReplicaState::Dropping, ..new.clone() };
             let gone = change(format!("replica/{new_id}"), Some(new_version), &gone);
             self.config().call(move |store| store.commit(&[gone])).await?;
-            self.look_soon();
+            self.reconcile_soon();
             return Ok(false);
         }
         match new.state {
@@ -311,7 +311,7 @@ impl Node {
                 self.cannot_leave(old_id, &old, version, &no_room::of_copy(why, old.log_bytes)).await?;
             }
         }
-        self.look_soon();
+        self.reconcile_soon();
         Ok(planned.is_ok())
     }
 
@@ -338,7 +338,7 @@ impl Node {
             change(format!("replica/{new_id}"), Some(new_version), &next),
         ];
         self.config().call(move |store| store.commit(&changes)).await?;
-        self.look_soon();
+        self.reconcile_soon();
         Ok(())
     }
 
@@ -363,7 +363,7 @@ impl Node {
             let mut changes = vec![removed(format!("device/{id}"), *version)];
             changes.extend(here.iter().map(|(id, (_, version))| removed(format!("replica/{id}"), *version)));
             self.config().call(move |store| store.commit(&changes)).await?;
-            self.look_soon();
+            self.reconcile_soon();
         }
         Ok(())
     }

@@ -20,10 +20,10 @@ use crate::config::catalog::change;
 use crate::config::{Change, ConfigError, ConfigStore};
 use crate::event_loop::command::LoopCommand;
 
-/// How often a node looks whether it is asked, and whether it was answered.
-const LOOK: Duration = Duration::from_millis(100);
-/// The same, while it waits for answers.
-const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(40);
+/// How often a node polls the configuration store for questions and answers.
+const POLL: Duration = Duration::from_millis(100);
+/// How often it polls while it waits for answers.
+const POLL_ANSWERS: Duration = Duration::from_millis(40);
 /// A node that does not accept a connection for so long is not reached.
 const REACHES: Duration = Duration::from_millis(250);
 /// The same, of the node that asks.
@@ -234,7 +234,7 @@ impl Node {
             // A question that was not written, or only perhaps, is asked anew, under another number.
             let Ok(answered) = answered else {
                 self.state().asking.wanted.extend(asks);
-                tokio::time::sleep(LOOK_FOR_ANSWERS).await;
+                tokio::time::sleep(POLL_ANSWERS).await;
                 continue;
             };
             for (node, reaches) in answered {
@@ -267,7 +267,7 @@ impl Node {
                 self.log_answer(node, None);
                 self.tell_of(node, None);
             }
-            tokio::time::sleep(LOOK_FOR_ANSWERS).await;
+            tokio::time::sleep(POLL_ANSWERS).await;
         }
     }
 
@@ -299,7 +299,7 @@ impl Node {
                 let this = self.clone();
                 tokio::spawn(async move { this.answer(by, ask).await });
             }
-            changes.within(if last.is_some() { UNNOTICED } else { LOOK }).await;
+            changes.within(if last.is_some() { UNNOTICED } else { POLL }).await;
         }
     }
 
@@ -334,7 +334,7 @@ impl Node {
             if stored.await.is_ok() {
                 return;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 }

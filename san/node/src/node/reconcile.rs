@@ -17,7 +17,7 @@ use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
 use super::manage::room;
-use super::{LOOK, Node, NodeError, OpenDevice, UNNOTICED};
+use super::{CONFIG_POLL, Node, NodeError, OpenDevice, UNNOTICED};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::{Change, ConfigError};
 use crate::event_loop::command::{LoopCommand, OpenReplica, OpenVolume};
@@ -89,7 +89,7 @@ impl Node {
             is_due = tokio::select! {
                 () = self.0.changed.notified() => true,
                 () = changes.next() => true,
-                () = tokio::time::sleep(LOOK) => fails,
+                () = tokio::time::sleep(CONFIG_POLL) => fails,
             };
         }
     }
@@ -109,13 +109,13 @@ impl Node {
         reported.retain(|id, _| state.catalog.records.contains_key(id));
     }
 
-    /// The configuration is to be looked at now.
-    pub(crate) fn look_soon(&self) {
+    /// Makes the node read the configuration and reconcile with it at once.
+    pub(crate) fn reconcile_soon(&self) {
         self.0.changed.notify_one();
     }
 
-    /// A volume is to be watched, or not any more.
-    pub(super) fn look_again(&self, id: u64) {
+    /// Opens a volume again, so that its loop begins or stops watching it as the configuration says now.
+    pub(super) fn reopen_volume(&self, id: u64) {
         let volume = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.clone());
         if let Some(volume) = volume {
             self.open_volume(id, &volume, true);
@@ -125,7 +125,7 @@ impl Node {
     /// Waits until what the configuration says now was made so, as far as that went at once.
     pub(crate) async fn reconciled(&self) {
         let pass = self.state().begun + 1;
-        self.look_soon();
+        self.reconcile_soon();
         self.wait_until(RECONCILED, |state| state.ended >= pass).await;
     }
 

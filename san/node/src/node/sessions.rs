@@ -4,7 +4,7 @@
 //!   forwarding node                                    owner
 //!     LLsess, session ──────────────────────────────▶  opened, or refused
 //!     ping, every PING ─────────────────────────────▶  answer
-//!     no answer for ANSWERED: all connections          nothing for HEARD: the session is given up,
+//!     no answer for ANSWER_LIMIT: all connections      nothing for PING_LIMIT: the session is given up,
 //!     of the session are aborted                        all its connections end, its number is refused
 //! ```
 //!
@@ -31,13 +31,13 @@ use crate::event_loop::peer_sender::Preamble;
 /// Between two pings.
 const PING: Duration = Duration::from_millis(500);
 /// A session is lost if no ping that was sent within this time has been answered.
-const ANSWERED: Duration = Duration::from_secs(4);
+const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 /// The owner gives a session up if it receives nothing for so long.
-pub(super) const HEARD: Duration = Duration::from_secs(3);
+pub(super) const PING_LIMIT: Duration = Duration::from_secs(3);
 /// How long a session may take to be opened.
 const OPENS: Duration = Duration::from_secs(1);
-/// A node that was not reached is not tried again for so long.
-const AGAIN: Duration = Duration::from_millis(300);
+/// The time between an attempt to reach a node that failed and the next one.
+const RETRY_AFTER: Duration = Duration::from_millis(300);
 /// A session without connections is closed after so many pings.
 const IDLE: u32 = 60;
 
@@ -117,7 +117,7 @@ impl Session {
     pub(super) fn why_lost(&self, owner: &str) -> String {
         match self.unanswered.load(Ordering::Relaxed) {
             true => {
-                format!("{owner}, which owns the volume, has not answered for {} s", ANSWERED.as_secs())
+                format!("{owner}, which owns the volume, has not answered for {} s", ANSWER_LIMIT.as_secs())
             }
             false => format!("{owner}, which owns the volume, has ended the session with this node"),
         }
@@ -165,7 +165,7 @@ impl Node {
         if let Some(session) = slot.session.as_ref().filter(|s| s.address == address && !s.is_lost()) {
             return Ok(session.clone());
         }
-        if let Some((_, why)) = slot.failed.as_ref().filter(|(when, _)| when.elapsed() < AGAIN) {
+        if let Some((_, why)) = slot.failed.as_ref().filter(|(when, _)| when.elapsed() < RETRY_AFTER) {
             return Err(why.clone());
         }
         slot.session = None;
@@ -222,16 +222,16 @@ impl Node {
             return;
         }
         let mut answered = stream.set_nodelay(true).is_ok() && stream.try_write(&OPENED).is_ok();
-        let (mut pings, mut heard) = ([0; 64], Instant::now());
+        let (mut pings, mut last_ping) = ([0; 64], Instant::now());
         while answered {
-            answered = match tokio::time::timeout(HEARD, stream.read(&mut pings)).await {
+            answered = match tokio::time::timeout(PING_LIMIT, stream.read(&mut pings)).await {
                 // What comes so late was there while this process was stopped: the other node has lost the session since.
-                Ok(Ok(_)) if heard.elapsed() > HEARD + PING => false,
+                Ok(Ok(_)) if last_ping.elapsed() > PING_LIMIT + PING => false,
                 // If there is no room for the answer, the node does not read, and will find the session lost.
                 Ok(Ok(count)) => count > 0 && stream.try_write(&pings[..count]).is_ok(),
                 Ok(Err(_)) | Err(_) => false,
             };
-            heard = Instant::now();
+            last_ping = Instant::now();
         }
         if self.state().sessions.give_up(id) {
             self.end_session(id);
@@ -253,7 +253,7 @@ async fn ping(mut stream: TcpStream, session: Arc<Session>, opened: Instant) {
     let mut ticks = tokio::time::interval(PING);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while idle < IDLE {
-        let deadline = tokio::time::Instant::from_std(proved + ANSWERED);
+        let deadline = tokio::time::Instant::from_std(proved + ANSWER_LIMIT);
         tokio::select! {
             _ = ticks.tick() => {
                 if stream.try_write(&[0]).is_ok_and(|sent| sent == 1) {

@@ -50,7 +50,7 @@ impl Node {
         for change in changes {
             // If another change came first, this one is made again with the next look at the configuration.
             if self.config().call(move |store| store.commit(&[change])).await.is_ok() {
-                self.look_soon();
+                self.reconcile_soon();
             }
         }
     }

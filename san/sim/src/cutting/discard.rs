@@ -69,25 +69,25 @@ fn empty(disk: SimDisk, truth: &Truth, rng: &mut Rng, cuts: &mut Cuts) -> Result
     life.discard(promise, after);
     life.rest()?;
     let tape = std::mem::take(&mut life.recorder.tape);
-    if !life.store.has_failed() && life.truth.told != life.truth.changes.len() {
+    if !life.store.has_failed() && life.truth.reported != life.truth.changes.len() {
         return Err("a store that is emptied does not tell so".into());
     }
     let mut played = Played { disk, in_flight: BTreeMap::new(), truth: Rc::new(life.truth.clone()) };
     for (place, event) in tape.iter().enumerate() {
         played.play(event);
-        let told = matches!(played.truth.changes.last(), Some(Change::Discard { .. }))
-            && played.truth.told == played.truth.changes.len();
+        let reported = matches!(played.truth.changes.last(), Some(Change::Discard { .. }))
+            && played.truth.reported == played.truth.changes.len();
         for _ in 0..SAMPLES {
             cuts.cuts += 1;
             let of = |why: String| format!("emptied, and cut at {place} of {}: {why}", tape.len());
-            cut(&played, told, rng, cuts).map_err(of)?;
+            cut(&played, reported, rng, cuts).map_err(of)?;
         }
     }
     Ok(())
 }
 
 /// The process dies here, with or without the power.
-fn cut(played: &Played, told: bool, rng: &mut Rng, cuts: &mut Cuts) -> Result<(), String> {
+fn cut(played: &Played, reported: bool, rng: &mut Rng, cuts: &mut Cuts) -> Result<(), String> {
     let mut disk = played.disk.clone();
     for writing in played.in_flight.values() {
         match rng.below(4) {
@@ -102,7 +102,7 @@ fn cut(played: &Played, told: bool, rng: &mut Rng, cuts: &mut Cuts) -> Result<()
         _ => disk.lose(|| rng.chance(2)),
     }
     if is_damaged(&disk)? {
-        return if told {
+        return if reported {
             Err("it has told that it is emptied, and is found damaged".into())
         } else {
             Ok(())
@@ -113,7 +113,7 @@ fn cut(played: &Played, told: bool, rng: &mut Rng, cuts: &mut Cuts) -> Result<()
     let Some(Change::Discard { .. }) = truth.changes.last() else {
         return Err("it was not emptied, and the damage is gone".into());
     };
-    truth.told = truth.changes.len();
+    truth.reported = truth.changes.len();
     truth
         .matching(&found, &store, &disk)
         .map_err(|why| format!("it is found neither damaged nor empty: {why}"))?;

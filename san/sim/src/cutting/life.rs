@@ -193,11 +193,11 @@ impl<'a> Life<'a> {
         let job = Job { slot: 1, turn: 1, part: 1 };
         self.store.submit(Command::Read { tag: Tag { session: 2, job }, block, blocks });
         while got.is_none() {
-            let mut told = Vec::new();
-            if !self.act(&mut told)? {
+            let mut completions = Vec::new();
+            if !self.act(&mut completions)? {
                 return Err("a read is not answered".into());
             }
-            for completion in told {
+            for completion in completions {
                 if let Completion::Data { content, .. } = completion {
                     got = Some(content);
                 }
@@ -385,15 +385,15 @@ impl<'a> Life<'a> {
 
     /// The device does one thing, if it is asked for any. Whether anything was done.
     fn step(&mut self) -> Result<bool, String> {
-        let mut told = Vec::new();
-        let done = self.act(&mut told)?;
-        for completion in told {
-            self.told(completion)?;
+        let mut completions = Vec::new();
+        let done = self.act(&mut completions)?;
+        for completion in completions {
+            self.completed(completion)?;
         }
         Ok(done)
     }
 
-    fn act(&mut self, told: &mut Vec<Completion<Blocks>>) -> Result<bool, String> {
+    fn act(&mut self, completions: &mut Vec<Completion<Blocks>>) -> Result<bool, String> {
         let mut actions = Vec::new();
         let mut done = false;
         if !self.asked.is_empty() {
@@ -434,18 +434,18 @@ impl<'a> Life<'a> {
                     }
                     self.asked.push((token, ask, moment, self.asks));
                 }
-                Action::Tell(completion) => told.push(completion),
+                Action::Tell(completion) => completions.push(completion),
             }
         }
         Ok(done)
     }
 
-    fn told(&mut self, completion: Completion<Blocks>) -> Result<(), String> {
+    fn completed(&mut self, completion: Completion<Blocks>) -> Result<(), String> {
         match completion {
             Completion::Appended(through) => {
                 let confirmed = self.unconfirmed.iter().take_while(|(number, _)| *number <= through).count();
                 for (_, changes) in self.unconfirmed.drain(..confirmed) {
-                    self.truth.told = self.truth.told.max(changes);
+                    self.truth.reported = self.truth.reported.max(changes);
                     if let Change::Append { position, sequenced: true, .. } = &self.truth.changes[changes - 1]
                     {
                         self.durable = *position;
@@ -454,7 +454,7 @@ impl<'a> Life<'a> {
                 self.note();
             }
             Completion::Promised(_) | Completion::Listed(_) => {
-                self.truth.told = self.waits.take().expect("it was asked for");
+                self.truth.reported = self.waits.take().expect("it was asked for");
                 self.note();
             }
             Completion::Data { tag, content } => {

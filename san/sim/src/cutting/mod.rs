@@ -197,7 +197,7 @@ fn cut(played: &Played, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<()
     let kept = played.truth.matching(&found, &store, &disk)?;
     let mut truth = Truth::clone(&played.truth);
     truth.changes.truncate(kept);
-    truth.told = kept;
+    truth.reported = kept;
     truth.commit_points.retain(|(commit_point, _)| *commit_point <= found.commit_point);
     // What was found may be told. So it must be found again, whatever is lost now.
     disk.lose(|| true);

@@ -41,7 +41,7 @@ pub(super) enum Change {
 pub(super) struct Truth {
     pub(super) changes: Vec<Change>,
     /// So many of them are durable, as was told.
-    pub(super) told: usize,
+    pub(super) reported: usize,
     /// The highest commit point that it was given in any life.
     pub(super) acknowledged: Option<Position>,
     /// Commit points that it was given, each with its epoch, as they rose.
@@ -175,9 +175,9 @@ impl Truth {
     pub(super) fn matching(&self, found: &Found, store: &Real, disk: &SimDisk) -> Result<usize, String> {
         self.check_commit_point(found)?;
         let mut first = None;
-        let mut content = Content::after(self.changes[..self.told].iter());
-        for kept in self.told..=self.changes.len() {
-            if kept > self.told {
+        let mut content = Content::after(self.changes[..self.reported].iter());
+        for kept in self.reported..=self.changes.len() {
+            if kept > self.reported {
                 content.apply(&self.changes[kept - 1]);
             }
             match content.differs(found, store, disk) {
@@ -185,8 +185,11 @@ impl Truth {
                 Some(why) => first = first.or(Some(why)),
             }
         }
-        let (told, all) = (self.told, self.changes.len());
-        Err(format!("none of {told} to {all} changes: with {told}, {}", first.expect("it was compared")))
+        let (reported, all) = (self.reported, self.changes.len());
+        Err(format!(
+            "none of {reported} to {all} changes: with {reported}, {}",
+            first.expect("it was compared")
+        ))
     }
 
     /// The same, of a device of which a sector is corrupt: blocks may be corrupt, and none is wrong.

@@ -35,7 +35,7 @@ struct Rig {
     store: Real,
     disk: SimDisk,
     asked: Vec<(Token, Ask<Blocks>)>,
-    told: Vec<Completion<Blocks>>,
+    completions: Vec<Completion<Blocks>>,
     appended: u64,
     /// Sectors that cannot be read.
     unreadable: BTreeSet<u64>,
@@ -54,7 +54,7 @@ impl Rig {
                 store,
                 disk,
                 asked: Vec::new(),
-                told: Vec::new(),
+                completions: Vec::new(),
                 appended: 0,
                 unreadable: BTreeSet::new(),
             },
@@ -72,7 +72,7 @@ impl Rig {
         for action in actions {
             match action {
                 Action::Ask(token, ask) => self.asked.push((token, ask)),
-                Action::Tell(completion) => self.told.push(completion),
+                Action::Tell(completion) => self.completions.push(completion),
             }
         }
     }
@@ -141,8 +141,8 @@ impl Rig {
         }
     }
 
-    fn is_told(&self, what: impl Fn(&Completion<Blocks>) -> bool) -> bool {
-        self.told.iter().any(what)
+    fn has_reported(&self, what: impl Fn(&Completion<Blocks>) -> bool) -> bool {
+        self.completions.iter().any(what)
     }
 }
 
@@ -234,22 +234,28 @@ fn on_a_full_device_trims_that_are_acknowledged_make_room() {
     rig.commit_point(at(rig.appended), at(rig.appended));
     // Nothing but the trims, which nobody has destaged, can make room for this.
     rig.write(CHUNK * u64::from(EXTENT));
-    assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK + 2)), "{:?}", rig.store.fill());
+    assert!(
+        rig.has_reported(|completion| *completion == Completion::Appended(CHUNK + 2)),
+        "{:?}",
+        rig.store.fill()
+    );
 }
 
 #[test]
 fn a_replica_with_a_place_for_each_extent_of_its_volume_is_never_full() {
-    let full = |rig: &Rig| rig.told.iter().filter(|told| matches!(told, Completion::Full(_))).count();
+    let full = |rig: &Rig| {
+        rig.completions.iter().filter(|completion| matches!(completion, Completion::Full(_))).count()
+    };
     let mut rig = Rig::with(crowded(), Settings { extents: CHUNK - 1, ..SETTINGS });
     (0..CHUNK - 1).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
     assert_eq!(full(&rig), 0);
     // The volume has grown, and this replica does not have its new size yet: the device has no room for more than this one.
     rig.write((CHUNK - 1) * u64::from(EXTENT));
-    assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK)));
-    assert!(rig.is_told(|told| *told == Completion::Full(true)));
+    assert!(rig.has_reported(|completion| *completion == Completion::Appended(CHUNK)));
+    assert!(rig.has_reported(|completion| *completion == Completion::Full(true)));
     rig.store.resize(CHUNK);
     rig.run();
-    assert!(rig.is_told(|told| *told == Completion::Full(false)));
+    assert!(rig.has_reported(|completion| *completion == Completion::Full(false)));
     rig.store.resize(CHUNK + 1);
     rig.run();
     assert_eq!(full(&rig), 3);
@@ -258,44 +264,46 @@ fn a_replica_with_a_place_for_each_extent_of_its_volume_is_never_full() {
 #[test]
 fn a_device_is_told_to_be_full_while_what_is_in_flight_still_fits() {
     let (mut rig, _) = Rig::on(crowded());
-    let told = |rig: &Rig| {
-        let full =
-            rig.told.iter().filter_map(|told| if let Completion::Full(is) = told { Some(*is) } else { None });
+    let full_reports = |rig: &Rig| {
+        let full = rig
+            .completions
+            .iter()
+            .filter_map(|completion| if let Completion::Full(is) = completion { Some(*is) } else { None });
         full.collect::<Vec<bool>>()
     };
     (0..CHUNK - SPARE).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
-    assert!(told(&rig).is_empty());
+    assert!(full_reports(&rig).is_empty());
     rig.write((CHUNK - SPARE) * u64::from(EXTENT));
-    assert_eq!(told(&rig), [true]);
-    let place = |what: fn(&Completion<Blocks>) -> bool| rig.told.iter().position(what).unwrap();
+    assert_eq!(full_reports(&rig), [true]);
+    let place = |what: fn(&Completion<Blocks>) -> bool| rig.completions.iter().position(what).unwrap();
     let (full, last) = (
-        place(|told| *told == Completion::Full(true)),
-        place(|told| *told == Completion::Appended(CHUNK - SPARE + 1)),
+        place(|completion| *completion == Completion::Full(true)),
+        place(|completion| *completion == Completion::Appended(CHUNK - SPARE + 1)),
     );
     assert!(full < last, "who is answered does not know it yet");
     // What is under way when that is told.
     (CHUNK - SPARE + 1..CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
-    assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK)));
+    assert!(rig.has_reported(|completion| *completion == Completion::Appended(CHUNK)));
     rig.submit(Command::Promise(promise(7)));
     rig.settle();
-    assert!(rig.is_told(|told| *told == Completion::Promised(promise(7))));
+    assert!(rig.has_reported(|completion| *completion == Completion::Promised(promise(7))));
     let trim = Entry { block: 0, blocks: 5 * EXTENT, what: What::Trim };
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
     rig.destage();
-    assert_eq!(told(&rig), [true, false]);
+    assert_eq!(full_reports(&rig), [true, false]);
 }
 
 #[test]
 fn what_an_owner_should_not_have_written_to_a_full_device_fails_it_and_blocks_nothing() {
     let (mut rig, _) = Rig::on(crowded());
     (0..=CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
-    assert!(rig.is_told(|told| *told == Completion::Appended(CHUNK)));
-    assert!(!rig.is_told(|told| *told == Completion::Appended(CHUNK + 1)));
+    assert!(rig.has_reported(|completion| *completion == Completion::Appended(CHUNK)));
+    assert!(!rig.has_reported(|completion| *completion == Completion::Appended(CHUNK + 1)));
     // Nothing in the log is acknowledged, so nothing of it can make room. That may change, but is not waited for for ever.
-    assert!(!rig.is_told(|told| *told == Completion::Failed));
+    assert!(!rig.has_reported(|completion| *completion == Completion::Failed));
     ticks(&mut rig, 60);
-    assert!(rig.is_told(|told| *told == Completion::Failed), "{:?}", rig.store.fill());
+    assert!(rig.has_reported(|completion| *completion == Completion::Failed), "{:?}", rig.store.fill());
     assert!(rig.store.why_failed().unwrap().contains("full"), "{:?}", rig.store.why_failed());
     let (again, found) = Rig::on(rig.disk);
     assert_eq!((found.end, found.damaged, again.store.has_failed()), (at(CHUNK), false, false));
@@ -308,13 +316,13 @@ fn what_was_never_written_is_told_apart_from_what_is_written_beside_it() {
     let tag = Tag { session: 1, job: Job { slot: 0, turn: 0, part: 0 } };
     rig.submit(Command::Read { tag, block: 0, blocks: 3 });
     rig.settle();
-    let sparse = |told: &Completion<Blocks>| match told {
+    let sparse = |completion: &Completion<Blocks>| match completion {
         Completion::Data { content: Ok(Content::Sparse(payload, holes)), .. } => {
             *holes == [0..1, 2..3] && payload.data[1] == [101; 8] && payload.data[2] == ZERO
         }
         _ => false,
     };
-    assert!(rig.is_told(sparse), "{:?}", rig.told);
+    assert!(rig.has_reported(sparse), "{:?}", rig.completions);
 }
 
 #[test]
@@ -328,9 +336,9 @@ fn what_stands_behind_an_entry_that_is_there_already_is_done() {
     rig.append(long_ago(1), false, data(0, 8));
     rig.submit(Command::Promise(promise(3)));
     rig.settle();
-    assert!(rig.is_told(|told| *told == Completion::Appended(3)));
+    assert!(rig.has_reported(|completion| *completion == Completion::Appended(3)));
     assert!(
-        rig.is_told(|told| *told == Completion::Promised(promise(3))),
+        rig.has_reported(|completion| *completion == Completion::Promised(promise(3))),
         "and nothing is asked of the device"
     );
 }
@@ -343,7 +351,8 @@ fn a_replica_returns_as_often_as_it_is_told_to() {
         rig.settle();
         rig.commit_point(at(sequence), at(sequence));
     }
-    let listed = rig.told.iter().filter(|told| matches!(told, Completion::Listed(_))).count();
+    let listed =
+        rig.completions.iter().filter(|completion| matches!(completion, Completion::Listed(_))).count();
     assert_eq!(listed, 99);
 }
 
@@ -422,7 +431,7 @@ fn what_is_reported_above_the_mark_can_be_fetched() {
     rig.settle();
     rig.submit(Command::Above(1));
     rig.settle();
-    let reported = rig.told.iter().find_map(|told| match told {
+    let reported = rig.completions.iter().find_map(|completion| match completion {
         Completion::Above(1, above) => Some(above.iter().map(|mention| mention.number).collect::<Vec<_>>()),
         _ => None,
     });
@@ -436,8 +445,8 @@ fn what_is_reported_above_the_mark_can_be_fetched() {
     let tag = Tag { session: 1, job: Job { slot: 1, turn: 1, part: 1 } };
     rig.submit(Command::Fetch { tag, number });
     rig.settle();
-    let is_it = |told: &Completion<Blocks>| matches!(told, Completion::Data { content: Ok(Content::Data(payload)), .. } if payload.data[0] == [77; 8]);
-    assert!(rig.is_told(is_it), "{:?}", rig.told.last());
+    let is_it = |completion: &Completion<Blocks>| matches!(completion, Completion::Data { content: Ok(Content::Data(payload)), .. } if payload.data[0] == [77; 8]);
+    assert!(rig.has_reported(is_it), "{:?}", rig.completions.last());
 }
 
 /// Time passes, and the device does what it is asked for.
@@ -460,17 +469,26 @@ fn what_rots_in_an_extent_is_found_though_nobody_reads_it_and_told_block_by_bloc
     let read::Found::Data { area, at, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
     rig.disk.corrupt_at(area, at + 512);
     ticks(&mut rig, 4);
-    let told: Vec<_> = rig.told.iter().filter(|told| matches!(told, Completion::Corrupt { .. })).collect();
+    let completions: Vec<_> = rig
+        .completions
+        .iter()
+        .filter(|completion| matches!(completion, Completion::Corrupt { .. }))
+        .collect();
     assert!(
-        !told.is_empty() && told.iter().all(|told| **told == Completion::Corrupt { block: 5 }),
-        "{told:?}"
+        !completions.is_empty()
+            && completions.iter().all(|completion| **completion == Completion::Corrupt { block: 5 }),
+        "{completions:?}"
     );
     // Its owner writes it anew.
     rig.write(5);
     rig.destage();
-    rig.told.clear();
+    rig.completions.clear();
     ticks(&mut rig, 4);
-    assert!(!rig.is_told(|told| matches!(told, Completion::Corrupt { .. })), "{:?}", rig.store.scrubbed());
+    assert!(
+        !rig.has_reported(|completion| matches!(completion, Completion::Corrupt { .. })),
+        "{:?}",
+        rig.store.scrubbed()
+    );
 }
 
 #[test]
@@ -486,9 +504,11 @@ fn what_a_return_has_dropped_while_it_was_destaged_is_not_told_as_corrupt() {
     rig.settle();
     assert!(rig.store.list().any(|range| range.contains(&5)), "it is to be brought again");
     ticks(&mut rig, 8);
-    let (told, scrubbed) =
-        (rig.is_told(|told| matches!(told, Completion::Corrupt { .. })), rig.store.scrubbed());
-    assert!(!told && scrubbed.corrupt == 0 && scrubbed.passes > 1, "{scrubbed:?}");
+    let (completions, scrubbed) = (
+        rig.has_reported(|completion| matches!(completion, Completion::Corrupt { .. })),
+        rig.store.scrubbed(),
+    );
+    assert!(!completions && scrubbed.corrupt == 0 && scrubbed.passes > 1, "{scrubbed:?}");
 }
 
 #[test]
@@ -507,11 +527,11 @@ fn a_slot_that_rots_is_written_again_while_it_is_known() {
 }
 
 fn read_one(rig: &mut Rig, block: u64) -> Result<Block, Corrupt> {
-    rig.told.clear();
+    rig.completions.clear();
     let tag = Tag { session: 1, job: Job { slot: 0, turn: 0, part: 0 } };
     rig.submit(Command::Read { tag, block, blocks: 1 });
     rig.settle();
-    match rig.told.pop() {
+    match rig.completions.pop() {
         Some(Completion::Data { content: Ok(Content::Data(payload)), .. }) => Ok(payload.data[0]),
         Some(Completion::Data { content: Err(Corrupt), .. }) => Err(Corrupt),
         other => panic!("{other:?}"),

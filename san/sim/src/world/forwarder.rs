@@ -62,8 +62,8 @@ struct Session {
     to: usize,
     to_life: u64,
     /// When the owner received the last ping, and the forwarding node the last answer.
-    heard: Time,
-    answered: Time,
+    last_ping: Time,
+    last_pong: Time,
     /// By the owner, and by the forwarding node.
     given_up: bool,
     ended: bool,
@@ -183,9 +183,9 @@ impl World {
                 && !session.ended
         };
         let session = self.forwarders.sessions.iter().position(is_this).unwrap_or_else(|| {
-            let (heard, answered) = (self.now, self.now);
+            let (last_ping, last_pong) = (self.now, self.now);
             let new =
-                Session { from, from_life, to, to_life, heard, answered, given_up: false, ended: false };
+                Session { from, from_life, to, to_life, last_ping, last_pong, given_up: false, ended: false };
             self.forwarders.sessions.push(new);
             let number = self.forwarders.sessions.len() - 1;
             self.later(0, Step::PingDue(number));
@@ -336,7 +336,7 @@ impl World {
         if session.ended || self.life_of(from) != Some(session.from_life) {
             return;
         }
-        let silent = self.now - session.answered > FORWARDER_WAITS;
+        let silent = self.now - session.last_pong > FORWARDER_WAITS;
         if silent {
             self.say(|| format!("n{from} ends its session {number} with n{to}"));
             self.coverage.count("forwarder", "the forwarding node ends a session");
@@ -365,7 +365,7 @@ impl World {
     /// The kernel sends what is queued, in both directions, where the link is whole.
     fn flow(&mut self, number: usize) {
         let (from, to) = (self.session_of(number).from, self.session_of(number).to);
-        let old = self.now - self.session_of(number).heard.min(self.now) > 100 * Settings::LEASE;
+        let old = self.now - self.session_of(number).last_ping.min(self.now) > 100 * Settings::LEASE;
         if old {
             self.connection(number).queue.clear();
             self.connection(number).back.clear();
@@ -401,9 +401,9 @@ impl World {
         match step {
             Step::PingDue(number) => self.ping_due(number),
             Step::Ping(number) => {
-                if self.is_heard(number) {
+                if self.owner_keeps(number) {
                     let session = &mut self.forwarders.sessions[number];
-                    session.heard = self.now;
+                    session.last_ping = self.now;
                     let (from, to) = (session.from, session.to);
                     if !self.is_cut(to, from) {
                         let delay = self.takes(to, from);
@@ -411,9 +411,9 @@ impl World {
                     }
                 }
             }
-            Step::Pong(number) => self.forwarders.sessions[number].answered = self.now,
+            Step::Pong(number) => self.forwarders.sessions[number].last_pong = self.now,
             Step::Check(number) => {
-                if self.is_heard(number) {
+                if self.owner_keeps(number) {
                     self.later(PING / 2, Step::Check(number));
                 }
             }
@@ -429,13 +429,13 @@ impl World {
     // ---- the owner ------------------------------------------------------------------------------------
 
     /// Whether the owner's process of this session runs, and has not given the session up. It does, if there was no ping for too long.
-    fn is_heard(&mut self, number: usize) -> bool {
+    fn owner_keeps(&mut self, number: usize) -> bool {
         let session = &self.forwarders.sessions[number];
         let (from, to) = (session.from, session.to);
         if self.life_of(to) != Some(session.to_life) {
             return false;
         }
-        if !session.given_up && self.now - session.heard > OWNER_WAITS {
+        if !session.given_up && self.now - session.last_ping > OWNER_WAITS {
             self.say(|| format!("n{to} gives up the session {number} of n{from}"));
             self.coverage.count("forwarder", "the owner gives a session up");
             self.forwarders.sessions[number].given_up = true;
@@ -501,7 +501,7 @@ impl World {
         {
             return;
         }
-        if !self.is_heard(session) && !self.without(Rule::F2) {
+        if !self.owner_keeps(session) && !self.without(Rule::F2) {
             if let Item::Request(_) = item {
                 self.coverage.count("forwarder", "refused in a session that was given up");
             }

@@ -16,8 +16,8 @@ use crate::store::{Action, Purpose, Store, merged};
 
 /// How often a read is looked up again before it is said to be corrupt.
 const MOST_TRIES: u32 = 8;
-/// Extents that are looked at for one answer to `Changed`.
-const MOST_LOOKED_AT: u64 = 1 << 16;
+/// Extents that are scanned for one answer to `Changed`.
+const MOST_SCANNED: u64 = 1 << 16;
 
 /// What is being read.
 #[derive(Debug, Default)]
@@ -300,7 +300,7 @@ impl<D: Data> Store<D> {
         let blocks = self.meta.state.blocks;
         let as_blocks =
             |extents: std::ops::Range<u64>| extents.start * size..(extents.end * size).min(blocks);
-        let (stored, next) = self.extents.stored_from(from / size, MOST_LOOKED_AT);
+        let (stored, next) = self.extents.stored_from(from / size, MOST_SCANNED);
         let end = next.map_or(blocks, |extent| extent * size);
         let within = |range: std::ops::Range<u64>| range.start.max(from)..range.end.min(end);
         let stamped = stored.filter(|(_, stamp)| *stamp >= since).map(|(extent, _)| extent..extent + 1);

@@ -15,7 +15,7 @@ use super::{ManageError, room};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
 use crate::node::allocation::{blocks_of, devices, new_replica};
-use crate::node::{LOOK, Node};
+use crate::node::{CONFIG_POLL, Node};
 
 /// A size that a volume is to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -72,7 +72,7 @@ impl Node {
         let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
         let old = record.groups.len() as u32;
         let planned = self.plan_groups(id, layout, old..groups, blocks).await?;
-        self.look_soon();
+        self.reconcile_soon();
         let ids: Vec<u64> = planned.iter().flatten().map(|(replica, _)| replica.0).collect();
         let made = self.made(|_| ids.clone()).await;
         if let Err(why) = made {
@@ -81,7 +81,7 @@ impl Node {
             return Err(why);
         }
         // Nodes read the configuration, and their stores count with the new size, before anything is written there.
-        tokio::time::sleep(2 * LOOK).await;
+        tokio::time::sleep(2 * CONFIG_POLL).await;
         if let Err(why) = self.ordered(id, Order::Grow { blocks, added: planned }).await {
             // Where it is not known, they may be members.
             if !matches!(why, ManageError::TimedOut(_) | ManageError::Order(OrderError::Superseded)) {
@@ -90,7 +90,7 @@ impl Node {
             }
             return Err(why);
         }
-        self.look_soon();
+        self.reconcile_soon();
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Node {
             }
             Err(ConfigError::Contended)
         });
-        self.look_soon();
+        self.reconcile_soon();
         Ok(dropped.await?)
     }
 

@@ -51,7 +51,7 @@ impl Node {
             Err(ConfigError::Contended)
         });
         set.await??;
-        self.look_soon();
+        self.reconcile_soon();
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl Node {
             Err(ConfigError::Contended)
         });
         removed.await??;
-        self.look_soon();
+        self.reconcile_soon();
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Node {
             Err(ConfigError::Contended)
         });
         set.await?;
-        self.look_soon();
+        self.reconcile_soon();
         Ok(by)
     }
 
@@ -209,7 +209,7 @@ impl Node {
             Err(ConfigError::Contended)
         });
         set.await??;
-        self.look_soon();
+        self.reconcile_soon();
         Ok(())
     }
 }

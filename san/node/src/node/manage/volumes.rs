@@ -123,7 +123,7 @@ impl Node {
             .map(|index| layout.blocks_in(loadline_san_core::layout::GroupIndex(index), blocks))
             .collect();
         let (id, version) = self.plan(&wanted, &layout, &sizes, blocks, log_bytes).await?;
-        self.look_soon();
+        self.reconcile_soon();
         let of_volume = |catalog: &Catalog| {
             let ids = catalog.replicas.iter().filter(|(_, (replica, _))| replica.volume == id);
             ids.map(|(id, _)| *id).collect::<Vec<u64>>()
@@ -145,7 +145,7 @@ impl Node {
     /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to who asks for it.
     async fn wait_until_seen(&self, name: &str) {
         let begun = Instant::now();
-        self.look_soon();
+        self.reconcile_soon();
         while begun.elapsed() < SEEN {
             let seen = self.show_volume(name).await;
             if seen.is_ok_and(|volume| volume.health != Some(super::Health::Unknown)) {
@@ -285,7 +285,7 @@ impl Node {
         if !self.config().call(move |store| remove_volume(store, id)).await? {
             return Err(ManageError::InUse(format!("volume {name} was attached meanwhile: detach it first")));
         }
-        self.look_soon();
+        self.reconcile_soon();
         Ok(())
     }
 
@@ -427,7 +427,7 @@ impl Node {
         }
         self.set_attached(id, None).await?;
         self.loop_of(id).give(LoopCommand::Detach(VolumeId(id)));
-        self.look_soon();
+        self.reconcile_soon();
         match self.wait_until(SERVED, |state| !state.attached.contains(&id)).await {
             true => Ok(()),
             false => Err(ManageError::TimedOut(format!(

@@ -6,7 +6,7 @@ impl Rig {
     pub(super) fn with(mut disk: SimDisk, settings: Settings) -> Rig {
         let (store, _, _) = open_disk(&mut disk, false, REPLICA, settings).unwrap();
         let unreadable = BTreeSet::new();
-        Rig { store, disk, asked: Vec::new(), told: Vec::new(), appended: 0, unreadable }
+        Rig { store, disk, asked: Vec::new(), completions: Vec::new(), appended: 0, unreadable }
     }
 
     /// The device does the first of what it is asked for that is this. False if there is none.
@@ -39,7 +39,11 @@ fn emptied(settings: Settings) -> Rig {
     rig.settle();
     rig.submit(Command::Return { after: at(9), empty: true });
     while rig.do_one(|ask| !is_read(ask)) {}
-    assert!(rig.is_told(|told| *told == Completion::Listed(Vec::new())), "{:?}", rig.told);
+    assert!(
+        rig.has_reported(|completion| *completion == Completion::Listed(Vec::new())),
+        "{:?}",
+        rig.completions
+    );
     rig
 }
 
@@ -79,7 +83,7 @@ fn a_chunk_that_is_taken_beside_an_emptying_return_is_no_damage() {
     for _ in 0..6 {
         assert!(rig.do_one(|ask| !is_page(ask)), "{:?}", rig.asked);
     }
-    assert!(!rig.is_told(|told| matches!(told, Completion::Listed(_))));
+    assert!(!rig.has_reported(|completion| matches!(completion, Completion::Listed(_))));
     let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
     assert_eq!((found.damaged, damage), (false, Vec::new()));
 }
@@ -117,7 +121,11 @@ fn who_is_emptied_is_whole_again_also_if_its_slots_could_not_be_read() {
     rig.settle();
     rig.submit(Command::Return { after: at(9), empty: true });
     rig.settle();
-    assert!(rig.is_told(|told| *told == Completion::Listed(Vec::new())), "{:?}", rig.told);
+    assert!(
+        rig.has_reported(|completion| *completion == Completion::Listed(Vec::new())),
+        "{:?}",
+        rig.completions
+    );
     let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
     assert_eq!((found.damaged, damage), (false, Vec::new()));
 }

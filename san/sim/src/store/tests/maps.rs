@@ -13,10 +13,10 @@ fn mapped(rig: &mut Rig, block: u64, blocks: u32) -> Map {
     rig.run();
     let reads = |rig: &Rig| rig.asked.iter().filter(|(_, ask)| matches!(ask, Ask::Read(_))).count();
     let before = reads(rig);
-    rig.told.clear();
+    rig.completions.clear();
     rig.submit(Command::Map { tag: TAG, block, blocks });
     assert_eq!(reads(rig), before);
-    let map = rig.told.drain(..).find_map(|told| match told {
+    let map = rig.completions.drain(..).find_map(|completion| match completion {
         Completion::Mapped { tag: TAG, map } => Some(map),
         _ => None,
     });

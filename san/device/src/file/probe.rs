@@ -63,8 +63,8 @@ pub(super) fn may_have(path: &Path, bytes: u64) -> Result<(), DeviceError> {
     }
 }
 
-/// Looks at what is open: refuses what cannot be used with sectors of 512 bytes past the page cache.
-pub(super) fn look(file: &File, path: &Path, metadata: &Metadata) -> Result<Found, DeviceError> {
+/// Probes an open file or device: refuses what cannot be used with sectors of 512 bytes past the page cache.
+pub(super) fn probe(file: &File, path: &Path, metadata: &Metadata) -> Result<Found, DeviceError> {
     let fail = |what, error| DeviceError::Failed { path: path.to_owned(), what, error };
     let direct =
         fcntl(file, FcntlArg::F_GETFL).map(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_DIRECT));
@@ -72,15 +72,15 @@ pub(super) fn look(file: &File, path: &Path, metadata: &Metadata) -> Result<Foun
     let not_direct = || DeviceError::NotDirect { path: path.to_owned() };
     let too_large = |sector| DeviceError::SectorSize { path: path.to_owned(), sector };
     if metadata.file_type().is_block_device() {
-        let told = ask(file).map_err(|error| fail("asked for its size", error.into()))?;
-        return match told {
+        let device = ask(file).map_err(|error| fail("asked for its size", error.into()))?;
+        return match device {
             // Linux opens it for writing all the same, and refuses each write.
-            Told { read_only: true, .. } => {
+            BlockDevice { read_only: true, .. } => {
                 Err(DeviceError::ReadOnly { path: path.to_owned(), why: "it is set to be only read".into() })
             }
             _ if !direct => Err(not_direct()),
-            Told { sector, .. } if sector > SMALLEST => Err(too_large(sector)),
-            Told { bytes, .. } => Ok(Found { bytes, in_memory: false }),
+            BlockDevice { sector, .. } if sector > SMALLEST => Err(too_large(sector)),
+            BlockDevice { bytes, .. } => Ok(Found { bytes, in_memory: false }),
         };
     }
     let system = fstatfs(file).map_err(|error| fail("asked for its file system", error.into()))?;
@@ -89,7 +89,7 @@ pub(super) fn look(file: &File, path: &Path, metadata: &Metadata) -> Result<Foun
     if [TMPFS_MAGIC, RAMFS_MAGIC].contains(&system.filesystem_type()) {
         return Ok(Found { bytes, in_memory: true });
     }
-    match told(file) {
+    match direct_alignment(file) {
         _ if !direct => Err(not_direct()),
         Some(0) => Err(not_direct()),
         Some(sector) if u64::from(sector) > SMALLEST => Err(too_large(sector.into())),
@@ -105,14 +105,14 @@ pub(super) fn look(file: &File, path: &Path, metadata: &Metadata) -> Result<Foun
     }
 }
 
-/// What a block device tells of itself.
-struct Told {
+/// What a block device reports: its size and its sector size, in bytes, and whether it refuses writes.
+struct BlockDevice {
     bytes: u64,
     sector: u64,
     read_only: bool,
 }
 
-fn ask(device: &File) -> nix::Result<Told> {
+fn ask(device: &File) -> nix::Result<BlockDevice> {
     let (mut bytes, mut sector, mut read_only) = (0u64, 0i32, 0i32);
     // SAFETY: each request writes one value of the type given for it (BLKGETSIZE64: u64, BLKSSZGET and BLKROGET: int).
     unsafe {
@@ -120,12 +120,12 @@ fn ask(device: &File) -> nix::Result<Told> {
         ioctl::device_sector(device.as_raw_fd(), &mut sector)?;
         ioctl::device_is_read_only(device.as_raw_fd(), &mut read_only)?;
     }
-    Ok(Told { bytes, sector: sector.max(1) as u64, read_only: read_only != 0 })
+    Ok(BlockDevice { bytes, sector: sector.max(1) as u64, read_only: read_only != 0 })
 }
 
 /// What the kernel says that direct I/O must be aligned to (`STATX_DIOALIGN`, Linux 6.1, not of every file system): 0 where
 /// there is no direct I/O, though the flag is taken.
-fn told(file: &File) -> Option<u32> {
+fn direct_alignment(file: &File) -> Option<u32> {
     // SAFETY: statx is plain data for which zeros are valid; the call fills it for an open descriptor, with an
     // empty path that is a valid C string.
     let found = unsafe {
