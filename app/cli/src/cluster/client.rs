@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// Which node is asked.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Api {
-    /// The API of a node, any of the cluster.
+    /// The API of any node of the cluster.
     #[arg(long, value_name = "IP:PORT", env = "LOADLINE_API", default_value = "127.0.0.1:7400")]
     pub(crate) api: SocketAddr,
     /// Print JSON.

@@ -22,7 +22,7 @@ const STUCK: Duration = Duration::from_secs(6);
 /// How it is waited.
 #[derive(clap::Args)]
 pub(crate) struct Wait {
-    /// Do not wait until it is done: 'loadline san status' tells how it goes.
+    /// Do not wait until the copies have moved. 'loadline san status' shows the progress.
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]

@@ -21,17 +21,18 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Empty a node: its copies go to others, one of each volume at a time, and nothing new comes to it.
+    /// Empty a node: move its copies to other nodes, one copy of each volume at a time. The node receives no new
+    /// copies.
     ///
-    /// Also for a node that will never come back: what it had is made again from the other copies. What is attached there
-    /// stays attached.
+    /// Use this command also for a node that will never come back: its copies are then rebuilt from the other copies.
+    /// Volumes that are attached at the node stay attached there.
     #[command(after_help = "Examples:\n  \
         loadline node drain node-3\n  \
         loadline node drain node-3 --stop")]
     Drain {
-        /// Its name.
+        /// The name of the node.
         name: String,
-        /// It is not to be empty any more: what has not left stays, and new copies may come.
+        /// Stop the drain: copies that have not moved yet stay, and the node receives new copies again.
         #[arg(long)]
         stop: bool,
         #[command(flatten)]
@@ -39,7 +40,7 @@ enum Command {
     },
     /// Remove a node that is empty from the cluster. Its process ends.
     Remove {
-        /// Its name.
+        /// The name of the node.
         name: String,
         #[command(flatten)]
         api: Api,

@@ -21,7 +21,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Show the names of loads that people know, and what each of them is.
+    /// List the well-known names of loads, and describe each load.
     List,
     /// Explain a profile in words, and print the same load as DISKSPD and fio invocations.
     #[command(after_help = "Examples:\n  \

@@ -31,9 +31,10 @@ const ANSWERS: Duration = Duration::from_secs(20);
 /// How long one may take to stop, before it is killed.
 const STOPS: Duration = Duration::from_secs(10);
 
-/// Run a cluster on this machine, to try it: folders, nodes and devices are made; Ctrl-C stops it.
+/// Run a cluster for trials on this machine: make its folders, nodes and devices, and stop the cluster at Ctrl-C.
 ///
-/// Node n listens at 127.0.0.n. Nothing is left behind unless a folder is named; with that folder it goes on where it was.
+/// Node n listens at 127.0.0.n. Without --folder the command removes everything at the end. With --folder the cluster
+/// keeps its data, and the same command with the same folder continues it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san dev\n  \
@@ -43,16 +44,17 @@ Then, from another terminal:\n  \
     loadline volume attach disk\n  \
     loadline san status")]
 pub(super) struct Dev {
-    /// Nodes.
+    /// The number of nodes.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
     nodes: u8,
-    /// Where everything is; a new folder in the temporary one, if none is named.
+    /// The folder for all files of the cluster. [default: a new folder in the temporary folder]
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// The device of each node: a file of this size.
+    /// The size of each node's device, which is a file.
     #[arg(long, default_value = "4GiB")]
     size: ByteSize,
-    /// The network whose addresses nodes have, within 127.0.0.0/8; clusters side by side need one each.
+    /// The network of the nodes' addresses, within 127.0.0.0/8. Two clusters that run at the same time need different
+    /// networks.
     #[arg(long, value_name = "IP", default_value = "127.0.0.0")]
     network: Ipv4Addr,
 }

@@ -30,10 +30,10 @@ const NAMED: usize = 20;
 pub(crate) struct Device {
     /// The device with the logs: a block device, or a file.
     log: PathBuf,
-    /// The device with the extents, if it is another.
+    /// The device with the extents, if the extents are on another device.
     #[arg(long, value_name = "DEVICE")]
     capacity: Option<PathBuf>,
-    /// Only this replica.
+    /// Only the replica with this number.
     #[arg(long, value_name = "NUMBER")]
     replica: Option<u64>,
     /// Print JSON.
