@@ -50,7 +50,7 @@ fn a_new_file_needs_a_new_journal() {
     let (file, journal) = (folder.path().join("new.img"), folder.path().join("journal"));
     fs::write(&journal, "").unwrap();
     let words = ["bench", text(&file), "--create", "4MiB", "--verify", "--journal", text(&journal)];
-    run(words).refused(2, &["journal", "exists", "name a new"]);
+    run(words).refused(2, &["journal", "exists", "name a file that does not exist"]);
     assert!(!file.exists() && journal.exists(), "nothing was begun");
 }
 

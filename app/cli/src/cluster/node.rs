@@ -59,7 +59,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Drain { name, stop, wait } => drain(&name, stop, &wait),
         Command::Remove { name, api } => api
             .delete(&format!("/v1/nodes/{}", escaped(&name)))
-            .map(|(): ()| api.done(&format!("node {name} is not in the cluster any more"))),
+            .map(|(): ()| api.done(&format!("node {name} is removed from the cluster"))),
     };
     done.unwrap_or_else(|why| why.complain())
 }
@@ -72,7 +72,7 @@ fn drain(name: &str, stop: bool, wait: &Wait) -> Result<Exit, crate::cluster::cl
     }
     let done = moves::wait(wait, &format!("node {name} is emptied"), |_, replica| replica.node == name)?;
     if done == Exit::Done {
-        say!("next, if it is to go for good: loadline node remove {name}");
+        say!("next, to remove the node from the cluster: loadline node remove {name}");
     }
     Ok(done)
 }

@@ -201,13 +201,15 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Resize { name, size, api } => {
             let path = format!("/v1/volumes/{}/resize", escaped(&name));
             api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {
-                api.done(&format!("volume {name} has {size}; its clients see that when they connect again"))
+                api.done(&format!(
+                    "volume {name} has {size}; its clients see the new size when they connect again"
+                ))
             })
         }
         Command::Recover { name, from, force, api } => {
             let path = format!("/v1/volumes/{}/recover", escaped(&name));
             api.post(&path, Recover { from: from.clone(), force })
-                .map(|(): ()| api.done(&format!("volume {name} is what {from} has of it")))
+                .map(|(): ()| api.done(&format!("volume {name} continues with the copies of {from}")))
         }
         Command::Delete { name, confirm, .. } if name != confirm => {
             return crate::output::complain(

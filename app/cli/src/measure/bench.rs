@@ -188,7 +188,10 @@ fn conclude(result: &BenchResult) -> Exit {
     if let Some(verify) = result.verify.as_ref().filter(|v| v.bad() > 0) {
         return complain(
             Exit::Failed,
-            &format!("{} blocks are not what was written to them: this storage loses data", verify.bad()),
+            &format!(
+                "{} blocks do not hold the data that was written to them: this storage loses data",
+                verify.bad()
+            ),
         );
     }
     if result.figures.total.iops == 0.0 {
@@ -295,7 +298,7 @@ pub(crate) fn scan_incomplete(error: &LoadError) -> Finding {
         FindingKind::Integrity,
         "every block that was written to be checked",
         format!("scan incomplete: {why}"),
-        "Whether the rest holds what was written is not known. With --journal, loadline verify can check it later.",
+        "The state of the other blocks is not known. With --journal, loadline verify can check them later.",
     )
 }
 
@@ -442,7 +445,7 @@ fn print(result: &BenchResult) {
     }
     let looking = match result.cpu.looking_s {
         0.0 => String::new(),
-        looking => format!(", {looking:.2} s of them spent looking for completions"),
+        looking => format!(", {looking:.2} s of this time spent polling for completions"),
     };
     let ios = figures.total.iops * figures.window_s;
     say!(

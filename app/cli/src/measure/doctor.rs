@@ -104,8 +104,10 @@ fn exit_of(report: &Report) -> Exit {
     if !report.lost.is_empty() {
         let lost: Vec<String> =
             report.lost.iter().map(|lost| format!("worker {}: {}", lost.worker, lost.why)).collect();
-        let what =
-            format!("not every host could be examined; what the others found stands. {}", lost.join("; "));
+        let what = format!(
+            "not every host could be checked; the findings of the other hosts are valid. {}",
+            lost.join("; ")
+        );
         return complain(Exit::Failed, &what);
     }
     if report.worst > Severity::Note { Exit::Findings } else { Exit::Done }

@@ -62,7 +62,7 @@ pub(super) struct Dev {
 pub(super) fn dev(args: &Dev) -> Exit {
     let stop = interrupt::flag();
     if !args.network.is_loopback() || args.network.octets()[3] != 0 {
-        return complain(Exit::Usage, "--network: 127.x.y.0 is wanted, with any x and y");
+        return complain(Exit::Usage, "--network: give 127.x.y.0 with any x and y");
     }
     let new = || std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id()));
     let folder = args.folder.as_ref().map_or_else(new, |folder| join::absolute(folder));
@@ -79,7 +79,7 @@ pub(super) fn dev(args: &Dev) -> Exit {
                 passing.keep();
                 let users: Vec<String> = users.iter().map(u32::to_string).collect();
                 tell!(
-                    "loadline: {} is kept: nodes that were started by hand use it still (processes {}). Stop them, then remove it",
+                    "loadline: {} is kept: nodes that were started by hand still use the folder (processes {}). Stop these nodes, then remove the folder",
                     folder.display(),
                     users.join(", ")
                 );
@@ -223,7 +223,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         let begun = Instant::now();
         let status: StatusView = loop {
             if let Some((name, _)) = ended(children) {
-                return Err(format!("{name} has ended: its reason is above"));
+                return Err(format!("{name} has ended: the reason is in the lines above"));
             }
             match api(number).get("/v1/status") {
                 Ok(status) => break status,
@@ -257,7 +257,11 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
     say!();
     let processes: Vec<String> =
         children.0.iter().map(|(name, child)| format!("{name} is process {}", child.id())).collect();
-    say!("everything is in {}; {}; Ctrl-C stops it", folder.display(), processes.join(", "));
+    say!(
+        "the files of the cluster are in {}; {}; Ctrl-C stops the cluster",
+        folder.display(),
+        processes.join(", ")
+    );
     say!("from another terminal:");
     let api = api(1).api;
     say!("  loadline volume create disk --size 1GiB --api {api}");

@@ -38,7 +38,7 @@ pub(super) fn init(args: &Init) -> Exit {
         return complain(Exit::Usage, "--loops: 1 to 64 are possible");
     }
     if !(100..=10_000).contains(&args.overcommit) {
-        return complain(Exit::Usage, "--overcommit: 100 to 10000 per cent are possible");
+        return complain(Exit::Usage, "--overcommit: give 100 to 10000 percent");
     }
     let (loops, overcommit) = (args.loops, args.overcommit);
     match cluster::init(&args.cluster, Common { lease_ms, loops, overcommit }) {

@@ -336,11 +336,11 @@ fn print_state(replica: u64, state: &State) {
     say!("replica {replica}: volume {volume}, group {group}, {blocks} blocks");
     let (node, life) = (state.promise_node, state.promise_incarnation);
     say!("  follows   node {node} (life {life}) at epoch {}", state.promise_epoch);
-    say!("  committed {commit_point}, with epoch {epoch}");
+    say!("  committed {commit_point}, at epoch {epoch}");
     let (used, all) = (mib(state.log_used), mib(state.log_bytes));
     say!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
     say!("  extents   {}, and traces of {} that were freed", state.extents, state.tombstones);
     if !state.listed.is_empty() {
-        say!("  to copy   {} ranges of blocks, since it has dropped what it had of them", state.listed.len());
+        say!("  to copy   {} ranges of blocks, whose data this replica has dropped", state.listed.len());
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn trace(args: &Trace) -> Exit {
 
 fn ask(args: &Trace) -> Result<Exit, Failed> {
     let Ok(within_ms) = u32::try_from(args.limit.0.as_millis()) else {
-        return Ok(complain(Exit::Usage, "--for: 1ms to 1m are possible"));
+        return Ok(complain(Exit::Usage, "--for: give 1ms to 1m"));
     };
     let path = format!("/v1/volumes/{}/trace", escaped(&args.volume));
     let view: TraceView = args.api.post(&path, TraceRequests { requests: args.requests, within_ms })?;
@@ -56,7 +56,7 @@ fn ask(args: &Trace) -> Result<Exit, Failed> {
     }
     say!("{}", args.api.naming(&format!("volume {}, owned by node {}", view.volume, view.owner)));
     if view.requests.is_empty() {
-        say!("no client asked for anything within {}", args.limit);
+        say!("no client sent a request within {}", args.limit);
     }
     for request in &view.requests {
         say!();

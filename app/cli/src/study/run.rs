@@ -200,7 +200,7 @@ fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
         return Ok(());
     }
     Err(StudyError::usage(format!(
-        "this study runs commands as you ([target.external] has {count}): read them, --plan prints them, and add --run-commands"
+        "this study runs commands under your user ([target.external] has {count}): read the commands, which --plan prints, and add --run-commands"
     )))
 }
 
@@ -346,7 +346,8 @@ fn after_cleanup(args: &Args, folder: &RunFolder, exit: Exit) -> Exit {
 fn exit_of_run(verdict: &RunVerdict) -> Exit {
     if verdict.bad_blocks > 0 {
         let bad = verdict.bad_blocks;
-        let what = format!("the storage failed: {bad} checks found a block that is not what was written");
+        let what =
+            format!("the storage failed: {bad} checks found a block that does not hold the written data");
         return complain(Exit::Failed, &what);
     }
     if !verdict.missed.is_empty() {

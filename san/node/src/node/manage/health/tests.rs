@@ -133,10 +133,10 @@ fn what_all_report_is_healthy_and_whatever_is_missing_is_not() {
     type Change = fn(&mut Cluster);
     let cases: [(Change, Health, &str); 16] = [
         (|c| c.node(1).incarnation = 6, Health::Waiting, "names another owner"),
-        (|c| c.node(1).volumes[0].doing = Doing::Watching, Health::Waiting, "no node serves it yet"),
-        (|c| c.node(1).volumes.clear(), Health::Waiting, "no node serves it yet"),
+        (|c| c.node(1).volumes[0].doing = Doing::Watching, Health::Waiting, "no node serves the volume yet"),
+        (|c| c.node(1).volumes.clear(), Health::Waiting, "no node serves the volume yet"),
         (|c| c.node(1).volumes[0].groups[0].reads = false, Health::Waiting, "leases"),
-        (|c| c.node(1).volumes[0].groups[0].in_sync = 1, Health::Waiting, "policy asks for 2"),
+        (|c| c.node(1).volumes[0].groups[0].in_sync = 1, Health::Waiting, "a write needs 2"),
         (|c| c.node(1).volumes[0].groups.clear(), Health::Unknown, "all groups"),
         (|c| c.node(1).volumes[0].members[2].session = SessionView::Silent, Health::Degraded, "node-3"),
         (|c| c.node(1).volumes[0].members.truncate(2), Health::Degraded, "no session"),
@@ -205,7 +205,7 @@ fn what_is_waited_for_is_named() {
     of.doing = Doing::Sealing;
     let asked = LocalMember { replica: 13, required: true, session: SessionView::Asked };
     of.members = vec![asked];
-    cluster.must(Health::Waiting, "node-2 takes it over, and waits for the answer of node-3;");
+    cluster.must(Health::Waiting, "node-2 takes the volume over, and waits for the answer of node-3;");
     for node in [2, 3] {
         cluster.reports.insert(node, gone());
     }
