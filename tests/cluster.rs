@@ -144,7 +144,7 @@ fn writes_wait_while_fewer_copies_are_in_sync_than_the_policy_asks_for() {
     for (copies, least) in [("3", "0"), ("3", "4"), ("2", "3"), ("1", "2")] {
         let create = ["volume", "create", "x", "--size", "1MiB", "--copies", copies, "--least", least];
         let (code, text) = cluster.try_loadline(&create);
-        assert!(code == 2 && text.contains(&format!("it can be 1 to {copies}")), "{code}: {text}");
+        assert!(code == 2 && text.contains(&format!("give 1 to {copies}")), "{code}: {text}");
     }
     for (copies, least) in [("1", "1"), ("2", "1"), ("3", "2")] {
         let name = format!("disk-{copies}");

@@ -188,10 +188,10 @@ fn a_copy_whose_device_went_back_is_not_healthy_although_no_owner_has_greeted_it
     };
     for attached in [false, true] {
         let cluster = rolled_back(attached, &[3]);
-        cluster.must(Health::Degraded, "node-3 (its device holds an older state");
+        cluster.must(Health::Degraded, "node-3 (the device of the copy holds an older state");
     }
     let cluster = rolled_back(false, &[1, 2, 3]);
-    cluster.must(Health::Waiting, "node-1 (its device holds an older state");
+    cluster.must(Health::Waiting, "node-1 (the device of the copy holds an older state");
     cluster.must(Health::Waiting, "volume recover");
 }
 
@@ -200,7 +200,7 @@ fn what_is_waited_for_is_named() {
     let mut cluster = cluster();
     let gone = || Err(Silent::Gone("does not answer".into()));
     cluster.reports.insert(1, gone());
-    cluster.must(Health::Waiting, "node-1, which owned it, does not answer");
+    cluster.must(Health::Waiting, "node-1, which owned the volume, does not answer");
     let of = &mut cluster.node(2).volumes[0];
     of.doing = Doing::Sealing;
     let asked = LocalMember { replica: 13, required: true, session: SessionView::Asked };
