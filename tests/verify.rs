@@ -109,13 +109,13 @@ fn a_check_of_nothing_is_no_success() {
     assert_eq!(said.code, Some(3), "{}", said.err);
     let json = said.json();
     assert_eq!(number(&json, "verify/checked"), 0.0);
-    assert!(says(&json, "integrity", "nothing was checked"), "{}", json["findings"]);
+    assert!(says(&json, "integrity", "no block was checked"), "{}", json["findings"]);
 
     let journal = folder.path().join("journal");
     fs::write(&journal, "").unwrap();
     let said = run(["verify", text(&file), "--journal", text(&journal)]);
     assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
-    assert!(said.out.contains("acknowledged under this journal"), "{}", said.out);
+    assert!(said.out.contains("acknowledged with this journal"), "{}", said.out);
 }
 
 #[test]

@@ -328,7 +328,10 @@ fn one_damaged_step_is_named_and_the_others_are_shown() {
     let finding = analysis.findings.iter().find(|finding| finding.kind == FindingKind::MissingIntervals);
     let finding = finding.expect("the damaged step is a finding");
     assert!(finding.severity == Severity::Doubt && finding.found.contains(file(1).to_str().unwrap()));
-    assert!(finding.found.contains("Move the folder") && !finding.found.contains("emove the"), "{finding}");
+    assert!(
+        finding.found.contains("Move the step's folder") && !finding.found.contains("emove the"),
+        "{finding}"
+    );
     let report = report(&run);
     assert_eq!((report.complete, report.unreadable, report.missing.len()), (2, 1, 2));
     assert!(report.notices[0].contains(file(1).to_str().unwrap()), "{:?}", report.notices);

@@ -55,7 +55,7 @@ struct Seen {
 #[derive(Debug, Serialize)]
 struct Replica {
     replica: u64,
-    /// Why it cannot be looked at.
+    /// Why it cannot be checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     unusable: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -285,7 +285,7 @@ fn left(path: &Path) -> String {
     format!("left: {} in {}{others}; to remove it: {remove}", human(ByteSize(bytes)), path.display())
 }
 
-/// Bytes that a file, or all that is in a folder, takes on the disk. What cannot be looked at is not counted.
+/// Bytes that a file, or all that is in a folder, takes on the disk. What cannot be checked is not counted.
 fn size_of(path: &Path) -> u64 {
     let Ok(of) = std::fs::symlink_metadata(path) else { return 0 };
     let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
