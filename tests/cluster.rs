@@ -144,7 +144,7 @@ fn writes_wait_while_fewer_copies_are_in_sync_than_the_policy_asks_for() {
     for (copies, least) in [("3", "0"), ("3", "4"), ("2", "3"), ("1", "2")] {
         let create = ["volume", "create", "x", "--size", "1MiB", "--copies", copies, "--least", least];
         let (code, text) = cluster.try_loadline(&create);
-        assert!(code == 2 && text.contains(&format!("it can be 1 to {copies}")), "{code}: {text}");
+        assert!(code == 2 && text.contains(&format!("give 1 to {copies}")), "{code}: {text}");
     }
     for (copies, least) in [("1", "1"), ("2", "1"), ("3", "2")] {
         let name = format!("disk-{copies}");
@@ -162,7 +162,10 @@ fn writes_wait_while_fewer_copies_are_in_sync_than_the_policy_asks_for() {
     cluster.kill(3);
     cluster.wait_until("disk-3", "waiting", Duration::from_secs(10));
     let shown = cluster.loadline(&["volume", "show", "disk-3"]);
-    assert!(shown.contains("wait: 1 of 3 copies in sync, policy asks for 2; reads go on"), "{shown}");
+    assert!(
+        shown.contains("wait: 1 of 3 copies are in sync, and a write needs 2 (--least); reads continue"),
+        "{shown}"
+    );
     let (code, text) = cluster.try_loadline(&["san", "status"]);
     assert!(code == 1 && text.contains("wait: 1 of 3"), "{code}: {text}");
     filler.check_from(0, 2);
@@ -276,8 +279,8 @@ fn what_is_left_can_be_recovered_by_force() {
     let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", &from]);
     assert!(
         code == 2
-            && text.contains("1 of 1 groups would go on with one copy each")
-            && text.contains("has nothing that was written since epoch"),
+            && text.contains("1 of 1 groups would continue with one copy each")
+            && text.contains("lacks all writes since epoch"),
         "{text}"
     );
     cluster.loadline(&["volume", "recover", "disk", "--from", &from, "--force"]);
@@ -294,7 +297,7 @@ fn a_volume_grows_while_it_is_used() {
     let cluster = Cluster::start(2);
     cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
     let (code, text) = cluster.try_loadline(&["volume", "resize", "disk", "--size", "32MiB"]);
-    assert!(code == 2 && text.contains("attach it first"), "{text}");
+    assert!(code == 2 && text.contains("attach the volume first"), "{text}");
     cluster.loadline(&["volume", "attach", "disk"]);
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
@@ -535,7 +538,7 @@ fn what_cannot_be_is_said_and_nothing_changes() {
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&cluster.addresses(), "disk", 1, stop.clone());
     writers.wait_for(10);
-    refused(&["volume", "detach", "disk"], "end its clients first");
+    refused(&["volume", "detach", "disk"], "stop its clients first");
     stop.store(true, Ordering::Relaxed);
     writers.join();
     cluster.loadline(&["volume", "detach", "disk"]);

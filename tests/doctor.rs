@@ -230,7 +230,7 @@ fn a_worker_that_is_lost_is_named_and_what_the_others_found_stands() {
     eventually("the file is there", LIMIT, || !is_empty(folder.path()));
     signal(workers[0].id(), "INT");
     signal(workers[2].id(), "KILL");
-    fleet.hears("what the others found stands");
+    fleet.hears("the findings of the other hosts are valid");
     let said = finish(fleet.child, LIMIT);
     assert_eq!(said.code, Some(1), "{}", said.out);
     let report = said.json();

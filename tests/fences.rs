@@ -149,7 +149,7 @@ fn an_attach_also_to_the_same_node_fences_what_came_before_it() {
     }
     let logged = cluster.log(2);
     let cut: Vec<&str> =
-        logged.lines().filter(|line| line.ends_with("the volume was attached anew")).collect();
+        logged.lines().filter(|line| line.ends_with("the volume was attached again")).collect();
     assert!(
         cut.iter().any(|line| line.contains("client 10.77.") && line.contains("of volume d")),
         "{logged}"
@@ -178,7 +178,7 @@ fn a_forwarded_client_is_answered_or_disconnected_within_5_s_and_one_that_comes_
         let begun = Instant::now();
         let refused = Nbd::connect(addresses[0], "d").err().expect("node 2 is not reached").to_string();
         assert!(begun.elapsed() < limit, "{cut:?}: {:?}: {refused}", begun.elapsed());
-        assert!(refused.contains("node-2, which owns it, is not reached"), "{refused}");
+        assert!(refused.contains("node-2, which owns the volume, is not reachable"), "{refused}");
         idle.wait_for(limit);
         assert!(idle.read(1).is_err());
         cut.iter().for_each(|(from, to)| hosts.mend(*from, *to));

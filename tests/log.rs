@@ -82,7 +82,9 @@ fn a_log_is_as_long_and_in_the_form_that_is_asked_for_and_repeats_do_not_fill_it
         text.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect();
     let of_strangers: Vec<_> = lines
         .iter()
-        .filter(|line| line["message"].as_str().is_some_and(|message| message.contains("it is no node")))
+        .filter(|line| {
+            line["message"].as_str().is_some_and(|message| message.contains("the sender is not a node"))
+        })
         .collect();
     assert_eq!(of_strangers.len(), 5, "{text}");
     for line in of_strangers {
@@ -95,7 +97,7 @@ fn a_log_is_as_long_and_in_the_form_that_is_asked_for_and_repeats_do_not_fill_it
     let node = Logged::start(&cluster, "text", &[]);
     node.come_as_a_stranger();
     let text = node.text();
-    let line = text.lines().find(|line| line.contains("it is no node")).expect("it is logged");
+    let line = text.lines().find(|line| line.contains("the sender is not a node")).expect("it is logged");
     assert!(line.contains("Z warning: 127."), "{line}");
     drop(node);
 

@@ -69,7 +69,7 @@ fn a_copy_found_damaged_is_named_left_out_by_a_scrub_and_rebuilt() {
     let mut cluster = Cluster::start(2);
     let journal = written(&mut cluster);
     let (code, text) = cluster.try_loadline(&["volume", "scrub", "disk"]);
-    assert!(code == 3 && text.contains("at node-1 was left out: its node does not answer"), "{code}: {text}");
+    assert!(code == 3 && text.contains("at node-1 was skipped: its node does not answer"), "{code}: {text}");
     cluster.loadline(&["volume", "detach", "disk"]);
     rot_log(&cluster, 1);
     cluster.start_node(1);
@@ -78,7 +78,7 @@ fn a_copy_found_damaged_is_named_left_out_by_a_scrub_and_rebuilt() {
     assert!(note.contains("when the volume is attached"), "{note}");
     let begun = Instant::now();
     let (code, text) = cluster.try_loadline(&["volume", "scrub", "disk"]);
-    assert!(code == 3 && text.contains("at node-1 was left out: it is damaged: records"), "{code}: {text}");
+    assert!(code == 3 && text.contains("at node-1 was skipped: it is damaged: records"), "{code}: {text}");
     assert!(begun.elapsed() < Duration::from_secs(30), "it ends: {text}");
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-2"]);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
@@ -163,7 +163,7 @@ fn a_copy_on_a_device_that_has_failed_moves_to_another_device_of_its_node() {
     let note = wait_for_copy(&cluster, "node-1", "failed").expect("it says what was found");
     assert!(note.contains("loadline device replace"), "{note}");
     let (code, text) = cluster.try_loadline(&["volume", "scrub", "disk"]);
-    assert!(code == 3 && text.contains("at node-1 was left out: it is failed"), "{code}: {text}");
+    assert!(code == 3 && text.contains("at node-1 was skipped: it is failed"), "{code}: {text}");
     let shown = cluster.loadline(&["volume", "show", "disk", "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).expect("it is JSON");
     let copy = shown["replicas"].as_array().and_then(|all| all.iter().find(|r| r["node"] == "node-1"));

@@ -42,7 +42,7 @@ fn requests_are_followed_from_their_arrival_to_their_answer() {
     let cluster = Cluster::start_with(2, &[], "test_faults = true");
     cluster.loadline(&["volume", "create", "disk", "--size", "16MiB"]);
     let (code, said) = cluster.try_loadline(&["san", "trace", "disk"]);
-    assert!(code == 2 && said.contains("attach it first"), "{said}");
+    assert!(code == 2 && said.contains("attach the volume first"), "{said}");
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
     let status: Value = serde_json::from_str(&cluster.http(2, "/v1/status")).expect("it is JSON");
     let devices = status["devices"].as_array().expect("there are some");
@@ -107,7 +107,7 @@ fn requests_are_followed_from_their_arrival_to_their_answer() {
     );
 
     let nobody = cluster.loadline(&["san", "trace", "disk", "--for", "200ms"]);
-    assert!(nobody.contains("no client asked for anything within 200ms"), "{nobody}");
+    assert!(nobody.contains("no client sent a request within 200ms"), "{nobody}");
     for (wrong, why) in
         [(["--requests", "0"], "1 to 1000"), (["--for", "2m"], "60000 ms"), (["--for", "90d"], "1m")]
     {

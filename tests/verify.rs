@@ -50,7 +50,7 @@ fn a_new_file_needs_a_new_journal() {
     let (file, journal) = (folder.path().join("new.img"), folder.path().join("journal"));
     fs::write(&journal, "").unwrap();
     let words = ["bench", text(&file), "--create", "4MiB", "--verify", "--journal", text(&journal)];
-    run(words).refused(2, &["journal", "exists", "name a new"]);
+    run(words).refused(2, &["journal", "exists", "name a file that does not exist"]);
     assert!(!file.exists() && journal.exists(), "nothing was begun");
 }
 
@@ -109,13 +109,13 @@ fn a_check_of_nothing_is_no_success() {
     assert_eq!(said.code, Some(3), "{}", said.err);
     let json = said.json();
     assert_eq!(number(&json, "verify/checked"), 0.0);
-    assert!(says(&json, "integrity", "nothing was checked"), "{}", json["findings"]);
+    assert!(says(&json, "integrity", "no block was checked"), "{}", json["findings"]);
 
     let journal = folder.path().join("journal");
     fs::write(&journal, "").unwrap();
     let said = run(["verify", text(&file), "--journal", text(&journal)]);
     assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
-    assert!(said.out.contains("acknowledged under this journal"), "{}", said.out);
+    assert!(said.out.contains("acknowledged with this journal"), "{}", said.out);
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn a_client_is_disconnected_when_its_request_has_waited_for_as_long_as_is_set() 
         let waited = begun.elapsed();
         assert!((Duration::from_secs(3)..Duration::from_secs(8)).contains(&waited), "{waited:?}");
         let logged = cluster.log(1);
-        let line = "of volume d is disconnected: a request has waited for 3 s, and the volume is not served";
+        let line = "of volume d is disconnected: a request has waited for 3 s, and no node serves the volume";
         assert_eq!(logged.matches(line).count(), if stopped { 1 } else { 2 }, "{logged}");
         drop(store);
         // One that asked for nothing has waited for nothing.

@@ -13,7 +13,7 @@ use crate::process::exit::Exit;
 
 pub(crate) use status::{copies_in_sync, health, print_nodes, print_volumes};
 
-/// The virtual SAN: make clusters, run their nodes, look at what lies on devices.
+/// The virtual SAN: make clusters, run their nodes, check and print the contents of devices.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -28,15 +28,16 @@ enum Command {
     Status(status::Status),
     Trace(trace::Trace),
     Dev(dev::Dev),
-    /// Check a device that no node has open: its table, and of each replica the log, the slots and every block.
+    /// Check a device that no node has open: the device's table, and the log, the slots and every block of each
+    /// replica.
     ///
-    /// Nothing is written. Exit code 1 if a replica is damaged, or a block does not match its checksum.
+    /// The command writes nothing. Exit code 1 if a replica is damaged, or a block does not match its checksum.
     #[command(after_help = "Examples:\n  \
         loadline san verify /dev/nvme1n1\n  \
         loadline san verify /dev/nvme1n1 --capacity /dev/sdb --replica 7 --json")]
     Verify(inspect::Device),
-    /// Print what lies on a device that no node has open: its table, and of each replica what it keeps of itself, its log
-    /// and its extents. Nothing is written.
+    /// Print the contents of a device that no node has open: the device's table, and the metadata, the log and the
+    /// extents of each replica. The command writes nothing.
     #[command(after_help = "Examples:\n  \
         loadline san dump /dev/nvme1n1 | less\n  \
         loadline san dump /dev/nvme1n1 --replica 7 --json > replica-7.json")]

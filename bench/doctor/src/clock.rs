@@ -32,7 +32,7 @@ fn source(root: &Root) -> Check {
     let available = root.line(format!("{FOLDER}/available_clocksource")).unwrap_or_default();
     match available.split_whitespace().find(|offered| FAST.contains(offered)) {
         Some(fast) => check
-            .mend("choose the fast one, until the next start of the host; the kernel log says why it did not")
+            .mend("choose the fast clock source, until the next start of the host; the kernel log has the reason for the kernel's choice")
             .run(format!("echo {fast} | sudo tee /{FOLDER}/current_clocksource")),
         None => check
             .mend(
@@ -49,7 +49,7 @@ fn synchronisation(synchronised: Option<bool>) -> Check {
         None => Check::ok(name, "the kernel does not tell"),
         Some(true) => Check::ok(name, "yes"),
         Some(false) => Check::note(name, "no")
-            .expected("a time service that holds it to the time of other hosts")
+            .expected("a time service that keeps the clock in step with other hosts")
             .costs(
                 "nothing with one host, and no figure of a fleet, which agrees on a clock of its own; the logs of \
                  several hosts cannot be laid side by side",

@@ -49,7 +49,7 @@ fn turbo(root: &Root) -> Check {
         Some(false) => Check::ok(name, "off"),
         Some(true) => Check::note(name, "on")
             .expected("off, to compare small differences")
-            .costs("a cool CPU, or one of few that are busy, is faster: a short run can be faster than a long one")
+            .costs("a CPU is faster while it is cool or few CPUs are busy: a short run can be faster than a long run")
             .mend("warm up long enough, and compare in pairs; nothing else is needed"),
     }
 }

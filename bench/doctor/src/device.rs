@@ -120,8 +120,8 @@ impl Facts<'_> {
             _ => "each durable write is followed by a flush of its cache",
         };
         let name = format!("{}: write cache", self.device.name);
-        let check = Check::note(name, "write back: what it has taken can be lost")
-            .expected("write through, as disks say that keep what they have taken through a loss of power")
+        let check = Check::note(name, "write back: the disk can lose writes that it has completed")
+            .expected("write through, which disks report if they keep completed writes through a loss of power")
             .costs(format!(
                 "{by}, which takes milliseconds on many disks; writes that are not made durable are fast until the \
                  cache is full"
@@ -145,7 +145,7 @@ impl Facts<'_> {
         let is_fast = matches!(self.kind, "NVMe" | "SSD" | "memory");
         match scheduler {
             "bfq" if self.kind != "rotational" => Some(mend(Check::slow(name, scheduler).costs(
-                "it orders I/Os, one process after the other, on one CPU: a fast disk carries a fraction of its IOPS",
+                "the scheduler orders the I/Os of all processes on one CPU: a fast disk reaches a fraction of its IOPS",
             ))),
             "kyber" | "mq-deadline" if self.kind == "NVMe" => Some(mend(
                 Check::note(name, scheduler).costs("some CPU for each I/O, for an order that a fast disk does not need"),
@@ -162,8 +162,8 @@ impl Facts<'_> {
         let (name, device) = (format!("{}: requests", self.device.name), &self.device.name);
         let check = Check::slow(name, requests.to_string())
             .expected(format!("{REQUESTS} or more"))
-            .costs("I/Os beyond it wait in the kernel and not at the disk, which then carries less than it could")
-            .mend("let more wait for the disk, until the next start of the host")
+            .costs("I/Os beyond this number wait in the kernel and not at the disk, which then reaches less than it could")
+            .mend("allow more I/Os to wait for the disk, until the next start of the host")
             .run(format!("echo 128 | sudo tee /sys/block/{device}/queue/nr_requests"));
         Some(check)
     }
@@ -171,9 +171,9 @@ impl Facts<'_> {
     fn use_of(&self) -> Option<Check> {
         let holder = self.device.holder.as_ref()?;
         let check = Check::note(format!("{}: in use", self.device.name), holder)
-            .expected("a disk that nobody uses, if it is to be measured itself")
+            .expected("a disk that no program uses, if the disk itself is to be measured")
             .costs("Loadline refuses to measure it, or to give it to a node; files on it can be measured")
-            .mend("name a file on it (--create), or another disk; lsblk shows what lies where");
+            .mend("name a file on this disk (--create), or another disk; lsblk shows the use of each disk");
         Some(check.run(format!("lsblk /dev/{}", self.device.name)))
     }
 }
@@ -184,8 +184,8 @@ fn busy(device: &Device, did: Option<&DiskSecond>) -> Option<Check> {
     let found = format!("busy for {:.0} % of a second: {reads} reads, {writes} writes", did.busy * 100.0);
     let check = Check::slow(format!("{}: others", device.name), found)
         .expected(format!("less than {:.0} %, with no load of ours", BUSY * 100.0))
-        .costs("their I/O is in front of ours, and it is measured as latency of the disk")
-        .mend("end it, or measure when it is over; this shows who it is:")
+        .costs("the other I/O delays ours, and the delay is measured as latency of the disk")
+        .mend("stop the program, or measure when it has ended; this shows the program:")
         .run("sudo iotop -o -b -n 2");
     Some(check)
 }

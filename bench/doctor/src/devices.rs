@@ -49,9 +49,9 @@ pub fn named(path: &Path) -> Result<Device, String> {
     let shown = path.display();
     let metadata = fs::metadata(&path).map_err(|why| match why.kind() {
         std::io::ErrorKind::NotFound => {
-            format!("the device {shown} does not exist: lsblk shows which there are")
+            format!("the device {shown} does not exist: lsblk shows all devices")
         }
-        _ => format!("the device {shown} cannot be looked at: {why}"),
+        _ => format!("the device {shown} cannot be checked: {why}"),
     })?;
     if !metadata.file_type().is_block_device() {
         return Err(format!(
@@ -62,7 +62,7 @@ pub fn named(path: &Path) -> Result<Device, String> {
     let number = metadata.rdev();
     let own = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number)));
     let folder = fs::canonicalize(&own).map_err(|why| {
-        format!("{}, which is {shown}, cannot be looked at: {why}: is /sys mounted?", own.display())
+        format!("{}, which is {shown}, cannot be checked: {why}: is /sys mounted?", own.display())
     })?;
     let folder = match folder.join("partition").exists() {
         true => folder.parent().map(Path::to_path_buf).unwrap_or(folder),

@@ -138,7 +138,7 @@ fn watch(inventory: &Inventory, stop: &AtomicBool) -> Result<HostSecond, LoadErr
 fn not_measured(why: &LoadError) -> Check {
     Check::bad(sync_write::CHECK, format!("it could not be measured: {why}"))
         .expected("a folder in which a file of 32 MiB can be made and written to")
-        .costs("how long a durable write takes decides how fast a virtual SAN can be, and is not known")
+        .costs("the duration of a durable write limits the speed of a virtual SAN, and is not known")
         .mend("name another folder, on the disk that is to be used")
         .run("loadline doctor --folder /path/on/the/disk")
 }

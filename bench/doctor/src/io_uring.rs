@@ -20,14 +20,14 @@ pub(crate) fn check(tried: &io::Result<()>, root: &Root) -> Check {
             )
     };
     match root.number("proc/sys/kernel/io_uring_disabled") {
-        Some(2) => check(": the kernel is set to give it to nobody")
+        Some(2) => check(": the kernel is set to refuse it to all users")
             .mend("allow it, and in /etc/sysctl.d to keep it so")
             .run("sudo sysctl -w kernel.io_uring_disabled=0"),
-        Some(1) => check(": the kernel is set to give it to a group and to root only")
-            .mend("allow it for everybody; or add the user to the group that kernel.io_uring_group names")
+        Some(1) => check(": the kernel is set to allow it only to root and to one group")
+            .mend("allow it for all users; or add the user to the group that kernel.io_uring_group names")
             .run("sudo sysctl -w kernel.io_uring_disabled=0"),
         _ if root.after("proc/self/status", "Seccomp:").as_deref() == Some("2") => {
-            check(": a filter of system calls (seccomp) lies over this process, as containers have it")
+            check(": a system-call filter (seccomp) applies to this process, as in containers")
                 .mend(
                     "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp profile, and \
                      start it with that profile",

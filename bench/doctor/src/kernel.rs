@@ -20,7 +20,7 @@ pub(crate) fn check(release: Option<&str>) -> Check {
     };
     let mend = |check: Check| {
         check.expected("6.1 or newer").mend(
-            "install a newer kernel, from the distribution's upgrade or backports, and start the host anew",
+            "install a newer kernel, from the distribution's upgrade or backports, and restart the host",
         )
     };
     if version < BENCH {

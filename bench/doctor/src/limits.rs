@@ -88,7 +88,7 @@ impl Limits {
         }
         Check::slow(name, found)
             .expected(format!("{} or more (the hard limit)", thousands(OPEN_FILES as f64)))
-            .costs("a fleet's controller and a node need one for each worker and client: further ones are turned away")
+            .costs("a fleet's controller and a node need one for each worker and client: further connections are refused")
             .mend(
                 "raise it for the user in /etc/security/limits.conf, or for a service with LimitNOFILE=; now, for one \
                  shell:",
@@ -167,7 +167,7 @@ impl Limits {
                 "loads with much outstanding are refused; and where memory runs out, the kernel swaps or kills, which \
                  is measured as a stall of the storage",
             )
-            .mend("end what uses it, or raise the container's limit (docker update --memory); this shows the largest:")
+            .mend("stop the program that uses the memory, or raise the container's limit (docker update --memory); this shows the largest:")
             .run("ps -eo rss,pid,comm --sort=-rss | head")
     }
 
@@ -188,7 +188,7 @@ impl Limits {
             let found = format!("{} CPUs of {} may be used", self.bound, self.cpus);
             return Check::note(name, found)
                 .expected("all of them")
-                .costs("none, if that is meant; a load that needs more is bound by the generator, and its report says so")
+                .costs("none, if the limit is intended; a load that needs more CPU is limited by the generator, and its report states this")
                 .mend("start it without taskset or a cpuset");
         }
         Check::ok(name, format!("all {} CPUs", self.cpus))

@@ -62,9 +62,9 @@ fn transparent(root: &Root) -> Check {
         Some("always") => Check::note(name, "always")
             .expected("madvise")
             .costs(
-                "the kernel moves memory about to make them, and programs stand still for moments meanwhile",
+                "the kernel moves memory to make huge pages, and programs stop for moments during this time",
             )
-            .mend("leave it to programs that ask, until the next start of the host")
+            .mend("allow huge pages only to programs that request them, until the next start of the host")
             .run("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),
         Some(chosen) => Check::ok(name, chosen),
     }
@@ -78,8 +78,8 @@ fn reserved(root: &Root) -> Check {
         let size = root.after("proc/meminfo", "Hugepagesize:").unwrap_or_default();
         return Check::note(name, format!("{free} of {total} reserved ones are free, {size} each"))
             .expected("none that nobody uses")
-            .costs("memory that only programs get which ask for it, such as virtual machines; Loadline needs none")
-            .mend("if nothing is to use them, give them back")
+            .costs("only programs that request this memory can use it, such as virtual machines; Loadline needs none")
+            .mend("if no program will use the reserved pages, release them")
             .run("sudo sysctl -w vm.nr_hugepages=0");
     }
     Check::ok(name, if total == 0 { "none reserved, and none needed" } else { "all reserved ones are used" })

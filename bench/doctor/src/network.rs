@@ -37,9 +37,9 @@ pub fn check(way: &Way) -> Vec<Check> {
     let (Some(round_trip_us), Some(bytes_per_s)) = (way.round_trip_us, way.bytes_per_s) else {
         let why = way.why.as_deref().unwrap_or("it is not known why");
         let check = Check::bad(name("not measured"), why)
-            .expected("a way by which each host reaches the next, on any port")
-            .costs("nodes there would not reach each other, and what the network carries is not known")
-            .mend("see that both are on the same network and no firewall is between them; this shows what one has:")
+            .expected("a network on which each host reaches the next host, on any port")
+            .costs("nodes on these hosts would not reach each other, and the speed of the network is not known")
+            .mend("check that both hosts are on the same network and no firewall is between them; this shows the firewall rules of a host:")
             .run("sudo nft list ruleset");
         return vec![check];
     };
@@ -55,7 +55,7 @@ pub fn check(way: &Way) -> Vec<Check> {
         let note = |name, found| {
             Check::note(name, found)
                 .expected("workers on different hosts")
-                .costs("nothing is known of the network between hosts")
+                .costs("the speed of the network between hosts is not known")
                 .mend("start each worker on a host of its own")
                 .run("loadline worker --join HOST:PORT --name NAME")
         };

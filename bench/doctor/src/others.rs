@@ -37,7 +37,7 @@ fn steal(share: f64) -> Check {
     let check = if share < STEAL_WRONG { Check::slow(name, found) } else { Check::bad(name, found) };
     check
         .expected(format!("less than {}", percent(STEAL)))
-        .costs("the whole host stands still meanwhile, and it is measured as latency of the storage")
+        .costs("the whole host stops during this time, and the pause is measured as latency of the storage")
         .mend(
             "use a host, or a kind of virtual machine, whose CPUs are its own; on a shared one compare in pairs \
              (loadline compare)",
@@ -54,8 +54,8 @@ fn busy(second: &HostSecond, cpus: u32) -> Check {
     let check = if share < BUSY_WRONG { Check::slow(name, found) } else { Check::bad(name, found) };
     check
         .expected(format!("less than {}", percent(BUSY)))
-        .costs("generator and storage wait for a CPU, and it is measured as latency of the storage")
-        .mend("end it, or measure when it is over; this shows who it is:")
+        .costs("generator and storage wait for a CPU, and the wait is measured as latency of the storage")
+        .mend("stop the program, or measure when it has ended; this shows the program:")
         .run("ps -eo pcpu,pid,comm --sort=-pcpu | head")
 }
 
@@ -67,8 +67,8 @@ fn memory_waits(share: f64) -> Check {
     let found = format!("in {} of a second some task waited for memory", percent(share));
     Check::slow(name, found)
         .expected(format!("less than {}", percent(MEMORY_WAITS)))
-        .costs("the kernel makes room by writing and dropping pages, and programs stand still meanwhile")
-        .mend("end what uses the memory; this shows who it is:")
+        .costs("the kernel writes and drops pages to free memory, and programs stop during this time")
+        .mend("stop the program that uses the memory; this shows the largest:")
         .run("ps -eo rss,pid,comm --sort=-rss | head")
 }
 

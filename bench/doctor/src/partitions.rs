@@ -30,7 +30,7 @@ pub(crate) fn check(device: &Device, physical: Option<u64>) -> Vec<Check> {
 fn judged(device: &Device, name: &str, start: u64, block: u64) -> Check {
     Check::slow(format!("{name}: alignment"), format!("it begins at byte {start}"))
         .expected(format!("a multiple of {block}"))
-        .costs("every block of a file system lies across two of the disk, which reads and writes both for one write")
+        .costs("every block of a file system spans two blocks of the disk, and the disk reads and writes both for one write")
         .mend(
             "move its data away, and make it anew where it belongs: parted, with 'mkpart' and '-a optimal', begins at a \
              whole MiB; this shows where all of them begin:",

@@ -94,10 +94,10 @@ pub(crate) fn check(measured: &SyncWrite) -> Check {
     let SyncWrite { folder, iops, latency_us, failed, .. } = measured;
     let name = format!("{CHECK}: {folder}");
     let Some((of, typical)) = typical(latency_us).filter(|_| *iops > 0.0) else {
-        return Check::bad(name, format!("none came back in {MEASURED} ({failed} failed)"))
+        return Check::bad(name, format!("no write completed in {MEASURED} ({failed} failed)"))
             .expected("hundreds a second or more")
-            .costs("a node of the virtual SAN on this disk would be given up as one that hangs")
-            .mend("the disk is stuck or failing, or very busy: its kernel log says more")
+            .costs("a node of the virtual SAN on this disk would be excluded because it hangs")
+            .mend("the disk is stuck or failing, or very busy: the kernel log has details")
             .run("sudo dmesg | tail -n 50");
     };
     let deepest = latency_us.deepest_value().filter(|(name, _)| *name != "p50");
@@ -112,7 +112,7 @@ pub(crate) fn check(measured: &SyncWrite) -> Check {
             if measured.in_memory { "the folder is in memory" } else { "its file system does no direct I/O" };
         return Check::note(name, format!("{found}; but {why}"))
             .expected("a folder on the disk that is to be used, with direct I/O")
-            .costs("the figure is that of memory, and says nothing of a disk")
+            .costs("the figure is that of memory and not of a disk")
             .mend("name a folder on the disk")
             .run("loadline doctor --folder /path/on/the/disk");
     }
@@ -141,11 +141,10 @@ pub(crate) fn check(measured: &SyncWrite) -> Check {
 
 /// What is said where no folder was named: no disk is written to unasked.
 pub(crate) fn not_done() -> Check {
-    let found =
-        "not measured: it needs a folder to make a file in, since nothing is ever written to a disk itself";
+    let found = "not measured: the measurement needs a folder for a file, because doctor never writes to a disk itself";
     Check::note(CHECK, found)
         .expected("a figure of the disk that is to be used")
-        .costs("how long a durable write takes decides how fast a virtual SAN can be, and is not known")
+        .costs("the duration of a durable write limits the speed of a virtual SAN, and is not known")
         .mend("name a folder on that disk; a file of 32 MiB is made there, and removed")
         .run("loadline doctor --folder /path/on/the/disk")
 }

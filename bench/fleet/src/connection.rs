@@ -88,7 +88,7 @@ async fn greet(
     let mut reader = FrameReader::new(reader, LONGEST_HELLO);
     let introduced = timeout(HELLO_LIMIT, introduce(&mut reader, &mut writer, token)).await;
     let hello = match introduced {
-        Err(_) => return Err(format!("it did not introduce itself within {HELLO_LIMIT:?}")),
+        Err(_) => return Err(format!("it sent no hello within {HELLO_LIMIT:?}")),
         Ok(Err(Unproved { why, tell })) => {
             if tell {
                 refuse(&mut writer, Refusal { why: why.clone(), retry: false }).await;
@@ -142,12 +142,12 @@ async fn introduce(
     let nonces = Nonces { worker: hello.nonce, controller };
     let challenge = ToWorker::Challenge { nonce: controller, proof: nonces.proof(token, Side::Controller) };
     frame::send(writer, &challenge).await.map_err(|e| silent(e.to_string()))?;
-    let wrong = "its token is not this fleet's: give the worker the --token that the controller has";
+    let wrong = "its token is not the token of this fleet: give the worker the --token of the controller";
     match reader.next().await {
         // A worker leaves at this point when the controller's proof does not fit its own token.
-        Ok(None) | Err(FrameError::Broken(_)) => {
-            Err(silent(format!("it left when it was to prove that it has the token; probably {wrong}")))
-        }
+        Ok(None) | Err(FrameError::Broken(_)) => Err(silent(format!(
+            "it closed the connection when it had to prove that it has the token; probably {wrong}"
+        ))),
         Err(e) => Err(silent(e.to_string())),
         Ok(Some(frame)) => match parse(&frame) {
             Ok(ToController::Proof { proof }) if nonces.is_proof(token, Side::Worker, &proof) => Ok(hello),
@@ -235,7 +235,7 @@ impl Connection {
                 _ = tick.tick() => {
                     silent_ticks += 1;
                     if silent_ticks > SILENCE_LIMIT.as_secs() / HEARTBEAT.as_secs() {
-                        return (LossReason::Hung, format!("nothing was heard from it for {SILENCE_LIMIT:?}"));
+                        return (LossReason::Hung, format!("no message arrived for {SILENCE_LIMIT:?}"));
                     }
                     if let Err(end) = self.send(&ToWorker::Heartbeat).await {
                         return end;

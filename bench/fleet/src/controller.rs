@@ -276,14 +276,14 @@ impl Controller {
         }
         match (self.members.get(&id), self.open_places) {
             (Some(member), _) if member.connection.is_some() => {
-                refusal(format!("a worker named {id} is there already; give another --name"), true)
+                refusal(format!("a worker named {id} has joined already; give another --name"), true)
             }
             (Some(_), _) => Ok(id),
             (None, None) => refusal("this fleet starts its own workers and takes no others".into(), false),
             (None, Some(OpenPlaces { workers, .. })) => {
                 let taken = self.members.values().filter(|member| !member.is_launched).count();
                 if !id.0.split('/').all(is_name) || id.0.len() > LONGEST_NAME || !is_name(&hello.node) {
-                    let why = "its name or its node's is none: use letters, digits, '-', '_' and '.'";
+                    let why = "the name of the worker or of its node is invalid: use letters, digits, '-', '_' and '.'";
                     refusal(why.into(), false)
                 } else if taken >= workers as usize {
                     refusal(format!("all {workers} workers of this fleet have joined"), false)

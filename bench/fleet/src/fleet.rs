@@ -259,7 +259,7 @@ impl Drop for Fleet {
 }
 
 fn thread_died() -> FleetError {
-    FleetError::failed("the controller's thread has died: this is a mistake of Loadline")
+    FleetError::failed("the controller's thread has died: this is a bug of Loadline")
 }
 
 /// The controller's whole life.

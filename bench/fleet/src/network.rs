@@ -129,7 +129,7 @@ pub(crate) fn measure(address: SocketAddr, key: Digits, stop: &AtomicBool) -> Re
         // Whoever listens there closes on everybody who does not have its key.
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
             format!(
-                "{address}: whoever listens there ended the connection; perhaps it is not the other worker"
+                "{address}: the program that listens there closed the connection; perhaps it is not the other worker"
             )
         }
         _ => format!("{address}: {e}"),

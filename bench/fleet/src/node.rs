@@ -36,7 +36,7 @@ impl NodeSpec {
         let NodeSpec { name, cpus, cpu_limit, memory_limit } = self;
         if !is_name(name) {
             return Err(FleetError::usage(format!(
-                "\"{name}\" is no name for a node: use letters, digits, '-', '_' and '.', at most {LONGEST_NAME}"
+                "\"{name}\" is not a valid name of a node: use letters, digits, '-', '_' and '.', at most {LONGEST_NAME}"
             )));
         }
         if let Some(cpus) = cpus {

@@ -85,7 +85,7 @@ impl Controller {
                                     useless.insert(id.clone());
                                     (
                                         LossReason::Garbled,
-                                        "it replied to something else than its order".into(),
+                                        "the worker's reply does not match its order".into(),
                                     )
                                 }),
                             };

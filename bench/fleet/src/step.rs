@@ -238,7 +238,7 @@ impl Controller {
                 Ok(())
             }
             Reply::Progress { .. } => Ok(()),
-            _ => Err((LossReason::Garbled, "it replied to something else than its order".to_string(), true)),
+            _ => Err((LossReason::Garbled, "the worker's reply does not match its order".to_string(), true)),
         };
         if let Err((reason, why, useless)) = lost {
             if reason == LossReason::StopCondition {

@@ -181,7 +181,7 @@ impl Step<'_> {
                 FindingKind::MissingIntervals,
                 format!("the {completed} I/Os and {errors} errors that worker {id} counted in the window"),
                 format!("{} I/Os and {} errors in the records that it sent", arrived.0, arrived.1),
-                "Records were lost on the way: this is a mistake of Loadline.",
+                "Records were lost between worker and controller: this is a bug of Loadline.",
             ));
         }
         if stop_condition.is_none() {

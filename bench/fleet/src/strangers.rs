@@ -56,12 +56,12 @@ impl Strangers {
     pub(crate) fn place(self: &Arc<Self>, address: IpAddr) -> Result<Place, String> {
         let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         if here.values().sum::<usize>() >= STRANGERS {
-            return Err(format!("{STRANGERS} others are still introducing themselves"));
+            return Err(format!("{STRANGERS} other connections have not sent their hello yet"));
         }
         let from_there = here.entry(address).or_default();
         if *from_there >= STRANGERS_PER_ADDRESS {
             return Err(format!(
-                "{STRANGERS_PER_ADDRESS} others from its address are still introducing themselves"
+                "{STRANGERS_PER_ADDRESS} other connections from its address have not sent their hello yet"
             ));
         }
         *from_there += 1;

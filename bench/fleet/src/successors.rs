@@ -115,7 +115,7 @@ impl Controller {
             }
             Reply::Failed { kind, message } => failure(kind, message),
             reply if !reply.is_last() => return,
-            _ => (LossReason::Garbled, "it replied to something else than its order".to_string()),
+            _ => (LossReason::Garbled, "the worker's reply does not match its order".to_string()),
         };
         let loss = self.report_loss(id, reason, why);
         step.lose(id, loss, true);

@@ -177,7 +177,7 @@ impl Session {
                 reply = self.load.replies.recv() => match reply {
                     Some((task, reply)) => self.reply(task, reply).await?,
                     None => {
-                        let why = "its load thread has died; what it said is on its standard error".to_string();
+                        let why = "the worker's load thread has died; its message is on standard error".to_string();
                         self.send(&ToController::Leaving { why: why.clone() }).await?;
                         return Err(FleetError::failed(format!("worker {}: {why}", self.id)));
                     }
@@ -185,7 +185,7 @@ impl Session {
                 _ = tick.tick() => {
                     silent_ticks += 1;
                     if silent_ticks > SILENCE_LIMIT.as_secs() / HEARTBEAT.as_secs() {
-                        return Err(self.gone(&format!("nothing was heard from it for {SILENCE_LIMIT:?}")));
+                        return Err(self.gone(&format!("no message arrived for {SILENCE_LIMIT:?}")));
                     }
                     self.send(&ToController::Heartbeat).await?;
                 }
@@ -264,8 +264,7 @@ impl Session {
                     }
                     late => {
                         let late = late.map_or(0.0, |start| now.since(start).as_millis());
-                        let message =
-                            format!("the word to start came {late:.0} ms after the instant of start");
+                        let message = format!("the start message arrived {late:.0} ms after the start time");
                         let failed = Reply::Failed { kind: FailureKind::Failed, message };
                         return self.send(&ToController::Reply { task, reply: failed }).await;
                     }

@@ -50,7 +50,7 @@ fn garbage_on_the_port_is_reported_once_each_and_disturbs_nobody() {
     let rejected = events.rejected();
     assert_eq!(rejected.len(), 5, "{rejected:?}");
     assert!(rejected[0].contains("HTTP"), "{rejected:?}");
-    assert!(rejected.iter().any(|why| why.contains("did not introduce itself")), "{rejected:?}");
+    assert!(rejected.iter().any(|why| why.contains("sent no hello")), "{rejected:?}");
 }
 
 fn refusal(answer: &ToWorker) -> (&str, bool) {

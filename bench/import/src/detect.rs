@@ -91,7 +91,7 @@ pub(crate) fn unknown(file: &str, text: &str) -> ImportError {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.clone().next();
     let seen: Vec<&str> = lines.by_ref().take(LOOKED_AT).collect();
-    let json = "measure with --output-format=json+ and --lat_percentiles=1, and give that";
+    let json = "measure with --output-format=json+ and --lat_percentiles=1, and give that output";
     if first.is_some_and(is_terse) {
         let problem = "this is fio's terse output (--minimal), which does not say depth or block size";
         return ImportError::new(file, problem, json);

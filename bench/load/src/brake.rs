@@ -152,7 +152,7 @@ impl Watch {
                 if let Some(oldest) = late.clone().max() {
                     let (count, age) = (late.count(), oldest.as_secs());
                     why +=
-                        &format!("; {count} I/Os had not come back at its end, one of them for {age:.1} s");
+                        &format!("; {count} I/Os had not completed at its end, one of them for {age:.1} s");
                 }
                 Some(why)
             }
@@ -191,7 +191,7 @@ mod tests {
         hung.still_out([Nanos(3 * Nanos::SECOND.0)].into_iter());
         assert!(!hung.tripped());
         assert!(
-            hung.judge(&[]).unwrap().contains("1 I/Os had not come back at its end, one of them for 3.0 s")
+            hung.judge(&[]).unwrap().contains("1 I/Os had not completed at its end, one of them for 3.0 s")
         );
         assert!(hung.tripped() && hung.judge(&[]).is_none(), "each second is judged alone");
     }

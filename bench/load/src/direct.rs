@@ -25,7 +25,9 @@ pub(crate) fn device_size(file: &File, name: &str) -> Result<(ByteSize, u64), Lo
     };
     result.map_err(|e| LoadError::failed(format!("{name} does not tell its size: {}", e.desc())))?;
     if bytes == 0 {
-        return Err(LoadError::usage(format!("{name} has no size: is there a medium behind it?")));
+        return Err(LoadError::usage(format!(
+            "{name} has a size of 0 bytes: check that a medium is inserted"
+        )));
     }
     Ok((ByteSize(bytes), block.max(1) as u64))
 }

@@ -57,7 +57,7 @@ pub fn check_room<'a>(files: impl IntoIterator<Item = (&'a Path, ByteSize)>) -> 
         let folder = folder_of(path);
         let metadata = fs::metadata(folder).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => no_folder(folder),
-            _ => LoadError::usage(format!("the folder {} cannot be looked at: {e}", folder.display())),
+            _ => LoadError::usage(format!("the folder {} cannot be checked: {e}", folder.display())),
         })?;
         let (_, files, bytes) = systems.entry(metadata.dev()).or_insert((folder, 0, 0));
         *files += 1;
@@ -132,7 +132,7 @@ pub fn remove_file(path: &Path, identity: FileIdentity) -> Result<(), LoadError>
 pub fn free_space(folder: &Path) -> Result<ByteSize, LoadError> {
     let found = statvfs(folder).map_err(|e| match e {
         Errno::ENOENT => no_folder(folder),
-        _ => LoadError::usage(format!("the folder {} cannot be looked at: {}", folder.display(), e.desc())),
+        _ => LoadError::usage(format!("the folder {} cannot be checked: {}", folder.display(), e.desc())),
     })?;
     #[allow(clippy::unnecessary_cast)] // 32 bits wide on some architectures
     Ok(ByteSize(found.blocks_available() as u64 * found.fragment_size() as u64))

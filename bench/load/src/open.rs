@@ -171,7 +171,7 @@ fn open_vhost(disk: &Disk, socket: &Path, profile: &Profile, write: bool) -> Res
     let vhost = VhostDisk::connect(socket, Wanted { threads, slots, through: profile.write_through })?;
     if write && vhost.read_only {
         return Err(LoadError::usage(format!(
-            "{name}: its server lets nobody write to it: use a profile that only reads (W0)"
+            "{name}: its server exports the disk read-only: use a profile that only reads (W0)"
         )));
     }
     check_alignment(&name, profile, vhost.least.into())?;
@@ -219,7 +219,7 @@ pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examin
     let identity = match &open.way {
         Way::Null | Way::Nbd(_) | Way::Vhost(_) | Way::Rbd(_) => None,
         Way::File(file) => {
-            let failed = |e: Errno| LoadError::failed(format!("{target} cannot be looked at: {}", e.desc()));
+            let failed = |e: Errno| LoadError::failed(format!("{target} cannot be checked: {}", e.desc()));
             let stat = fstat(file).map_err(failed)?;
             let device = stat.st_mode & libc::S_IFMT == libc::S_IFBLK;
             Some(if device { (0, stat.st_rdev) } else { (stat.st_dev, stat.st_ino) })
@@ -234,7 +234,7 @@ fn check(path: &Path, name: &str, permission: &WritePermission, write: bool) -> 
         io::ErrorKind::NotFound => LoadError::usage(format!(
             "{name} does not exist: name a file or block device that does, or have a file made with --create SIZE"
         )),
-        _ => LoadError::usage(format!("{name} cannot be looked at: {e}")),
+        _ => LoadError::usage(format!("{name} cannot be checked: {e}")),
     })?;
     let kind = metadata.file_type();
     if kind.is_dir() {
@@ -318,8 +318,7 @@ fn open_checked(
         )),
         _ => LoadError::failed(format!("{name} cannot be opened: {}", e.desc())),
     })?);
-    let opened =
-        file.metadata().map_err(|e| LoadError::failed(format!("{name} cannot be looked at: {e}")))?;
+    let opened = file.metadata().map_err(|e| LoadError::failed(format!("{name} cannot be checked: {e}")))?;
     let which = |m: &Metadata| (m.dev(), m.ino(), m.rdev(), m.mode() & libc::S_IFMT);
     if which(&opened) != which(checked) {
         return Err(LoadError::usage(format!(

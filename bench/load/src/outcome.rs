@@ -86,7 +86,7 @@ impl VerifyReport {
     pub fn nothing_judged(&self) -> Option<Finding> {
         (self.bad() == 0 && self.checked == self.unjudged).then(|| {
             let found = match self.checked {
-                0 => "no write was ever issued or acknowledged under this journal, so nothing was checked".into(),
+                0 => "no write was ever issued or acknowledged with this journal, so no block was checked".into(),
                 n => format!("none: a write of unknown outcome was the last to each of {n}"),
             };
             Finding::doubt(

@@ -166,7 +166,7 @@ impl Prepared {
                 findings.push(Finding::doubt(
                     FindingKind::NotDirect,
                     format!("the storage below {} to answer", open.name),
-                    "the load asks for the page cache, which answers in its place",
+                    "the profile uses the page cache, which answers instead of the storage",
                     "These are figures of memory as long as it has room. Bypass it: direct = true of a profile, direct=1 of fio, \
                      -Sh of DISKSPD.",
                 ));
@@ -175,7 +175,7 @@ impl Prepared {
                 None => None,
                 Some(_) if matches!(open.way, Way::Null) => {
                     return Err(LoadError::usage(
-                        "the null target keeps nothing, so nothing can be verified",
+                        "the null target stores no data, so no data can be verified",
                     ));
                 }
                 Some(verify) => {

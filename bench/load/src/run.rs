@@ -95,7 +95,7 @@ impl Prepared {
             self.findings.push(Finding::doubt(
                 FindingKind::Censored,
                 "every thread of the generator to end",
-                format!("{stuck} hang in the kernel; their I/Os in flight are in no figure"),
+                format!("{stuck} hang in the kernel; no figure includes their I/Os in flight"),
                 "The disk is stuck. See the kernel log for the device.",
             ));
         }
@@ -207,7 +207,7 @@ impl Prepared {
                         "{:.0} % of it has no data",
                         100.0 * disk.open.unwritten.0 as f64 / disk.open.size.0 as f64
                     ),
-                    "Reading a block that was never written costs almost nothing. Fill it first (--fill).",
+                    "Reading a block that was never written costs the storage almost nothing. Fill the disk first (--fill).",
                 ));
             }
         }

@@ -107,7 +107,7 @@ fn what_a_server_does_not_offer_is_refused_before_any_io() {
     let refused = |profile: &str, writes| prepare(&job(uri(&socket), profile, writes)).err().unwrap().message;
     assert!(refused("B4-T1-O1-W0-PR", WritePermission::Refused).contains("cannot be reached"));
     let server = nbdkit(&socket, &["-r", "memory", "1M"]);
-    assert!(refused("B4-T1-O1-W100-PR", WritePermission::Destroy).contains("lets nobody write"));
+    assert!(refused("B4-T1-O1-W100-PR", WritePermission::Destroy).contains("read-only"));
     drop(server);
     let _ = std::fs::remove_file(&socket);
     let _server = nbdkit(&socket, &["--filter=blocksize-policy", "memory", "1M", "blocksize-minimum=4096"]);
@@ -207,10 +207,10 @@ fn a_server_that_is_none_is_said_to_be_none() {
     };
     let no_size = [greeting(), hello(1)[32..].to_vec()].concat();
     let says: [Says; 5] = [
-        ("http", b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "no server of this protocol"),
+        ("http", b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "not a server of this protocol"),
         ("old", old, "old form"),
         ("short", greeting()[..7].to_vec(), "closed the connection"),
-        ("huge", huge, "no server of this protocol"),
+        ("huge", huge, "not a server of this protocol"),
         ("sizeless", no_size, "how large"),
     ];
     for (name, said, why) in says {
@@ -243,16 +243,16 @@ fn a_server_that_breaks_the_protocol_or_goes_ends_the_load_at_once() {
     type Answer = fn(&mut UnixStream, Request) -> std::io::Result<()>;
     let cases: [(&str, Answer, &str); 4] = [
         ("gone", |_, _| Err(std::io::ErrorKind::Other.into()), "closed the connection"),
-        ("stranger", |to, of| to.write_all(&simple_reply(0, of.cookie ^ 0xff_0000)), "nobody has asked"),
+        ("stranger", |to, of| to.write_all(&simple_reply(0, of.cookie ^ 0xff_0000)), "that was not sent"),
         (
             "twice",
             |to, of| {
                 let answer = [&simple_reply(5, of.cookie)[..], &simple_reply(5, of.cookie)].concat();
                 to.write_all(&answer)
             },
-            "nobody has asked",
+            "that was not sent",
         ),
-        ("text", |to, _| to.write_all(&[b'x'; 64]), "nobody has asked"),
+        ("text", |to, _| to.write_all(&[b'x'; 64]), "that was not sent"),
     ];
     for (name, answer, why) in cases {
         let socket = folder.path().join(name);

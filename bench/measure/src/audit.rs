@@ -169,7 +169,7 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
             FindingKind::NothingMeasured,
             "I/Os that complete in the window",
             format!("none in {} s, {} errors", figures.window_s, figures.errors),
-            "The storage hangs or fails every request, or the rate is so low that none was due.",
+            "The storage hangs or fails every request, or the rate is so low that no I/O was due.",
         ));
     }
     if figures.errors > 0 {
@@ -187,8 +187,8 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
         findings.push(Finding::doubt(
             FindingKind::Censored,
             "every I/O of the window to complete",
-            format!("{} still had not when waiting ended; their age is counted, as a lower bound", total.censored),
-            "The storage hung, or was offered much more than it carries: latencies are at least what is printed.",
+            format!("{} had not completed when the drain ended; their age counts as a lower bound of the latency", total.censored),
+            "The storage hung, or the offered rate is much higher than the storage carries: the true latencies are the printed ones or higher.",
         ));
     }
     if let (Some(outstanding), Some(mean)) = (asked.outstanding, total.latency_us.mean)
@@ -201,7 +201,7 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
         if (product / outstanding - 1.0).abs() > tolerance {
             findings.push(Finding::doubt(
                 FindingKind::LittlesLaw,
-                format!("IOPS × mean latency to be the {outstanding} outstanding (Little's law)"),
+                format!("IOPS × mean latency to equal the {outstanding} outstanding I/Os (Little's law)"),
                 format!("{:.0} × {:.1} us = {product:.2}", total.iops, mean),
                 if product < outstanding {
                     "The generator did not keep all I/Os outstanding: it was short of CPU, or a worker stopped early."
@@ -299,7 +299,7 @@ fn generator_bound(figures: &Figures, asked: &Asked) -> Option<Finding> {
             FindingKind::GeneratorBound,
             "the generator to have CPU to spare",
             found,
-            "The storage may carry more, faster, than these figures say: add hosts, or lower the load.",
+            "The storage may carry more load at lower latency than these figures show: add hosts, or lower the load.",
         )
     })
 }

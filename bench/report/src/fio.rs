@@ -273,8 +273,7 @@ struct Place<'a>(&'a StepResult);
 impl Place<'_> {
     fn error(&self, problem: &str) -> StudyError {
         StudyError::usage(format!(
-            "steps/{}/result.json: {problem}. Move the folder that it is in out of the run; `loadline run --resume` then \
-             measures this step anew",
+            "steps/{}/result.json: {problem}. Move the step's folder out of the run's folder; `loadline run --resume` then measures this step again",
             self.0.step.folder
         ))
     }

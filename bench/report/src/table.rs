@@ -153,12 +153,11 @@ pub fn level(report: &Report) -> &'static str {
     match (report.loads.iter().any(with_level), report.loads.iter().all(with_level)) {
         (_, true) => "Median of the repeats, and its 95 % confidence interval.",
         (false, _) => {
-            "Median of the repeats, and their range: fewer than six, or any that lost workers, carry no confidence \
-             level."
+            "Median and range of the repeats; no confidence level (fewer than six repeats, or lost workers)."
         }
         _ => {
-            "Median of the repeats; in brackets its 95 % confidence interval from six repeats on, none of which lost \
-             workers, else their range, which carries no confidence level."
+            "Median of the repeats; in brackets its 95 % confidence interval if there are at least six repeats and none \
+             lost workers, otherwise the range of the repeats, without a confidence level."
         }
     }
 }

@@ -147,7 +147,7 @@ step  profile            rep    IOPS  MB/s    CPU  mean us  p50 us  p99 us  deep
 profile                         n                     IOPS            MB/s         mean us          p99 us
 B4-T1-O8-W0-PR     2 (1 doubtful)  40,000 [40,000..40,000]  164 [164..164]  400 [350..450]  449 [399..499]
 B64-T1-O8-W100-PS               1                    2,000             131            7050               -
-Median of the repeats, and their range: fewer than six, or any that lost workers, carry no confidence level.
+Median and range of the repeats; no confidence level (fewer than six repeats, or lost workers).
 "
     );
 }
@@ -328,7 +328,10 @@ fn one_damaged_step_is_named_and_the_others_are_shown() {
     let finding = analysis.findings.iter().find(|finding| finding.kind == FindingKind::MissingIntervals);
     let finding = finding.expect("the damaged step is a finding");
     assert!(finding.severity == Severity::Doubt && finding.found.contains(file(1).to_str().unwrap()));
-    assert!(finding.found.contains("Move the folder") && !finding.found.contains("emove the"), "{finding}");
+    assert!(
+        finding.found.contains("Move the step's folder") && !finding.found.contains("emove the"),
+        "{finding}"
+    );
     let report = report(&run);
     assert_eq!((report.complete, report.unreadable, report.missing.len()), (2, 1, 2));
     assert!(report.notices[0].contains(file(1).to_str().unwrap()), "{:?}", report.notices);

@@ -136,7 +136,7 @@ fn disks(study: &Study, resolved: &ResolvedFleet) -> Result<(), StudyError> {
         let names_some = target.folder.is_some() || !target.devices.is_empty() || target.san.is_some();
         if target.name.is_some() && !names_some {
             return usage(format!(
-                "{what} names no disks: say folder = ..., devices = [...] or san = {{ ... }}"
+                "{what} names no disks: give folder = ..., devices = [...] or san = {{ ... }}"
             ));
         }
         if target.name.is_some() && target.devices.is_empty() != study.makes_files() {
@@ -234,7 +234,7 @@ mod tests {
                 "[fleet] disks_per_worker = 0: give at least 1 and at most 256",
             ),
             ("[fleet]\njoin = 0\nlisten = \"127.0.0.1:7400\"", "[fleet] join = 0: give at least 1"),
-            ("[fleet]\njoin = 2\nwait = \"0s\"", "no worker joins in no time"),
+            ("[fleet]\njoin = 2\nwait = \"0s\"", "no worker can join within 0 s"),
             ("[fleet]\ndisk_size = \"0\"", "[fleet] disk_size = 0: a disk of no size"),
             ("[run]\nrepeats = 4000000000", "[run] repeats = 4000000000: give at least 1"),
             (

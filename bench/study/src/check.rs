@@ -262,7 +262,7 @@ fn device(
     let usage = |what: String| StudyError::usage(format!("target {target}: {what}"));
     // The commonest mistakes have their own advice here; all else is for the generator to say, which opens it.
     if let Target::Path(path) = target {
-        let leave_out = "leave devices out and say folder = ... to have files made in it";
+        let leave_out = "leave out devices and give folder = ... to measure files in that folder";
         match fs::metadata(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return Err(usage(format!("there is nothing; check the path, or {leave_out}")));

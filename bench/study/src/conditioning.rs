@@ -60,7 +60,8 @@ impl<W: Workers> Runner<'_, W> {
                 .filter(|(worker, _)| done.get(worker).is_some_and(|r| r.as_ref().is_err_and(was_lost)))
                 .collect();
             if !again.is_empty() {
-                let notice = format!("{} workers were lost in filling their disks: once more", again.len());
+                let notice =
+                    format!("{} workers were lost while they filled their disks: filling again", again.len());
                 self.shared.lock().show(Update::Notice(&notice));
                 done.extend(or_stop(&mut self.stop, self.workers.fill(&again)).await??);
             }

@@ -169,8 +169,8 @@ mod tests {
             (format!("{DOWN}{DOWN}"), "is there twice"),
             (DOWN.replace("node-3", "node-4"), "there is no node node-4"),
             (DOWN.replace("node-3", "x"), "there is no node x"),
-            (BACK.into(), "nothing was done to it before"),
-            (format!("{DOWN}{}", DOWN.replace("one-down", "again")), "let it return first"),
+            (BACK.into(), "no fault of this node came before"),
+            (format!("{DOWN}{}", DOWN.replace("one-down", "again")), "let the node return first"),
             (BACK.replace("60s", "100000s"), "a day is the most"),
             (DOWN.replace("kill", "explode"), "explode"),
             (
@@ -180,7 +180,7 @@ mod tests {
                         DOWN.replace("one-down", n).replace("\"node-3\"", &forced)
                     })
                     .concat(),
-                "no node of the cluster unharmed",
+                "no node of the cluster without a fault",
             ),
             (
                 ["1", "2"]
@@ -189,7 +189,7 @@ mod tests {
                 "2 nodes at once may have all copies",
             ),
             (DOWN.replace("node-3", "node-03"), "there is no node node-03"),
-            (DOWN.replace("kill", "return"), "nothing was done"),
+            (DOWN.replace("kill", "return"), "no fault of this node came before"),
         ] {
             let message = plan(&conditions).unwrap_err();
             assert!(message.contains(part), "{message}");

@@ -42,10 +42,10 @@ impl<'a> Harm<'a> {
         };
         match (fits, is_return) {
             (true, _) => Ok(()),
-            (false, true) => Err(format!("{node} returns, and nothing was done to it before")),
+            (false, true) => Err(format!("{node} returns, but no fault of this node came before")),
             (false, false) => {
                 let fault = Fault { what, node: node.into(), force };
-                Err(format!("{fault}, and something was done to it before: let it return first"))
+                Err(format!("{fault}, but the node has an earlier fault: let the node return first"))
             }
         }
     }
@@ -61,7 +61,10 @@ impl<'a> Harm<'a> {
             ));
         }
         if self.done.len() >= self.nodes.len() {
-            return Err("it leaves no node of the cluster unharmed: at least one must serve".into());
+            return Err(
+                "the fault leaves no node of the cluster without a fault: at least one node must serve"
+                    .into(),
+            );
         }
         Ok(())
     }
@@ -157,9 +160,9 @@ mod tests {
         plan(&format!("{kill}, {back}")).unwrap();
         for (faults, part) in [
             (kill.replace("10s", "60s"), "the window ends after 1m"),
-            (format!("{back}, {kill}"), "nothing was done to it before"),
+            (format!("{back}, {kill}"), "no fault of this node came before"),
             (format!("{kill}, {}", back.replace("30s", "5s")), "in the order of time"),
-            (format!("{kill}, {kill}"), "let it return first"),
+            (format!("{kill}, {kill}"), "let the node return first"),
             (kill.replace("node-3", "node-4"), "there is no node node-4"),
             (format!("{kill}, {}", kill.replace("node-3", "node-2")), "2 nodes at once may have all copies"),
             (kill.replace("kill", "explode"), "explode"),

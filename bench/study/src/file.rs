@@ -23,17 +23,17 @@ use crate::profiles::ProfileEntry;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Study {
-    /// What the study is called: letters, digits, dots, hyphens and underscores. Run folders are named after it.
+    /// The name of the study: letters, digits, dots, hyphens and underscores. Run folders begin with this name.
     pub name: Name,
-    /// What it is for, in words.
+    /// The purpose of the study, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The question that it is to answer, which the report sets before what was found.
+    /// The question that the study answers. The report prints the question before the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asks: Option<String>,
-    /// Loads by name, such as `B4-T2-O32-W0-PR`: block size in KiB, threads on each disk, outstanding I/Os of
-    /// each thread, percent of writes, pattern (R random, S sequential, SI sequential interleaved); or by a name that
-    /// people know, such as `oltp` or `8k-70-30` (`loadline profile list`).
+    /// Loads by name, such as `B4-T2-O32-W0-PR`: block size in KiB, threads on each disk, outstanding I/Os of each
+    /// thread, percent of writes, pattern (R random, S sequential, SI sequential interleaved); or by a well-known
+    /// name, such as `oltp` or `8k-70-30` (`loadline profile list`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<ProfileName>,
     /// The most IOPS within a latency limit, for each profile: `load_line = { percentile = 99, limit = "3ms" }`.
@@ -42,12 +42,12 @@ pub struct Study {
     /// The most workers on each node within a latency limit: `capacity = { percentile = 99, limit = "3ms" }`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<CapacityGoal>,
-    /// What the study is to decide: `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`. A run that misses
-    /// one exits with 99.
+    /// Criteria that the study decides: `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`. A run that
+    /// misses a criterion exits with 99.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub success: Vec<Criterion>,
-    /// What is done to the storage in the window of each load, at stated times:
-    /// `faults = [{ at = "60s", do = "kill", node = "node-4" }]`. All faults are taken back after the window.
+    /// Faults of the storage in the window of each load, at stated times: `faults = [{ at = "60s", do = "kill", node =
+    /// "node-4" }]`. All faults are undone after the window.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<TimedFault>,
     /// What is measured.
@@ -65,17 +65,18 @@ pub struct Study {
     /// Values that each profile is measured with, in every combination.
     #[serde(default, skip_serializing_if = "Axes::is_empty")]
     pub matrix: Axes,
-    /// Values that are varied one at a time: each profile as it is, and then with each of these values, all else as it
-    /// is.
+    /// Values that are varied one at a time: each profile is measured unchanged, and then with each of these values
+    /// while all other values stay unchanged.
     #[serde(default, skip_serializing_if = "Axes::is_empty")]
     pub vary: Axes,
-    /// Storage policies that are compared: every load is measured on the disks of each. Then `[target]` is left out.
+    /// Storage policies to compare. Every load is measured on the disks of each policy. A study with policies has no
+    /// `[target]` disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policy: Vec<PolicySection>,
-    /// Conditions of the storage: every load is measured in each, such as with a node down.
+    /// Conditions of the storage, such as a node that is down. Every load is measured in each condition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub condition: Vec<Condition>,
-    /// What the storage below the disks can do, measured before the fleet.
+    /// The ceilings of the devices and the network below the storage, measured before the fleet starts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ceilings: Ceilings,
     /// How it is run.
@@ -226,7 +227,7 @@ pub enum Access {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySection {
-    /// What the report calls it.
+    /// The name in the report.
     pub name: Name,
     /// As `folder` of `[target]`: files of this policy are created here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,20 +240,22 @@ pub struct PolicySection {
     pub san: Option<SanSection>,
 }
 
-/// A condition of the storage. Every load is measured in each, in the order of the tables; with repeats all of them come
-/// again, after all faults are taken back and every copy is in sync.
+/// A condition of the storage. Every load is measured in each condition, in the order of the tables. Each repeat
+/// measures all conditions again, after all faults are undone and every copy is in sync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// What the report calls it.
+    /// The name in the report.
     pub name: Name,
-    /// What is done when it begins: `[{ do = "kill", node = "node-4" }]`. What was done before stays as it is.
+    /// The faults that begin with this condition: `[{ do = "kill", node = "node-4" }]`. Faults of earlier conditions
+    /// stay.
     #[serde(default, rename = "do", skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Fault>,
-    /// How long every copy is waited for to be in sync before the loads are measured; nothing: not at all.
+    /// The longest time to wait until every copy is in sync, before the loads are measured. Without this key the run
+    /// does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_redundant: Option<TimeSpan>,
-    /// How long is waited after that.
+    /// How long to wait after the faults, before the loads are measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<TimeSpan>,
 }
@@ -264,7 +267,7 @@ impl Condition {
     }
 }
 
-/// Something that is done to the storage in each window, at a stated time.
+/// A fault in each measured window, at a stated time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TimedFault {

@@ -124,7 +124,7 @@ pub enum LoadLineBy {
 pub struct LoadLineGoal {
     /// The percentile of the fleet's response times: 50, 90, 95, 99, 99.9, 99.99 or 99.999.
     pub percentile: Percentile,
-    /// What it must not exceed.
+    /// The limit of the percentile.
     pub limit: TimeSpan,
     /// What is varied.
     #[serde(default)]
@@ -148,24 +148,25 @@ impl LoadLineGoal {
 pub struct CapacityGoal {
     /// The percentile of the fleet's response times: 50, 90, 95, 99, 99.9, 99.99 or 99.999.
     pub percentile: Percentile,
-    /// What it must not exceed.
+    /// The limit of the percentile.
     pub limit: TimeSpan,
 }
 
-/// What the storage below the disks can do, measured bare and before the fleet, with the study's block sizes, mixes and
-/// patterns: figures are then also stated as a share of it.
+/// The ceilings of the devices and the network below the storage, measured directly before the fleet starts, with the
+/// study's block sizes, mixes and patterns. The report then also states figures as a share of the ceiling.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ceilings {
-    /// What is measured on each node, one table for each.
+    /// The devices to measure on each node, one table for each node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node: Vec<CeilingNode>,
     /// Writes on devices that one write to the storage costs: its copies, and its log and its destage if both are on
     /// these devices (4 with two copies and both). 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_writes: Option<f64>,
-    /// Bytes that the nodes send each other for each byte that is written: 1 with two copies of which one is where the writer
-    /// is. Only if this or `network_reads` is said, loads are stated as a share of the measured network.
+    /// Bytes that the nodes send each other for each byte that is written: 1 with two copies if one of them is on the
+    /// writer's node. Loads are stated as a share of the measured network only if this key or `network_reads` is
+    /// given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_writes: Option<f64>,
     /// Bytes that the nodes send each other for each byte that is read: 0 where reads are local.

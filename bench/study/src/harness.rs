@@ -149,7 +149,7 @@ impl Harness {
                 storage.heal(leave)?;
                 if !storage.await_redundancy(HEALED, leave)? {
                     return Err(TargetError::failed(format!(
-                        "the copies are not in sync {} s after everything was taken back{}",
+                        "the copies are not in sync {} s after all faults were undone{}",
                         HEALED.as_secs(),
                         left(storage, leave)
                     )));
@@ -247,7 +247,7 @@ fn wait(span: Duration, leave: &AtomicBool) -> Result<(), TargetError> {
 }
 
 fn died() -> StudyError {
-    StudyError::failed("the cluster's thread has died: this is a mistake of Loadline")
+    StudyError::failed("the cluster's thread has died: this is a bug of Loadline")
 }
 
 impl From<TargetError> for StudyError {

@@ -122,9 +122,9 @@ impl<W: Workers> Runner<'_, W> {
         if !not_done.is_empty() {
             result.findings.push(Finding::doubt(
                 FindingKind::Fault,
-                format!("{planned} things to be done to the storage"),
+                format!("{planned} faults and returns of the storage"),
                 not_done.join("; "),
-                "The window is not what the study says. See the nodes' logs in the run's folder.",
+                "The window differs from the study. See the nodes' logs in the run's folder.",
             ));
         }
         result.timeline = Some(timeline);

@@ -12,7 +12,7 @@ use crate::name::{Name, ProfileName};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProfileEntry {
-    /// What the report calls it. Not given, it is named after its values.
+    /// The name in the report. [default: a name made of the values]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Name>,
     /// The load that this one begins with, by its name.

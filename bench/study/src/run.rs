@@ -132,8 +132,7 @@ async fn attempt(
         let back = tokio::time::timeout(TAKEN_BACK, harness.take_back()).await;
         if let Some(why) = back.map_or(Some("it takes too long".into()), |back| back.err().map(|e| e.message))
         {
-            let notice =
-                format!("what was done to the storage could not be taken back ({why}): do it by hand");
+            let notice = format!("the faults of the storage could not be undone ({why}): undo them by hand");
             shared.lock().show(Update::Notice(&notice));
         }
     }

@@ -320,9 +320,9 @@ impl<W: Workers> Runner<'_, W> {
             }
             result.findings.push(Finding::doubt(
                 FindingKind::Fault,
-                "whatever was done to the storage to be taken back after the window",
+                "all faults of the storage to be undone after the window",
                 error.message.clone(),
-                "The run ends here: the next load would find other storage. Mend it, and resume.",
+                "The run ends here, because the next load would run on faulty storage. Repair the storage, and resume the run.",
             ));
         }
         result.findings.extend(warm_up.as_ref().and_then(not_steady));
@@ -501,7 +501,7 @@ fn and_bad_blocks(error: StudyError, bad: u64) -> StudyError {
     }
     let kind = if error.kind == ErrorKind::Limit { ErrorKind::Failed } else { error.kind };
     let message = format!(
-        "{}\nthe storage failed: {bad} blocks were read that are not what was written; see events.jsonl in the run's \
+        "{}\nthe storage failed: {bad} blocks were read that do not hold the written data; see events.jsonl in the run's \
          folder",
         error.message
     );

@@ -134,7 +134,7 @@ pub(crate) fn not_steady(warm_up: &WarmUp) -> Option<Finding> {
                 FindingKind::NotSteady,
                 "every worker to warm up its disks",
                 format!("{} were lost in the warm-up, {} s after it began", warm_up.lost_workers, warm_up.seconds),
-                "Their disks are measured as they were: see events.jsonl, and workers/ in the run's folder.",
+                "Their disks are measured without the rest of the warm-up: see events.jsonl, and workers/ in the run's folder.",
             );
         }
         let found = match warm_up.iops {

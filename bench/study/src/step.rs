@@ -172,7 +172,7 @@ fn lost(workers: &[WorkerResult]) -> Option<Finding> {
         FindingKind::LostWorkers,
         format!("all {} workers to measure to the end", workers.len()),
         format!("{} did not: {}{more}", lost.len(), named.join(", ")),
-        "What they measured before is in the figures, and then their load is missing: the storage had less to do.",
+        "The figures include what these workers measured before they were lost. After that their load is missing: the storage had less work.",
     ))
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn integrity(report: &VerifyReport) -> Option<Finding> {
     (report.bad() > 0).then(|| {
         Finding::doubt(
             FindingKind::Integrity,
-            format!("all {} checks of blocks to find what was last written and acknowledged", report.checked),
+            format!("all {} checks of blocks to find the last acknowledged data", report.checked),
             format!(
                 "{} older than acknowledged (writes lost), {} corrupt, {} from elsewhere, {} unreadable: {}",
                 report.lost,

@@ -85,7 +85,7 @@ impl StorageCounts {
                 FindingKind::Counters,
                 format!("the {iops:.0} IOPS of the workers in the storage's own front-end counters, within {:.1} %", 100.0 * edge),
                 format!("{:.0} IOPS there", self.front_iops),
-                "Something else uses the volumes, or a figure is wrong on one side: report it with the run's folder.",
+                "Another program uses the volumes, or one of the two figures is wrong: report the problem with the run's folder.",
             ));
         }
         if let Some(expected) = self.expected_log_bytes_per_s.filter(|expected| *expected > 0.0) {
@@ -100,7 +100,7 @@ impl StorageCounts {
                         most / 1e6
                     ),
                     format!("{:.1} MB/s", self.log_bytes_per_s / 1e6),
-                    "Less: a copy is not written. More: copies are being made again, or written twice.",
+                    "If less was written, a copy receives no writes. If more was written, copies are being rebuilt or written twice.",
                 ));
             }
         }

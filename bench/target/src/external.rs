@@ -190,7 +190,7 @@ impl External {
         let usage = |message: String| Err(TargetError::usage(message));
         match (fault.what, was) {
             (FaultKind::Return, None) => {
-                return usage(format!("{} cannot return: nothing was done to it", fault.node));
+                return usage(format!("{} cannot return: the node has no fault", fault.node));
             }
             (FaultKind::Return, Some(_)) | (_, None) => {}
             (_, Some(_)) => {
@@ -367,9 +367,9 @@ fn to_do(fault: &Fault, was: Option<FaultKind>) -> String {
         FaultKind::Return => match was {
             Some(what) => {
                 let before = Fault { what, ..fault.clone() };
-                format!("take back what was done to {node} ({before})")
+                format!("undo the faults of {node} ({before})")
             }
-            None => format!("take back what was done to {node}"),
+            None => format!("undo the faults of {node}"),
         },
     }
 }

@@ -51,7 +51,7 @@ fn each_fault_runs_its_command_which_knows_the_node_and_what_was_done() {
     assert!(twice.kind == ErrorKind::Usage && twice.message.contains("return first"), "{twice}");
     storage.inject(&fault(FaultKind::Return, "b"), &GO_ON).unwrap();
     let up = storage.inject(&fault(FaultKind::Return, "b"), &GO_ON).unwrap_err();
-    assert!(up.message.contains("b cannot return: nothing was done to it"), "{up}");
+    assert!(up.message.contains("b cannot return: the node has no fault"), "{up}");
     let unknown = storage.inject(&fault(FaultKind::Kill, "c"), &GO_ON).unwrap_err();
     assert!(unknown.message.contains("no node c in the storage; it has a, b"), "{unknown}");
     storage.heal(&GO_ON).unwrap();
@@ -211,7 +211,7 @@ fn a_person_is_asked_for_what_has_no_command() {
     assert_eq!(stopped.kind, ErrorKind::Interrupted);
     let asked = asked.lock().unwrap();
     assert_eq!(asked[0], "Now do this: kill a, as by a power cut. Then press Enter.");
-    assert_eq!(asked[1], "Now do this: take back what was done to a (a is killed). Then press Enter.");
+    assert_eq!(asked[1], "Now do this: undo the faults of a (a is killed). Then press Enter.");
     assert_eq!(asked[2], "Wait until every copy is in sync. Then press Enter.");
     assert_eq!(asked.len(), 5, "{asked:?}");
 }

@@ -54,7 +54,7 @@ impl Cluster {
             return match self.nodes[index].state {
                 NodeState::Up => {
                     let name = &self.nodes[index].name;
-                    Err(TargetError::usage(format!("{name} cannot return: nothing was done to it")))
+                    Err(TargetError::usage(format!("{name} cannot return: the node has no fault")))
                 }
                 _ => Ok(index),
             };

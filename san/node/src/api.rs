@@ -286,7 +286,7 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> 
     type Rejection = ManageError;
 
     async fn from_request(request: Request, state: &S) -> Result<Said<T>, ManageError> {
-        let wrong = |why: String| ManageError::Wrong(format!("what was sent is not understood: {why}"));
+        let wrong = |why: String| ManageError::Wrong(format!("the request cannot be parsed: {why}"));
         let bytes = Bytes::from_request(request, state).await.map_err(|why| wrong(why.body_text()))?;
         serde_json::from_slice(&bytes).map(Said).map_err(|why| wrong(why.to_string()))
     }

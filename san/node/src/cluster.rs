@@ -91,7 +91,7 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
     let file = folder.join("node.toml");
     if file.exists() {
         return Err(fail(&file)(std::io::Error::other(
-            "it exists already: a node is made only where none is",
+            "the folder exists already: choose a folder that does not exist",
         )));
     }
     let own = node.addresses();

@@ -73,10 +73,10 @@ pub enum ConfigError {
     #[error("there is no cluster at {0}: make one with 'loadline san init'")]
     Missing(String),
     /// Something is there already.
-    #[error("{0} exists already: a cluster is made only where nothing is")]
+    #[error("{0} exists already: choose a path that does not exist")]
     Exists(String),
     /// It is something else.
-    #[error("{0} is no configuration of a cluster")]
+    #[error("{0} is not the configuration store of a cluster")]
     NotOurs(String),
     /// A later version of this program made it.
     #[error("{path} has format {said}, and this program knows {ours}: upgrade the program")]
@@ -92,7 +92,7 @@ pub enum ConfigError {
     #[error("the configuration store does not answer: {0}")]
     Unavailable(String),
     /// What is kept cannot be read.
-    #[error("the configuration store holds something under {key} that cannot be: {why}")]
+    #[error("the configuration store holds an invalid value under {key}: {why}")]
     Broken {
         /// Under which key.
         key: String,

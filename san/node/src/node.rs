@@ -73,7 +73,7 @@ pub enum NodeError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// It is not in the cluster.
-    #[error("the cluster has no node of the name {0}: 'loadline san join' adds it")]
+    #[error("the cluster has no node {0}: 'loadline san join' adds a node")]
     Unknown(String),
     /// It was.
     #[error("node {0} was removed from the cluster")]
@@ -85,7 +85,7 @@ pub enum NodeError {
     #[error(transparent)]
     Loop(#[from] LoopError),
     /// A door.
-    #[error("{what} cannot be listened on: {error}")]
+    #[error("the node cannot listen on {what}: {error}")]
     Listen {
         /// What was to listen: a name and an address or a path.
         what: String,
@@ -371,7 +371,7 @@ impl Node {
                         let (copy, state) = (self.name_replica(replica.0), unusable.state());
                         tracing::warn!(
                             replica = replica.0,
-                            "{copy} is {state}, and is not used: {}",
+                            "{copy} is {state}, so this node does not use it: {}",
                             unusable.why()
                         );
                     }
@@ -401,8 +401,7 @@ impl Node {
         match why {
             Some(why) => tracing::error!(
                 volume = name,
-                "volume {name} is blocked: {why}. Put the newer configuration back, or decide which copy holds: \
-                 'loadline volume show {name}' shows what is known"
+                "volume {name} is blocked: {why}. Put the newer configuration back, or choose the copy to continue with: 'loadline volume show {name}' shows the state of each copy"
             ),
             None => tracing::info!(volume = name, "volume {name} is not blocked any more"),
         }

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// Which node is asked.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Api {
-    /// The API of a node, any of the cluster.
+    /// The API of any node of the cluster.
     #[arg(long, value_name = "IP:PORT", env = "LOADLINE_API", default_value = "127.0.0.1:7400")]
     pub(crate) api: SocketAddr,
     /// Print JSON.
@@ -86,7 +86,10 @@ impl Api {
                 }
             }
         }
-        Err(Failed { exit: Exit::Failed, message: "each node says that another does that: try again".into() })
+        Err(Failed {
+            exit: Exit::Failed,
+            message: "each node refers to another node for this request: try again".into(),
+        })
     }
 }
 
@@ -112,14 +115,14 @@ fn ask_one<B: Serialize, T: DeserializeOwned>(
     let failed = |why: String| Failed {
         exit: Exit::Failed,
         message: format!(
-            "the node at {api} does not answer: {why}. See that it runs, or name another with --api or LOADLINE_API"
+            "the node at {api} does not answer: {why}. Check that the node runs, or name another node with --api or LOADLINE_API"
         ),
     };
     let mut answer = answered.map_err(|why| failed(why.to_string()))?;
     let is_fine = answer.status().is_success();
     let cluster = answer.headers().get(CLUSTER_HEADER).and_then(|id| id.to_str().ok()).map(str::to_owned);
     let text = answer.body_mut().read_to_string().map_err(|why| failed(why.to_string()))?;
-    let strange = |why: serde_json::Error| failed(format!("it says what is not understood ({why}): {text}"));
+    let strange = |why: serde_json::Error| failed(format!("the answer cannot be parsed ({why}): {text}"));
     let answer = match is_fine {
         true => Ok(serde_json::from_str(&text).map_err(strange)?),
         false => Err(serde_json::from_str(&text).map_err(strange)?),

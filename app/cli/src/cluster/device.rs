@@ -19,37 +19,37 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Give a device of the node that --api names to the cluster. What is on it is lost.
+    /// Add a device to the cluster. The device belongs to the node that --api names. All data on the device is lost.
     #[command(after_help = "Examples:\n  \
         loadline device add /dev/nvme1n1 --api 127.0.0.2:7400\n  \
         loadline device add /srv/loadline/device --create 100GiB")]
     Add {
-        /// A block device, or a file.
+        /// The device: a block device or a file.
         path: PathBuf,
         /// Make a new file of this size.
         #[arg(long, value_name = "SIZE")]
         create: Option<ByteSize>,
-        /// Nothing that is on it is needed.
+        /// Use the device even if it is not blank. All data on it is lost.
         #[arg(long)]
         overwrite: bool,
         #[command(flatten)]
         api: Api,
     },
-    /// Replace a device: what it has goes to a new one of the same node, also where the old one is dead. When it has nothing
-    /// any more it is no part of the cluster.
+    /// Replace a device: move its copies to a new device of the same node, or rebuild them there if the old device is
+    /// dead. When the old device has no copy left, it is removed from the cluster.
     #[command(after_help = "Examples:\n  \
         loadline device replace 3 --with /dev/nvme2n1\n  \
         loadline device replace 3 --with /srv/loadline/new-device --create 100GiB")]
     Replace {
-        /// Its id, as 'loadline device list' shows it.
+        /// The id of the old device, as 'loadline device list' shows it.
         id: u32,
-        /// The new one: a block device, or a file.
+        /// The new device: a block device or a file.
         #[arg(long, value_name = "PATH")]
         with: PathBuf,
         /// Make a new file of this size.
         #[arg(long, value_name = "SIZE")]
         create: Option<ByteSize>,
-        /// Nothing that is on the new one is needed.
+        /// Use the new device even if it is not blank. All data on it is lost.
         #[arg(long)]
         overwrite: bool,
         #[command(flatten)]

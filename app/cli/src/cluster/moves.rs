@@ -22,7 +22,7 @@ const STUCK: Duration = Duration::from_secs(6);
 /// How it is waited.
 #[derive(clap::Args)]
 pub(crate) struct Wait {
-    /// Do not wait until it is done: 'loadline san status' tells how it goes.
+    /// Do not wait until the copies have moved. 'loadline san status' shows the progress.
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(crate) fn wait(
     is_meant: impl Fn(&VolumeView, &ReplicaView) -> bool,
 ) -> Result<Exit, Failed> {
     if wait.no_wait {
-        say!("{what}: begun; 'loadline san status' tells how it goes");
+        say!("{what}: the move has begun; 'loadline san status' shows the progress");
         return Ok(Exit::Done);
     }
     let bar = std::io::stderr().is_terminal().then(bar);
@@ -87,8 +87,10 @@ pub(crate) fn wait(
                 bar.finish_and_clear();
             }
             let why = left.stays.join("; ");
-            let message =
-                format!("{what}: {} copies stay: {why}. They leave when that has changed", left.copies);
+            let message = format!(
+                "{what}: {} copies stay: {why}. The copies move as soon as this cause is gone",
+                left.copies
+            );
             return Ok(complain(Exit::Failed, &message));
         }
         last = left;

@@ -21,17 +21,18 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Empty a node: its copies go to others, one of each volume at a time, and nothing new comes to it.
+    /// Empty a node: move its copies to other nodes, one copy of each volume at a time. The node receives no new
+    /// copies.
     ///
-    /// Also for a node that will never come back: what it had is made again from the other copies. What is attached there
-    /// stays attached.
+    /// Use this command also for a node that will never come back: its copies are then rebuilt from the other copies.
+    /// Volumes that are attached at the node stay attached there.
     #[command(after_help = "Examples:\n  \
         loadline node drain node-3\n  \
         loadline node drain node-3 --stop")]
     Drain {
-        /// Its name.
+        /// The name of the node.
         name: String,
-        /// It is not to be empty any more: what has not left stays, and new copies may come.
+        /// Stop the drain: copies that have not moved yet stay, and the node receives new copies again.
         #[arg(long)]
         stop: bool,
         #[command(flatten)]
@@ -39,7 +40,7 @@ enum Command {
     },
     /// Remove a node that is empty from the cluster. Its process ends.
     Remove {
-        /// Its name.
+        /// The name of the node.
         name: String,
         #[command(flatten)]
         api: Api,
@@ -58,7 +59,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Drain { name, stop, wait } => drain(&name, stop, &wait),
         Command::Remove { name, api } => api
             .delete(&format!("/v1/nodes/{}", escaped(&name)))
-            .map(|(): ()| api.done(&format!("node {name} is not in the cluster any more"))),
+            .map(|(): ()| api.done(&format!("node {name} is removed from the cluster"))),
     };
     done.unwrap_or_else(|why| why.complain())
 }
@@ -71,7 +72,7 @@ fn drain(name: &str, stop: bool, wait: &Wait) -> Result<Exit, crate::cluster::cl
     }
     let done = moves::wait(wait, &format!("node {name} is emptied"), |_, replica| replica.node == name)?;
     if done == Exit::Done {
-        say!("next, if it is to go for good: loadline node remove {name}");
+        say!("next, to remove the node from the cluster: loadline node remove {name}");
     }
     Ok(done)
 }

@@ -28,81 +28,82 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Show a volume with its replicas, and why it waits, if it does.
+    /// Show a volume with its replicas, and the reason if the volume waits.
     Show {
-        /// Its name.
+        /// The name of the volume.
         name: String,
         #[command(flatten)]
         api: Api,
     },
     #[command(name = "attach")]
     AttachTo(AttachTo),
-    /// Detach a volume: no node serves it any more.
+    /// Detach a volume. Afterwards no node serves the volume.
     Detach {
-        /// Its name.
+        /// The name of the volume.
         name: String,
-        /// Cut its clients off.
+        /// Disconnect all clients of the volume.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         api: Api,
     },
-    /// Move the copies of a volume that one node has to another node, while it is used.
+    /// Move all copies of a volume from one node to another node, while clients use the volume.
     ///
-    /// Where it is attached does not change: 'loadline volume attach NAME --node NODE' does that.
+    /// The move does not change the owner of the volume. 'loadline volume attach NAME --node NODE' changes the owner.
     #[command(name = "move", after_help = "Examples:\n  loadline volume move vm-7 --from node-1 --to node-4")]
     MoveTo {
-        /// Its name.
+        /// The name of the volume.
         name: String,
-        /// The node that has them.
+        /// The node that has the copies now.
         #[arg(long, value_name = "NODE")]
         from: String,
-        /// The node that is to have them.
+        /// The node that receives the copies.
         #[arg(long, value_name = "NODE")]
         to: String,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Look at every block of every copy of a volume now, as fast as the devices let. All are looked through all the time
-    /// anyway, slowly.
+    /// Check every block of every copy of a volume now, as fast as the devices allow. Nodes also check all blocks
+    /// slowly all the time, without this command.
     ///
-    /// A copy that is damaged, is being rebuilt, or is on a node that does not answer is left out, and so is one of which
-    /// nothing is looked at for a minute; the answer names each, and why.
+    /// The command skips a copy that is damaged, is being rebuilt, is on a node that does not answer, or makes no
+    /// progress for a minute. The answer names each skipped copy and the reason.
     ///
-    /// Exit code 3 if blocks were found that do not match their checksums, or if a copy was left out.
+    /// Exit code 3 if blocks do not match their checksums, or if a copy was skipped.
     Scrub {
-        /// Its name.
+        /// The name of the volume.
         name: String,
-        /// It ends after this time at the latest: 90s, 10min. What was not looked at by then is left out.
-        /// [default: a minute, and a second for each MiB that the copies have]
+        /// The longest time that the check may take: 90s, 10min. A copy that is not checked completely by then is
+        /// skipped. [default: a minute, and a second for each MiB that the copies have]
         #[arg(long, value_name = "TIME", verbatim_doc_comment)]
         limit: Option<TimeSpan>,
         #[command(flatten)]
         api: Api,
     },
-    /// Make a volume larger. Clients see that when they connect again.
+    /// Make a volume larger. A client sees the new size when the client connects again.
     Resize {
-        /// Its name.
+        /// The name of the volume.
         name: String,
-        /// Its new size.
+        /// The new size.
         #[arg(long)]
         size: ByteSize,
         #[command(flatten)]
         api: Api,
     },
-    /// Go on with the copies of one node, whatever they have missed. The other copies are overwritten.
+    /// Continue a volume with the copies of one node, even if those copies lack writes. The other copies are
+    /// overwritten.
     ///
-    /// For a volume that waits since the nodes that have every write will never come back; and for one that is blocked since an
-    /// older configuration was put back: 'loadline volume show NAME' tells which copy follows the highest epoch, and is the
-    /// newest. Without --force nothing is done, and the command tells what would be lost.
+    /// Use this command for a volume that waits because the nodes with every write will never come back, or that is
+    /// blocked because an older configuration was put back. 'loadline volume show NAME' shows the epoch that each copy
+    /// follows. Without --force the command changes nothing and only reports which data would be lost.
     Recover {
-        /// Its name.
+        /// The name of the volume.
         name: String,
-        /// The node whose replicas are taken for all there is. Of parts of which it has none, those of the next node that is named
-        /// (NODE,NODE).
+        /// The node whose replicas become the volume. If this node has no replica of some group, the replica of the
+        /// next named node is used (NODE,NODE).
         #[arg(long, value_name = "NODE")]
         from: String,
-        /// What is lost by it is known.
+        /// Recover the volume, and accept the loss of the reported data.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -110,9 +111,9 @@ enum Command {
     },
     /// Delete a volume that is not attached, with all its data.
     Delete {
-        /// Its name.
+        /// The name of the volume.
         name: String,
-        /// Its name again, since nothing brings it back.
+        /// The name of the volume again, because deleted data cannot be restored.
         #[arg(long, value_name = "NAME")]
         confirm: String,
         #[command(flatten)]
@@ -120,46 +121,48 @@ enum Command {
     },
 }
 
-/// Make a volume. Space is taken from the devices when it is written to.
+/// Make a volume. The volume takes space from the devices only when it is written.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline volume create vm-7 --size 40GiB\n  \
     loadline volume create db --size 1TiB --copies 3 --stripes 4 --at node-2")]
 struct Create {
-    /// Its name.
+    /// The name of the volume.
     name: String,
-    /// Its size.
+    /// The size of the volume.
     #[arg(long)]
     size: ByteSize,
-    /// Copies, each on another node: 1 to 3.
+    /// The number of copies, each on another node: 1 to 3.
     #[arg(long, default_value_t = 2)]
     copies: u32,
-    /// Copies that must be in sync for a write to begin: 1 to --copies. With fewer, writes wait and reads go on. By default 2 of
-    /// 3, 1 of 2, 1 of 1.
+    /// The number of copies that must be in sync before a write begins: 1 to --copies. With fewer copies in sync,
+    /// writes wait and reads continue. [default: 2 with three copies, 1 with one or two]
     #[arg(long, value_name = "COPIES")]
     least: Option<u32>,
-    /// Groups that are written side by side: 1 to 12.
+    /// The number of groups over which the blocks are striped: 1 to 12.
     #[arg(long, default_value_t = 1)]
     stripes: u32,
-    /// The node where it is to be used: its first copy is there, so that reads are local.
+    /// The node where clients will use the volume. The first copy is placed on this node, so that reads are local.
     #[arg(long, value_name = "NODE")]
     at: Option<String>,
-    /// The log of each replica: 256MiB if nothing is said, 32MiB at the least. A seventh of it may be in flight at once.
+    /// The size of the log of each replica, at least 32MiB. At most a seventh of the log may be in flight at once.
+    /// [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     log: Option<ByteSize>,
     #[command(flatten)]
     api: Api,
 }
 
-/// Attach a volume: a node owns it, and its clients may come to any node.
+/// Attach a volume: make a node its owner. Clients of the volume can then connect to any node.
 ///
-/// If it was attached elsewhere, it is taken over. Clients that are connected are disconnected, also where it is attached already:
-/// nothing that they sent before is carried out afterwards.
+/// If another node owned the volume, the named node takes it over. All clients of the volume are disconnected, even if
+/// the owner stays the same. No request that a client sent before is carried out afterwards.
 #[derive(clap::Args)]
 struct AttachTo {
-    /// Its name.
+    /// The name of the volume.
     name: String,
-    /// The node; where it was last, or has most of it, if none is named.
+    /// The node that becomes the owner. [default: the owner of the attached volume; if that node does not answer or
+    /// the volume is detached, the node with the most copies in sync]
     #[arg(long)]
     node: Option<String>,
     #[command(flatten)]
@@ -198,13 +201,15 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Resize { name, size, api } => {
             let path = format!("/v1/volumes/{}/resize", escaped(&name));
             api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {
-                api.done(&format!("volume {name} has {size}; its clients see that when they connect again"))
+                api.done(&format!(
+                    "volume {name} has {size}; its clients see the new size when they connect again"
+                ))
             })
         }
         Command::Recover { name, from, force, api } => {
             let path = format!("/v1/volumes/{}/recover", escaped(&name));
             api.post(&path, Recover { from: from.clone(), force })
-                .map(|(): ()| api.done(&format!("volume {name} is what {from} has of it")))
+                .map(|(): ()| api.done(&format!("volume {name} continues with the copies of {from}")))
         }
         Command::Delete { name, confirm, .. } if name != confirm => {
             return crate::output::complain(

@@ -36,11 +36,12 @@ const LEAD: Nanos = Nanos(100_000_000);
 const WARM_UP: TimeSpan = TimeSpan::seconds(5);
 const MEASURE: TimeSpan = TimeSpan::seconds(30);
 
-/// Put a load on disks and print what they did with it.
+/// Put a load on disks, and print IOPS, throughput, latencies and CPU time.
 ///
-/// A disk is a file, a block device, a server's (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET), an image
-/// of a Ceph cluster (rbd:POOL/IMAGE?user=NAME&conf=PATH&keyring=PATH&namespace=NAME), or null:SIZE, which completes at once and measures the generator itself.
-/// I/O is direct (past the page cache) and by io_uring, unless that is refused.
+/// A disk is a file, a block device, a disk of a server (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH,
+/// vhost-user:SOCKET), an image of a Ceph cluster (rbd:POOL/IMAGE?user=NAME&conf=PATH&keyring=PATH&namespace=NAME), or
+/// null:SIZE, which completes each request at once and so measures the generator itself. I/O is direct (past the page
+/// cache). I/O uses io_uring, or threads if the host refuses io_uring.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline bench --create 1GiB /data/test.img --profile B4-T2-O32-W30-PR\n  \
@@ -48,10 +49,8 @@ const MEASURE: TimeSpan = TimeSpan::seconds(30);
     loadline bench /dev/sdb --destroy-data --fill --profile B64-T1-O8-W100-PS --rate 100MB/s\n  \
     loadline bench /dev/sdb --profile B8-T2-O16-W0-PR --rate 2000iops --stop-if 'p99>50ms'\n\n\
     Profile names: B<block in KiB>-T<threads per disk>-O<outstanding per thread>-W<write percent>-P<R random, \
-    S sequential, SI sequential interleaved>; or one of those that people know: 4k-randread, 8k-70-30, oltp \
-    (loadline profile list). See also: loadline profile show NAME.\n\n\
-    In place of a profile, options of fio or flags of DISKSPD say the load; what they do not say is as in \
-    B4-T1-O32-W0-PR:\n  \
+    S sequential, SI sequential interleaved>; or a well-known name: 4k-randread, 8k-70-30, oltp (loadline profile list). See also: loadline profile show NAME.\n\n\
+    In place of a profile, options of fio or flags of DISKSPD can describe the load. Everything that they leave out is as in B4-T1-O32-W0-PR:\n  \
     loadline bench /data/test.img --bs 4k --iodepth 32 --rw randread --runtime 60\n  \
     loadline bench /data/test.img -b4K -o32 -t4 -w0 -r -d60")]
 pub(crate) struct Args {
@@ -74,41 +73,44 @@ pub(crate) struct Args {
     /// The measured window. [default: 30s]
     #[arg(long = "for", value_name = "TIME")]
     measure: Option<TimeSpan>,
-    /// Offer so much, whatever the disks do: the total over all targets. "2000iops poisson" arrives at random.
+    /// Issue I/Os at this rate, in total over all targets, however fast the disks are. With "2000iops poisson" the
+    /// I/Os arrive at random moments.
     #[arg(long, value_name = "2000iops|100MB/s")]
     rate: Option<OfferedRate>,
     /// Write the result as JSON to this file, or to standard output with "-".
     #[arg(long, value_name = "FILE|-")]
     json: Option<String>,
-    /// Make each target as a file of this size where nothing is yet, fill it, and remove it at the end.
+    /// Create each target as a file of this size, fill the file, and remove it at the end. The target must not exist
+    /// yet.
     #[arg(long, value_name = "SIZE")]
     create: Option<ByteSize>,
     /// Write the whole working set once before the load.
     #[arg(long)]
     fill: bool,
-    /// What is on the targets may be lost: needed to write to a device, or to a file that Loadline did not make.
+    /// Allow writes to a device, or to a file that Loadline did not make. All data on the targets can be lost.
     #[arg(long)]
     destroy_data: bool,
-    /// Where the random numbers begin; by default another place each time. The result says which.
+    /// The seed of the random numbers. The result states the seed. [default: a new seed for each command]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// End the load when a second is worse than this: a stop condition for storage in production. Exit code 99.
+    /// End the load with exit code 99 if one second exceeds this limit. This protects storage in production.
     #[arg(long, value_name = "p99>50ms|max>2s|errors>0")]
     stop_if: Vec<StopIf>,
-    /// Tag every block written, check every block read, and scan all of them afterwards.
+    /// Tag every block that is written, check every block that is read, and scan all blocks after the load.
     #[arg(long)]
     verify: bool,
-    /// Where --verify keeps what was acknowledged, one file for each target; they outlive this process, so that
-    /// `loadline verify` can judge it. [default: new files in the temporary folder, removed at the end]
+    /// The journal of --verify, one file for each target. A journal records which writes were acknowledged. If this
+    /// process is killed, `loadline verify` checks the target with the journal. [default: new files in the temporary
+    /// folder, removed at the end]
     #[arg(long, requires = "verify", value_name = "FILE")]
     journal: Vec<PathBuf>,
-    /// Who hands I/Os to the kernel.
+    /// How I/Os are issued to the kernel.
     #[arg(long, default_value = "auto", value_name = "auto|io_uring|threads", value_parser = parse_engine)]
     engine: Engine,
-    /// Spin instead of sleeping: the lowest latency, for a whole CPU for each thread.
+    /// Poll for completions and never sleep. This gives the lowest latency and uses a whole CPU for each thread.
     #[arg(long)]
     poll: bool,
-    /// How long to wait, after the load, for I/Os that have not come back.
+    /// How long to wait, after the load, for I/Os that have not completed.
     #[arg(long, default_value = "30s", value_name = "TIME")]
     drain: TimeSpan,
 }
@@ -186,7 +188,10 @@ fn conclude(result: &BenchResult) -> Exit {
     if let Some(verify) = result.verify.as_ref().filter(|v| v.bad() > 0) {
         return complain(
             Exit::Failed,
-            &format!("{} blocks are not what was written to them: this storage loses data", verify.bad()),
+            &format!(
+                "{} blocks do not hold the data that was written to them: this storage loses data",
+                verify.bad()
+            ),
         );
     }
     if result.figures.total.iops == 0.0 {
@@ -293,7 +298,7 @@ pub(crate) fn scan_incomplete(error: &LoadError) -> Finding {
         FindingKind::Integrity,
         "every block that was written to be checked",
         format!("scan incomplete: {why}"),
-        "Whether the rest holds what was written is not known. With --journal, loadline verify can check it later.",
+        "The state of the other blocks is not known. With --journal, loadline verify can check them later.",
     )
 }
 
@@ -440,7 +445,7 @@ fn print(result: &BenchResult) {
     }
     let looking = match result.cpu.looking_s {
         0.0 => String::new(),
-        looking => format!(", {looking:.2} s of them spent looking for completions"),
+        looking => format!(", {looking:.2} s of this time spent polling for completions"),
     };
     let ios = figures.total.iops * figures.window_s;
     say!(

@@ -21,40 +21,41 @@ use crate::process::made::Made;
 
 /// Find what makes storage figures wrong or slow, on this host or on every host of a fleet, before anything is measured.
 ///
-/// It looks at the kernel, io_uring, limits, CPUs, what others use, clocks, memory and disks. Each finding says what was
-/// expected, what it costs, and the command that mends it. Nothing is changed, and no disk is written to: with --folder, a
-/// file of 32 MiB is made there, written to for a second, and removed.
+/// The command checks the kernel, io_uring, limits, CPUs, the load of other programs, clocks, memory and disks. Each
+/// finding states the expected value, the cost of the difference, and the command that fixes the cause. The command
+/// changes nothing and writes to no disk, except that --folder makes a file of 32 MiB in that folder, writes to the
+/// file for a second, and removes it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    loadline doctor                                this host, and every disk that it has\n  \
-    loadline doctor /dev/nvme1n1 --folder /data    one disk, and how long durable writes take on it\n  \
+    loadline doctor                                this host and all its disks\n  \
+    loadline doctor /dev/nvme1n1 --folder /data    one disk, and the time of durable writes on it\n  \
     loadline doctor --json > host.json             for programs: see 'loadline schema doctor'\n\n\
     A fleet: wait for three hosts, and measure the network between them as well\n  \
     loadline doctor --join 3 --listen 192.168.7.1:7400 --folder /data\n  \
-    LOADLINE_TOKEN=... loadline worker --name node-1 --join 192.168.7.1:7400     on each\n\n\
-    What it finds: 'bad', figures would be wrong, data are at risk, or something does not run;\n\
-    'slow', it costs performance; 'note', it is worth knowing; 'ok'.\n\n\
-    Exit codes: 0 nothing worse than notes; 1 it could not be done, or a worker was lost\n\
-    meanwhile; 2 usage: no such device or folder, a port in use; 3 something bad or slow was\n\
-    found; 130 after Ctrl-C.")]
+    LOADLINE_TOKEN=... loadline worker --name node-1 --join 192.168.7.1:7400     on each host\n\n\
+    Levels of findings: 'bad': figures would be wrong, data is at risk, or a command cannot run;\n\
+    'slow': the finding costs performance; 'note': the finding is only worth knowing; 'ok'.\n\n\
+    Exit codes: 0 no finding is worse than a note; 1 the check failed, or a worker was lost;\n\
+    2 usage: no such device or folder, a port in use; 3 a finding is bad or slow; 130 after\n\
+    Ctrl-C.")]
 pub(crate) struct Args {
-    /// Disks, such as /dev/nvme1n1. Not given, every whole disk.
+    /// Disks to check, such as /dev/nvme1n1. [default: every whole disk]
     #[arg(value_name = "DEVICE")]
     devices: Vec<PathBuf>,
-    /// Measure how long a durable write takes, on a file that is made in this folder.
+    /// Make a file in this folder and measure how long a durable write to the file takes.
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// Wait for so many workers, one on each host; each examines its host, and the network to the next one.
+    /// Wait for N workers, one on each host. Each worker checks its host and the network to the next host.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     join: Option<u32>,
-    /// Where workers join.
+    /// The address at which workers join.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7400", requires = "join")]
     listen: SocketAddr,
-    /// How long all of them are waited for.
+    /// How long to wait until all workers have joined.
     #[arg(long, value_name = "TIME", default_value = "5m", requires = "join")]
     wait: TimeSpan,
-    /// The secret that workers must have to join. Not given, a random one, which is printed; one of your own must be
-    /// as hard to guess.
+    /// The secret that workers need to join. A token of your own must be as hard to guess as a random one. [default: a
+    /// random token, which is printed]
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Print JSON, for programs.
@@ -103,8 +104,10 @@ fn exit_of(report: &Report) -> Exit {
     if !report.lost.is_empty() {
         let lost: Vec<String> =
             report.lost.iter().map(|lost| format!("worker {}: {}", lost.worker, lost.why)).collect();
-        let what =
-            format!("not every host could be examined; what the others found stands. {}", lost.join("; "));
+        let what = format!(
+            "not every host could be checked; the findings of the other hosts are valid. {}",
+            lost.join("; ")
+        );
         return complain(Exit::Failed, &what);
     }
     if report.worst > Severity::Note { Exit::Findings } else { Exit::Done }

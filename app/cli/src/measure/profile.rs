@@ -21,7 +21,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Show the names of loads that people know, and what each of them is.
+    /// List the well-known names of loads, and describe each load.
     List,
     /// Explain a profile in words, and print the same load as DISKSPD and fio invocations.
     #[command(after_help = "Examples:\n  \
@@ -45,7 +45,7 @@ pub(crate) fn read(argument: &str) -> Result<Reading, String> {
     let text = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => {
             if metadata.len() > LARGEST_FILE {
-                return Err(format!("{argument} has {} bytes: that is no profile", metadata.len()));
+                return Err(format!("{argument} has {} bytes, too many for a profile", metadata.len()));
             }
             std::fs::read_to_string(path).map_err(|e| format!("{argument} cannot be read: {e}"))?
         }
@@ -74,21 +74,21 @@ pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
     }
     if invocations.len() != 1 {
         return Err(format!(
-            "{argument} holds {} jobs, and one is needed: keep one of them in a file of its own",
+            "{argument} holds {} jobs, but a profile is one job: put one job into a file of its own",
             invocations.len()
         ));
     }
     let invocation = invocations.remove(0);
     let unused = [
         ("its targets", !invocation.targets.is_empty(), "name them in the command"),
-        ("its warm-up", invocation.warm_up.is_some(), "--warm-up says it"),
-        ("its length", invocation.measure.is_some(), "--for says it"),
-        ("its size of new files", invocation.create_size.is_some(), "--create says it"),
-        ("its seed", invocation.seed.is_some(), "--seed says it"),
+        ("its warm-up", invocation.warm_up.is_some(), "use --warm-up"),
+        ("its length", invocation.measure.is_some(), "use --for"),
+        ("its size of new files", invocation.create_size.is_some(), "use --create"),
+        ("its seed", invocation.seed.is_some(), "use --seed"),
     ];
     for (what, said, instead) in unused {
         if said {
-            tell!("loadline: {argument}: {what} is not taken over: {instead}");
+            tell!("loadline: {argument}: {what} is not used: {instead}");
         }
     }
     for note in &invocation.notes {
@@ -112,7 +112,7 @@ pub(crate) fn typed(typed: &Typed, targets: usize) -> Result<Invocation, String>
         load.profile.rate = Some(OfferedRate { rate: offered.rate.times(targets as f64), ..offered });
     }
     if load.create_size.is_some() {
-        load.notes.push("no file is made or made larger: --create says it".into());
+        load.notes.push("no file is created or enlarged: use --create".into());
     }
     for note in &load.notes {
         tell!("loadline: {note}");

@@ -13,11 +13,12 @@ use crate::output::{complain, say};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 
-/// Check that every acknowledged write is there.
+/// Check that a target holds every acknowledged write.
 ///
-/// Reads every block that a journal of `loadline bench --verify --journal` knows of and checks it: also after the
-/// process that wrote them was killed. Never writes to the target. Exit code 1 if a block is not what it should be,
-/// 3 if there was nothing to check, or the page cache may have answered instead of the storage.
+/// The command reads and checks every block that a journal of `loadline bench --verify --journal` lists, also if the
+/// process that wrote the blocks was killed. It never writes to the target. Exit code 1 if a block is bad (lost,
+/// corrupt, foreign or unreadable); 3 if there was nothing to check, or the page cache may have answered instead of
+/// the storage.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
     loadline bench /dev/sdb --destroy-data --verify --journal sdb.journal --profile B4-T1-O32-W100-PR\n  \
@@ -26,7 +27,7 @@ use crate::process::interrupt;
 pub(crate) struct Args {
     /// A file or a block device.
     target: Target,
-    /// What was acknowledged.
+    /// The journal that `loadline bench --verify --journal` wrote for this target.
     #[arg(long, value_name = "FILE")]
     journal: PathBuf,
     /// Print the result as JSON.

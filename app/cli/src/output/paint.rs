@@ -29,7 +29,7 @@ const BEGINNINGS: [(&str, Style); 19] = [
     ("doubtful: ", AMBER),
     ("open: ", AMBER),
     ("unfinished: ", AMBER),
-    ("left out: ", AMBER),
+    ("skipped: ", AMBER),
     ("limited by the load generator", AMBER),
     ("Every criterion is met: ", GREEN),
     ("Met: ", GREEN),

@@ -69,7 +69,7 @@ impl Place {
                 check_folder(name, folder_of(path))?;
                 return Ok(Place::File(path.to_path_buf()));
             }
-            Err(e) => return refuse(&format!("cannot be looked at: {e}")),
+            Err(e) => return refuse(&format!("cannot be checked: {e}")),
         };
         let kind = metadata.file_type();
         if kind.is_dir() {
@@ -83,7 +83,7 @@ impl Place {
         }
         let path = match fs::canonicalize(path) {
             Ok(path) => path,
-            Err(e) => return refuse(&format!("cannot be looked at: {e}")),
+            Err(e) => return refuse(&format!("cannot be checked: {e}")),
         };
         check_folder(name, folder_of(&path))?;
         if metadata.len() > 0 && !is_ours(&path) {
@@ -147,7 +147,7 @@ fn check_folder(name: &str, folder: &Path) -> Result<(), LoadError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return refuse(format!("the folder {at} does not exist: make it first"));
         }
-        Err(e) => return refuse(format!("the folder {at} cannot be looked at: {e}")),
+        Err(e) => return refuse(format!("the folder {at} cannot be checked: {e}")),
     }
     match eaccess(folder, AccessFlags::W_OK | AccessFlags::X_OK) {
         Ok(()) => Ok(()),

@@ -32,10 +32,10 @@ const REMEMBERED: usize = 256;
 /// What is logged, and how. Shared by the commands that run as daemons.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LogArgs {
-    /// Log what is at least this important, on standard error.
+    /// Log messages of this level and of all more severe levels, on standard error.
     #[arg(long = "log", value_name = "LEVEL", env = "LOADLINE_LOG", default_value = "info")]
     level: LogLevel,
-    /// Log lines of text, or one JSON object a line with the volume, replica, node and client as fields.
+    /// Log plain text, or one JSON object for each line with the volume, replica, node and client as fields.
     #[arg(long = "log-format", value_name = "FORMAT", env = "LOADLINE_LOG_FORMAT", default_value = "text")]
     format: LogFormat,
 }
@@ -44,11 +44,11 @@ pub(crate) struct LogArgs {
 enum LogLevel {
     /// Nothing.
     Off,
-    /// What stops the daemon, or a part of it: a device that is not used, a volume that is blocked.
+    /// Errors that stop the process or a part of it, such as an unusable device or a blocked volume.
     Error,
-    /// And what has to be looked at: a copy that is not used, a node that is not reached.
+    /// Also conditions that need attention, such as an unusable copy or an unreachable node.
     Warn,
-    /// And what is normal: a volume that is served, a client that is disconnected.
+    /// Also normal events, such as a volume that is now served or a client that disconnects.
     Info,
 }
 

@@ -57,13 +57,13 @@ impl Made {
         }
         if named.len() != targets {
             return Err(LoadError::usage(format!(
-                "{targets} targets need as many --journal, and {} are given",
+                "{targets} targets need {targets} --journal options, but {} are given",
                 named.len()
             )));
         }
         if let Some(known) = named.iter().find(|path| new_disks && path.exists()) {
             return Err(LoadError::usage(format!(
-                "journal {} exists, and cannot be of a file that --create is still to make: name a new one",
+                "journal {} exists already, but --create needs a new journal for the new file: name a file that does not exist",
                 known.display()
             )));
         }

@@ -31,9 +31,10 @@ const ANSWERS: Duration = Duration::from_secs(20);
 /// How long one may take to stop, before it is killed.
 const STOPS: Duration = Duration::from_secs(10);
 
-/// Run a cluster on this machine, to try it: folders, nodes and devices are made; Ctrl-C stops it.
+/// Run a cluster for trials on this machine: make its folders, nodes and devices, and stop the cluster at Ctrl-C.
 ///
-/// Node n listens at 127.0.0.n. Nothing is left behind unless a folder is named; with that folder it goes on where it was.
+/// Node n listens at 127.0.0.n. Without --folder the command removes everything at the end. With --folder the cluster
+/// keeps its data, and the same command with the same folder continues it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san dev\n  \
@@ -43,16 +44,17 @@ Then, from another terminal:\n  \
     loadline volume attach disk\n  \
     loadline san status")]
 pub(super) struct Dev {
-    /// Nodes.
+    /// The number of nodes.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
     nodes: u8,
-    /// Where everything is; a new folder in the temporary one, if none is named.
+    /// The folder for all files of the cluster. [default: a new folder in the temporary folder]
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// The device of each node: a file of this size.
+    /// The size of each node's device, which is a file.
     #[arg(long, default_value = "4GiB")]
     size: ByteSize,
-    /// The network whose addresses nodes have, within 127.0.0.0/8; clusters side by side need one each.
+    /// The network of the nodes' addresses, within 127.0.0.0/8. Two clusters that run at the same time need different
+    /// networks.
     #[arg(long, value_name = "IP", default_value = "127.0.0.0")]
     network: Ipv4Addr,
 }
@@ -60,7 +62,7 @@ pub(super) struct Dev {
 pub(super) fn dev(args: &Dev) -> Exit {
     let stop = interrupt::flag();
     if !args.network.is_loopback() || args.network.octets()[3] != 0 {
-        return complain(Exit::Usage, "--network: 127.x.y.0 is wanted, with any x and y");
+        return complain(Exit::Usage, "--network: give 127.x.y.0 with any x and y");
     }
     let new = || std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id()));
     let folder = args.folder.as_ref().map_or_else(new, |folder| join::absolute(folder));
@@ -77,7 +79,7 @@ pub(super) fn dev(args: &Dev) -> Exit {
                 passing.keep();
                 let users: Vec<String> = users.iter().map(u32::to_string).collect();
                 tell!(
-                    "loadline: {} is kept: nodes that were started by hand use it still (processes {}). Stop them, then remove it",
+                    "loadline: {} is kept: nodes that were started by hand still use the folder (processes {}). Stop these nodes, then remove the folder",
                     folder.display(),
                     users.join(", ")
                 );
@@ -221,7 +223,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         let begun = Instant::now();
         let status: StatusView = loop {
             if let Some((name, _)) = ended(children) {
-                return Err(format!("{name} has ended: its reason is above"));
+                return Err(format!("{name} has ended: the reason is in the lines above"));
             }
             match api(number).get("/v1/status") {
                 Ok(status) => break status,
@@ -255,7 +257,11 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
     say!();
     let processes: Vec<String> =
         children.0.iter().map(|(name, child)| format!("{name} is process {}", child.id())).collect();
-    say!("everything is in {}; {}; Ctrl-C stops it", folder.display(), processes.join(", "));
+    say!(
+        "the files of the cluster are in {}; {}; Ctrl-C stops the cluster",
+        folder.display(),
+        processes.join(", ")
+    );
     say!("from another terminal:");
     let api = api(1).api;
     say!("  loadline volume create disk --size 1GiB --api {api}");

@@ -7,22 +7,24 @@ use loadline_san_node::config::url::StoreUrl;
 use crate::output::{complain, say};
 use crate::process::exit::Exit;
 
-/// Make a cluster without nodes: the store of its configuration, which all its nodes use.
+/// Make a cluster without nodes: the configuration store that all nodes of the cluster use.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  loadline san init /srv/loadline/cluster.db")]
 pub(super) struct Init {
-    /// Where the configuration is to be: sqlite:PATH, or only the path of a file that does not exist yet. All nodes of such a
-    /// cluster run on this machine.
+    /// Where the configuration store is made: sqlite:PATH, or only the path of a file that does not exist yet. All
+    /// nodes of the cluster run on this machine.
     cluster: StoreUrl,
-    /// How long a node that says nothing is waited for: leases have this length. Shorter ones make for shorter stalls when a
-    /// node dies, and for more false alarms.
+    /// The length of a lease. A node that is silent for this long is excluded. A shorter lease shortens the stall when
+    /// a node dies, and causes more false positives.
     #[arg(long, value_name = "TIME", default_value = "600ms")]
     lease: TimeSpan,
-    /// Threads of the data path of each node. A volume belongs to one of them, so that several volumes use as many cores.
+    /// Threads of the data path (loops) on each node. Each volume belongs to one loop, so several volumes can use
+    /// several cores.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     loops: u32,
-    /// How much may be promised to volumes of each device, per cent of what it has: space is taken only by what is written.
-    /// Above 100, writes fail when a device has no more room, whatever the size of a volume.
+    /// How much space may be provisioned to volumes on each device, in percent of the device's space. A volume uses
+    /// space only when it is written. Above 100, a device can become full, and writes then fail even if the volume is
+    /// not full.
     #[arg(long, value_name = "PERCENT", default_value_t = 100)]
     overcommit: u32,
 }
@@ -36,7 +38,7 @@ pub(super) fn init(args: &Init) -> Exit {
         return complain(Exit::Usage, "--loops: 1 to 64 are possible");
     }
     if !(100..=10_000).contains(&args.overcommit) {
-        return complain(Exit::Usage, "--overcommit: 100 to 10000 per cent are possible");
+        return complain(Exit::Usage, "--overcommit: give 100 to 10000 percent");
     }
     let (loops, overcommit) = (args.loops, args.overcommit);
     match cluster::init(&args.cluster, Common { lease_ms, loops, overcommit }) {

@@ -30,10 +30,10 @@ const NAMED: usize = 20;
 pub(crate) struct Device {
     /// The device with the logs: a block device, or a file.
     log: PathBuf,
-    /// The device with the extents, if it is another.
+    /// The device with the extents, if the extents are on another device.
     #[arg(long, value_name = "DEVICE")]
     capacity: Option<PathBuf>,
-    /// Only this replica.
+    /// Only the replica with this number.
     #[arg(long, value_name = "NUMBER")]
     replica: Option<u64>,
     /// Print JSON.
@@ -55,7 +55,7 @@ struct Seen {
 #[derive(Debug, Serialize)]
 struct Replica {
     replica: u64,
-    /// Why it cannot be looked at.
+    /// Why it cannot be checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     unusable: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -336,11 +336,11 @@ fn print_state(replica: u64, state: &State) {
     say!("replica {replica}: volume {volume}, group {group}, {blocks} blocks");
     let (node, life) = (state.promise_node, state.promise_incarnation);
     say!("  follows   node {node} (life {life}) at epoch {}", state.promise_epoch);
-    say!("  committed {commit_point}, with epoch {epoch}");
+    say!("  committed {commit_point}, at epoch {epoch}");
     let (used, all) = (mib(state.log_used), mib(state.log_bytes));
     say!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
     say!("  extents   {}, and traces of {} that were freed", state.extents, state.tombstones);
     if !state.listed.is_empty() {
-        say!("  to copy   {} ranges of blocks, since it has dropped what it had of them", state.listed.len());
+        say!("  to copy   {} ranges of blocks, whose data this replica has dropped", state.listed.len());
     }
 }

@@ -13,30 +13,32 @@ use loadline_san_node::settings::NodeSettings;
 use crate::output::{complain, say};
 use crate::process::exit::Exit;
 
-/// Add a node to a cluster: its folder is made, with its node.toml.
+/// Add a node to a cluster: make the node's folder with its node.toml.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san join /srv/loadline/cluster.db --name node-1 --folder /srv/loadline/node-1 --address 127.0.0.1\n  \
     loadline san serve --config /srv/loadline/node-1/node.toml")]
 pub(super) struct Join {
-    /// Where the cluster's configuration is, as given to 'loadline san init'.
+    /// The configuration store of the cluster, as given to 'loadline san init'.
     cluster: StoreUrl,
     /// The node's name.
     #[arg(long)]
     name: String,
-    /// Its folder.
+    /// The node's folder.
     #[arg(long)]
     folder: PathBuf,
-    /// The address at which it listens. Nodes of one machine have one each: 127.0.0.1, 127.0.0.2, ...
+    /// The address at which the node listens. Each node of a machine needs an address of its own: 127.0.0.1,
+    /// 127.0.0.2, ...
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
-    /// The port of its API.
+    /// The port of the node's API.
     #[arg(long, value_name = "PORT", default_value_t = 7400)]
     api_port: u16,
     /// The port to which other nodes connect.
     #[arg(long, value_name = "PORT", default_value_t = 7401)]
     peer_port: u16,
-    /// The port to which clients of a protocol connect, such as nbd=10809. Not given, it is the protocol's own.
+    /// The port to which clients of a protocol connect, such as nbd=10809. [default: the standard port of the
+    /// protocol]
     #[arg(long = "port", value_name = "PROTOCOL=PORT", value_parser = protocol_port)]
     ports: Vec<(Protocol, u16)>,
 }

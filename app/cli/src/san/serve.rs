@@ -15,12 +15,12 @@ use crate::process::log::LogArgs;
 
 /// Run a node.
 #[derive(clap::Args)]
-#[command(after_help = "It needs io_uring, of Linux 5.15 or newer, and gains from 6.1; it is tested \
-                        on 6.18 only. Where a container refuses it, allow \
-                        io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile (Docker: \
-                        --security-opt seccomp=PROFILE.json), and see that kernel.io_uring_disabled is 0.")]
+#[command(
+    after_help = "A node needs io_uring of Linux 5.15 or newer. It runs faster on 6.1 or newer, and is tested only on 6.18. If a container refuses io_uring, allow \
+                        io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp profile (Docker: --security-opt seccomp=PROFILE.json), and check that kernel.io_uring_disabled is 0."
+)]
 pub(super) struct Serve {
-    /// Its node.toml, which 'loadline san join' has written.
+    /// The node.toml that 'loadline san join' wrote for this node.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// End, as by kill -9, when the process that started it is gone, which is this one: of a cluster for one run.

@@ -8,7 +8,7 @@ use crate::cluster::client::{Api, print_json, table};
 use crate::output::{say, write};
 use crate::process::exit::Exit;
 
-/// How the cluster is.
+/// Show the state of the cluster: its nodes and its volumes.
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit codes: 0 all volumes are healthy and all nodes report; 3 a node or a copy is missing; 1 a \
@@ -18,7 +18,7 @@ use crate::process::exit::Exit;
 pub(super) struct Status {
     #[command(flatten)]
     api: Api,
-    /// Read a block of each attached volume through the node that owns it, and print how long that took or what failed.
+    /// Read a block of each attached volume through its owner, and print the time of the read or the error.
     #[arg(long)]
     probe: bool,
 }

@@ -10,17 +10,17 @@ use crate::process::exit::Exit;
 /// Characters of the picture of a request.
 const PICTURE: usize = 40;
 
-/// Show where the time of single requests goes: follows requests of a volume's clients, and draws each as a waterfall.
+/// Show where the time of single requests goes: trace requests of a volume's clients, and draw each one as a waterfall.
 ///
-/// The node that owns the volume follows one request after another, spread over the time. Other requests are not slowed down.
-/// The lines of a request, each from its beginning to its end:
+/// The owner of the volume traces one request after another, spread over the time of --for. Other requests are not slowed
+/// down. Each line of a request is one part of its time, from the beginning of the part to its end.
 ///
-/// queue: it waits until it may begin, behind others or for room in the logs;
-/// log, read: a copy at the owner's node writes its log, or reads;
-/// peer: the same at another node, with both messages;
-/// answer: everything is done, and the answer is given to the client's connection.
+/// queue: the request waits behind other requests, or for room in the logs;
+/// log, read: a copy on the owner's node writes its log, or reads;
+/// peer: a copy on another node does the same, with both messages between the nodes;
+/// answer: all copies are done, and the owner passes the answer to the client's connection.
 ///
-/// The time on the network between client and owner is not in it.
+/// The time on the network between client and owner is not included.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san trace vm-1\n  \
@@ -28,10 +28,10 @@ const PICTURE: usize = 40;
 pub(super) struct Trace {
     /// The volume.
     volume: String,
-    /// How many requests, 1 to 1000.
+    /// The number of requests to trace, 1 to 1000.
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     requests: u32,
-    /// How long requests are waited for, 1ms to 1m.
+    /// How long to wait for the requests, 1ms to 1m.
     #[arg(long = "for", value_name = "TIME", default_value = "5s")]
     limit: TimeSpan,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(super) fn trace(args: &Trace) -> Exit {
 
 fn ask(args: &Trace) -> Result<Exit, Failed> {
     let Ok(within_ms) = u32::try_from(args.limit.0.as_millis()) else {
-        return Ok(complain(Exit::Usage, "--for: 1ms to 1m are possible"));
+        return Ok(complain(Exit::Usage, "--for: give 1ms to 1m"));
     };
     let path = format!("/v1/volumes/{}/trace", escaped(&args.volume));
     let view: TraceView = args.api.post(&path, TraceRequests { requests: args.requests, within_ms })?;
@@ -56,7 +56,7 @@ fn ask(args: &Trace) -> Result<Exit, Failed> {
     }
     say!("{}", args.api.naming(&format!("volume {}, owned by node {}", view.volume, view.owner)));
     if view.requests.is_empty() {
-        say!("no client asked for anything within {}", args.limit);
+        say!("no client sent a request within {}", args.limit);
     }
     for request in &view.requests {
         say!();

@@ -15,34 +15,35 @@ use crate::output::{self, complain, say};
 use crate::process::exit::Exit;
 use crate::study::bounded;
 
-/// Audit results, and say what they come to: does each figure hold together, where does a growing series saturate and
-/// what comes after it, where is the knee, and how much is carried within a latency limit.
+/// Audit and analyse results: whether the figures of each result are consistent, at which load a growing series
+/// saturates and how throughput changes beyond that load, where the knee is, and how much load the storage carries
+/// within a latency limit.
 ///
-/// Understood are run folders of Loadline, results of `loadline bench --json`, fio's JSON and JSON+ (fio 2 and 3),
-/// DISKSPD's XML and text, elbencho's CSV, vdbench's flatfile.html, HCIBench's `-res.txt` files (their names say the load),
-/// and CSV tables whose column names carry units, such as `vms,profile,iops,mb_per_s,latency_ms`. Files are read up to
-/// 64 MiB.
+/// The command reads run folders of Loadline, results of `loadline bench --json`, fio's JSON and JSON+ (fio 2 and 3),
+/// DISKSPD's XML and text, elbencho's CSV, vdbench's flatfile.html, HCIBench's `-res.txt` files (the file name states
+/// the load), and CSV tables whose column names contain units, such as `vms,profile,iops,mb_per_s,latency_ms`. A file
+/// may have at most 64 MiB.
 ///
-/// Files that are equal in everything but depth or rate, name and time are one curve, and are analysed together.
+/// Files that differ only in depth or rate, in name and in time form one curve and are analysed together.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline analyze runs/files-20260131-120000\n  \
     loadline analyze qd1.json qd4.json qd16.json --limit 'p99 <= 3ms'\n  \
     loadline analyze table.csv --outstanding-per-worker 32 --ceiling 26400000iops\n\n\
-    Exit codes: 0 done; 2 a file cannot be read as what it seems to be; 3 done, with findings that make\n\
+    Exit codes: 0 done; 2 a file cannot be read or parsed; 3 done, with findings that make\n\
     a figure doubtful, such as a damaged step of a run.")]
 pub(crate) struct Args {
     /// Result files, or run folders.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// I/Os that each worker (virtual machine) kept outstanding, where a file does not say it.
+    /// I/Os that each worker (virtual machine) kept outstanding, for files that do not state this number.
     #[arg(long, value_name = "N", value_parser = positive)]
     outstanding_per_worker: Option<f64>,
-    /// What the storage can do at the most: `26400000iops` or `112.5GB/s`. Given twice, one of each.
+    /// The maximum of the storage: `26400000iops` or `112.5GB/s`. Give the option twice to state both.
     #[arg(long, value_name = "RATE")]
     ceiling: Vec<Rate>,
-    /// Draw the load line at this latency: `p99 <= 3ms`, or `mean <= 2ms` where a file has no percentiles. Single points,
-    /// of which no line can be drawn, are held to it.
+    /// Draw the load line at this latency: `p99 <= 3ms`, or `mean <= 2ms` if a file has no percentiles. A single point
+    /// has no load line and is only compared with the limit.
     #[arg(long, value_name = "LIMIT")]
     limit: Option<LatencyLimit>,
     /// Print the analysis as JSON, for programs.

@@ -12,24 +12,26 @@ use crate::output::{self, complain};
 use crate::process::exit::Exit;
 use judge::{JudgeArgs, exit_of, write};
 
-/// Compare two runs: say of each load whether B is faster or slower than A, or that no difference is shown.
+/// Compare two runs: report for each load that B is faster than A, that B is slower, or that no difference is shown.
 ///
 /// A is the baseline, B the candidate. Loads are matched by name and compared over whole repeats, with 95 % confidence
-/// intervals, which take four repeats a side: of loads that did not change, about 5 % are called faster or slower. IOPS decide; of a load
-/// with a rate, p99 does, or the mean where a repeat has too few I/Os for a p99.
+/// intervals, which need at least four repeats of each run. About 5 % of the loads that did not change are called
+/// faster or slower. IOPS decide. For a load with a rate, p99 decides, or the mean if a repeat has too few I/Os for a
+/// p99.
 ///
-/// Differences of configuration come first: the study, the fleet, its hosts and their disks. Both runs are only read.
+/// The output begins with the differences of configuration: the study, the fleet, its hosts and their disks. The
+/// command only reads both runs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline compare runs/before runs/after\n  \
     loadline compare runs/main runs/branch --junit compare.xml --markdown compare.md\n  \
     loadline compare runs/main runs/branch --allow-slower 3    3 % slower is not worth a failed build\n  \
     loadline compare runs/main runs/branch --json | jq '.loads[] | [.label, .verdict]'\n\n\
-    Exit codes: 0 no load is shown to be slower; 99 a load is slower; 3 none is, but that is doubtful:\n\
-    the runs are of different versions, on other CPUs, on more or fewer disks, measured in another way, or\n\
-    unfinished; or loads are doubtful, not the same, on one side only, have too few repeats to tell, or may\n\
-    be slower by more than is allowed; 2 usage; 1 a file could not be written. The first that applies of\n\
-    2, 1, 99, 3.")]
+    Exit codes: 0 no load is shown to be slower; 99 a load is slower; 3 no load is shown to be slower, but\n\
+    the comparison is doubtful: the runs have different versions, CPUs, numbers of disks or ways of\n\
+    measuring, or are unfinished; or a load is doubtful, differs between the runs, is in one run only, has\n\
+    too few repeats, or may be slower by more than --allow-slower allows; 2 usage; 1 a file could not be\n\
+    written. If several codes apply, the exit code is the first of 2, 1, 99, 3.")]
 pub(crate) struct Args {
     /// Folder of the run that is the baseline.
     #[arg(value_name = "A")]

@@ -14,10 +14,10 @@ use crate::process::exit::Exit;
 
 /// Print what a run measured, and write it as a page, CSV, JSON and Markdown.
 ///
-/// The files go to `report/` in the run's folder: `report.html`, one offline page with charts, `steps.csv`, `report.json`
-/// and `report.md`. A run that is not
-/// finished is reported as far as it is, with what is missing. Exit code 0, whatever the run's was; 3 if the result of a
-/// step is damaged (it is named, and the others are shown); 2 if the folder cannot be read.
+/// The files go to `report/` in the run's folder: `report.html`, one offline page with charts, `steps.csv`,
+/// `report.json` and `report.md`. For a run that is not finished, the report shows the complete steps and lists the
+/// missing ones. Exit code 0, whatever the exit code of the run was; 3 if the result of a step is damaged (the report
+/// names that step and shows the others); 2 if the folder cannot be read.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  loadline report runs/files-20260131-120000\n  \
     loadline report runs/files-20260131-120000 --baseline runs/files-20260130-120000\n  \
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Write no files: only print.
     #[arg(long)]
     no_files: bool,
-    /// Say which loads became faster or slower than in this earlier run, here and on the page.
+    /// Report which loads became faster or slower than in this earlier run, on the terminal and on the page.
     #[arg(long, value_name = "DIR")]
     baseline: Option<PathBuf>,
     /// Print one step in another tool's format, in place of the table, and write no files.

@@ -31,21 +31,22 @@ use gate::{GateArgs, PreparedGate};
 /// How often it is looked whether Ctrl-C was pressed.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Run a study: a fleet of workers measures every load of a file, as often as it says.
+/// Run a study: a fleet of workers measures every load of a study file, with the repeats that the file states.
 ///
-/// The run's folder is complete after every step. Ctrl-C ends a run so that `--resume` goes on with it; so does a
-/// crash. Files that the run made are removed when it is done, and kept while it can be resumed.
+/// The run's folder is complete after every step. After Ctrl-C or a crash, `--resume` continues the run. The run
+/// removes the files that it made when it is finished, and keeps them until then.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    loadline run studies/files.toml --plan      what it would do, how long, how much space\n  \
+    loadline run studies/files.toml --plan      print the steps, the time and the space\n  \
     loadline run studies/files.toml\n  \
     loadline run --resume runs/files-20260131-120000\n  \
-    loadline run study.toml --baseline main     compare with what is kept, and keep this run\n  \
+    loadline run study.toml --baseline main     compare with the pinned result, and keep this run\n  \
     loadline run study.toml --baseline main --compare-only --junit run.xml --markdown run.md\n\n\
     Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make\n\
-    a figure doubtful; 99 a limit of the study was missed or ended it; 130 after Ctrl-C. With\n\
-    --baseline also 99 if a load is slower by more than is allowed, and 3 if the comparison is\n\
-    doubtful, or --compare-only has nothing to compare with. The first that applies of 2, 1, 99, 3.")]
+    a figure doubtful; 99 the run missed a limit of the study, or a limit ended it; 130 after Ctrl-C.\n\
+    With --baseline also 99 if a load is slower by more than --allow-slower allows, and 3 if the\n\
+    comparison is doubtful, or --compare-only has nothing to compare with. If several codes apply,\n\
+    the exit code is the first of 2, 1, 99, 3.")]
 pub(crate) struct Args {
     /// The study file. `loadline schema study` describes it.
     #[arg(value_name = "STUDY.toml", required_unless_present = "resume")]
@@ -53,30 +54,30 @@ pub(crate) struct Args {
     /// In its place: a study that is built in.
     #[arg(skip)]
     text: Option<&'static str>,
-    /// Print every step, its length, the space it needs and the total, and do nothing.
+    /// Print every step, its length, the space that it needs and the total, and exit without measuring.
     #[arg(long)]
     plan: bool,
-    /// The run's folder, which is new or empty. Not given, runs/NAME-DATE-TIME.
+    /// The run's folder. It must be new or empty. [default: runs/NAME-DATE-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     out: Option<PathBuf>,
-    /// Go on with the run in this folder: steps that are complete stay, others are measured anew.
+    /// Continue the run in this folder: complete steps are kept, and all other steps are measured again.
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Keep the files that the run makes when it is done.
+    /// Keep the files that the run made after the run is finished.
     #[arg(long)]
     keep: bool,
-    /// Everything on the study's devices may be lost: lets profiles write to them.
+    /// Allow profiles to write to the study's devices. All data on the devices can be lost.
     #[arg(long)]
     destroy_data: bool,
-    /// Run the commands of the study's [target.external], as you. --plan prints them.
+    /// Run the commands of the study's [target.external] under your user. --plan prints the commands.
     #[arg(long)]
     run_commands: bool,
-    /// The secret that workers must have to join. Not given, a random one, which is printed; one of your own must be
-    /// as hard to guess.
+    /// The secret that workers need to join. A token of your own must be as hard to guess as a random one. [default: a
+    /// random token, which is printed]
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Print the result as JSON, for programs, in place of the table. With --baseline, the comparison with the trend; the
-    /// run's own report is in report/report.json of its folder.
+    /// Print the result as JSON, for programs, in place of the table. With --baseline, print the comparison and the
+    /// trend; the run's own report is report/report.json in the run's folder.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -199,7 +200,7 @@ fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
         return Ok(());
     }
     Err(StudyError::usage(format!(
-        "this study runs commands as you ([target.external] has {count}): read them, --plan prints them, and add --run-commands"
+        "this study runs commands under your user ([target.external] has {count}): read the commands, which --plan prints, and add --run-commands"
     )))
 }
 
@@ -284,7 +285,7 @@ fn left(path: &Path) -> String {
     format!("left: {} in {}{others}; to remove it: {remove}", human(ByteSize(bytes)), path.display())
 }
 
-/// Bytes that a file, or all that is in a folder, takes on the disk. What cannot be looked at is not counted.
+/// Bytes that a file, or all that is in a folder, takes on the disk. What cannot be checked is not counted.
 fn size_of(path: &Path) -> u64 {
     let Ok(of) = std::fs::symlink_metadata(path) else { return 0 };
     let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -345,7 +346,8 @@ fn after_cleanup(args: &Args, folder: &RunFolder, exit: Exit) -> Exit {
 fn exit_of_run(verdict: &RunVerdict) -> Exit {
     if verdict.bad_blocks > 0 {
         let bad = verdict.bad_blocks;
-        let what = format!("the storage failed: {bad} checks found a block that is not what was written");
+        let what =
+            format!("the storage failed: {bad} checks found a block that does not hold the written data");
         return complain(Exit::Failed, &what);
     }
     if !verdict.missed.is_empty() {

@@ -7,11 +7,11 @@ use crate::process::exit::Exit;
 
 /// Print the JSON Schema of a file.
 ///
-/// An editor completes and checks a study with it: put `#:schema PATH` into the study's first line.
+/// With the schema an editor completes and checks a study: put `#:schema PATH` into the study's first line.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  loadline schema study > study.schema.json")]
 pub(crate) struct Args {
-    /// Of which file.
+    /// The file that the schema describes.
     #[arg(value_enum)]
     what: What,
 }
@@ -30,7 +30,7 @@ enum What {
     Second,
     /// `report.json`, which is also what `loadline run --json` prints.
     Report,
-    /// The messages that the page of a report is made of.
+    /// The data that the page of a report shows.
     Page,
     /// What `loadline analyze --json` prints.
     Analysis,

@@ -9,11 +9,12 @@ use crate::output::complain;
 use crate::process::exit::Exit;
 use crate::process::log::LogArgs;
 
-/// Join a fleet: measure what the controller says, on this host, until it says goodbye or is gone.
+/// Join a fleet: run the loads that the controller orders on this host, until the controller ends the session or its
+/// connection breaks.
 ///
-/// The controller is the `loadline run` of a study whose workers join; it prints the address and the token. The
-/// two prove to each other that they have the token, which itself does not travel. Everything after that travels
-/// neither encrypted nor authenticated: use a trusted network, or an SSH tunnel.
+/// The controller is the `loadline run` of a study whose workers join; `loadline run` prints the address and the
+/// token. Worker and controller prove to each other that they have the token, and never send the token itself. All
+/// later messages are neither encrypted nor authenticated: use a trusted network, or an SSH tunnel.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
     loadline worker --join 192.168.7.1:7400 --token 5be0c3d1\n\n\
@@ -23,16 +24,18 @@ pub(crate) struct Args {
     /// The controller's address.
     #[arg(long, value_name = "HOST:PORT")]
     join: String,
-    /// What lets this worker in. In the environment it is not for everybody on this host to read.
+    /// The token of the fleet. Set it in the environment to keep it out of the process list, which every user of this
+    /// host can read.
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: String,
-    /// Its name in the fleet, to join again under. Not given, the host's name and the process id.
+    /// The worker's name in the fleet. A worker that joins again must use the same name. [default: the host's name and
+    /// the process id]
     #[arg(long)]
     name: Option<String>,
-    /// The node that it stands for. Not given, the host's name.
+    /// The node that the worker belongs to. [default: the host's name]
     #[arg(long)]
     node: Option<String>,
-    /// The CPUs that it may run on, such as 0-3,6.
+    /// The CPUs on which the worker may run, such as 0-3,6.
     #[arg(long)]
     cpus: Option<CpuList>,
     /// A control group to move into; given by the controller to its own processes.

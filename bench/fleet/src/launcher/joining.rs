@@ -34,7 +34,7 @@ impl FleetKind for JoiningWorkers {
         }
         if options.wait == Some(TimeSpan::ZERO) {
             return Err(FleetError::usage(
-                "[fleet] wait = \"0s\": no worker joins in no time; give some, such as \"5m\"",
+                "[fleet] wait = \"0s\": no worker can join within 0 s; give a time such as \"5m\"",
             ));
         }
         Ok(Some(JoiningWorkers { workers, wait: options.wait.unwrap_or(DEFAULT_WAIT) }))

@@ -171,7 +171,7 @@ fn same_repeats(points: &[Point]) -> Option<Finding> {
         FindingKind::Adjusted,
         "each repeat of a load in one row",
         format!("{rows} rows that state the same repeat as another, such as {}", listed(&places, 4)),
-        "Their median is taken as if they were repeats. Number them in the column `repeat`, or add a column with what differs.",
+        "Their median is used as if these rows were repeats. Number the rows in the column `repeat`, or add a column with the difference.",
     ))
 }
 
@@ -192,7 +192,7 @@ fn number_repeats(points: &mut [Point]) -> Option<Finding> {
             FindingKind::Adjusted,
             "one row for each load, condition and number of workers, or a column `repeat`",
             format!("{repeated} rows that state the same load as another"),
-            "They are counted as repeats 1, 2, … in their order. Add a column `repeat`, or one with what differs.",
+            "These rows count as repeats 1, 2, … in their order. Add a column `repeat`, or a column with the difference.",
         )
     })
 }
@@ -249,7 +249,7 @@ fn unknown_columns(columns: &[Column]) -> Option<Finding> {
             FindingKind::Adjusted,
             "columns whose names are known",
             format!("others, which are passed over: {}", listed.join(", ")),
-            "If one of them states something that matters, give it a known name with its unit.",
+            "If one of these columns states a relevant figure, give the column a known name with its unit.",
         )
     })
 }

@@ -273,7 +273,9 @@ impl NbdEngine {
         let (slot, turn) = (cookie as u32, (cookie >> 32) as u32);
         let of = self.slots.get_mut(slot as usize).filter(|slot| slot.in_flight && slot.turn == turn);
         let Some(of) = of.filter(|_| magic == SIMPLE_REPLY_MAGIC) else {
-            return Err(io::Error::other("the NBD server answers what nobody has asked: it is broken"));
+            return Err(io::Error::other(
+                "the NBD server answered a request that was not sent: the server is broken",
+            ));
         };
         if error > 0 {
             // The protocol's numbers are those of Linux.
@@ -308,9 +310,10 @@ impl NbdEngine {
 fn lost(why: io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match why.kind() {
-        UnexpectedEof | ConnectionReset | BrokenPipe => {
-            io::Error::new(UnexpectedEof, "the NBD server closed the connection: its log says why")
-        }
+        UnexpectedEof | ConnectionReset | BrokenPipe => io::Error::new(
+            UnexpectedEof,
+            "the NBD server closed the connection: the server's log has the reason",
+        ),
         kind => io::Error::new(kind, format!("the connection to the NBD server broke: {why}")),
     }
 }

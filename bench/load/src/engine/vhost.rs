@@ -109,7 +109,7 @@ fn is_gone(state: PollFlags) -> bool {
 }
 
 fn gone() -> io::Error {
-    let why = "the vhost-user server closed the connection: its log says why";
+    let why = "the vhost-user server closed the connection: the server's log has the reason";
     io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }
 

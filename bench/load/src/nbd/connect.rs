@@ -52,9 +52,9 @@ impl Export {
     /// Why a load cannot be put on it, if it cannot.
     pub(crate) fn objection(&self, write: bool, through: bool, connections: u32) -> Option<&'static str> {
         if write && self.has(transmission::READ_ONLY) {
-            Some("its server lets nobody write to it: use a profile that only reads (W0)")
+            Some("its server exports the disk read-only: use a profile that only reads (W0)")
         } else if write && through && !self.has(transmission::SEND_FUA) {
-            Some("its server has no writes that are durable when they are answered: leave out write-through")
+            Some("its server has no durable writes (FUA): leave out write-through")
         } else if write && connections > 1 && !self.has(transmission::CAN_MULTI_CONN) {
             Some(
                 "its server does not promise that several connections see the same disk, and each thread has \
@@ -172,7 +172,7 @@ impl Talk {
 }
 
 fn no_nbd(what: &str) -> io::Error {
-    io::Error::other(format!("{what}: what listens there is no server of this protocol"))
+    io::Error::other(format!("{what}: the program that listens there is not a server of this protocol"))
 }
 
 /// The handshake: fixed newstyle, simple replies.
@@ -183,7 +183,9 @@ fn choose(talk: &mut Talk, name: &str) -> io::Result<Export> {
     }
     let flags = get_u16(&hello, 16);
     if get_u64(&hello, 8) != OPTION_MAGIC || flags & handshake::FIXED_NEWSTYLE == 0 {
-        return Err(io::Error::other("the server speaks the old form of the protocol, which has no names"));
+        return Err(io::Error::other(
+            "the server uses the old form of the protocol, which has no export names",
+        ));
     }
     let mine = u32::from(handshake::FIXED_NEWSTYLE) | u32::from(flags & handshake::NO_ZEROES);
     let mut said = mine.to_be_bytes().to_vec();
@@ -232,7 +234,7 @@ fn choose(talk: &mut Talk, name: &str) -> io::Result<Export> {
                     reply::ERR_UNKNOWN => format!("the server has no export \"{name}\"{why}"),
                     reply::ERR_UNSUP => "the server is too old: it has no NBD_OPT_GO".into(),
                     reply::ERR_SHUTDOWN => format!("the server cannot serve it now{why}"),
-                    reply::ERR_TLS_REQD => "the server wants TLS, which is not known here".into(),
+                    reply::ERR_TLS_REQD => "the server requires TLS, which Loadline does not support".into(),
                     _ => format!("the server refuses it with error {}{why}", refused & !(1 << 31)),
                 }));
             }

@@ -240,7 +240,7 @@ fn connected(ceph: &'static Ceph, uri: &RbdUri) -> Result<Handles, LoadError> {
     // SAFETY: the name ends with zero, and the handle is put where it belongs.
     let code = unsafe { (ceph.rados_create)(&mut cluster, user.as_ptr()) };
     check(code, |errno| {
-        LoadError::failed(format!("{uri}: Ceph's library does not begin: {}", errno.desc()))
+        LoadError::failed(format!("{uri}: Ceph's library cannot be initialized: {}", errno.desc()))
     })?;
     let handles = Handles { ceph, cluster, pool: ptr::null_mut(), image: ptr::null_mut() };
     // SAFETY: the cluster's handle is there, and name and value end with zero.
@@ -299,7 +299,7 @@ fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
         // SAFETY: the image is open, and the list has room for as many as it says.
         let code = unsafe { (ceph.rbd_watchers_list)(handles.image, watchers.as_mut_ptr(), &mut count) };
         if code == -(Errno::ERANGE as c_int) {
-            return Err(in_use(uri, "more clients than are looked at have it open"));
+            return Err(in_use(uri, "too many clients have the image open"));
         }
         check(code, |errno| {
             LoadError::failed(format!("{uri}: who has it open is not told: {}", errno.desc()))

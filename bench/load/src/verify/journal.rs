@@ -148,8 +148,11 @@ impl Journal {
             other => (other, true),
         };
         let file = file.map_err(|e| error(format!("{e}; name a place that can be written to")))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, _)| error("another process is using it; wait for it, or name another".into()))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, _)| {
+            error(
+                "another process uses the journal; wait until that process ends, or name another file".into(),
+            )
+        })?;
         let entries = usize::try_from(size / unit as u64).map_err(|e| failed(&e))?;
         let length = HEADER + entries * 8;
         let found = lock.metadata().map_err(|e| failed(&e))?.len();
@@ -195,7 +198,7 @@ impl Journal {
             let found = journal.word(i).load(Ordering::Relaxed);
             if i != 1 && found != value {
                 return Err(error(match i {
-                    0 => "it is something else, and is left alone; name another file".into(),
+                    0 => "the file is not a journal, and is not changed; name another file".into(),
                     _ => format!(
                         "it is of a disk or unit of {found} bytes, and this is {value}; name another file"
                     ),

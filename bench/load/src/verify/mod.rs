@@ -180,7 +180,7 @@ impl Verifier {
             Err(_) if before.acknowledged() == 0 => return Verdict::Unjudged,
             Err(TagError::Untagged) => {
                 let words = format!(
-                    "generation {} was acknowledged, and there is no tag at all",
+                    "generation {} was acknowledged, but the block has no tag",
                     before.acknowledged()
                 );
                 return Verdict::Bad(Fault::Lost, words);
@@ -205,7 +205,7 @@ impl Verifier {
         }
         if tag.generation < before.acknowledged() {
             let words = format!(
-                "generation {} was acknowledged, and generation {} is there",
+                "generation {} was acknowledged, but the block has generation {}",
                 before.acknowledged(),
                 tag.generation
             );
@@ -213,7 +213,7 @@ impl Verifier {
         }
         if tag.generation > after.issued() {
             let words = format!(
-                "generation {} is there, and only {} were ever issued",
+                "the block has generation {}, but only {} generations were ever issued",
                 tag.generation,
                 after.issued()
             );

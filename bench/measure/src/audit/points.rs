@@ -139,7 +139,7 @@ fn nothing(point: &Point) -> Option<Fault> {
     let zero = point.iops.is_some_and(|iops| iops.value == 0.0);
     zero.then(|| {
         let expected = format!("{}: I/Os that complete", name(point));
-        let cause = "Nothing ran, or the storage failed every request: this point says nothing.";
+        let cause = "Nothing ran, or the storage failed every request: this point has no meaning.";
         doubt(FindingKind::NothingMeasured, point, expected, "none".into(), cause)
     })
 }
@@ -259,7 +259,7 @@ fn throughput(point: &Point) -> Option<Fault> {
         point,
         format!("{}: IOPS × block size to be the throughput", name(point)),
         found,
-        "The block size is another than stated, or IOPS and throughput are of different times or directions.",
+        "The block size differs from the stated one, or IOPS and throughput are of different times or directions.",
     );
     Some(Fault { badness: off(stated.unit_bytes).abs(), ..fault })
 }
@@ -328,7 +328,7 @@ fn stated_percent(point: &Point) -> Option<Fault> {
         expected: format!("{}: the stated {} % of the ceiling", name(point), stated.value),
         found: format!("{percent:.2} %, computed from the figures beside it"),
         badness: off,
-        cause: "Rounded down, or taken from other figures than those that are printed.",
+        cause: "The stated share is rounded down, or was computed from figures other than the printed ones.",
     })
 }
 
@@ -354,7 +354,7 @@ fn rate(point: &Point) -> Option<Fault> {
 fn errors(point: &Point) -> Option<Fault> {
     (point.errors > 0).then(|| {
         let expected = format!("{}: no errors", name(point));
-        let cause = "I/Os that failed are fast and are none that was carried: look at the device's log.";
+        let cause = "Failed I/Os are fast, and the storage did not carry them: check the device's log.";
         let found = format!("{} I/Os failed", thousands(point.errors as f64));
         Fault { badness: point.errors as f64, ..doubt(FindingKind::Errors, point, expected, found, cause) }
     })
@@ -363,7 +363,7 @@ fn errors(point: &Point) -> Option<Fault> {
 fn lost(point: &Point) -> Option<Fault> {
     (point.lost_workers > 0).then(|| {
         let expected = format!("{}: every worker to measure to the end", name(point));
-        let cause = "The others then had the storage to themselves, so their figures are of a smaller load.";
+        let cause = "The remaining workers then had the storage to themselves, so their figures are of a smaller load.";
         let found = format!("{} did not", point.lost_workers);
         let badness = f64::from(point.lost_workers);
         Fault { badness, ..doubt(FindingKind::LostWorkers, point, expected, found, cause) }

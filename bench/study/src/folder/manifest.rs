@@ -149,7 +149,7 @@ impl Manifest {
     /// Reads the manifest of a run's folder.
     pub(super) fn read(folder: &Path) -> Result<Manifest, StudyError> {
         let path = folder.join(FILE);
-        let advice = "Restore it from a copy, or run the study anew; figures of complete steps are in steps/*/result.json";
+        let advice = "Restore it from a backup, or run the study again; figures of complete steps are in steps/*/result.json";
         let mut manifest: Manifest = sealed::read(&path, FORMAT, advice)?.ok_or_else(|| {
             StudyError::usage(format!(
                 "there is no run in {}: it has no {FILE}. Give the folder that `loadline run` made",

@@ -168,7 +168,7 @@ impl OwnedFolder {
         let plan = Plan::of(&manifest.study)?;
         let occupied = |why: &str| {
             StudyError::usage(format!(
-                "--out {}: {why}. Give a folder that does not exist yet, or --resume to go on with a run",
+                "--out {}: {why}. Give a folder that does not exist yet, or --resume to continue a run",
                 path.display()
             ))
         };
@@ -348,7 +348,7 @@ fn lock(folder: &Path) -> Result<Flock<File>, StudyError> {
                 let mut holder = String::new();
                 let _ = file.read_to_string(&mut holder);
                 StudyError::usage(format!(
-                    "another loadline works in {} (process {}): wait for it, or end it",
+                    "another loadline works in {} (process {}): wait until that process ends, or stop it",
                     folder.display(),
                     holder.trim()
                 ))

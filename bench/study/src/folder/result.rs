@@ -28,7 +28,7 @@ const FORMAT: Format = Format { name: "loadline-step", version: 1 };
 
 /// What to do about a result that is damaged.
 const ADVICE: &str =
-    "Move the folder that it is in out of the run; `loadline run --resume` then measures this step anew";
+    "Move the step's folder out of the run's folder; `loadline run --resume` then measures this step again";
 
 /// What one worker measured in a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

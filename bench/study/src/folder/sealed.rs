@@ -75,8 +75,7 @@ pub fn parse<T: DeserializeOwned>(
     }
     if version.as_u64() != Some(format.version) {
         return Err(StudyError::usage(format!(
-            "{} has version {version} of its format, and this Loadline ({}) reads version {}: read it with the \
-             Loadline that wrote it. Do not remove it",
+            "{} has version {version} of its format, and this Loadline ({}) reads version {}: read it with the version of Loadline that wrote it. Do not remove it",
             path.display(),
             env!("CARGO_PKG_VERSION"),
             format.version
@@ -94,7 +93,7 @@ pub fn parse<T: DeserializeOwned>(
     serde_json::from_str(&text).map_err(|e| {
         let path = path.display();
         StudyError::usage(format!(
-            "{path} is whole and cannot be understood ({e}): read it with the Loadline that wrote it. Do not remove it"
+            "{path} is complete but cannot be parsed ({e}): read it with the version of Loadline that wrote it. Do not remove it"
         ))
     })
 }

@@ -272,7 +272,7 @@ pub(super) fn check(file: &File, offset: u64, bytes: u64) -> Result<(), Reason> 
     if fcntl(file, FcntlArg::F_GET_SEALS).is_err() {
         return Err("what it shares is no memory: only memfd, /dev/shm and hugetlbfs are taken".into());
     }
-    let stat = fstat(file).map_err(|error| format!("memory that it shares cannot be looked at: {error}"))?;
+    let stat = fstat(file).map_err(|error| format!("memory that it shares cannot be checked: {error}"))?;
     if offset.checked_add(bytes).is_none_or(|end| end > stat.st_size as u64) {
         return Err("it shares memory that is longer than the file behind it".into());
     }

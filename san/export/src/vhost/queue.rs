@@ -156,7 +156,7 @@ impl Queue {
             return Err("a queue is not all within the memory that is shared".into());
         }
         let used = self.ring.used_idx(mapped, Ordering::Acquire);
-        let used = used.map_err(|error| format!("a queue cannot be looked at: {error}"))?.0;
+        let used = used.map_err(|error| format!("a queue cannot be checked: {error}"))?.0;
         self.ring.set_next_used(used);
         if let Some(kept) = kept {
             if !kept.fits(number, self.ring.size()) {

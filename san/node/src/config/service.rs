@@ -178,7 +178,7 @@ fn complain(complaint: &mut Option<String>, failed: Option<ConfigError>) {
         Some(why) => {
             let why = why.to_string();
             if complaint.as_ref() != Some(&why) {
-                tracing::warn!("a volume's record is not read or changed: {why}");
+                tracing::warn!("the record of a volume cannot be read or changed: {why}");
                 *complaint = Some(why);
             }
         }

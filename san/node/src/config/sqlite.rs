@@ -115,7 +115,7 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         if let Err(why) = self.check() {
             tracing::error!(
-                "{why}. What was not in it yet stays in the log that was there, which belongs to nothing now"
+                "{why}. Changes that were not in the database file yet stay in the old write-ahead log, which now belongs to no database"
             );
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }

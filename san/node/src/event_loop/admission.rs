@@ -60,7 +60,7 @@ impl EventLoop {
         let NewClient { socket, volume, name, from, bytes, session, protocol, chosen, .. } = new;
         let who = Who { from, name, session };
         if protocol.is_exclusive() && self.front_ends.has(volume, protocol) {
-            let why = "another one has it; a volume is one virtual machine's disk";
+            let why = "another virtual machine is connected to the volume; only one virtual machine can use a volume";
             return who.leaves(&Why::Refused(why.into()));
         }
         let attachment = self.volumes.attachment(volume);

@@ -32,11 +32,11 @@ pub(super) enum ReceiveError {
     Frame(#[from] DecodeError),
     /// Data that is not what was sent.
     #[error(
-        "block {block} for replica {replica} came with another checksum than its data has: the network or a memory changes data; check both"
+        "block {block} for replica {replica} does not match the checksum that was sent with it: the network or the memory of a node corrupts data; check both"
     )]
     Data { replica: u64, block: u64 },
     /// No memory.
-    #[error("there is no memory for {0} bytes of data")]
+    #[error("there is not enough memory for {0} bytes of data")]
     Memory(usize),
 }
 

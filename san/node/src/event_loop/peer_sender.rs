@@ -194,7 +194,7 @@ impl PeerSender {
                 if std::mem::take(&mut self.failures) >= FAILURES {
                     tracing::info!(
                         node = self.name,
-                        "node {} is reached again, at {}",
+                        "node {} is reachable again at {}",
                         self.name,
                         self.address
                     );
@@ -243,7 +243,7 @@ impl PeerSender {
         if self.failures == FAILURES {
             tracing::warn!(
                 node = self.name,
-                "node {} is not reached at {}: {why}; it is tried again and again",
+                "node {} is not reachable at {}: {why}; this node keeps trying to connect",
                 self.name,
                 self.address
             );
@@ -297,7 +297,7 @@ impl PeerSender {
 
     fn written(&mut self, written: Result<(), String>, data: Option<(&Payload<Blocks>, u32)>) {
         if let Err(why) = written {
-            tracing::error!(node = self.name, "a message to node {} is not sent: {why}", self.name);
+            tracing::error!(node = self.name, "a message to node {} cannot be sent: {why}", self.name);
         } else if let Some((payload, blocks)) = data {
             let first = payload.first as usize * BLOCK_BYTES;
             self.out.data(payload.data.clone(), first..first + blocks as usize * BLOCK_BYTES);

@@ -187,7 +187,7 @@ impl Peers {
                     Err(why) => {
                         tracing::warn!(
                             node = receiver.from.0,
-                            "what node {} sends is not taken: {why}",
+                            "a message from node {} is refused, and the connection is closed: {why}",
                             receiver.from.0
                         );
                         over = true;

@@ -83,7 +83,7 @@ impl Replicas {
         let (store, found, damage) = open(&mut devices, &log, &capacity, id.replica, settings)
             .map_err(|why| failed(why.to_string()))?;
         if store.key() != key {
-            let why = "its device has another one of the same id: the configuration was restored from an older copy";
+            let why = "its device holds another replica with the same id: the configuration was restored from an older copy";
             return Err(not_used(why.into()));
         }
         let damage = damage.first().map(|first| match damage.len() {

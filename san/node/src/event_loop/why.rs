@@ -17,45 +17,43 @@ pub(super) enum Why {
     #[error(transparent)]
     Ended(SessionEnd),
     /// There are too many.
-    #[error("the node has {MOST_CLIENTS} connections of clients already")]
+    #[error("the node already has {MOST_CLIENTS} client connections, the maximum")]
     TooMany,
     /// The loop cannot watch it.
-    #[error("the system refuses to watch its connection: {0}")]
+    #[error("the operating system refuses to poll the connection: {0}")]
     Watch(String),
     /// The volume was detached.
-    #[error("the volume is detached at this node")]
+    #[error("the volume was detached from this node")]
     Detached,
     /// The volume was deleted.
-    #[error("the volume is deleted")]
+    #[error("the volume was deleted")]
     Deleted,
     /// Another node owns the volume.
     #[error("another node owns the volume now")]
     Elsewhere,
     /// Requests were in flight when this node lost the volume.
-    #[error(
-        "this node does not serve the volume any more, and has requests of the client that are not answered"
-    )]
+    #[error("this node no longer serves the volume, and requests of the client are unanswered")]
     NotServed,
     /// An attach was ordered.
-    #[error("the volume was attached anew")]
+    #[error("the volume was attached again")]
     Fenced,
     /// It chose the volume before an attach.
-    #[error("the volume was attached anew after the client chose it")]
+    #[error("the volume was attached again after the client chose the volume")]
     Old,
     /// The node that forwards it is not heard.
-    #[error("the session with the node that forwards it has ended")]
+    #[error("the session with the node that forwards the connection has ended")]
     Session,
     /// Its request has waited for too long.
-    #[error("a request has waited for {0} s, and the volume is not served")]
+    #[error("a request has waited for {0} s, and no node serves the volume")]
     Waited(u64),
     /// It was not let in for too long.
-    #[error("it has waited for {0} s to be let in: the configuration has not answered")]
+    #[error("the client has waited for {0} s for admission: the configuration store has not answered")]
     NotLetIn(u64),
     /// Its host does not confirm what it is sent.
-    #[error("its host has not confirmed for {} s what it was sent", super::confirmed::LIMIT.as_secs())]
+    #[error("the client's host has not acknowledged sent data for {} s", super::confirmed::LIMIT.as_secs())]
     Unconfirmed,
     /// A front-end that cannot be host.
-    #[error("it is not served: {0}")]
+    #[error("the connection is refused: {0}")]
     Refused(String),
 }
 

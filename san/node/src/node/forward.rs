@@ -170,15 +170,15 @@ impl Node {
             Ok(Ok((owner, Forward::TAKEN))) => owner,
             Ok(Ok((_, Forward::NO_SESSION))) => {
                 session.lose();
-                return Some(format!(
-                    "{name}, which owns the volume, has given up the session with this node"
-                ));
+                return Some(format!("{name}, which owns the volume, has ended the session with this node"));
             }
             Ok(Ok(_)) => return Some(format!("{name} does not serve the volume")),
             Ok(Err(error)) if error.kind() == ErrorKind::UnexpectedEof => {
                 return Some(format!("{name} does not serve the volume now"));
             }
-            Ok(Err(error)) => return Some(format!("{name}, which owns the volume, is not reached: {error}")),
+            Ok(Err(error)) => {
+                return Some(format!("{name}, which owns the volume, is not reachable: {error}"));
+            }
             Err(_) => return Some(format!("{name} does not serve the volume in time")),
         };
         let end = match owner.write_all(&chosen.rest).await {
@@ -204,7 +204,7 @@ impl Node {
             End::Owner => format!("{name}, which owns the volume, has ended the connection"),
             End::Lost => session.why_lost(name),
             End::Unconfirmed => {
-                format!("what was sent was not confirmed for {} s", confirmed::LIMIT.as_secs())
+                format!("sent data was not acknowledged for {} s", confirmed::LIMIT.as_secs())
             }
             End::Moved => "another node owns the volume now".into(),
             End::NoDescriptors => {

@@ -67,7 +67,7 @@ struct Found {
 pub(super) const LOCAL: &str = "at a unix socket";
 
 /// Why a forwarded client is not let in, or ends.
-const SESSION_ENDED: &str = "the session with the node that forwards it has ended";
+const SESSION_ENDED: &str = "the session with the node that forwards the connection has ended";
 
 /// Logs why a connection of a client ends before it has a volume.
 fn ends(from: &str, why: &str) {
@@ -140,7 +140,7 @@ impl Node {
 
     fn let_in_peer(self, mut stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
         let Ok(permit) = room.clone().try_acquire_owned() else {
-            tracing::warn!(client = %from, "{from} is disconnected: {MOST_NEW} connections of nodes are there already");
+            tracing::warn!(client = %from, "{from} is disconnected: this node already has {MOST_NEW} new connections from nodes");
             return;
         };
         tokio::spawn(async move {
@@ -165,7 +165,7 @@ impl Node {
             }
             drop(permit);
             let Some(preamble) = Preamble::decode(&bytes) else {
-                tracing::warn!(client = %from, "{from} is disconnected: it is no node, or one of another version");
+                tracing::warn!(client = %from, "{from} is disconnected: the sender is not a node, or is a node of another version");
                 return;
             };
             let (ours, theirs) = (self.0.cluster, preamble.cluster);
@@ -173,7 +173,7 @@ impl Node {
                 tracing::warn!(
                     client = %from,
                     cluster = %theirs,
-                    "a node of cluster {theirs} wants node {}, and this is {} of {ours}",
+                    "a node of cluster {theirs} connects to node {}, but this is node {} of cluster {ours}",
                     preamble.to.0,
                     self.id()
                 );
@@ -182,7 +182,7 @@ impl Node {
             let Some(orders) = self.0.loops.get(preamble.to_loop as usize) else {
                 tracing::error!(
                     node = preamble.from.0,
-                    "node {} has more loops than this one: all need the same number",
+                    "node {} has more loops than this node: all nodes need the same number of loops",
                     preamble.from.0
                 );
                 return;
@@ -203,7 +203,10 @@ impl Node {
         room: &Arc<Semaphore>,
     ) {
         let Ok(permit) = room.clone().try_acquire_owned() else {
-            ends(&from, &format!("{MOST_NEW} others have not chosen a volume, or are forwarded"));
+            ends(
+                &from,
+                &format!("{MOST_NEW} other connections have not chosen a volume yet, or are being forwarded"),
+            );
             return;
         };
         let Some(mut login) = protocol.login() else { return };
@@ -214,7 +217,10 @@ impl Node {
                 Ok(Ok(None)) => return,
                 Ok(Err(why)) => return ends(&from, &why.to_string()),
                 Err(_) => {
-                    return ends(&from, &format!("it has not chosen a volume for {} s", CHOOSES.as_secs()));
+                    return ends(
+                        &from,
+                        &format!("the client has not chosen a volume within {} s", CHOOSES.as_secs()),
+                    );
                 }
             };
             let Found { id, name, export, fence, place } = found;
@@ -284,7 +290,7 @@ impl Node {
                     Err(refusal) => {
                         // Some clients show their users a number instead of this.
                         if let Refusal::NotNow(why) = &refusal {
-                            tracing::info!(client = from, "client {from} is not let in: {why}");
+                            tracing::info!(client = from, "client {from} is refused: {why}");
                         }
                         login.export(Err(refusal))?;
                     }
@@ -303,8 +309,9 @@ impl Node {
 
     /// The volume of this name, where it is served; which is waited for.
     async fn find(&self, name: &str) -> Result<Found, Refusal> {
-        let unknown =
-            || Refusal::Unknown(format!("there is no volume {name}: 'loadline volume list' shows them"));
+        let unknown = || {
+            Refusal::Unknown(format!("there is no volume {name}: 'loadline volume list' shows all volumes"))
+        };
         let begun = Instant::now();
         let mut asked = None;
         loop {
@@ -341,12 +348,16 @@ impl Node {
             } else if let (RecordState::Active, Some((owner, address))) = (record.state, owner) {
                 match self.session_with(record.owner.node.0, address).await {
                     Ok(session) => return Ok(chosen(Place::At(Route { name: owner, address, session }))),
-                    Err(error) => why = format!("{owner}, which owns it, is not reached from here: {error}"),
+                    Err(error) => {
+                        why = format!(
+                            "{owner}, which owns the volume, is not reachable from this node: {error}"
+                        )
+                    }
                 }
             }
             if begun.elapsed() > SERVED {
                 return Err(Refusal::NotNow(format!(
-                    "volume {name} cannot be used here now: {why}; 'loadline volume show {name}' says more"
+                    "volume {name} cannot be used here now: {why}; 'loadline volume show {name}' shows details"
                 )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -381,11 +392,11 @@ impl Node {
         let mut asked = None;
         let _ = sockets::watch_client(&stream);
         if forward.cluster != self.0.cluster {
-            return Err(format!("it is forwarded by a node of cluster {}", forward.cluster));
+            return Err(format!("the connection is forwarded by a node of cluster {}", forward.cluster));
         }
         let Some(protocol) = Protocol::of_number(forward.protocol) else {
             return Err(format!(
-                "this node does not know its protocol, which has number {}",
+                "this node does not know the connection's protocol, number {}",
                 forward.protocol
             ));
         };
@@ -413,7 +424,7 @@ impl Node {
             }
             if here {
                 if stream.write_all(&Forward::TAKEN).await.is_err() {
-                    return Err("the node that forwards it has ended the connection".into());
+                    return Err("the node that forwards the connection has closed it".into());
                 }
                 let (id, fence, session) = (forward.volume, forward.fence, Some(forward.session));
                 let from = format!("{} through {through}", forward.from);
@@ -445,7 +456,7 @@ async fn read_forward(head: &[u8; Preamble::BYTES], stream: &mut TcpStream) -> O
 
 /// A connection was not accepted: for want of descriptors, perhaps, of which some will be closed.
 async fn not_accepted(error: &std::io::Error) {
-    tracing::warn!("a connection is not taken: {error}");
+    tracing::warn!("a connection cannot be accepted: {error}");
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 

@@ -74,7 +74,7 @@ pub enum ManageError {
     #[error("{0}")]
     InUse(String),
     /// Another node does that.
-    #[error("node {name} does that, at {api}")]
+    #[error("node {name} carries out this request, at {api}")]
     Elsewhere {
         /// Its name.
         name: String,

@@ -126,7 +126,7 @@ impl Node {
                 {
                     tracing::warn!(
                         volume = volume.name,
-                        "a copy of volume {} does not move: {why}; it is tried again",
+                        "a copy of volume {} does not move: {why}; the node tries again",
                         volume.name
                     );
                 }

@@ -176,13 +176,13 @@ impl Node {
             known.unwrap_or_else(|| format!("node {node}"))
         };
         let why = match reaches {
-            None => "and it does not answer in the configuration".into(),
+            None => "and the node does not answer through the configuration store either".into(),
             Some(reaches) if reaches.is_empty() => {
-                "but it runs; it does not reach this node, nor others that were asked about".into()
+                "but the node runs; it reaches neither this node nor the other nodes that this node asked about".into()
             }
             Some(reaches) => {
                 let reached = listed(&reaches.iter().map(name).collect::<Vec<_>>(), 8);
-                format!("but it runs; it does not reach this node, and reaches {reached}")
+                format!("but the node runs; it does not reach this node, and reaches {reached}")
             }
         };
         tracing::warn!(node, "nothing is received from {}, {why}", name(&node));

@@ -276,7 +276,7 @@ impl Node {
     /// have been used: of the same id, from before the configuration was restored from an older copy.
     async fn make_replica(&self, id: u64, replica: &Replica, version: u64) -> bool {
         if self.state().replicas.contains(&id) {
-            self.complain(id, "it is open here, and is to be made: the configuration is an older copy");
+            self.complain(id, "the configuration orders this replica to be made, but the replica is already open here: the configuration is an older copy");
             return false;
         }
         // Who wants it is told, and decides.
@@ -398,7 +398,7 @@ impl Node {
                 self.commit(vec![gone]).await.unwrap_or(false)
             }
             Err(why) => {
-                self.complain(id, &format!("it is not removed: {why}"));
+                self.complain(id, &format!("the replica cannot be removed: {why}"));
                 false
             }
         }

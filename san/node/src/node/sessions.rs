@@ -210,7 +210,7 @@ impl Node {
     /// Another node opens a session with this one, and keeps it open by its pings.
     pub(super) async fn take_session(&self, cluster: ClusterId, id: SessionId, mut stream: TcpStream) {
         if cluster != self.0.cluster {
-            tracing::warn!(cluster = %cluster, "a node of cluster {cluster} opens a session, and this is {}", self.0.cluster);
+            tracing::warn!(cluster = %cluster, "a node of cluster {cluster} opens a session, but this node belongs to cluster {}", self.0.cluster);
             return;
         }
         let (opened, before) = self.state().sessions.open(id);

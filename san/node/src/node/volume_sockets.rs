@@ -84,7 +84,7 @@ impl Node {
             Err(error) => {
                 tracing::warn!(
                     volume = name,
-                    "virtual machines cannot come to volume {name}: {}: {error}",
+                    "virtual machines cannot connect to volume {name}: {}: {error}",
                     path.display()
                 );
                 return;
@@ -99,7 +99,7 @@ impl Node {
                         tokio::spawn(async move { this.let_in_local(stream, id, name, protocol).await });
                     }
                     Err(error) => {
-                        tracing::warn!("a virtual machine is not let in: {error}");
+                        tracing::warn!("the connection of a virtual machine cannot be accepted: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
@@ -132,7 +132,7 @@ impl Node {
             if !wanted || begun.elapsed() > SERVED {
                 tracing::warn!(
                     volume = name,
-                    "a virtual machine does not get volume {name}: it is not served here now"
+                    "a virtual machine cannot use volume {name}: this node does not serve the volume now"
                 );
                 return;
             }

@@ -96,7 +96,7 @@ impl Scrub {
         let stalled: Vec<(u64, String)> =
             self.seen.values().filter(|v| stalled(&v.replica)).map(|v| (v.replica, v.node.clone())).collect();
         for (replica, node) in stalled {
-            self.leave_out(replica, &node, "nothing more of it was looked at for a minute");
+            self.leave_out(replica, &node, "the check made no progress for a minute");
         }
     }
 
@@ -125,7 +125,7 @@ pub(crate) fn run(name: &str, limit: Option<Duration>, api: &Api) -> Result<Exit
     let limit = limit.unwrap_or(LEAST_LIMIT + Duration::from_secs(all / SLOWEST));
     if !api.json {
         tell!(
-            "{} of volume {name} are looked at; it ends after {} seconds at the latest",
+            "{} of volume {name} are being checked; the check ends after at most {} seconds",
             human(ByteSize(all)),
             limit.as_secs()
         );
@@ -136,12 +136,12 @@ pub(crate) fn run(name: &str, limit: Option<Duration>, api: &Api) -> Result<Exit
         true => _ = print_json(&seen),
         false => {
             let row = |s: &ScrubView| {
-                let looked_at = human(ByteSize(s.done.min(s.bytes)));
-                let left_out = s.left_out.as_deref().map_or("-".to_owned(), |why| format!("left out: {why}"));
-                vec![s.replica.to_string(), s.node.clone(), looked_at, s.corrupt.to_string(), left_out]
+                let checked = human(ByteSize(s.done.min(s.bytes)));
+                let skipped = s.left_out.as_deref().map_or("-".to_owned(), |why| format!("skipped: {why}"));
+                vec![s.replica.to_string(), s.node.clone(), checked, s.corrupt.to_string(), skipped]
             };
             let rows: Vec<Vec<String>> = seen.iter().map(row).collect();
-            write(table(&["replica", "node", "looked at", "corrupt blocks", "note"], &rows).as_bytes());
+            write(table(&["replica", "node", "checked", "corrupt blocks", "note"], &rows).as_bytes());
         }
     }
     Ok(verdict(&seen, volume, api))
@@ -185,15 +185,13 @@ fn verdict(seen: &[ScrubView], volume: &VolumeView, api: &Api) -> Exit {
     let corrupt: u64 = seen.iter().map(|scrub| scrub.corrupt).sum();
     let left_out = seen.iter().filter_map(|scrub| {
         let why = scrub.left_out.as_ref()?;
-        Some(format!("replica {} at {} was left out: {why}", scrub.replica, scrub.node))
+        Some(format!("replica {} at {} was skipped: {why}", scrub.replica, scrub.node))
     });
     let mut found: Vec<String> = left_out.collect();
     if corrupt > 0 {
         let then = match volume.attached.is_some() {
-            true => {
-                "the node that owns the volume writes them anew from other copies; look once more whether all are whole"
-            }
-            false => "attach the volume, and look once more: blocks are written anew where it is attached",
+            true => "the owner of the volume repairs them from other copies; scrub again to check the repair",
+            false => "attach the volume and scrub again: only the owner of an attached volume repairs blocks",
         };
         found.insert(0, format!("{corrupt} blocks did not match their checksums: {then}"));
     }

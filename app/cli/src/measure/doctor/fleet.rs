@@ -119,7 +119,7 @@ impl Losses {
             FleetEvent::Joined { worker } => tell!("worker {} of {} joined", worker.id, worker.host),
             FleetEvent::Restarted { worker } => tell!("worker {} is back", worker.id),
             FleetEvent::Rejected { from, why, count } => {
-                tell!("turned away {from}: {why} ({count} so far)");
+                tell!("refused connection from {from}: {why} ({count} so far)");
             }
             FleetEvent::Lost { worker, loss } => {
                 tell!("worker {} is lost: {}", worker.id, loss.message);

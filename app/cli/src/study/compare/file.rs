@@ -38,7 +38,7 @@ impl Place {
                                file, or move it away";
                     return Err(refuse(why));
                 }
-                fs::canonicalize(path).map_err(|e| refuse(&format!("cannot be looked at: {e}")))?
+                fs::canonicalize(path).map_err(|e| refuse(&format!("cannot be checked: {e}")))?
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if fs::symlink_metadata(path).is_ok() {
@@ -51,7 +51,7 @@ impl Place {
                 })?;
                 folder.join(name)
             }
-            Err(e) => return Err(refuse(&format!("cannot be looked at: {e}"))),
+            Err(e) => return Err(refuse(&format!("cannot be checked: {e}"))),
         };
         let folder = resolved.parent().unwrap_or(Path::new("/"));
         nix::unistd::eaccess(folder, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)

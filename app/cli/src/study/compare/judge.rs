@@ -13,13 +13,15 @@ use crate::process::exit::Exit;
 /// What is allowed, and which files are written.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct JudgeArgs {
-    /// A load fails the comparison only if its whole interval is more than so many percent slower. Not given, 0.
+    /// A load fails the comparison only if its whole interval is more than PERCENT slower. [default: 0]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     allow_slower: Option<f64>,
-    /// Write JUnit XML there: a test case for each load. An earlier such file is written over, nothing else.
+    /// Write JUnit XML with a test case for each load to this file. An existing file is overwritten only if it is such
+    /// a report.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Write a page of Markdown there, such as a CI's summary. An earlier such file is written over, nothing else.
+    /// Write a page of Markdown, such as a CI's summary, to this file. An existing file is overwritten only if it is
+    /// such a page.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }

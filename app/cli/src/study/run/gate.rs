@@ -31,14 +31,14 @@ pub(crate) struct GateArgs {
     /// Compare the run with the pinned result of this baseline, then keep the run in it. The first run is pinned.
     #[arg(long, value_name = "NAME")]
     baseline: Option<BaselineName>,
-    /// Where results are kept: a folder, or git:REF, a branch or ref of the repository of the current folder. Not given,
-    /// the folder baselines.
+    /// Where results are kept: a folder, or git:REF for a branch or ref in the git repository of the current folder.
+    /// [default: the folder baselines]
     #[arg(long, value_name = "PLACE", requires = "baseline")]
     baselines: Option<String>,
-    /// Compare and keep nothing, as for a pull request.
+    /// Compare the run and do not keep it, as for a pull request.
     #[arg(long, requires = "baseline", conflicts_with = "accept")]
     compare_only: bool,
-    /// Pin this run, after a change that is known and wanted: later runs are compared with it.
+    /// Pin this run, after a change that is known and wanted. Later runs are compared with this run.
     #[arg(long, requires = "baseline")]
     accept: bool,
     #[command(flatten)]

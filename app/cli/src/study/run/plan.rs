@@ -55,7 +55,7 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
     for search in &plan.searches {
         let most = search.most_steps();
         text.push_str(&format!(
-            "then searched: {}, in at most {most} steps, seldom half of them\n",
+            "searches after these steps: {}, in at most {most} steps, usually in fewer than half of them\n",
             search.words()
         ));
     }

@@ -178,7 +178,7 @@ impl Shown {
             }
             FleetEvent::Restarted { worker } => self.line(&format!("worker {} is back", worker.id)),
             FleetEvent::Rejected { from, why, count } => {
-                self.line(&format!("turned away {from}: {why} ({count} so far)"));
+                self.line(&format!("refused connection from {from}: {why} ({count} so far)"));
             }
             FleetEvent::Lost { worker, loss } => {
                 let what = match loss.reason {
@@ -192,7 +192,7 @@ impl Shown {
             FleetEvent::BadBlocks { worker, report } => {
                 let first = report.examples.first().map_or("unknown", String::as_str);
                 self.line(&format!(
-                    "worker {worker} read blocks that are not what was written: {} so far; the first: {first}",
+                    "worker {worker} read blocks that do not hold the written data: {} so far; the first: {first}",
                     report.bad()
                 ));
             }

@@ -43,14 +43,16 @@ impl Node {
             Some(owner) if owner.name != self.name() && self.answers(owner.peer).await => {
                 Err(ManageError::Elsewhere { name: owner.name, api: owner.api })
             }
-            _ => Err(ManageError::InUse(format!("no node owns volume {name} now: attach it first"))),
+            _ => Err(ManageError::InUse(format!("no node owns volume {name} now: attach the volume first"))),
         }
     }
 
     pub(super) async fn ordered(&self, id: u64, order: Order) -> Result<(), ManageError> {
         match self.order(id, order).await {
             Some(result) => Ok(result?),
-            None => Err(ManageError::TimedOut("whether it was done is not known: look at the volume".into())),
+            None => Err(ManageError::TimedOut(
+                "the outcome is not known: check the volume with 'loadline volume show'".into(),
+            )),
         }
     }
 

@@ -39,7 +39,7 @@ impl Node {
     pub async fn add_device(&self, add: AddDevice) -> Result<u32, ManageError> {
         if !add.path.is_absolute() {
             return Err(ManageError::Wrong(format!(
-                "{}: a node needs the whole path of a device, from / on",
+                "{}: give the absolute path of the device",
                 add.path.display()
             )));
         }
@@ -54,7 +54,7 @@ impl Node {
         }
         if let Some(bytes) = add.create.filter(|bytes| *bytes < LEAST_DEVICE) {
             return Err(ManageError::Wrong(format!(
-                "a device of {} is too small: the log of a copy alone takes {} of it. Give it {} at the least",
+                "a device of {} is too small: the log of one copy takes {} of the device. A device needs at least {}",
                 no_room::size(bytes),
                 no_room::size(LEAST_LOG),
                 no_room::size(LEAST_DEVICE)
@@ -81,13 +81,13 @@ impl Node {
             let blank = file.is_blank().map_err(|why| why.to_string())?;
             if !blank && !add.overwrite {
                 return Err(format!(
-                    "{shown} has something on it: look what that is ('wipefs {shown}' tells); with --overwrite it is lost"
+                    "{shown} is not blank: 'wipefs {shown}' shows its content. With --overwrite the device is used and its content is lost"
                 ));
             }
             let bytes = file.bytes();
             if bytes < LEAST_DEVICE {
                 return Err(format!(
-                    "{shown} has {}: a device needs {} at the least",
+                    "{shown} has {}: a device needs at least {}",
                     no_room::size(bytes),
                     no_room::size(LEAST_DEVICE)
                 ));
@@ -106,7 +106,7 @@ impl Node {
         let written =
             self.config().call(move |store| store.commit(&[change(format!("device/{id}"), None, &device)]));
         if !written.await? {
-            return Err(ManageError::Wrong("its id was taken meanwhile: try again".into()));
+            return Err(ManageError::Wrong("another device has taken the id meanwhile: try again".into()));
         }
         self.reconciled().await;
         Ok(id)

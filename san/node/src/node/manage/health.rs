@@ -164,7 +164,7 @@ impl<'a> Judge<'a> {
         let highest = self.promises(record).first().and_then(|(_, epoch)| *epoch);
         if let Some(highest) = highest.filter(|epoch| *epoch > record.epoch.0 && self.store_fault.is_none()) {
             let served = serving.map_or(String::new(), |(node, _)| {
-                format!(" {} serves it until its record has to change.", self.name(node))
+                format!("  {} continues to serve the volume until the record must change.", self.name(node))
             });
             return Some(format!(
                 "the configuration store holds epoch {} of it, and a copy follows epoch {highest}: an older configuration was put \
@@ -243,7 +243,7 @@ impl<'a> Judge<'a> {
         }
         if self.store_fault.is_some() && found.worst.is_none() {
             // Another node may have changed the record since; and a copy that fails now is not left out.
-            let why = "the configuration store is not used: this is what was known before, and nothing of it can change";
+            let why = "the configuration store is not used: this is the last known state, and the node cannot change it";
             found.add(Health::Unknown, why.into());
         }
         found.end()
@@ -281,14 +281,14 @@ impl<'a> Judge<'a> {
             if let Some(fault) = fault {
                 let health = if fault.unknown { Health::Unknown } else { Health::Degraded };
                 let copy = self.describe_with(id, Some(fault));
-                found.add(health, format!("it is not seen that the copy at {copy} is in use"));
+                found.add(health, format!("the copy at {copy} is not confirmed to be in use"));
                 continue;
             }
             let copy = self.describe(id);
             match session {
                 SessionView::Answers => {}
                 SessionView::Silent => {
-                    found.add(Health::Degraded, format!("{name} gets no answer of the copy at {copy}"));
+                    found.add(Health::Degraded, format!("{name} receives no answer from the copy at {copy}"));
                 }
                 SessionView::Asked => {
                     found.add(Health::Degraded, format!("{name} has no session with the copy at {copy}"));
@@ -316,14 +316,14 @@ impl<'a> Judge<'a> {
             }
             if !group.reads {
                 let why = format!(
-                    "{name} may not answer reads of group {index}: it waits for leases of its copies"
+                    "{name} may not answer reads of group {index}: it waits for leases from the copies"
                 );
                 found.add(Health::Waiting, why);
             }
             if group.in_sync < group.least {
                 let (has, needs) = (group.in_sync, group.least);
                 let why = format!(
-                    "writes of group {index} wait: {has} of {} copies in sync, policy asks for {needs}; reads go on",
+                    "writes to group {index} wait: {has} of {} copies are in sync, and a write needs {needs} (--least); reads continue",
                     volume.copies
                 );
                 found.add(Health::Waiting, why);
@@ -336,7 +336,7 @@ impl<'a> Judge<'a> {
             }
         }
         if served.groups.len() < record.groups.len() {
-            found.add(Health::Unknown, format!("{name} does not report of all groups"));
+            found.add(Health::Unknown, format!("{name} does not report all groups"));
         }
         if served.doing == Doing::Changing && !same {
             found.notes.push(format!("{name} waits for the configuration store to change the record"));
@@ -354,7 +354,7 @@ impl<'a> Judge<'a> {
                         lost += usize::from(self.is_lost(replica.0, &fault));
                         let health = if fault.unknown { Health::Unknown } else { Health::Degraded };
                         let copy = self.describe_with(replica.0, Some(fault));
-                        found.add(health, format!("it is not seen that the copy at {copy} is in use"));
+                        found.add(health, format!("the copy at {copy} is not confirmed to be in use"));
                     }
                 }
             }
@@ -403,7 +403,7 @@ impl<'a> Judge<'a> {
                 Doing::Sealing => format!(
                     "the answer of {from}; a copy answers when the lease that it last granted has ended"
                 ),
-                Doing::Equalizing => "its copies, which are made equal".into(),
+                Doing::Equalizing => "the copies, which the takeover makes equal".into(),
                 Doing::Active | Doing::Changing | Doing::Watching | Doing::Blocked => {
                     return format!(
                         "{} serves it at epoch {}, and the record of epoch {} names another owner, in another life of its process or at \
@@ -415,7 +415,7 @@ impl<'a> Judge<'a> {
                     );
                 }
             };
-            return format!("{} takes it over, and waits for {what}", self.name(node));
+            return format!("{} takes the volume over, and waits for {what}", self.name(node));
         }
         let lease = volume.lease_ms as f64 / 1000.0;
         let members: Vec<String> = record.members().map(|(replica, _)| self.describe(replica.0)).collect();
@@ -423,13 +423,13 @@ impl<'a> Judge<'a> {
         let last = self.name(record.owner.node.0);
         match self.reports.get(&record.owner.node.0) {
             Some(Err(why)) => format!(
-                "{last}, which owned it, {}: a node with a copy takes it over when no copy has granted a lease for {} s. Copies: \
+                "{last}, which owned the volume, {}: a node with a copy takes the volume over when no copy has granted a lease for {} s. Copies: \
                  {members}",
                 why.why(),
                 2.0 * lease
             ),
             _ => format!(
-                "no node serves it yet: one with a copy takes it over when no copy has granted a lease for {} s. Copies: {members}",
+                "no node serves the volume yet: a node with a copy takes the volume over when no copy has granted a lease for {} s. Copies: {members}",
                 2.0 * lease
             ),
         }

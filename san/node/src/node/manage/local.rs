@@ -24,8 +24,7 @@ const REPORTS: Duration = Duration::from_millis(1000);
 /// How long the threads of this node's data path may take.
 const LOOPS: Duration = Duration::from_millis(700);
 /// Of a replica whose device went back in time.
-pub(super) const OLDER: &str =
-    "its device holds an older state than it had: it was restored from a copy, or exchanged";
+pub(super) const OLDER: &str = "the device of the copy holds an older state than before: the device was restored from a backup, or exchanged";
 /// A longer report is not read.
 const LONGEST: u64 = 64 << 20;
 
@@ -276,7 +275,7 @@ impl Node {
             } else if let Some((_, why, _)) = state.unopened.get(id) {
                 (Usable::NotOpened, why.clone())
             } else if silent {
-                (Usable::Opening, "its thread of the data path does not answer in time".into())
+                (Usable::Opening, "the copy's data-path thread does not answer in time".into())
             } else {
                 (Usable::Opening, "it is being opened".into())
             };
@@ -342,7 +341,7 @@ impl Node {
 /// The report of the node with this API.
 async fn fetch(api: SocketAddr) -> Result<LocalView, Silent> {
     let gone = |_| Silent::Gone("does not answer".into());
-    let mute = |why: String| Silent::Mute(format!("answers what is not understood ({why})"));
+    let mute = |why: String| Silent::Mute(format!("sends an invalid answer ({why})"));
     let mut stream = TcpStream::connect(api).await.map_err(gone)?;
     let request = format!("GET /v1/local HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(gone)?;
@@ -386,7 +385,7 @@ fn of_open(id: u64, open: &LoopReplica) -> LocalReplica {
     let (state, why) = if open.failed || open.view.failed {
         (Usable::Failed, Some("its device has failed".into()))
     } else if open.view.damaged {
-        (Usable::Damaged, Some("it was found damaged when it was opened".into()))
+        (Usable::Damaged, Some("the node found the copy damaged when the node opened it".into()))
     } else if open.view.went_back {
         (Usable::Damaged, Some(OLDER.into()))
     } else {

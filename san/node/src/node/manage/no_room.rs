@@ -74,7 +74,7 @@ pub(super) fn at_node(catalog: &Catalog, devices: &[Device], node: NodeId, neede
         }
     };
     ManageError::NoRoom(format!(
-        "node {name} has no room for the volume's first copy: {why}. Add a device there, name another node with --at, or leave it out"
+        "node {name} has no room for the volume's first copy: {why}. Add a device to the node, name another node with --at, or leave out --at"
     ))
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn of_copy(why: &NoPlace, log_bytes: u64) -> String {
 
 /// The error for a number of copies that is not possible.
 pub(super) fn wrong_copies(copies: usize) -> ManageError {
-    ManageError::Wrong(format!("{copies} copies are not possible: a volume has 1 to {MOST_COPIES}"))
+    ManageError::Wrong(format!("{copies} copies are not possible: a volume has 1 to {MOST_COPIES} copies"))
 }
 
 /// Bytes, rounded for people.

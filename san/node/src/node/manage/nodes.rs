@@ -78,7 +78,7 @@ impl Node {
                     .collect();
                 if !attached.is_empty() {
                     return Ok(Err(ManageError::InUse(format!(
-                        "volumes are attached at node {name}, there {}: detach them, or attach them elsewhere",
+                        "volumes are attached at node {name}, there {}: detach these volumes, or attach them elsewhere",
                         listed(attached)
                     ))));
                 }

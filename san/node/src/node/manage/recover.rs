@@ -71,8 +71,7 @@ impl Node {
         };
         if matches!(&kept, KeptCopies::One(survivors) if survivors.is_empty()) {
             return Err(ManageError::Wrong(format!(
-                "of each group of volume {name} a copy in sync is used, and the volume is not blocked: nothing is to be recovered, \
-                 wait or attach it"
+                "volume {name} needs no recovery: every group has a copy in sync that is in use, and the volume is not blocked. Wait, or attach the volume"
             )));
         }
         let what = choice.describe(&kept);
@@ -141,7 +140,7 @@ impl Choice<'_> {
             {
                 let why = copy.why.clone().unwrap_or_default();
                 return Err(format!(
-                    "the copy of group {index} at node {} is not used: {why}. Make it usable, or name another node",
+                    "the copy of group {index} at node {} is not usable: {why}. Make the copy usable, or name another node",
                     self.name_home(survivor)
                 ));
             }
@@ -176,7 +175,7 @@ impl Choice<'_> {
             }
             let homes: Vec<String> = whole(group).map(|replica| self.name_home(replica)).collect();
             return Err(format!(
-                "{named} has no copy of group {index}, and which of the others is complete cannot be told: name the node of one too \
+                "{named} has no copy of group {index}, and no other copy is known to be complete: also name the node of one of the other copies \
                  (--from {},NODE), of {}",
                 named.replace(", ", ","),
                 listed(&homes, MOST_LISTED)
@@ -186,7 +185,7 @@ impl Choice<'_> {
         let members = group.in_sync.iter().copied().filter(|_| blocked);
         members.max_by_key(epoch).ok_or_else(|| {
             format!(
-                "{named} has no copy of group {index} that may be taken for it: name another node with --from"
+                "{named} has no copy of group {index} that the volume can continue with: name another node with --from"
             )
         })
     }
@@ -202,14 +201,17 @@ impl Choice<'_> {
                 let homes: BTreeSet<String> =
                     self.record.members().map(|(replica, _)| self.name_home(replica)).collect();
                 let homes: Vec<String> = homes.into_iter().collect();
-                format!("the copies in sync by the record hold, at {}", listed(&homes, MOST_LISTED))
+                format!(
+                    "the volume would continue with the copies that the record names as in sync, at {}",
+                    listed(&homes, MOST_LISTED)
+                )
             }
             KeptCopies::One(survivors) => {
                 let taken: Vec<String> =
                     survivors.iter().map(|(index, replica)| self.describe_one(*index, *replica)).collect();
                 let (count, all) = (survivors.len(), self.record.groups.len());
                 format!(
-                    "{count} of {all} groups would go on with one copy each: {}",
+                    "{count} of {all} groups would continue with one copy each: {}",
                     listed(&taken, MOST_LISTED)
                 )
             }
@@ -219,7 +221,9 @@ impl Choice<'_> {
         let unknown: Vec<String> = unknown.into_iter().collect();
         match unknown.is_empty() {
             true => what,
-            false => format!("{what} (not known are the copies at {})", listed(&unknown, MOST_LISTED)),
+            false => {
+                format!("{what} (the state of the copies at {} is not known)", listed(&unknown, MOST_LISTED))
+            }
         }
     }
 
@@ -233,15 +237,15 @@ impl Choice<'_> {
             // What the record says of a copy of another history says nothing.
             (_, _, Some(follows)) if !self.agrees(replica) => follows,
             (Some(departed), ..) => format!(
-                "has nothing that was written since epoch {}, when it left the copies in sync; the volume is at epoch {}",
+                "lacks all writes since epoch {}, when the copy was removed from the in-sync set; the volume is at epoch {}",
                 departed.epoch.0, self.record.epoch.0
             ),
             (None, Some(copy), _) if copy.state != Usable::Open => format!(
                 "was found damaged or failed: {}",
-                copy.why.as_deref().unwrap_or("what it has lost is not known")
+                copy.why.as_deref().unwrap_or("the extent of its loss is not known")
             ),
             (None, _, Some(follows)) => follows,
-            (None, ..) => "may have missed anything: its node does not report of it".into(),
+            (None, ..) => "may lack any write: the copy's node does not report its state".into(),
         };
         format!("the copy of group {} at {} {missed}", index.0, self.name_home(replica))
     }

@@ -72,11 +72,11 @@ impl Node {
         let left_out = match unusable {
             _ if scrub.is_some_and(|scrub| scrub.ended) && in_sync => None,
             Some(Some(unusable)) => Some(format!("it is {}: {}", unusable.state(), unusable.why())),
-            None => Some("its node has not opened it yet".into()),
+            None => Some("the copy's node has not opened the copy yet".into()),
             Some(None) if !in_sync => {
-                Some("it is not in sync: it is being rebuilt, or waits for that".into())
+                Some("the copy is not in sync: it is being rebuilt, or waits to be rebuilt".into())
             }
-            Some(None) if scrub.is_none() => Some("its node was started again meanwhile".into()),
+            Some(None) if scrub.is_none() => Some("the copy's node was restarted meanwhile".into()),
             Some(None) => None,
         };
         ScrubView {

@@ -167,12 +167,16 @@ fn note(
     let spared = group.is_some_and(|group| group.in_sync.iter().any(usable));
     let then = match unusable {
         Unusable::Damaged(_) if !spared => {
-            "no other copy that has its data can be used: it stays as it is until one can be, or a person decides"
+            "no other usable copy has this copy's data: this copy stays as it is until another copy with the data is usable, or a person decides"
         }
-        Unusable::Damaged(_) if attached => "it is emptied and copied in full from the others",
-        Unusable::Damaged(_) => "it is emptied and copied in full when the volume is attached",
+        Unusable::Damaged(_) if attached => {
+            "the copy is emptied, and all data is copied from the other copies"
+        }
+        Unusable::Damaged(_) => {
+            "when the volume is attached, the copy is emptied and all data is copied from the other copies"
+        }
         Unusable::Failed(_) => "replace the device ('loadline device replace'), or move the copy elsewhere",
-        Unusable::NotUsed(_) => "it is tried again",
+        Unusable::NotUsed(_) => "the node tries again",
     };
     Some(format!("{}; {then}", unusable.why()))
 }
@@ -341,7 +345,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
     let fewest = record.as_ref().and_then(|r| r.groups.iter().map(|group| group.in_sync.len()).min());
     let (health, note) = match &record {
         None if volume.state == VolumeState::Creating => (None, Some("its replicas are being made".into())),
-        None => (Some(Health::Unknown), Some("its record is missing or cannot be read".into())),
+        None => (Some(Health::Unknown), Some("the volume's record is missing or cannot be read".into())),
         Some(record) => {
             let (health, note) = judge.volume(id, volume, record);
             (Some(health), note)

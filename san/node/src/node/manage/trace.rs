@@ -101,7 +101,7 @@ impl Node {
         let TraceRequests { requests, within_ms } = wanted;
         if !(1..=MOST_REQUESTS).contains(&requests) || !(1..=MOST_MS).contains(&within_ms) {
             return Err(ManageError::Wrong(format!(
-                "{requests} requests within {within_ms} ms cannot be followed: 1 to {MOST_REQUESTS} within 1 to {MOST_MS} ms can"
+                "{requests} requests within {within_ms} ms cannot be traced: give 1 to {MOST_REQUESTS} requests within 1 to {MOST_MS} ms"
             )));
         }
         self.refresh().await?;

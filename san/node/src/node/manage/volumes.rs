@@ -97,7 +97,7 @@ impl Node {
         let least = wanted.least.unwrap_or(wanted.copies.div_ceil(2));
         if !(1..=wanted.copies).contains(&least) {
             return Err(ManageError::Wrong(format!(
-                "writes cannot need {least} copies in sync: of a volume with {} it can be 1 to {}",
+                "--least {least} is not possible: for a volume with {} give 1 to {}",
                 if wanted.copies == 1 { "1 copy".into() } else { format!("{} copies", wanted.copies) },
                 wanted.copies
             )));
@@ -113,7 +113,7 @@ impl Node {
         let log_bytes = wanted.log_bytes.unwrap_or(LOG);
         if log_bytes < LEAST_LOG {
             return Err(ManageError::Wrong(format!(
-                "a log of {} is too small: a replica needs {}, for what is in flight",
+                "a log of {} is too small: a replica needs at least {} for the writes in flight",
                 no_room::size(log_bytes),
                 no_room::size(LEAST_LOG)
             )));
@@ -174,7 +174,7 @@ impl Node {
                     let name =
                         catalog.nodes.get(&replica.node).map_or("?".into(), |(node, _)| node.name.clone());
                     if let Some(why) = &replica.refused {
-                        return Err(ManageError::Device(format!("{name} does not make a replica: {why}")));
+                        return Err(ManageError::Device(format!("{name} cannot make a replica: {why}")));
                     }
                     if replica.state != ReplicaState::Ready {
                         late.push(name);
@@ -187,7 +187,7 @@ impl Node {
             if begun.elapsed() > MADE {
                 late.dedup();
                 return Err(ManageError::TimedOut(format!(
-                    "replicas were not made in time, and all is as it was; those that did not do it {}",
+                    "replicas were not made in time, and the request is undone; the nodes that made none in time {}",
                     listed(late)
                 )));
             }
@@ -295,7 +295,9 @@ impl Node {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
         if volume.state != VolumeState::Ready {
-            return Err(ManageError::InUse(format!("volume {name} is being made: attach it when it is")));
+            return Err(ManageError::InUse(format!(
+                "volume {name} is still being made: attach the volume later"
+            )));
         }
         let catalog = self.state().catalog.clone();
         let target = match node {
@@ -323,7 +325,7 @@ impl Node {
         if !self.wait_until_served(id, fence).await? {
             let why = self.why_not_served(id).await;
             return Err(ManageError::TimedOut(format!(
-                "volume {name} is to be attached here, and is not served yet: {why}. It will be when that has changed"
+                "volume {name} is attached to this node, but is not served yet: {why}. The node serves the volume as soon as this cause is gone"
             )));
         }
         let (node, _) = &catalog.nodes[&target];
@@ -409,7 +411,7 @@ impl Node {
         }
         if !self.look_at_loops().await {
             return Err(ManageError::TimedOut(format!(
-                "volume {name} is not detached: how many clients it has is not known in time, try again"
+                "volume {name} is not detached: the node could not count the volume's clients in time. Try again"
             )));
         }
         let clients: usize = self
@@ -422,7 +424,7 @@ impl Node {
             .sum();
         if clients > 0 && !force {
             return Err(ManageError::InUse(format!(
-                "volume {name} has {clients} connections: end its clients first, or detach it by force, which cuts them off"
+                "volume {name} has {clients} connections: stop its clients first, or detach the volume with --force, which disconnects the clients"
             )));
         }
         self.set_attached(id, None).await?;
@@ -431,7 +433,7 @@ impl Node {
         match self.wait_until(SERVED, |state| !state.attached.contains(&id)).await {
             true => Ok(()),
             false => Err(ManageError::TimedOut(format!(
-                "volume {name} is to be detached, and this node still serves it: it will not when it answers again"
+                "volume {name} is detached, but a thread of this node does not answer and still serves the volume. It stops when it answers again"
             ))),
         }
     }
@@ -470,12 +472,12 @@ fn used_at(catalog: &Catalog, name: &str, alive: &BTreeMap<u32, bool>) -> Result
     let (id, node) = catalog.node(name).ok_or_else(|| unknown_node(catalog, name))?;
     if alive.get(&id) != Some(&true) {
         return Err(ManageError::Wrong(format!(
-            "node {name} does not answer, so the volume's first copy cannot be there: start it, or leave out --at"
+            "node {name} does not answer, so the volume's first copy cannot be placed there: start the node, or leave out --at"
         )));
     }
     if node.draining {
         return Err(ManageError::Wrong(format!(
-            "node {name} is draining, so the volume's first copy cannot be there: name another with --at, or leave it out"
+            "node {name} is draining, so the volume's first copy cannot be placed there: name another node with --at, or leave out --at"
         )));
     }
     Ok(NodeId(id))

@@ -133,10 +133,10 @@ fn what_all_report_is_healthy_and_whatever_is_missing_is_not() {
     type Change = fn(&mut Cluster);
     let cases: [(Change, Health, &str); 16] = [
         (|c| c.node(1).incarnation = 6, Health::Waiting, "names another owner"),
-        (|c| c.node(1).volumes[0].doing = Doing::Watching, Health::Waiting, "no node serves it yet"),
-        (|c| c.node(1).volumes.clear(), Health::Waiting, "no node serves it yet"),
+        (|c| c.node(1).volumes[0].doing = Doing::Watching, Health::Waiting, "no node serves the volume yet"),
+        (|c| c.node(1).volumes.clear(), Health::Waiting, "no node serves the volume yet"),
         (|c| c.node(1).volumes[0].groups[0].reads = false, Health::Waiting, "leases"),
-        (|c| c.node(1).volumes[0].groups[0].in_sync = 1, Health::Waiting, "policy asks for 2"),
+        (|c| c.node(1).volumes[0].groups[0].in_sync = 1, Health::Waiting, "a write needs 2"),
         (|c| c.node(1).volumes[0].groups.clear(), Health::Unknown, "all groups"),
         (|c| c.node(1).volumes[0].members[2].session = SessionView::Silent, Health::Degraded, "node-3"),
         (|c| c.node(1).volumes[0].members.truncate(2), Health::Degraded, "no session"),
@@ -188,10 +188,10 @@ fn a_copy_whose_device_went_back_is_not_healthy_although_no_owner_has_greeted_it
     };
     for attached in [false, true] {
         let cluster = rolled_back(attached, &[3]);
-        cluster.must(Health::Degraded, "node-3 (its device holds an older state");
+        cluster.must(Health::Degraded, "node-3 (the device of the copy holds an older state");
     }
     let cluster = rolled_back(false, &[1, 2, 3]);
-    cluster.must(Health::Waiting, "node-1 (its device holds an older state");
+    cluster.must(Health::Waiting, "node-1 (the device of the copy holds an older state");
     cluster.must(Health::Waiting, "volume recover");
 }
 
@@ -200,12 +200,12 @@ fn what_is_waited_for_is_named() {
     let mut cluster = cluster();
     let gone = || Err(Silent::Gone("does not answer".into()));
     cluster.reports.insert(1, gone());
-    cluster.must(Health::Waiting, "node-1, which owned it, does not answer");
+    cluster.must(Health::Waiting, "node-1, which owned the volume, does not answer");
     let of = &mut cluster.node(2).volumes[0];
     of.doing = Doing::Sealing;
     let asked = LocalMember { replica: 13, required: true, session: SessionView::Asked };
     of.members = vec![asked];
-    cluster.must(Health::Waiting, "node-2 takes it over, and waits for the answer of node-3;");
+    cluster.must(Health::Waiting, "node-2 takes the volume over, and waits for the answer of node-3;");
     for node in [2, 3] {
         cluster.reports.insert(node, gone());
     }
