@@ -505,7 +505,7 @@ fn what_cannot_be_is_said_and_nothing_changes() {
     );
     // In bytes, for the whole volume, with what is log, and what each device has free.
     for part in [
-        "each of its copies (2) needs 1.59TiB, in 100 pieces of at most 16.3GiB: 1.56TiB of data, 25GiB of logs",
+        "with 2 copies: each copy needs 1.59TiB (in 100 groups of at most 16.3GiB): 1.56TiB for data, 25GiB for logs",
         "evice 3 of node-1 has 894MiB of 894MiB free",
         "evice 4 of node-2 has 894MiB of 894MiB free",
         "add a device, make the volume smaller",

@@ -15,8 +15,8 @@ pub(crate) fn check(tried: &io::Result<()>, root: &Root) -> Check {
         Check::bad("io_uring", format!("refused ({refused}){who}"))
             .expected("a ring that can be made, registered with, and waited on")
             .costs(
-                "threads issue the I/O: much more CPU for each, so that the host, and not the storage, can be what is \
-                 measured; disks of NBD servers cannot be measured; nodes of the virtual SAN do not start",
+                "threads issue the I/Os, and each I/O costs much more CPU, so the host and not the storage may limit the \
+                 figures; disks of NBD servers cannot be measured; nodes of the virtual SAN do not start",
             )
     };
     match root.number("proc/sys/kernel/io_uring_disabled") {

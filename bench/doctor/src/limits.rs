@@ -178,8 +178,8 @@ impl Limits {
             return Check::bad(name, format!("a quota of {:.2} CPUs of {}", self.allowed, self.cpus))
                 .expected("no quota of CPU time")
                 .costs(
-                    "whoever has used it up stands still until the next period, up to 100 ms: it is measured as latency \
-                     of the storage, and a node's leases can run out",
+                    "a process that has used up the quota stops until the next period, for up to 100 ms: the pause is measured \
+                     as latency of the storage, and a node's leases can expire",
                 )
                 .mend("give the container or service all of its CPUs' time (CPUQuota= of systemd)")
                 .run("docker update --cpus=0 CONTAINER");

@@ -89,8 +89,8 @@ fn bandwidth(name: String, found: String, bytes_per_s: f64) -> Check {
     Check::slow(name, found)
         .expected("10 Gbit/s, of which 9 and more are data")
         .costs(format!(
-            "of a volume with two copies one goes to another node: each node takes in writes of no more than {} \
-             MiB/s, or {} IOPS of 4 KiB",
+            "a volume with two copies sends one copy of each write to another node: the network limits the writes that each \
+             node receives to {} MiB/s, or {} IOPS of 4 KiB",
             thousands(bytes_per_s / f64::from(1 << 20)),
             thousands(bytes_per_s / BLOCK)
         ))

@@ -191,7 +191,7 @@ impl LocalWorker {
         let last = last.into_iter().rev().collect::<Vec<_>>().join(" | ");
         let message = match last.is_empty() {
             true => format!("its process ended ({status})"),
-            false => format!("its process ended ({status}), after it said: {last}"),
+            false => format!("its process ended ({status}); its last output: {last}"),
         };
         WorkerExit { message, usage: status.code() == Some(USAGE) }
     }

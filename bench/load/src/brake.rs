@@ -152,7 +152,7 @@ impl Watch {
                 if let Some(oldest) = late.clone().max() {
                     let (count, age) = (late.count(), oldest.as_secs());
                     why +=
-                        &format!("; {count} I/Os had not completed at its end, one of them for {age:.1} s");
+                        &format!("; at the end of this second {count} late I/Os had not completed, the oldest after {age:.1} s");
                 }
                 Some(why)
             }

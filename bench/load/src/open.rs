@@ -195,8 +195,8 @@ fn may_write_to_server(disk: &Disk, write: bool) -> Result<(), LoadError> {
         return Ok(());
     }
     Err(LoadError::usage(format!(
-        "{} is a disk that Loadline did not make, and this load writes to it: its data would be lost. If they may be, say \
-         --destroy-data; or use a profile that only reads (W0)",
+        "{} is a disk that Loadline did not make, and this load would overwrite its data. To allow that, add --destroy-data; \
+         or use a profile that only reads (W0)",
         disk.target
     )))
 }
@@ -265,8 +265,8 @@ fn may_write(name: &str, permission: &WritePermission, device: bool) -> Result<(
         WritePermission::Destroy => Ok(()),
         WritePermission::Made(_) if !device => Ok(()),
         _ => Err(LoadError::usage(format!(
-            "{name} is {}, and this load writes to it: its data would be lost. If they may be, say --destroy-data; \
-             or use a profile that only reads (W0)",
+            "{name} is {}, and this load would overwrite its data. To allow that, add --destroy-data; or use a profile that \
+             only reads (W0)",
             if device { "a block device" } else { "a file that Loadline did not make" }
         ))),
     }

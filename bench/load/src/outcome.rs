@@ -87,7 +87,7 @@ impl VerifyReport {
         (self.bad() == 0 && self.checked == self.unjudged).then(|| {
             let found = match self.checked {
                 0 => "no write was ever issued or acknowledged with this journal, so no block was checked".into(),
-                n => format!("none: a write of unknown outcome was the last to each of {n}"),
+                n => format!("none: the last write to each of the {n} checked blocks has an unknown outcome"),
             };
             Finding::doubt(
                 FindingKind::Integrity,

@@ -151,7 +151,7 @@ impl Prepared {
                 findings.push(Finding::note(
                     FindingKind::UnwrittenReads,
                     format!("{} to be written before it is read, and read from the storage", open.name),
-                    "its server does not tell",
+                    "its server does not report whether that is so",
                     "What was never written, or is in the server's memory, is read faster: fill the disk (--fill), and make it \
                      larger than that memory.",
                 ));

@@ -137,8 +137,8 @@ impl VhostDisk {
                 }
                 Err(error) => {
                     return Err(LoadError::failed(format!(
-                        "vhost-user:{name}: the server does not let a front-end in ({error}): see that it runs, and that \
-                         nobody else uses the disk; a server has one front-end at a time"
+                        "vhost-user:{name}: the server refuses the connection ({error}): check that the server runs, and that \
+                         no other front end uses the disk; a server accepts one front end at a time"
                     )));
                 }
                 Ok(disk) => return Ok(disk),

@@ -313,8 +313,8 @@ impl SearchPlan {
         let shallow = self.mine(measured).filter(|(_, m)| m.is_shallow(self.percentile)).count();
         if shallow > 0 && self.over != SearchOver::Rate {
             result.found.push_str(&format!(
-                "; {shallow} measurements had fewer than the {} I/Os that a {name} needs, and hold only if all of theirs \
-                 were within the limit: measure longer",
+                "; {shallow} measurements had fewer than the {} I/Os that a {name} needs; such a measurement counts as within \
+                 the limit only if all its I/Os were: measure longer",
                 loadline_base::figures::thousands(self.percentile.samples())
             ));
         }

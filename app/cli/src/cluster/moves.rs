@@ -88,7 +88,7 @@ pub(crate) fn wait(
             }
             let why = left.stays.join("; ");
             let message = format!(
-                "{what}: {} copies stay: {why}. The copies move as soon as this cause is gone",
+                "{what}: copies that cannot move now: {} ({why}). These copies move as soon as the cause is gone",
                 left.copies
             );
             return Ok(complain(Exit::Failed, &message));
@@ -125,7 +125,7 @@ fn look(api: &Api, is_meant: &impl Fn(&VolumeView, &ReplicaView) -> bool) -> Res
             volume.replicas.iter().filter(|replica| replica.leaving && is_meant(volume, replica)).collect();
         left.copies += meant.len();
         let stays = meant.iter().filter_map(|replica| replica.note.clone());
-        left.stays.extend(stays.map(|why| format!("of volume {}, since {why}", volume.name)));
+        left.stays.extend(stays.map(|why| format!("volume {}: {why}", volume.name)));
     }
     for node in status.nodes.iter().filter(|node| node.alive) {
         let Ok(address) = node.api.parse() else { continue };

@@ -339,7 +339,7 @@ fn print_state(replica: u64, state: &State) {
     say!("  committed {commit_point}, at epoch {epoch}");
     let (used, all) = (mib(state.log_used), mib(state.log_bytes));
     say!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
-    say!("  extents   {}, and traces of {} that were freed", state.extents, state.tombstones);
+    say!("  extents   {}, and tombstones of {} freed extents", state.extents, state.tombstones);
     if !state.listed.is_empty() {
         say!("  to copy   {} ranges of blocks, whose data this replica has dropped", state.listed.len());
     }

@@ -172,7 +172,7 @@ fn not_answered(uri: &RbdUri, connected: bool) -> LoadError {
         false => ("its cluster's monitors do", "that they run, and are reached from here"),
     };
     LoadError::failed(format!(
-        "{uri}: {who} not answer within {} s: see (ceph -s, ceph health detail) {look}",
+        "{uri}: {who} not answer within {} s: check {look} (ceph -s, ceph health detail)",
         if connected { LIMIT.as_secs() } else { 10 }
     ))
 }
@@ -271,13 +271,13 @@ fn connected(ceph: &'static Ceph, uri: &RbdUri) -> Result<Handles, LoadError> {
     check(code, |errno| match errno {
         Errno::ETIMEDOUT => not_answered(uri, false),
         Errno::ENOENT => LoadError::usage(format!(
-            "{uri}: its configuration names no monitor (mon_host), or there is no key of client.{} in its keyring: say where \
-             one is by ?keyring=PATH, or name another user by ?user=NAME",
+            "{uri}: its configuration names no monitor (mon_host), or there is no key of client.{} in its keyring: name the \
+             keyring with ?keyring=PATH, or another user with ?user=NAME",
             uri.user
         )),
         Errno::EACCES | Errno::EPERM | Errno::EOPNOTSUPP => LoadError::usage(format!(
-            "{uri}: its cluster does not let client.{} in ({}): see that there is such a user (ceph auth ls), and that its \
-             key is in the keyring, which ?keyring=PATH names",
+            "{uri}: its cluster refuses client.{} ({}): check that this user exists (ceph auth ls), and that the user's key is \
+             in the keyring (?keyring=PATH names the keyring)",
             uri.user,
             errno.desc()
         )),
@@ -302,7 +302,10 @@ fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
             return Err(in_use(uri, "too many clients have the image open"));
         }
         check(code, |errno| {
-            LoadError::failed(format!("{uri}: who has it open is not told: {}", errno.desc()))
+            LoadError::failed(format!(
+                "{uri}: the cluster does not report which clients have the image open: {}",
+                errno.desc()
+            ))
         })?;
         let other = watchers[..count].iter().find(|watcher| watcher.id as u64 != own).map(|watcher| {
             // SAFETY: the library has put text there, which stands until the list is given back.
@@ -321,8 +324,8 @@ fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
 
 fn in_use(uri: &RbdUri, who: &str) -> LoadError {
     LoadError::usage(format!(
-        "{uri} is in use: {who}. An image in use is never measured; free it first, or name another (a client that died \
-         without a word is forgotten after half a minute)"
+        "{uri} is in use: {who}. An image in use is never measured; free it first, or name another (the cluster removes a \
+         crashed client after half a minute)"
     ))
 }
 
@@ -346,8 +349,8 @@ fn without_cache(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
     match wrong {
         None => Ok(()),
         Some((name, value)) => Err(LoadError::usage(format!(
-            "{uri}: the image, or its pool, says {name} = {value}, so that writes are answered by memory of this host: take it \
-             back (rbd config image remove {}/{} {name}, or rbd config pool remove {} {name})",
+            "{uri}: the image or its pool sets {name} = {value}, so a cache in this host's memory would acknowledge writes: \
+             remove the setting (rbd config image remove {}/{} {name}, or rbd config pool remove {} {name})",
             uri.pool, uri.image, uri.pool
         ))),
     }

@@ -51,8 +51,8 @@ impl FromStr for RbdUri {
     fn from_str(text: &str) -> Result<RbdUri, LoadError> {
         let wrong = |why: &str| {
             LoadError::usage(format!(
-                "target \"{text}\": {why}; write rbd:POOL/IMAGE, with ?user=NAME&conf=PATH&keyring=PATH&namespace=NAME \
-                 behind it as far as they are wanted"
+                "target \"{text}\": {why}; write rbd:POOL/IMAGE, followed by the options that you need: \
+                 ?user=NAME&conf=PATH&keyring=PATH&namespace=NAME"
             ))
         };
         let decoded = |part: &str, what: &str| {

@@ -200,7 +200,8 @@ impl Journal {
                 return Err(error(match i {
                     0 => "the file is not a journal, and is not changed; name another file".into(),
                     _ => format!(
-                        "it is of a disk or unit of {found} bytes, and this is {value}; name another file"
+                        "the journal is for a disk or a unit of {found} bytes, but this one has {value} bytes; name another \
+                         file"
                     ),
                 }));
             }
@@ -209,8 +210,8 @@ impl Journal {
         if !fresh {
             journal.settle(reported).map_err(|unit| {
                 error(format!(
-                    "it is damaged: what it says of the unit at byte {} cannot be; restore it, or begin with a new \
-                     one and a new fill",
+                    "the journal is damaged: its entry for the unit at byte {} is impossible; restore the journal, or begin \
+                     with a new journal and a new fill",
                     unit as u64 * journal.unit as u64
                 ))
             })?;

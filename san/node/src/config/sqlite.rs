@@ -115,7 +115,8 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         if let Err(why) = self.check() {
             tracing::error!(
-                "{why}. Changes that were not in the database file yet stay in the old write-ahead log, which now belongs to no database"
+                "{why}. Changes that were only in the write-ahead log (-wal) are not copied into a database file; they remain \
+                 in the old log"
             );
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }

@@ -74,7 +74,7 @@ pub enum ManageError {
     #[error("{0}")]
     InUse(String),
     /// Another node does that.
-    #[error("node {name} carries out this request, at {api}")]
+    #[error("only node {name} can carry out this request: send the request to {api}")]
     Elsewhere {
         /// Its name.
         name: String,

@@ -178,14 +178,16 @@ impl Node {
         let why = match reaches {
             None => "and the node does not answer through the configuration store either".into(),
             Some(reaches) if reaches.is_empty() => {
-                "but the node runs; it reaches neither this node nor the other nodes that this node asked about".into()
+                "but the node runs: through the configuration store it reports that it reaches neither this node nor the other \
+                 nodes that this node asked about".into()
             }
             Some(reaches) => {
                 let reached = listed(&reaches.iter().map(name).collect::<Vec<_>>(), 8);
-                format!("but the node runs; it does not reach this node, and reaches {reached}")
+                format!("but the node runs: through the configuration store it reports that it reaches {reached}, and not this \
+                 node")
             }
         };
-        tracing::warn!(node, "nothing is received from {}, {why}", name(&node));
+        tracing::warn!(node, "this node receives nothing from {}, {why}", name(&node));
     }
 
     /// Asks until all have answered, or had time to.

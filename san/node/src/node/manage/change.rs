@@ -221,8 +221,8 @@ fn with_growth(
         let free = place.capacity.saturating_sub(place.promised);
         if more > free {
             return Err(ManageError::NoRoom(format!(
-                "device {} has a copy that would take {} more, and {} are free there: add a device and let the copy move to it, \
-                 or make the volume grow less",
+                "the copy on device {} would need {} more, but the device has only {} free: add a device and move the copy to \
+                 it, or choose a smaller size",
                 replica.device,
                 no_room::size(more * BLOCK),
                 no_room::size(free * BLOCK)

@@ -167,16 +167,16 @@ impl<'a> Judge<'a> {
                 format!("  {} continues to serve the volume until the record must change.", self.name(node))
             });
             return Some(format!(
-                "the configuration store holds epoch {} of it, and a copy follows epoch {highest}: an older configuration was put \
-                 back.{served}",
+                "the record in the configuration store has epoch {}, and a copy follows the higher epoch {highest}: an older \
+                 configuration was put back.{served}",
                 record.epoch.0
             ));
         }
         let forked = self.forked(record).filter(|_| self.store_fault.is_none());
         if let Some((replica, promise, owner)) = forked {
             return Some(format!(
-                "the copy at {} follows {} at epoch {}, and by the configuration store {} owned it then: an older configuration was put \
-                 back, and it was changed since.",
+                "the copy at {} follows {} at epoch {}, but according to the configuration store {} owned the volume at that \
+                 epoch: an older configuration was put back and was changed afterwards.",
                 self.describe(replica.0),
                 self.name(promise.owner.node.0),
                 promise.epoch.0,
@@ -219,8 +219,9 @@ impl<'a> Judge<'a> {
             None => "A copy that follows a lower epoch than others may lack writes",
         };
         format!(
-            "Put the newer configuration back, or decide which copy holds and overwrite the others: 'loadline volume recover {} \
-             --from NODE --force'. {hint}, and one that was being copied to when its node stopped may lack some. Known: {}",
+            "Put the newer configuration back, or choose the node whose copies continue and overwrite all other copies: \
+             'loadline volume recover {} --from NODE --force'. {hint}. A copy whose node stopped during a resync may also lack \
+             writes. Known: {}",
             volume.name,
             known.join(", ")
         )
@@ -260,7 +261,7 @@ impl<'a> Judge<'a> {
             let (name, serves) = (self.name(node), self.name(serves));
             found.add(
                 Health::Unknown,
-                format!("{name} reports: {why}. If what {serves} serves is right, start {name} again"),
+                format!("{name} reports: {why}. If the copies that {serves} serves are the right ones, restart {name}"),
             );
         }
     }
@@ -373,11 +374,11 @@ impl<'a> Judge<'a> {
         let describe = |replica: &ReplicaId| self.describe_with(replica.0, self.fault_by(replica.0, record));
         let members: Vec<String> = members.iter().map(describe).collect();
         format!(
-            "every write of group {index} is only on {}: start {} again, or make {} usable; or go on with what is left: 'loadline \
-             volume recover' reports what would be lost",
+            "every write of group {index} is stored only at {}: start {} again, or make {} usable. To continue with a copy \
+             that lacks writes, run 'loadline volume recover', which first reports the writes that would be lost",
             members.join(" and "),
             if members.len() == 1 { "it" } else { "one of them" },
-            if members.len() == 1 { "its device" } else { "its device there" },
+            if members.len() == 1 { "its device" } else { "one of their devices" },
         )
     }
 
@@ -406,8 +407,8 @@ impl<'a> Judge<'a> {
                 Doing::Equalizing => "the copies, which the takeover makes equal".into(),
                 Doing::Active | Doing::Changing | Doing::Watching | Doing::Blocked => {
                     return format!(
-                        "{} serves it at epoch {}, and the record of epoch {} names another owner, in another life of its process or at \
-                         another node: {}",
+                        "{} serves the volume at epoch {}, but the record, at epoch {}, names another owner (another node, or \
+                         another incarnation of the same node): {}",
                         self.name(node),
                         of.epoch,
                         record.epoch.0,

@@ -78,8 +78,8 @@ impl Node {
         if !recover.force {
             let why = blocked.map_or(String::new(), |why| format!("{why} "));
             return Err(ManageError::Wrong(format!(
-                "volume {name}: {why}By this, {what}. What was written to the volume and these do not have is lost, and all other \
-                 copies are overwritten. If that is what you want, say --force"
+                "volume {name}: {why}With --force, {what}. Writes that these copies lack are then lost, and all other copies \
+                 are overwritten. Nothing is changed yet: add --force to accept the loss"
             )));
         }
         let promises = judge.promises(&record);

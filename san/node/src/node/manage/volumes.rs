@@ -187,8 +187,8 @@ impl Node {
             if begun.elapsed() > MADE {
                 late.dedup();
                 return Err(ManageError::TimedOut(format!(
-                    "replicas were not made in time, and the request is undone; the nodes that made none in time {}",
-                    listed(late)
+                    "not all replicas were made in time, so the request was undone; late nodes: {}",
+                    late.join(", ")
                 )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -433,7 +433,8 @@ impl Node {
         match self.wait_until(SERVED, |state| !state.attached.contains(&id)).await {
             true => Ok(()),
             false => Err(ManageError::TimedOut(format!(
-                "volume {name} is detached, but a thread of this node does not answer and still serves the volume. It stops when it answers again"
+                "volume {name} is detached, but a data-path thread of this node does not respond and may still serve the \
+                 volume. The thread stops serving the volume as soon as it responds"
             ))),
         }
     }
