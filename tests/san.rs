@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::message::{Entry, Payload, Promise, What};
+use loadline_san_core::message::{Entry, Payload, Promise, EntryOp};
 use loadline_san_core::store::{Command, Completion};
 use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};
@@ -69,7 +69,7 @@ fn append(store: &mut Store<Blocks>, pool: &Pool, block: u64, acknowledged: u64)
         number: block + 1,
         position: at(block + 1),
         sequenced: true,
-        entry: Entry { block, blocks: 1, what: What::Data(Payload { data, first: 0 }) },
+        entry: Entry { block, blocks: 1, op: EntryOp::Data(Payload { data, first: 0 }) },
         commit_point: if block == 0 { Position::START } else { mark },
         acknowledged: if block == 0 { Position::START } else { mark },
         epoch: Epoch(2),

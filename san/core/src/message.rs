@@ -30,9 +30,9 @@ pub struct Payload<D> {
     pub first: u32,
 }
 
-/// What an entry does to its blocks.
+/// The operation of an entry on its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What<D> {
+pub enum EntryOp<D> {
     /// Nothing: it begins the sequence of an ownership, or has the place of data in that of a replica that returns (rule C11).
     Open,
     /// They get this content.
@@ -50,8 +50,8 @@ pub struct Entry<D> {
     pub block: u64,
     /// How many. None in an opening entry.
     pub blocks: u32,
-    /// What becomes of them.
-    pub what: What<D>,
+    /// The operation on these blocks.
+    pub op: EntryOp<D>,
 }
 
 impl<D> Entry<D> {
@@ -90,12 +90,12 @@ impl<D> Content<D> {
         let trim = |range: Range<u32>| Entry {
             block: block + u64::from(range.start),
             blocks: range.end - range.start,
-            what: What::Trim,
+            op: EntryOp::Trim,
         };
         let data = |payload: &Payload<D>, range: Range<u32>| Entry {
             block: block + u64::from(range.start),
             blocks: range.end - range.start,
-            what: What::Data(Payload { data: payload.data.clone(), first: payload.first + range.start }),
+            op: EntryOp::Data(Payload { data: payload.data.clone(), first: payload.first + range.start }),
         };
         match self {
             Content::Nothing => vec![trim(0..blocks)],

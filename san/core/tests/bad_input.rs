@@ -10,7 +10,7 @@ use loadline_san_core::ids::{
 };
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, ToOwner, ToReplica, What};
+use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, ToOwner, ToReplica, EntryOp};
 use loadline_san_core::record::{Record, RecordError};
 use loadline_san_core::replica::{self, Misdirected, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
@@ -32,9 +32,9 @@ fn from(owner: Owner, epoch: u64, session: u64) -> FromOwner {
 }
 
 fn entry(sequence: u64) -> ToReplica<u8> {
-    let what = if sequence == 1 { What::Open } else { What::Trim };
+    let op = if sequence == 1 { EntryOp::Open } else { EntryOp::Trim };
     let blocks = u32::from(sequence > 1);
-    let entry = Entry { block: 0, blocks, what };
+    let entry = Entry { block: 0, blocks, op };
     ToReplica::Entry { ownership: Epoch(4), sequence: Sequence(sequence), commit_point: Sequence(0), entry }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{folder_in, pool};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::{BLOCK, GroupIndex};
-use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, What};
+use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, EntryOp};
 use loadline_san_core::store::{Command, Completion, Tag};
 use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};
@@ -95,14 +95,14 @@ impl Rig {
         }
     }
 
-    fn append(&mut self, block: u64, blocks: u32, what: What<Blocks>) {
+    fn append(&mut self, block: u64, blocks: u32, op: EntryOp<Blocks>) {
         self.appended += 1;
         let at = |sequence| Position { ownership: Epoch(1), sequence: Sequence(sequence) };
         self.store.submit(Command::Append {
             number: self.appended,
             position: at(self.appended),
             sequenced: true,
-            entry: Entry { block, blocks, what },
+            entry: Entry { block, blocks, op },
             commit_point: at(self.appended - 1),
             acknowledged: at(self.appended - 1),
             epoch: Epoch(1),
@@ -113,7 +113,7 @@ impl Rig {
     fn write(&mut self, block: u64) {
         let data = self.pool.take_filled(&[block as u8; BLOCK as usize]).unwrap();
         let data = data.freeze(|_| Address { volume: VOLUME, group: GROUP, block });
-        self.append(block, 1, What::Data(Payload { data, first: 0 }));
+        self.append(block, 1, EntryOp::Data(Payload { data, first: 0 }));
     }
 
     fn read(&mut self, block: u64) -> Option<u8> {
@@ -227,7 +227,7 @@ fn a_full_device_goes_on_with_what_it_has_and_takes_more_when_something_is_trimm
         rig.write(extent * u64::from(EXTENT));
     }
     assert!(!rig.store.has_failed(), "{:?}", rig.store.why_failed());
-    rig.append(0, 4 * EXTENT, What::Trim);
+    rig.append(0, 4 * EXTENT, EntryOp::Trim);
     // What comes next brings the mark.
     rig.write(10 * u64::from(EXTENT));
     for _ in 0..10 {

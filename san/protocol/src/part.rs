@@ -6,7 +6,7 @@ use loadline_san_core::history::{Claim, History, MOST_CLAIMS};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
 use loadline_san_core::layout::MOST_BLOCKS;
 use loadline_san_core::map::Allocated;
-use loadline_san_core::message::{Entry, Job, Mention, Payload, Progress, Promise, What};
+use loadline_san_core::message::{Entry, Job, Mention, Payload, Progress, Promise, EntryOp};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -140,27 +140,27 @@ pub struct EntryBytes {
 
 impl<D> From<&Entry<D>> for EntryBytes {
     fn from(entry: &Entry<D>) -> Self {
-        let what = match entry.what {
-            What::Open => OPEN,
-            What::Data(_) => DATA,
-            What::Zeroes => ZEROES,
-            What::Trim => TRIM,
+        let op = match entry.op {
+            EntryOp::Open => OPEN,
+            EntryOp::Data(_) => DATA,
+            EntryOp::Zeroes => ZEROES,
+            EntryOp::Trim => TRIM,
         };
-        Self { block: entry.block.into(), blocks: entry.blocks.into(), what: what.into() }
+        Self { block: entry.block.into(), blocks: entry.blocks.into(), what: op.into() }
     }
 }
 
 impl EntryBytes {
     /// As core has it; asks for the data if it has some.
     pub fn get<D>(&self, data: impl FnOnce() -> D) -> Entry<D> {
-        let what = match self.what.get() {
-            OPEN => What::Open,
-            DATA => What::Data(Payload { data: data(), first: 0 }),
-            ZEROES => What::Zeroes,
+        let op = match self.what.get() {
+            OPEN => EntryOp::Open,
+            DATA => EntryOp::Data(Payload { data: data(), first: 0 }),
+            ZEROES => EntryOp::Zeroes,
             // There is no other: it was checked when it was decoded.
-            _ => What::Trim,
+            _ => EntryOp::Trim,
         };
-        Entry { block: self.block.get(), blocks: self.blocks.get(), what }
+        Entry { block: self.block.get(), blocks: self.blocks.get(), op }
     }
 
     /// How many blocks of data belong to it.

@@ -12,7 +12,7 @@ use super::{Action, Context, Request, RequestId};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::{Leases, Moment};
-use crate::message::{Entry, FromReplica, Progress, ToOwner, ToReplica, What};
+use crate::message::{Entry, FromReplica, Progress, ToOwner, ToReplica, EntryOp};
 use crate::pipeline::Pipeline;
 use crate::range::Exclusion;
 use crate::rule::{Rule, left_out};
@@ -65,7 +65,7 @@ pub(super) struct Active<D> {
 
 /// Blocks of data in an entry.
 fn data_blocks<D>(entry: &Entry<D>) -> u64 {
-    if matches!(entry.what, What::Data(_)) { u64::from(entry.blocks) } else { 0 }
+    if matches!(entry.op, EntryOp::Data(_)) { u64::from(entry.blocks) } else { 0 }
 }
 
 impl<D: Clone> Active<D> {
@@ -214,7 +214,7 @@ impl<D: Clone> Active<D> {
                 self.links.push(link);
             }
         }
-        let open = Entry { block: 0, blocks: 0, what: What::Open };
+        let open = Entry { block: 0, blocks: 0, op: EntryOp::Open };
         self.issue(c, index, open, None, out);
     }
 

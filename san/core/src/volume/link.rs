@@ -7,7 +7,7 @@ use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{Entry, FromOwner, FromReplica, Progress, ToReplica, What};
+use crate::message::{Entry, FromOwner, FromReplica, Progress, ToReplica, EntryOp};
 use crate::pipeline::Pipeline;
 use crate::rule::{Rule, left_out};
 
@@ -212,13 +212,13 @@ impl<D: Clone> Link<D> {
     ) {
         let commit_point = pipeline.acknowledged();
         while let Some(issued) = pipeline.entry(self.next) {
-            let has_data = matches!(issued.entry.what, What::Data(_));
+            let has_data = matches!(issued.entry.op, EntryOp::Data(_));
             let entry = match &mut returning {
                 Some(returning) if has_data && self.full && returning.puts_off() => {
                     if !left_out(Rule::C11) {
                         returning.put_off(issued.entry.range());
                     }
-                    Entry { block: 0, blocks: 0, what: What::Open }
+                    Entry { block: 0, blocks: 0, op: EntryOp::Open }
                 }
                 _ => issued.entry.clone(),
             };

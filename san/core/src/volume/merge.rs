@@ -88,7 +88,7 @@ fn paint(painted: &mut BTreeMap<u64, (u64, usize)>, range: Range<u64>, index: us
 mod tests {
     use super::*;
     use crate::ids::{Epoch, Sequence};
-    use crate::message::{Entry, What};
+    use crate::message::{Entry, EntryOp};
     use proptest::prelude::*;
 
     const A: ReplicaId = ReplicaId(1);
@@ -100,7 +100,7 @@ mod tests {
 
     fn mention(position: Position, blocks: Range<u64>) -> Mention {
         let entry =
-            Entry { block: blocks.start, blocks: (blocks.end - blocks.start) as u32, what: What::Trim };
+            Entry { block: blocks.start, blocks: (blocks.end - blocks.start) as u32, op: EntryOp::Trim };
         Mention { number: position.sequence.0, position, entry }
     }
 

@@ -17,7 +17,7 @@ use super::{Action, Context, Status};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, What};
+use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, EntryOp};
 use crate::record::Group;
 use crate::rule::{Rule, left_out};
 
@@ -373,8 +373,8 @@ impl<D: Clone> Takeover<D> {
         let fetch = &mut self.fetches[index];
         fetch.asked = now;
         let winner = &fetch.winner;
-        let what = match winner.entry.entry.what {
-            What::Data(_) => {
+        let op = match winner.entry.entry.op {
+            EntryOp::Data(_) => {
                 let job = Job { slot: index as u32, turn: self.turn, part: FETCH };
                 let (holder, number) = (winner.holder, winner.entry.number);
                 if let Some(link) = self.links.iter().find(|link| link.replica == holder) {
@@ -382,11 +382,11 @@ impl<D: Clone> Takeover<D> {
                 }
                 return;
             }
-            What::Zeroes => What::Zeroes,
-            What::Trim => What::Trim,
-            What::Open => unreachable!("it has no blocks"),
+            EntryOp::Zeroes => EntryOp::Zeroes,
+            EntryOp::Trim => EntryOp::Trim,
+            EntryOp::Open => unreachable!("it has no blocks"),
         };
-        self.write(c, index, what, out);
+        self.write(c, index, op, out);
     }
 
     fn fetched(
@@ -408,11 +408,11 @@ impl<D: Clone> Takeover<D> {
         match content.map(Content::filled) {
             Ok(Content::Data(payload)) => {
                 let skip = (winner.blocks.start - winner.entry.entry.block) as u32;
-                let what = What::Data(Payload { data: payload.data, first: payload.first + skip });
-                self.write(c, index, what, out);
+                let op = EntryOp::Data(Payload { data: payload.data, first: payload.first + skip });
+                self.write(c, index, op, out);
                 self.go_on(c, now, out);
             }
-            // Its log is corrupt: it has lost what it had.
+            // Its log is corrupt: it has lost op it had.
             Ok(_) | Err(_) => {
                 let holder = winner.holder;
                 if let Some(at) = self.links.iter().position(|link| link.replica == holder) {
@@ -423,8 +423,8 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// Writes what has won to all that are made equal.
-    fn write(&mut self, c: &Context, index: usize, what: What<D>, out: &mut Vec<Action<D>>) {
+    /// Writes op has won to all that are made equal.
+    fn write(&mut self, c: &Context, index: usize, op: EntryOp<D>, out: &mut Vec<Action<D>>) {
         let fetch = &mut self.fetches[index];
         fetch.done = true;
         let Stage::Equalizing(equal) = &self.stage else { return };
@@ -432,7 +432,7 @@ impl<D: Clone> Takeover<D> {
         let count = (blocks.end - blocks.start) as u32;
         let members = &equal[fetch.group.0 as usize];
         for link in self.links.iter_mut().filter(|link| members.contains(&link.replica)) {
-            let entry_of = Entry { block: blocks.start, blocks: count, what: what.clone() };
+            let entry_of = Entry { block: blocks.start, blocks: count, op: op.clone() };
             link.send_out_of_band(c, entry.position, entry_of, out);
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::message::{Entry, Job, Payload, Promise, What};
+use loadline_san_core::message::{Entry, Job, Payload, Promise, EntryOp};
 use loadline_san_core::store::{Command, Completion, Found, Tag};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};
@@ -91,7 +91,7 @@ impl<R: Driver> Run<R> {
             random: 88_172_645_463_325_252,
         };
         if found.end == Position::START {
-            run.append(Entry { block: 0, blocks: 0, what: What::Open });
+            run.append(Entry { block: 0, blocks: 0, op: EntryOp::Open });
             run.settle();
         }
         run
@@ -130,8 +130,8 @@ impl<R: Driver> Run<R> {
     }
 
     pub(crate) fn write(&mut self, block: u64, blocks: u32, data: R::Data) {
-        let what = What::Data(Payload { data, first: 0 });
-        self.append(Entry { block, blocks, what });
+        let op = EntryOp::Data(Payload { data, first: 0 });
+        self.append(Entry { block, blocks, op });
     }
 
     pub(crate) fn read(&mut self, block: u64, blocks: u32) {

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use loadline_san_core::ids::NodeId;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Content, Entry, FromOwner, FromReplica, Payload, ToOwner, ToReplica, What};
+use loadline_san_core::message::{Content, Entry, FromOwner, FromReplica, Payload, ToOwner, ToReplica, EntryOp};
 use loadline_san_device::outbox::Outbox;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks};
 use loadline_san_device::uring::For;
@@ -319,8 +319,8 @@ impl PeerSender {
 
 /// The data of an entry, and how many blocks.
 fn data_of(entry: &Entry<Blocks>) -> Option<(&Payload<Blocks>, u32)> {
-    match &entry.what {
-        What::Data(payload) => Some((payload, entry.blocks)),
+    match &entry.op {
+        EntryOp::Data(payload) => Some((payload, entry.blocks)),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId, Sequence};
 use loadline_san_core::layout::{GroupIndex, Layout, Piece};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Job, Progress, ToOwner, ToReplica, What};
+use loadline_san_core::message::{Job, Progress, ToOwner, ToReplica, EntryOp};
 use loadline_san_core::volume::{RequestId, SECTORS};
 use loadline_san_export::block::{BlockRequest, Operation};
 use tokio::sync::oneshot;
@@ -228,7 +228,7 @@ impl Tracer {
             // Two requests that change the same blocks are never at work together: this is the one that is followed.
             ToReplica::Entry { ownership, sequence, entry, .. }
                 if matches!(followed.trace.kind, "write" | "zero" | "trim")
-                    && !matches!(entry.what, What::Open)
+                    && !matches!(entry.op, EntryOp::Open)
                     && is_within(entry.block, entry.blocks) =>
             {
                 Work::Log(*ownership, *sequence)
@@ -342,8 +342,8 @@ mod tests {
     }
 
     fn entry(sequence: u64, block: u64) -> ToReplica<()> {
-        let what = What::Data(Payload { data: (), first: 0 });
-        let entry = Entry { block, blocks: 1, what };
+        let op = EntryOp::Data(Payload { data: (), first: 0 });
+        let entry = Entry { block, blocks: 1, op };
         ToReplica::Entry {
             ownership: Epoch(3),
             sequence: Sequence(sequence),

@@ -96,26 +96,26 @@ fn checksums() -> impl Strategy<Value = Vec<u32>> {
 
 pub(crate) fn entries() -> BoxedStrategy<Entry<Vec<u32>>> {
     let without = (ranges(u64::from(u32::MAX)), any::<bool>()).prop_map(|(range, trim)| {
-        let what = if trim { What::Trim } else { What::Zeroes };
-        Entry { block: range.start, blocks: (range.end - range.start) as u32, what }
+        let op = if trim { EntryOp::Trim } else { EntryOp::Zeroes };
+        Entry { block: range.start, blocks: (range.end - range.start) as u32, op }
     });
     let data = (checksums(), any::<u64>()).prop_map(|(data, at)| {
         let blocks = data.len() as u32;
         let block = at % (MOST_BLOCKS - u64::from(blocks) + 1);
-        Entry { block, blocks, what: What::Data(Payload { data, first: 0 }) }
+        Entry { block, blocks, op: EntryOp::Data(Payload { data, first: 0 }) }
     });
-    let open = Just(Entry { block: 0, blocks: 0, what: What::Open });
+    let open = Just(Entry { block: 0, blocks: 0, op: EntryOp::Open });
     prop_oneof![1 => open, 2 => without, 3 => data].boxed()
 }
 
 pub(crate) fn stripped(entry: &Entry<Vec<u32>>) -> Entry<()> {
-    let what = match entry.what {
-        What::Open => What::Open,
-        What::Data(_) => What::Data(Payload { data: (), first: 0 }),
-        What::Zeroes => What::Zeroes,
-        What::Trim => What::Trim,
+    let op = match entry.op {
+        EntryOp::Open => EntryOp::Open,
+        EntryOp::Data(_) => EntryOp::Data(Payload { data: (), first: 0 }),
+        EntryOp::Zeroes => EntryOp::Zeroes,
+        EntryOp::Trim => EntryOp::Trim,
     };
-    Entry { block: entry.block, blocks: entry.blocks, what }
+    Entry { block: entry.block, blocks: entry.blocks, op }
 }
 
 fn mentions() -> impl Strategy<Value = Mention> {
@@ -362,7 +362,7 @@ pub(crate) fn logged(
         let mut checksums = Vec::new();
         let what = match change {
             Some((mut position, sequenced, entry)) => {
-                if let What::Data(payload) = &entry.what {
+                if let EntryOp::Data(payload) = &entry.op {
                     checksums.clone_from(&payload.data);
                 }
                 if sequenced {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
-use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, What};
+use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, EntryOp};
 use loadline_san_core::store::{Command, Completion, Found, Tag};
 use loadline_san_protocol::device::PAGE;
 use loadline_san_store::io::{Area, Ask, Token, Writing};
@@ -146,7 +146,7 @@ impl<'a> Life<'a> {
         self.end.sequence = self.end.sequence.next();
         self.values += 8;
         let data = Blocks::new(vec![[self.values; 8]]);
-        let entry = Entry { block: 3, blocks: 1, what: What::Data(Payload { data, first: 0 }) };
+        let entry = Entry { block: 3, blocks: 1, op: EntryOp::Data(Payload { data, first: 0 }) };
         self.append(self.end, true, entry);
     }
 
@@ -218,19 +218,19 @@ impl<'a> Life<'a> {
         let within = if self.rng.chance(2) { 12 } else { BLOCKS };
         let block = self.rng.below(within);
         let blocks = (1 + self.rng.below(most)).min(BLOCKS - block) as u32;
-        let what = match self.rng.below(10) {
-            0 => What::Zeroes,
-            1 | 2 => What::Trim,
+        let op = match self.rng.below(10) {
+            0 => EntryOp::Zeroes,
+            1 | 2 => EntryOp::Trim,
             _ => {
                 let mut new = || -> [u64; 8] {
                     self.values += 8;
                     std::array::from_fn(|sector| self.values + sector as u64)
                 };
                 let data = Blocks::new((0..blocks).map(|_| new()).collect());
-                What::Data(Payload { data, first: 0 })
+                EntryOp::Data(Payload { data, first: 0 })
             }
         };
-        Entry { block, blocks, what }
+        Entry { block, blocks, op }
     }
 
     fn command(&mut self) {
@@ -332,7 +332,7 @@ impl<'a> Life<'a> {
     fn open(&mut self) {
         self.epoch = self.next_epoch();
         self.end = Position { ownership: self.epoch, sequence: Sequence(1) };
-        self.append(self.end, true, Entry { block: 0, blocks: 0, what: What::Open });
+        self.append(self.end, true, Entry { block: 0, blocks: 0, op: EntryOp::Open });
     }
 
     /// One that nobody has had, in no life.

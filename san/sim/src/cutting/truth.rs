@@ -2,7 +2,7 @@
 
 use loadline_san_core::ids::{Epoch, Owner, Position};
 use loadline_san_core::ids::{Incarnation, NodeId};
-use loadline_san_core::message::{Entry, Promise, What};
+use loadline_san_core::message::{Entry, Promise, EntryOp};
 use loadline_san_core::store::Found;
 use loadline_san_store::io::{Address, Data as _};
 use loadline_san_store::read;
@@ -151,8 +151,8 @@ impl Content {
 
 /// What a block has with an entry that has something for it.
 fn value_in(entry: &Entry<Blocks>, block: u64) -> Block {
-    match &entry.what {
-        What::Data(payload) => payload.data[payload.first as usize + (block - entry.block) as usize],
+    match &entry.op {
+        EntryOp::Data(payload) => payload.data[payload.first as usize + (block - entry.block) as usize],
         _ => ZERO,
     }
 }

@@ -9,7 +9,7 @@ mod unreadable;
 use std::collections::BTreeSet;
 
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, Sequence};
-use loadline_san_core::message::{Content, Corrupt, Entry, Job, Payload, What};
+use loadline_san_core::message::{Content, Corrupt, Entry, Job, Payload, EntryOp};
 use loadline_san_core::store::Tag;
 use loadline_san_protocol::device::{ChunkUse, PAGE, Role, encode_use};
 use loadline_san_store::io::{Done, IoFault, Piece};
@@ -170,7 +170,7 @@ fn read_one(rig: &mut Rig, block: u64) -> Result<Block, Corrupt> {
 
 fn data(block: u64, value: u64) -> Entry<Blocks> {
     let data = Blocks::new(vec![[value; 8]]);
-    Entry { block, blocks: 1, what: What::Data(Payload { data, first: 0 }) }
+    Entry { block, blocks: 1, op: EntryOp::Data(Payload { data, first: 0 }) }
 }
 
 /// Says in the table who has a chunk.
@@ -250,7 +250,7 @@ fn on_a_full_device_trims_that_are_acknowledged_make_room() {
     let (mut rig, _) = Rig::on(crowded());
     (0..CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
     rig.destage();
-    let trim = Entry { block: 0, blocks: 2 * EXTENT, what: What::Trim };
+    let trim = Entry { block: 0, blocks: 2 * EXTENT, op: EntryOp::Trim };
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
     rig.commit_point(at(rig.appended), at(rig.appended));
@@ -309,7 +309,7 @@ fn a_device_is_told_to_be_full_while_what_is_in_flight_still_fits() {
     rig.submit(Command::Promise(promise(7)));
     rig.settle();
     assert!(rig.has_reported(|completion| *completion == Completion::Promised(promise(7))));
-    let trim = Entry { block: 0, blocks: 5 * EXTENT, what: What::Trim };
+    let trim = Entry { block: 0, blocks: 5 * EXTENT, op: EntryOp::Trim };
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
     rig.destage();

@@ -85,19 +85,19 @@ proptest! {
         let mut rig = Rig::new(BLOCKS);
         let mut sequence = 0;
         for step in steps {
-            let mut entry = |rig: &mut Rig, block: u64, blocks: u32, what| {
+            let mut entry = |rig: &mut Rig, block: u64, blocks: u32, op| {
                 sequence += 1;
                 let blocks = blocks.min((BLOCKS - block) as u32);
-                rig.append(at(sequence), true, Entry { block, blocks, what });
+                rig.append(at(sequence), true, Entry { block, blocks, op });
                 rig.settle();
             };
             match step {
                 Step::Write(block, blocks) => {
                     let data = Blocks::new(vec![[block + 1; 8]; blocks as usize]);
-                    entry(&mut rig, block, blocks, What::Data(Payload { data, first: 0 }));
+                    entry(&mut rig, block, blocks, EntryOp::Data(Payload { data, first: 0 }));
                 }
-                Step::Zeroes(block, blocks) => entry(&mut rig, block, blocks, What::Zeroes),
-                Step::Trim(block, blocks) => entry(&mut rig, block, blocks, What::Trim),
+                Step::Zeroes(block, blocks) => entry(&mut rig, block, blocks, EntryOp::Zeroes),
+                Step::Trim(block, blocks) => entry(&mut rig, block, blocks, EntryOp::Trim),
                 Step::Acknowledge => rig.commit_point(at(sequence), at(sequence)),
                 Step::Destage => {
                     for _ in 0..3 {
@@ -172,7 +172,7 @@ fn a_large_hole_and_a_large_trim_are_told_at_once() {
     rig.write(3);
     let map = mapped(&mut rig, 0, 1 << 20);
     assert_eq!((map.ranges.len(), map.until), (1, 1 << 20));
-    let trim = Entry { block: 0, blocks: 64, what: What::Trim };
+    let trim = Entry { block: 0, blocks: 64, op: EntryOp::Trim };
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
     let map = mapped(&mut rig, 0, 1 << 20);

@@ -21,7 +21,7 @@ use std::ops::Range;
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
-use crate::message::{Content, Entry, Job, Payload, What};
+use crate::message::{Content, Entry, Job, Payload, EntryOp};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
@@ -463,13 +463,13 @@ impl<D: Clone> Active<D> {
         let blocks = job.blocks.clone();
         let Work::Client(request) = &job.work else { unreachable!("copies write nothing") };
         // Ranges of blocks, and what they get: data begins in its buffer where the range does.
-        let mut parts: [Option<(Range<u64>, What<D>)>; 3] = [None, None, None];
+        let mut parts: [Option<(Range<u64>, EntryOp<D>)>; 3] = [None, None, None];
         let rest;
         match &request.ask {
             Ask::Write(data) => {
                 let data = merged.unwrap_or_else(|| data.clone());
                 rest = blocks.end..blocks.end;
-                parts[0] = Some((blocks, What::Data(Payload { data, first: 0 })));
+                parts[0] = Some((blocks, EntryOp::Data(Payload { data, first: 0 })));
             }
             Ask::Trim => rest = blocks,
             Ask::WriteZeroes => {
@@ -478,12 +478,12 @@ impl<D: Clone> Active<D> {
                 if let Some(data) = merged {
                     if span.head {
                         let first = Payload { data: data.clone(), first: 0 };
-                        parts[0] = Some((start..start + 1, What::Data(first)));
+                        parts[0] = Some((start..start + 1, EntryOp::Data(first)));
                         start += 1;
                     }
                     if span.tail {
                         let last = Payload { data, first: u32::from(span.head) };
-                        parts[2] = Some((end - 1..end, What::Data(last)));
+                        parts[2] = Some((end - 1..end, EntryOp::Data(last)));
                         end -= 1;
                     }
                 }
@@ -500,7 +500,7 @@ impl<D: Clone> Active<D> {
         &mut self,
         c: &mut Context,
         slot: u32,
-        mut parts: [Option<(Range<u64>, What<D>)>; 3],
+        mut parts: [Option<(Range<u64>, EntryOp<D>)>; 3],
         out: &mut Vec<Action<D>>,
     ) {
         let layout = c.record().expect("it owns the volume").layout;
@@ -508,32 +508,32 @@ impl<D: Clone> Active<D> {
         job.stage = Stage::Writing;
         let trims = matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Trim));
         if !job.rest.is_empty() {
-            let (most, what) = if trims { (MOST_TRIMMED, What::Trim) } else { (MOST_ZEROES, What::Zeroes) };
+            let (most, op) = if trims { (MOST_TRIMMED, EntryOp::Trim) } else { (MOST_ZEROES, EntryOp::Zeroes) };
             let end = job.rest.end.min(job.rest.start + most);
-            parts[1] = Some((job.rest.start..end, what));
+            parts[1] = Some((job.rest.start..end, op));
             job.rest.start = end;
         }
         let entries = || parts.iter().flatten().flat_map(|(range, _)| layout.pieces(range.clone()));
         let count = entries().count() as u32;
-        let with_data = parts.iter().flatten().filter(|(_, what)| matches!(what, What::Data(_)));
+        let with_data = parts.iter().flatten().filter(|(_, op)| matches!(op, EntryOp::Data(_)));
         let mut with_data = with_data.flat_map(|(range, _)| layout.pieces(range.clone()));
         if with_data.any(|piece| !self.has_room(piece.group)) {
             self.complete(slot, Err(Failure::NoSpace), out);
             return;
         }
         self.jobs.slots[slot as usize].pending = count;
-        for (range, what) in parts.iter().flatten() {
+        for (range, op) in parts.iter().flatten() {
             let mut at = 0;
             for piece in layout.pieces(range.clone()) {
-                let what = match what {
-                    What::Data(payload) => {
+                let op = match op {
+                    EntryOp::Data(payload) => {
                         let first = payload.first + at;
-                        What::Data(Payload { data: payload.data.clone(), first })
+                        EntryOp::Data(Payload { data: payload.data.clone(), first })
                     }
                     other => other.clone(),
                 };
                 at += piece.blocks as u32;
-                let entry = Entry { block: piece.block, blocks: piece.blocks as u32, what };
+                let entry = Entry { block: piece.block, blocks: piece.blocks as u32, op };
                 self.issue(c, piece.group, entry, Some(slot), out);
             }
         }
