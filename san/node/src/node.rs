@@ -326,7 +326,7 @@ impl Node {
                 LoopEvent::ReadRecord(volume, asked_at) => {
                     self.0.config.read_record(volume, asked_at, self.loop_of(volume.0).clone());
                 }
-                LoopEvent::Ask(nodes, within_ns) => {
+                LoopEvent::QueryNodes(nodes, within_ns) => {
                     self.ask_whether_they_run(&nodes, Duration::from_nanos(within_ns));
                 }
                 LoopEvent::Propose(volume, record, replaces) => {

@@ -149,7 +149,7 @@ impl Instant {
                     self.step(Event::Swapped(made_by, Answer::Committed, replaces));
                 }
                 // All answer at once, however far the clock leaps.
-                Action::Ask { .. } => {}
+                Action::QueryNodes { .. } => {}
                 Action::Complete(_, result) => {
                     assert_eq!(result, Ok(()));
                     self.done += 1;

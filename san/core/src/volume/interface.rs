@@ -199,7 +199,7 @@ pub enum Action<D> {
     },
     /// Ask nodes through the configuration store whether they run, and which of each other they reach. → [`Event::Reaches`] or
     /// [`Event::Silent`] for each; none while the store is away.
-    Ask {
+    QueryNodes {
         /// The nodes that are asked.
         nodes: Vec<NodeId>,
         /// How long they have to answer once the question is in the store, nanoseconds.

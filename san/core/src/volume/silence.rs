@@ -197,7 +197,7 @@ impl Silence {
             self.asked.insert(*node, (now, within_ns.max(within)));
         }
         self.answers.retain(|node, _| !due.contains(node));
-        out.push(Action::Ask { nodes: all.into_iter().collect(), within_ns });
+        out.push(Action::QueryNodes { nodes: all.into_iter().collect(), within_ns });
     }
 
     /// The most members that nodes have which answered and all reach each other, and not this node. One that reaches this node is
@@ -302,7 +302,7 @@ mod tests {
             let mut out: Vec<Action<()>> = Vec::new();
             silence.judge(Moment(now), &TIMES, &members, &mut out);
             let within = |action: &Action<()>| match action {
-                Action::Ask { nodes, within_ns } => (nodes.clone(), *within_ns),
+                Action::QueryNodes { nodes, within_ns } => (nodes.clone(), *within_ns),
                 _ => panic!("{action:?}"),
             };
             out.iter().map(within).collect::<Vec<_>>()
@@ -335,7 +335,7 @@ mod tests {
             waits = if verdict == Verdict::Wait { waits + 1 } else { 0 };
             assert!(waits <= 2 * TIMES.answer_ns / step, "it waits for long at {now}");
             for action in out.drain(..) {
-                let Action::Ask { nodes, within_ns } = action else { panic!("{action:?}") };
+                let Action::QueryNodes { nodes, within_ns } = action else { panic!("{action:?}") };
                 late.extend(nodes.into_iter().map(|node| (now + within_ns, node)));
             }
         }
@@ -349,7 +349,7 @@ mod tests {
             let members = Members { ended, ..members(all, silent, 0) };
             let verdict = silence.judge(Moment(0), &TIMES, &members, &mut out);
             let within = |action: Action<()>| match action {
-                Action::Ask { nodes, within_ns } => (nodes, within_ns),
+                Action::QueryNodes { nodes, within_ns } => (nodes, within_ns),
                 action => panic!("{action:?}"),
             };
             (verdict, out.into_iter().map(within).collect::<Vec<_>>())

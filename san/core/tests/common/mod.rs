@@ -171,7 +171,7 @@ impl Driven {
                 self.record = *record;
                 self.queue.push_back(Event::Swapped(made_by, Answer::Committed, replaces));
             }
-            Action::Ask { nodes, within_ns } => {
+            Action::QueryNodes { nodes, within_ns } => {
                 for node in nodes.iter().filter(|_| !self.store_is_away) {
                     match self.reach.get(node) {
                         Some(reach) => self.queue.push_back(Event::Reaches(*node, reach.clone())),

@@ -168,7 +168,7 @@ pub enum LoopEvent {
     ReadRecord(VolumeId, Epoch),
     /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. They have so many nanoseconds
     /// to answer. → [`LoopCommand::Reaches`]
-    Ask(Vec<NodeId>, u64),
+    QueryNodes(Vec<NodeId>, u64),
     /// Make this the record, if it is at this epoch.
     Propose(VolumeId, Box<Record>, Epoch),
     /// The clients of a volume are let in here.

@@ -161,7 +161,7 @@ impl World {
             volume::Action::ReadRecord { asked_at } => {
                 self.ask(node, life, Question::Read(asked_at));
             }
-            volume::Action::Ask { nodes, within_ns } => {
+            volume::Action::QueryNodes { nodes, within_ns } => {
                 self.ask_whether_they_run(node, life, &nodes, within_ns);
             }
             volume::Action::Propose { record, replaces } => {
