@@ -16,7 +16,7 @@ use loadline_san_core::replica::{self, Misdirected, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, Ask, Event, Failure, Order, OrderError, Request, RequestId, Status, Times, Volume,
+    Action, RequestOp, Event, Failure, Order, OrderError, Request, RequestId, Status, Times, Volume,
 };
 use serving::*;
 
@@ -529,7 +529,7 @@ fn what_a_stranger_says_to_an_owner_is_nothing() {
 fn a_request_beyond_the_end_or_where_it_is_not_attached_fails() {
     let mut volume: Volume<u8> = Volume::new(owner(1), VOLUME, Times::of_lease(LEASE_NS), 1, NOW);
     let mut out = Vec::new();
-    let request = Request { id: RequestId(1), ask: Ask::Read, sector: 0, sectors: 8 };
+    let request = Request { id: RequestId(1), op: RequestOp::Read, sector: 0, sectors: 8 };
     let refused = [Action::Complete(RequestId(1), Err(Failure::NotAttached))];
     volume.step(NOW, Event::Request(request.clone()), &mut out);
     assert_eq!(out, refused);
@@ -562,7 +562,7 @@ fn a_replica_that_the_volume_has_is_not_taken_for_a_new_one() {
 fn the_last_sector_can_be_asked_for_and_the_next_cannot() {
     let (mut volume, mut out) = serving();
     let last = 64 * 8 - 1;
-    let read = |sector| Request { id: RequestId(sector), ask: Ask::Read, sector, sectors: 1 };
+    let read = |sector| Request { id: RequestId(sector), op: RequestOp::Read, sector, sectors: 1 };
     volume.step(NOW, Event::Request(read(last)), &mut out);
     assert!(matches!(out[..], [Action::Send { message: ToReplica::Read { block: 63, blocks: 1, .. }, .. }]));
     out.clear();

@@ -13,7 +13,7 @@ use loadline_san_core::record::{Group, Record, State};
 use loadline_san_core::replica::{self, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{Action, Ask, Event, Request, RequestId, Status, Times, Volume};
+use loadline_san_core::volume::{Action, RequestOp, Event, Request, RequestId, Status, Times, Volume};
 
 /// Blocks of the volume.
 pub(crate) const BLOCKS: u64 = 1 << 20;
@@ -109,9 +109,9 @@ impl Instant {
     }
 
     /// A client asks for one block.
-    pub(crate) fn ask(&mut self, ask: Ask<u32>, block: u64) {
+    pub(crate) fn ask(&mut self, op: RequestOp<u32>, block: u64) {
         self.requests += 1;
-        let request = Request { id: RequestId(self.requests), ask, sector: block * 8, sectors: 8 };
+        let request = Request { id: RequestId(self.requests), op, sector: block * 8, sectors: 8 };
         self.step(Event::Request(request));
     }
 

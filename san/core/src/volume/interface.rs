@@ -24,9 +24,9 @@ pub const MOST_MAPPED: usize = 2048;
 /// Sectors in a block. A sector has 512 bytes.
 pub const SECTORS: u64 = 8;
 
-/// What a client asks for.
+/// The operation that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask<D> {
+pub enum RequestOp<D> {
     /// Return the data of the sectors.
     Read,
     /// Tell what the blocks of its sectors hold, as far as the copies know without reading them. → [`Action::Map`]
@@ -46,8 +46,8 @@ pub enum Ask<D> {
 pub struct Request<D> {
     /// The id by which the request is completed.
     pub id: RequestId,
-    /// What it asks for.
-    pub ask: Ask<D>,
+    /// The operation.
+    pub op: RequestOp<D>,
     /// The first sector.
     pub sector: u64,
     /// The number of sectors, 0 for a flush.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use foldhash::fast::RandomState;
 use loadline_san_core::layout::{Layout, MOST_TOGETHER};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::volume::{Ask, OrderError, Request, RequestId, SECTORS, Status, Volume};
+use loadline_san_core::volume::{RequestOp, OrderError, Request, RequestId, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_export::block::{BlockRequest, Operation};
 
@@ -270,21 +270,21 @@ impl VolumeHost {
         };
         let (bytes, since) = (u64::from(sectors) * 512, Moment(0));
         self.at_work.insert(id, AtWork { client, slot, blocks, extents, kind, bytes, since });
-        let ask = match operation {
-            Operation::Read => Ask::Read,
-            Operation::Map => Ask::Map,
-            Operation::WriteZeroes => Ask::WriteZeroes,
-            Operation::Trim => Ask::Trim,
-            Operation::Flush => Ask::Flush,
+        let op = match operation {
+            Operation::Read => RequestOp::Read,
+            Operation::Map => RequestOp::Map,
+            Operation::WriteZeroes => RequestOp::WriteZeroes,
+            Operation::Trim => RequestOp::Trim,
+            Operation::Flush => RequestOp::Flush,
             Operation::Write(data) if is_whole(sector, sectors) => {
                 let (volume, first) = (self.open.id, sector / SECTORS);
                 let layout = self.open.layout;
-                Ask::Write(data.freeze(|index| address(volume, &layout, first + u64::from(index))))
+                RequestOp::Write(data.freeze(|index| address(volume, &layout, first + u64::from(index))))
             }
             // Whole blocks are made of it later, with their checksums.
-            Operation::Write(data) => Ask::Write(data.freeze_without()),
+            Operation::Write(data) => RequestOp::Write(data.freeze_without()),
         };
-        Some(Begun::Request(Request { id, ask, sector, sectors }))
+        Some(Begun::Request(Request { id, op, sector, sectors }))
     }
 
     /// A request begins now.

@@ -25,7 +25,7 @@ use crate::message::{Content, Entry, Job, Payload, EntryOp};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
-use crate::volume::{Action, Ask, Context, Failure, Request, RequestId, SECTORS};
+use crate::volume::{Action, RequestOp, Context, Failure, Request, RequestId, SECTORS};
 
 /// Blocks that are written anew at the same time since somebody has found them corrupt.
 const MENDS: usize = 16;
@@ -235,19 +235,19 @@ impl<D: Clone> Active<D> {
             return;
         }
         let mut blocks = span(&request).blocks;
-        if matches!(request.ask, Ask::Trim) {
+        if matches!(request.op, RequestOp::Trim) {
             // What does not fill a block is left as it is.
             let end = request.sector + u64::from(request.sectors);
             blocks = request.sector.div_ceil(SECTORS)..end / SECTORS;
         }
-        if matches!(request.ask, Ask::Flush) || blocks.is_empty() {
+        if matches!(request.op, RequestOp::Flush) || blocks.is_empty() {
             // What was acknowledged is durable.
             out.push(Action::Complete(request.id, Ok(())));
             return;
         }
-        let reads = matches!(request.ask, Ask::Read | Ask::Map);
+        let reads = matches!(request.op, RequestOp::Read | RequestOp::Map);
         let layout = record.layout;
-        let maps = matches!(request.ask, Ask::Map);
+        let maps = matches!(request.op, RequestOp::Map);
         blocks = if maps { maps::answered_at_once(&layout, blocks) } else { blocks };
         let mut groups = layout.pieces(blocks.clone()).map(|piece| piece.group);
         if !reads && groups.any(|group| self.has_too_few(c, group)) {
@@ -364,9 +364,9 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         let blocks = job.blocks.clone();
         match &job.work {
-            Work::Client(request) => match &request.ask {
-                Ask::Read => self.read(c, now, slot, &layout, &[blocks], out),
-                Ask::Write(_) | Ask::WriteZeroes => {
+            Work::Client(request) => match &request.op {
+                RequestOp::Read => self.read(c, now, slot, &layout, &[blocks], out),
+                RequestOp::Write(_) | RequestOp::WriteZeroes => {
                     let span = span(request);
                     let (first, last) = (blocks.start..blocks.start + 1, blocks.end - 1..blocks.end);
                     match (span.head, span.tail) {
@@ -376,9 +376,9 @@ impl<D: Clone> Active<D> {
                         (false, false) => self.write(c, slot, None, out),
                     }
                 }
-                Ask::Trim => self.write(c, slot, None, out),
-                Ask::Map => self.map(c, now, slot, &layout, out),
-                Ask::Flush => unreachable!("it has no blocks"),
+                RequestOp::Trim => self.write(c, slot, None, out),
+                RequestOp::Map => self.map(c, now, slot, &layout, out),
+                RequestOp::Flush => unreachable!("it has no blocks"),
             },
             Work::Copy { .. } => self.read(c, now, slot, &layout, &[blocks], out),
             Work::Mend { at } => {
@@ -394,7 +394,7 @@ impl<D: Clone> Active<D> {
     fn has_read(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[slot as usize];
         match &job.work {
-            Work::Client(request) if matches!(request.ask, Ask::Read) => {
+            Work::Client(request) if matches!(request.op, RequestOp::Read) => {
                 for part in &mut job.parts {
                     let blocks = part.piece.blocks as u32;
                     if let Some(content) = part.content.take() {
@@ -465,14 +465,14 @@ impl<D: Clone> Active<D> {
         // Ranges of blocks, and what they get: data begins in its buffer where the range does.
         let mut parts: [Option<(Range<u64>, EntryOp<D>)>; 3] = [None, None, None];
         let rest;
-        match &request.ask {
-            Ask::Write(data) => {
+        match &request.op {
+            RequestOp::Write(data) => {
                 let data = merged.unwrap_or_else(|| data.clone());
                 rest = blocks.end..blocks.end;
                 parts[0] = Some((blocks, EntryOp::Data(Payload { data, first: 0 })));
             }
-            Ask::Trim => rest = blocks,
-            Ask::WriteZeroes => {
+            RequestOp::Trim => rest = blocks,
+            RequestOp::WriteZeroes => {
                 let span = span(request);
                 let (mut start, mut end) = (blocks.start, blocks.end);
                 if let Some(data) = merged {
@@ -489,7 +489,7 @@ impl<D: Clone> Active<D> {
                 }
                 rest = start..end;
             }
-            Ask::Read | Ask::Map | Ask::Flush => unreachable!("they write nothing"),
+            RequestOp::Read | RequestOp::Map | RequestOp::Flush => unreachable!("they write nothing"),
         }
         job.rest = rest;
         self.write_parts(c, slot, parts, out);
@@ -506,7 +506,7 @@ impl<D: Clone> Active<D> {
         let layout = c.record().expect("it owns the volume").layout;
         let job = &mut self.jobs.slots[slot as usize];
         job.stage = Stage::Writing;
-        let trims = matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Trim));
+        let trims = matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Trim));
         if !job.rest.is_empty() {
             let (most, op) = if trims { (MOST_TRIMMED, EntryOp::Trim) } else { (MOST_ZEROES, EntryOp::Zeroes) };
             let end = job.rest.end.min(job.rest.start + most);

@@ -12,7 +12,7 @@ use crate::lease::Moment;
 use crate::message::{Content, Corrupt, Job, ToReplica};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
-use crate::volume::{Action, Ask, Context, Failure, Request, RequestId};
+use crate::volume::{Action, RequestOp, Context, Failure, Request, RequestId};
 
 /// Blocks of a read that are written anew together if one of them is corrupt: 64 KiB.
 const MENDED_TOGETHER: u64 = 16;
@@ -132,7 +132,7 @@ impl<D: Clone> Active<D> {
         block: u64,
     ) -> Option<(RequestId, u64)> {
         let job = self.jobs.slots.get(id.slot as usize)?;
-        let Work::Client(Request { id: request, ask: Ask::Read, .. }) = &job.work else { return None };
+        let Work::Client(Request { id: request, op: RequestOp::Read, .. }) = &job.work else { return None };
         let part = job.parts.get(id.part as usize)?;
         let link = self.links.iter().find(|link| link.replica == from)?;
         let waits = job.turn == id.turn
@@ -205,7 +205,7 @@ impl<D: Clone> Active<D> {
 
     fn corrupt(&mut self, c: &mut Context, now: Moment, from: ReplicaId, id: Job, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[id.slot as usize];
-        let alone = !matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
+        let alone = !matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Read));
         let part = &mut job.parts[id.part as usize];
         if part.asked != Some(from) {
             return;
@@ -320,7 +320,7 @@ impl<D: Clone> Active<D> {
         let others: u64 = self.jobs.slots.iter().map(under_way).sum();
         let job = &mut self.jobs.slots[slot as usize];
         // Whatever else reads with care is a few blocks, and does it for their sake.
-        let is_read = matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
+        let is_read = matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Read));
         let mut room = if is_read { MOST_MENDED.saturating_sub(others) } else { u64::MAX };
         let mut entries = Vec::new();
         for part in job.parts.iter_mut().filter(|part| !part.corrupt.is_empty()) {
