@@ -145,9 +145,9 @@ pub struct Mention {
     pub entry: Entry<()>,
 }
 
-/// What a sealed replica has.
+/// The state of a sealed replica: its answer to `Seal`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct SealReport {
     /// Up to here all entries are acknowledged: as far as it knows.
     pub commit_point: Position,
     /// Up to here its log has everything.
@@ -323,7 +323,7 @@ pub enum ToOwner<D> {
     /// The session is open.
     Welcome(Progress),
     /// It has promised, and this is what it has.
-    Sealed(Report),
+    Sealed(SealReport),
     /// Something has become durable, or is missing.
     Durable(Progress),
     /// Answer to a heartbeat.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::ids::{Position, ReplicaId};
-use crate::message::{Mention, Report};
+use crate::message::{Mention, SealReport};
 use crate::rule::{Rule, left_out};
 
 /// Blocks, and the entry that they are to have.
@@ -33,7 +33,7 @@ pub struct Merged {
 }
 
 /// See the module. `known`: up to here, at least, everything is acknowledged: as somebody reported who may not be here.
-pub fn merge(reports: &BTreeMap<ReplicaId, Report>, known: Position) -> Merged {
+pub fn merge(reports: &BTreeMap<ReplicaId, SealReport>, known: Position) -> Merged {
     let highest = reports.values().map(|report| report.commit_point).fold(known, Position::max);
     let (whole, damaged): (Vec<_>, Vec<_>) =
         reports.iter().partition(|(_, report)| report.end >= highest || left_out(Rule::T10));
@@ -104,10 +104,10 @@ mod tests {
         Mention { number: position.sequence.0, position, entry }
     }
 
-    fn report(commit_point: u64, end: u64, above: &[(u64, Range<u64>)]) -> Report {
+    fn report(commit_point: u64, end: u64, above: &[(u64, Range<u64>)]) -> SealReport {
         let above =
             above.iter().map(|(sequence, blocks)| mention(at(3, *sequence), blocks.clone())).collect();
-        Report { commit_point: at(3, commit_point), end: at(3, end), full: false, above }
+        SealReport { commit_point: at(3, commit_point), end: at(3, end), full: false, above }
     }
 
     #[test]

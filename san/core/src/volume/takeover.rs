@@ -17,7 +17,7 @@ use super::{Action, Context, Status};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, EntryOp};
+use crate::message::{Content, Entry, FromReplica, Job, Payload, SealReport, ToOwner, ToReplica, EntryOp};
 use crate::record::Group;
 use crate::rule::{Rule, left_out};
 
@@ -32,7 +32,7 @@ pub(super) struct Takeover<D> {
     /// When the stage began.
     since: Moment,
     pub(super) links: Vec<Link<D>>,
-    pub(super) reports: BTreeMap<ReplicaId, Report>,
+    pub(super) reports: BTreeMap<ReplicaId, SealReport>,
     /// Those that have lost something.
     damaged: BTreeSet<ReplicaId>,
     /// Those that did not do what they were told, while others of their groups do: they take no further part.

@@ -221,7 +221,7 @@ impl Driven {
             }
             ToReplica::Seal { .. } => {
                 let (commit_point, end, above) = (Position::START, Position::START, Vec::new());
-                ToOwner::Sealed(Report { commit_point, end, full: false, above })
+                ToOwner::Sealed(SealReport { commit_point, end, full: false, above })
             }
             ToReplica::Hello { .. } => ToOwner::Welcome(progress),
             ToReplica::Entry { .. } => ToOwner::Durable(progress),

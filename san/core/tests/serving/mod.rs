@@ -9,7 +9,7 @@ use loadline_san_core::ids::{
 };
 use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{FromReplica, Progress, Promise, Report, ToOwner, ToReplica};
+use loadline_san_core::message::{FromReplica, Progress, Promise, SealReport, ToOwner, ToReplica};
 use loadline_san_core::record::{Group, Record, State};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{Action, Event, Status, Times, Volume};
@@ -96,7 +96,7 @@ pub(crate) fn serving_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
     };
     swapped(&mut volume, 1, &mut out);
     let report =
-        Report { commit_point: Position::START, end: Position::START, full: false, above: Vec::new() };
+        SealReport { commit_point: Position::START, end: Position::START, full: false, above: Vec::new() };
     volume.step(NOW, Event::Message(said(1), ToOwner::Sealed(report)), &mut out);
     swapped(&mut volume, 2, &mut out);
     assert_eq!(volume.status(), Status::Active);

@@ -219,7 +219,7 @@ fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
     prop_oneof![
         progresses().prop_map(ToOwner::Welcome),
         (positions(), positions(), any::<bool>(), vec(mentions(), 0..9)).prop_map(
-            |(commit_point, end, full, above)| ToOwner::Sealed(Report { commit_point, end, full, above })
+            |(commit_point, end, full, above)| ToOwner::Sealed(SealReport { commit_point, end, full, above })
         ),
         progresses().prop_map(ToOwner::Durable),
         (any::<u64>(), any::<bool>(), progresses()).prop_map(|(asked, granted, progress)| {
