@@ -28,7 +28,7 @@ const FETCH: u32 = u32::MAX;
 /// A takeover in progress, from its first swap until its second swap is committed.
 #[derive(Debug)]
 pub(super) struct Takeover<D> {
-    stage: Stage,
+    stage: TakeoverStage,
     /// When the stage began.
     since: Moment,
     pub(super) links: Vec<Link<D>>,
@@ -54,7 +54,7 @@ pub(super) struct Takeover<D> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Stage {
+enum TakeoverStage {
     Claiming,
     Sealing,
     /// The members of each group that are made equal.
@@ -73,7 +73,7 @@ struct Fetch {
 impl<D: Clone> Takeover<D> {
     pub(super) fn new(now: Moment) -> Takeover<D> {
         Takeover {
-            stage: Stage::Claiming,
+            stage: TakeoverStage::Claiming,
             since: now,
             links: Vec::new(),
             reports: BTreeMap::new(),
@@ -108,10 +108,10 @@ impl<D: Clone> Takeover<D> {
 
     pub(super) fn status(&self) -> Status {
         match self.stage {
-            Stage::Claiming => Status::Claiming,
-            Stage::Sealing => Status::Sealing,
-            Stage::Equalizing(_) => Status::Equalizing,
-            Stage::Activating(_) => Status::Activating,
+            TakeoverStage::Claiming => Status::Claiming,
+            TakeoverStage::Sealing => Status::Sealing,
+            TakeoverStage::Equalizing(_) => Status::Equalizing,
+            TakeoverStage::Activating(_) => Status::Activating,
         }
     }
 
@@ -129,19 +129,19 @@ impl<D: Clone> Takeover<D> {
 
     /// Whether it begins to serve without waiting for its second swap (rule T3 left out).
     pub(super) fn may_activate(&self) -> bool {
-        left_out(Rule::T3) && matches!(self.stage, Stage::Activating(_))
+        left_out(Rule::T3) && matches!(self.stage, TakeoverStage::Activating(_))
     }
 
     /// A swap of ours has committed. Whether it was the second one.
     pub(super) fn committed(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) -> bool {
         match self.stage {
-            Stage::Claiming => {
+            TakeoverStage::Claiming => {
                 self.make_links(c, now);
                 self.seal(c, now, out);
                 false
             }
-            Stage::Activating(_) => true,
-            Stage::Sealing | Stage::Equalizing(_) => false,
+            TakeoverStage::Activating(_) => true,
+            TakeoverStage::Sealing | TakeoverStage::Equalizing(_) => false,
         }
     }
 
@@ -158,7 +158,7 @@ impl<D: Clone> Takeover<D> {
 
     /// Asks all members, from the beginning.
     fn seal(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        (self.stage, self.since, self.ticked) = (Stage::Sealing, now, now);
+        (self.stage, self.since, self.ticked) = (TakeoverStage::Sealing, now, now);
         self.turn += 1;
         self.reports.clear();
         self.fetches.clear();
@@ -230,9 +230,9 @@ impl<D: Clone> Takeover<D> {
     fn lost(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
         match self.stage {
             // Its second swap is on the way and names it. It will be removed when that is decided.
-            Stage::Claiming | Stage::Activating(_) => {}
+            TakeoverStage::Claiming | TakeoverStage::Activating(_) => {}
             // What the others have said is so still.
-            Stage::Sealing => {
+            TakeoverStage::Sealing => {
                 let link = &mut self.links[index];
                 self.reports.remove(&link.replica);
                 if link.state != State::Failed {
@@ -240,7 +240,7 @@ impl<D: Clone> Takeover<D> {
                 }
                 self.compare(c, now, out);
             }
-            Stage::Equalizing(_) => self.seal(c, now, out),
+            TakeoverStage::Equalizing(_) => self.seal(c, now, out),
         }
     }
 
@@ -248,9 +248,9 @@ impl<D: Clone> Takeover<D> {
     fn sealed(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
         let (replica, group) = (self.links[index].replica, self.links[index].group);
         match &mut self.stage {
-            Stage::Sealing => self.compare(c, now, out),
+            TakeoverStage::Sealing => self.compare(c, now, out),
             // What it holds was not compared: it is left out (rule T1).
-            Stage::Equalizing(equal) | Stage::Activating(equal) => {
+            TakeoverStage::Equalizing(equal) | TakeoverStage::Activating(equal) => {
                 let equal = &mut equal[group.0 as usize];
                 if left_out(Rule::T1) {
                     equal.push(replica);
@@ -260,11 +260,11 @@ impl<D: Clone> Takeover<D> {
                 let commit_point = self.commit_points[&group];
                 let lost =
                     |kept: &ReplicaId| self.reports.get(kept).is_some_and(|report| report.end < commit_point);
-                if equal.iter().any(lost) && matches!(self.stage, Stage::Equalizing(_)) {
+                if equal.iter().any(lost) && matches!(self.stage, TakeoverStage::Equalizing(_)) {
                     self.seal(c, now, out);
                 }
             }
-            Stage::Claiming => {}
+            TakeoverStage::Claiming => {}
         }
     }
 
@@ -350,7 +350,7 @@ impl<D: Clone> Takeover<D> {
         let failed = self.links.iter().filter(|link| link.state == State::Failed).map(|link| link.replica);
         self.damaged = merged.iter().flat_map(|group| group.damaged.iter().copied()).chain(failed).collect();
         (self.since, self.ticked) = (now, now);
-        self.stage = Stage::Equalizing(merged.iter().map(|group| group.members.clone()).collect());
+        self.stage = TakeoverStage::Equalizing(merged.iter().map(|group| group.members.clone()).collect());
         if !left_out(Rule::T6) {
             for (group, merged) in (0..).zip(merged) {
                 let fetch = |winner| Fetch { group: GroupIndex(group), winner, asked: now, done: false };
@@ -427,7 +427,7 @@ impl<D: Clone> Takeover<D> {
     fn write(&mut self, c: &Context, index: usize, op: EntryOp<D>, out: &mut Vec<Action<D>>) {
         let fetch = &mut self.fetches[index];
         fetch.done = true;
-        let Stage::Equalizing(equal) = &self.stage else { return };
+        let TakeoverStage::Equalizing(equal) = &self.stage else { return };
         let Winner { blocks, entry, .. } = &fetch.winner;
         let count = (blocks.end - blocks.start) as u32;
         let members = &equal[fetch.group.0 as usize];
@@ -439,7 +439,7 @@ impl<D: Clone> Takeover<D> {
 
     /// Makes the second swap when all are equal.
     fn go_on(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        let Stage::Equalizing(equal) = &self.stage else { return };
+        let TakeoverStage::Equalizing(equal) = &self.stage else { return };
         let equalized = self.fetches.iter().all(|fetch| fetch.done)
             && self.links.iter().all(|link| {
                 let counts = equal[link.group.0 as usize].contains(&link.replica);
@@ -458,7 +458,7 @@ impl<D: Clone> Takeover<D> {
                 if !left_out(Rule::C9) {
                     next = next.copied_in_full(&self.damaged);
                 }
-                (self.stage, self.since) = (Stage::Activating(equal.clone()), now);
+                (self.stage, self.since) = (TakeoverStage::Activating(equal.clone()), now);
                 c.propose(now, next, out);
             }
             Err(_) => unreachable!("members of the record, at least one of each group"),
@@ -468,7 +468,7 @@ impl<D: Clone> Takeover<D> {
     /// Leaves out who answers, and does not do what it is told: its device may hang. Whether there is one; the others are
     /// compared again without it, if there are others of its group; and if not, with those that were left out before.
     fn leave_out_stalled(&mut self, c: &Context, now: Moment) -> bool {
-        let Stage::Equalizing(equal) = &self.stage else { return false };
+        let TakeoverStage::Equalizing(equal) = &self.stage else { return false };
         let mut stalled = Vec::new();
         let mut alone = false;
         for link in self.links.iter_mut() {
@@ -496,7 +496,7 @@ impl<D: Clone> Takeover<D> {
 
     /// A node's process has ended: those that are made equal are compared again, without what it has.
     pub(super) fn ended(&mut self, c: &mut Context, now: Moment, node: NodeId, out: &mut Vec<Action<D>>) {
-        let Stage::Equalizing(equal) = &self.stage else { return };
+        let TakeoverStage::Equalizing(equal) = &self.stage else { return };
         let counts = |link: &Link<D>| equal[link.group.0 as usize].contains(&link.replica);
         if self.links.iter().any(|link| link.node == node && counts(link)) {
             self.seal(c, now, out);
@@ -505,8 +505,8 @@ impl<D: Clone> Takeover<D> {
 
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         match &self.stage {
-            Stage::Claiming | Stage::Activating(_) => {}
-            Stage::Sealing => {
+            TakeoverStage::Claiming | TakeoverStage::Activating(_) => {}
+            TakeoverStage::Sealing => {
                 if now.since(self.since) >= c.times.stalled_ns && !self.left_out.is_empty() {
                     // Nobody else has come: they are all that is left.
                     self.left_out.clear();
@@ -522,7 +522,7 @@ impl<D: Clone> Takeover<D> {
                 }
                 self.compare(c, now, out);
             }
-            Stage::Equalizing(_) => {
+            TakeoverStage::Equalizing(_) => {
                 if now.since(std::mem::replace(&mut self.ticked, now)) >= c.times.silent_ns {
                     // It was stopped itself.
                     self.links.iter_mut().for_each(|link| link.wait_anew(now));
@@ -531,7 +531,7 @@ impl<D: Clone> Takeover<D> {
                     self.seal(c, now, out);
                     return;
                 }
-                let Stage::Equalizing(equal) = &self.stage else { return };
+                let TakeoverStage::Equalizing(equal) = &self.stage else { return };
                 let counts = |link: &&mut Link<D>| equal[link.group.0 as usize].contains(&link.replica);
                 let silent = self
                     .links

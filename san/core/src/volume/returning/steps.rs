@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::{Retry, Returning, Scan, Stage};
+use super::{Retry, Returning, Scan, ReturnStage};
 use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::{GroupIndex, Piece};
 use crate::lease::Moment;
@@ -63,7 +63,7 @@ impl<D: Clone> Active<D> {
             let returning = Returning {
                 group,
                 departed,
-                stage: Stage::Greeting,
+                stage: ReturnStage::Greeting,
                 to_copy: RangeSet::default(),
                 unreadable: None,
                 put_off: RangeSet::default(),
@@ -167,7 +167,7 @@ impl<D: Clone> Active<D> {
         // Nothing is sent before it has dropped what it has.
         link.next = crate::ids::Sequence(u64::MAX);
         let returning = self.returning.get_mut(&link.replica).expect("the caller has looked");
-        (returning.stage, returning.promised) = (Stage::Ordered(now), c.mine);
+        (returning.stage, returning.promised) = (ReturnStage::Ordered(now), c.mine);
         let empty = returning.departed.epoch == Epoch(0);
         link.send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
     }
@@ -188,7 +188,7 @@ impl<D: Clone> Active<D> {
             self.change_members(c, now, out);
             return;
         };
-        if returning.stage != Stage::Greeting {
+        if returning.stage != ReturnStage::Greeting {
             // It is being emptied, and answers so until that is done.
             return;
         }
@@ -226,13 +226,13 @@ impl<D: Clone> Active<D> {
         let link = &mut self.links[at];
         let replica = link.replica;
         let Some(returning) = self.returning.get_mut(&replica) else { return };
-        if !matches!(returning.stage, Stage::Ordered(_)) {
+        if !matches!(returning.stage, ReturnStage::Ordered(_)) {
             return;
         }
         let pipeline = &self.groups[link.group.0 as usize].pipeline;
         let sequence = pipeline.durable_on(replica).expect("it follows");
         assert_eq!(after, Position { ownership: self.ownership, sequence }, "{replica} did what it was told");
-        returning.stage = Stage::Copying;
+        returning.stage = ReturnStage::Copying;
         link.returned = true;
         if !left_out(Rule::C3List) {
             ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
@@ -332,20 +332,20 @@ impl<D: Clone> Active<D> {
         }
         let resend = c.times.resend_ns;
         match returning.stage {
-            Stage::Ordered(sent) if now.since(sent) >= resend => {
-                returning.stage = Stage::Ordered(now);
+            ReturnStage::Ordered(sent) if now.since(sent) >= resend => {
+                returning.stage = ReturnStage::Ordered(now);
                 let from = self.groups[returning.group.0 as usize].pipeline.durable_on(replica);
                 let from = from.expect("it follows").next();
                 let empty = returning.departed.epoch == Epoch(0);
                 self.links[at].send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
             }
-            Stage::Copying => {
+            ReturnStage::Copying => {
                 self.scan(c, now, replica, out);
                 self.start_copies(c, replica);
                 self.go_on(c, now, out);
                 self.may_join(c, now, replica, out);
             }
-            Stage::Greeting | Stage::Ordered(_) | Stage::Joining => {}
+            ReturnStage::Greeting | ReturnStage::Ordered(_) | ReturnStage::Joining => {}
         }
     }
 
@@ -403,8 +403,8 @@ impl<D: Clone> Active<D> {
         let nothing_left = nothing_left && returning.unreadable.is_none();
         let copied = returning.scan.is_none() && nothing_left && returning.copying == 0;
         let durable = self.links.iter().any(|link| link.replica == replica && link.out_of_band_is_durable());
-        if returning.stage == Stage::Copying && copied && durable {
-            returning.stage = Stage::Joining;
+        if returning.stage == ReturnStage::Copying && copied && durable {
+            returning.stage = ReturnStage::Joining;
             self.follow_record(c, now, out);
             self.change_members(c, now, out);
         }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{Active, Stage};
+use super::{Active, JobStage};
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, MOST_STRIPES, Piece};
 use crate::lease::Moment;
@@ -59,7 +59,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let job = &mut self.jobs.slots[slot as usize];
-        job.stage = Stage::Mapping;
+        job.stage = JobStage::Mapping;
         job.maps.clear();
         for piece in layout.pieces(job.blocks.clone()) {
             match job.maps.iter_mut().find(|question| question.piece.group == piece.group) {
@@ -113,7 +113,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let Some(job) = self.jobs.slots.get_mut(id.slot as usize) else { return };
-        if job.turn != id.turn || job.stage != Stage::Mapping {
+        if job.turn != id.turn || job.stage != JobStage::Mapping {
             return;
         }
         let Some(question) = job.maps.get_mut(id.part as usize) else { return };
@@ -134,7 +134,7 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         let map = joined(&layout, job.blocks.clone(), &job.maps);
         job.maps.iter_mut().for_each(|question| question.answer = None);
-        job.stage = Stage::Leases;
+        job.stage = JobStage::Leases;
         if let crate::volume::active::jobs::Work::Client(request) = &job.work {
             out.push(Action::Map { request: request.id, map });
         }

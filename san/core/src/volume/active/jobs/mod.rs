@@ -37,7 +37,7 @@ const MOST_TRIMMED: u64 = 1 << 18;
 /// The jobs, in slots that are used again.
 #[derive(Debug)]
 pub(in crate::volume) struct Jobs<D> {
-    slots: Vec<State<D>>,
+    slots: Vec<JobState<D>>,
     free: Vec<u32>,
     /// Those that may begin, and those all of whose entries are acknowledged.
     ready: VecDeque<u32>,
@@ -65,11 +65,11 @@ impl<D> Default for Jobs<D> {
 }
 
 #[derive(Debug)]
-struct State<D> {
+struct JobState<D> {
     /// How often the slot was used.
     turn: u32,
     work: Work<D>,
-    stage: Stage,
+    stage: JobStage,
     /// The blocks of the volume that it touches.
     blocks: Range<u64>,
     /// What it has not written yet, of a request that has no data.
@@ -105,7 +105,7 @@ enum Work<D> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum JobStage {
     Waiting,
     Reading,
     Mapping,
@@ -153,9 +153,9 @@ impl<D> Jobs<D> {
     /// The client of a request has gone. One that waits for what it overlaps is never begun; one that has begun is finished here,
     /// and never begun again (rule T13). Whether it is one that was not begun.
     pub(in crate::volume) fn cancel(&mut self, id: RequestId) -> bool {
-        let is_it = |job: &&mut State<D>| matches!(&job.work, Work::Client(of) if of.id == id);
+        let is_it = |job: &&mut JobState<D>| matches!(&job.work, Work::Client(of) if of.id == id);
         let Some(job) = self.slots.iter_mut().find(is_it) else { return false };
-        if job.stage != Stage::Waiting {
+        if job.stage != JobStage::Waiting {
             job.is_gone = true;
             return false;
         }
@@ -175,10 +175,10 @@ impl<D> Jobs<D> {
 
     fn take(&mut self, work: Work<D>, blocks: Range<u64>) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(State {
+            self.slots.push(JobState {
                 turn: 0,
                 work: Work::Nothing,
-                stage: Stage::Waiting,
+                stage: JobStage::Waiting,
                 blocks: 0..0,
                 rest: 0..0,
                 parts: Vec::new(),
@@ -192,7 +192,7 @@ impl<D> Jobs<D> {
         });
         self.clients += usize::from(matches!(work, Work::Client(_)));
         let job = &mut self.slots[slot as usize];
-        (job.work, job.stage, job.blocks) = (work, Stage::Waiting, blocks);
+        (job.work, job.stage, job.blocks) = (work, JobStage::Waiting, blocks);
         (job.rest, job.pending) = (0..0, 0);
         (job.careful, job.was_leased, job.is_gone) = (false, false, false);
         job.parts.clear();
@@ -345,8 +345,8 @@ impl<D: Clone> Active<D> {
                 let job = &self.jobs.slots[slot as usize];
                 match job.stage {
                     _ if matches!(job.work, Work::Cancelled) => self.free(slot),
-                    Stage::Repairing => self.has_read(c, now, slot, out),
-                    Stage::Writing if !job.rest.is_empty() => {
+                    JobStage::Repairing => self.has_read(c, now, slot, out),
+                    JobStage::Writing if !job.rest.is_empty() => {
                         self.write_parts(c, slot, [None, None, None], out);
                     }
                     _ => self.complete_write(c, slot, out),
@@ -401,7 +401,7 @@ impl<D: Clone> Active<D> {
                         out.push(Action::Fill { request: request.id, at: part.at, blocks, content });
                     }
                 }
-                job.stage = Stage::Leases;
+                job.stage = JobStage::Leases;
                 if !self.finish_read(now, slot, out) {
                     self.jobs.unleased.push(slot);
                 }
@@ -411,7 +411,7 @@ impl<D: Clone> Active<D> {
                 let mut contents = job.parts.iter_mut().map(|part| part.content.take());
                 let head = if span.head { contents.next().flatten() } else { None };
                 let tail = if span.tail { contents.next().flatten() } else { None };
-                job.stage = Stage::Merging;
+                job.stage = JobStage::Merging;
                 let id = Job { slot, turn: job.turn, part: 0 };
                 let (ownership, request) = (self.ownership, request.clone());
                 out.push(Action::Merge { ownership, job: id, request, head, tail });
@@ -432,7 +432,7 @@ impl<D: Clone> Active<D> {
                 for part in &mut job.parts {
                     let content = part.content.take().expect("all is read");
                     for entry in content.entries(part.piece.block, part.piece.blocks as u32) {
-                        job.stage = Stage::Copying(link.send_out_of_band(c, position, entry, out));
+                        job.stage = JobStage::Copying(link.send_out_of_band(c, position, entry, out));
                     }
                 }
             }
@@ -451,7 +451,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let job = self.jobs.slots.get(id.slot as usize);
-        if job.is_some_and(|job| job.turn == id.turn && job.stage == Stage::Merging) {
+        if job.is_some_and(|job| job.turn == id.turn && job.stage == JobStage::Merging) {
             self.write(c, id.slot, Some(data), out);
             self.go_on(c, now, out);
         }
@@ -505,7 +505,7 @@ impl<D: Clone> Active<D> {
     ) {
         let layout = c.record().expect("it owns the volume").layout;
         let job = &mut self.jobs.slots[slot as usize];
-        job.stage = Stage::Writing;
+        job.stage = JobStage::Writing;
         let trims = matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Trim));
         if !job.rest.is_empty() {
             let (most, op) = if trims { (MOST_TRIMMED, EntryOp::Trim) } else { (MOST_ZEROES, EntryOp::Zeroes) };
@@ -558,7 +558,7 @@ impl<D: Clone> Active<D> {
         let record = c.record().expect("it owns the volume");
         let Some(link) = self.links.iter().find(|link| link.replica == at) else { return };
         let group = link.group;
-        let is_mended = |job: &State<D>| matches!(job.work, Work::Mend { .. });
+        let is_mended = |job: &JobState<D>| matches!(job.work, Work::Mend { .. });
         let busy = self.jobs.slots.iter().filter(|job| is_mended(job)).count();
         // Who returns gets what is newest anyway. What is left out here is found again.
         let is_member = self.groups[group.0 as usize].readable.contains(&at);
@@ -578,16 +578,16 @@ impl<D: Clone> Active<D> {
             let job = &mut self.jobs.slots[slot];
             let ours = matches!(job.work, Work::Copy { to: target, .. } if target == to);
             let durable = match (job.stage, confirmed) {
-                (Stage::Copying(until), Some(confirmed)) => until <= confirmed,
+                (JobStage::Copying(until), Some(confirmed)) => until <= confirmed,
                 (_, None) => true,
                 _ => false,
             };
             if ours && durable {
                 job.turn = job.turn.wrapping_add(1);
                 ended += 1;
-                let waits = job.stage == Stage::Waiting && !left_out(Rule::W1) && !left_out(Rule::C4);
+                let waits = job.stage == JobStage::Waiting && !left_out(Rule::W1) && !left_out(Rule::C4);
                 // What it has issued is acknowledged before others may touch these blocks.
-                if waits || job.stage == Stage::Repairing {
+                if waits || job.stage == JobStage::Repairing {
                     job.work = Work::Cancelled;
                 } else {
                     self.free(slot as u32);

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{Active, Part, Stage, State, Work, maps};
+use super::{Active, Part, JobStage, JobState, Work, maps};
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
@@ -31,7 +31,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let job = &mut self.jobs.slots[slot as usize];
-        job.stage = Stage::Reading;
+        job.stage = JobStage::Reading;
         job.parts.clear();
         for blocks in what {
             let mut at = blocks.start - job.blocks.start;
@@ -65,7 +65,7 @@ impl<D: Clone> Active<D> {
         let blocks = self.jobs.slots[slot as usize].blocks.clone();
         let (group, block) = layout.locate(blocks.start);
         let job = &mut self.jobs.slots[slot as usize];
-        (job.stage, job.pending) = (Stage::Reading, 1);
+        (job.stage, job.pending) = (JobStage::Reading, 1);
         job.parts.clear();
         job.parts.push(Part {
             piece: Piece { group, block, blocks: 1 },
@@ -136,7 +136,7 @@ impl<D: Clone> Active<D> {
         let part = job.parts.get(id.part as usize)?;
         let link = self.links.iter().find(|link| link.replica == from)?;
         let waits = job.turn == id.turn
-            && (job.stage, job.careful) == (Stage::Reading, false)
+            && (job.stage, job.careful) == (JobStage::Reading, false)
             && (part.done, part.asked) == (false, Some(from))
             && part.corrupt.is_empty()
             && part.piece.block == block
@@ -148,11 +148,11 @@ impl<D: Clone> Active<D> {
     pub(in crate::volume) fn read_again(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         for slot in 0..self.jobs.slots.len() {
             let job = &self.jobs.slots[slot];
-            if job.stage == Stage::Mapping && !matches!(job.work, Work::Nothing) {
+            if job.stage == JobStage::Mapping && !matches!(job.work, Work::Nothing) {
                 self.map_again(c, now, slot as u32, out);
                 continue;
             }
-            if job.stage != Stage::Reading || matches!(job.work, Work::Nothing) {
+            if job.stage != JobStage::Reading || matches!(job.work, Work::Nothing) {
                 continue;
             }
             for part in 0..job.parts.len() {
@@ -183,7 +183,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let Some(job) = self.jobs.slots.get_mut(id.slot as usize) else { return };
-        if job.turn != id.turn || job.stage != Stage::Reading {
+        if job.turn != id.turn || job.stage != JobStage::Reading {
             return;
         }
         let Some(part) = job.parts.get_mut(id.part as usize).filter(|part| !part.done) else { return };
@@ -214,7 +214,7 @@ impl<D: Clone> Active<D> {
             // A write may just have been under way: once more, alone.
             job.careful = true;
             job.turn = job.turn.wrapping_add(1);
-            job.stage = Stage::Waiting;
+            job.stage = JobStage::Waiting;
             self.leave(id.slot);
             self.enter(id.slot, Access::Exclusive);
             return;
@@ -313,8 +313,8 @@ impl<D: Clone> Active<D> {
             self.has_read(c, now, slot, out);
             return;
         }
-        let under_way = |job: &State<D>| match job.stage {
-            Stage::Repairing => u64::from(job.pending) * MENDED_TOGETHER,
+        let under_way = |job: &JobState<D>| match job.stage {
+            JobStage::Repairing => u64::from(job.pending) * MENDED_TOGETHER,
             _ => 0,
         };
         let others: u64 = self.jobs.slots.iter().map(under_way).sum();
@@ -348,7 +348,7 @@ impl<D: Clone> Active<D> {
             self.has_read(c, now, slot, out);
             return;
         }
-        job.stage = Stage::Repairing;
+        job.stage = JobStage::Repairing;
         job.pending = entries.len() as u32;
         for (group, entry, _) in entries {
             self.issue(c, group, entry, Some(slot), out);
