@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::message::{Entry, Payload, Promise, EntryOp};
+use loadline_san_core::message::{Entry, EntryOp, Payload, Promise};
 use loadline_san_core::store::{Command, Completion};
 use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};

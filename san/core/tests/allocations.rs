@@ -30,7 +30,11 @@ fn allocations(copies: u64, stripes: u32, op: &RequestOp<u32>) -> u64 {
 #[test]
 fn nothing_is_allocated_for_a_write() {
     for (copies, stripes) in [(1, 1), (2, 1), (3, 4)] {
-        assert_eq!(allocations(copies, stripes, &RequestOp::Write(7)), 0, "{copies} copies, {stripes} stripes");
+        assert_eq!(
+            allocations(copies, stripes, &RequestOp::Write(7)),
+            0,
+            "{copies} copies, {stripes} stripes"
+        );
     }
 }
 

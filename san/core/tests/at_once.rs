@@ -3,7 +3,7 @@
 mod serving;
 
 use loadline_san_core::message::ToReplica;
-use loadline_san_core::volume::{Action, RequestOp, Event, Failure, Request, RequestId};
+use loadline_san_core::volume::{Action, Event, Failure, Request, RequestId, RequestOp};
 use serving::*;
 
 /// The blocks of the entries that are sent, each from the first to before the last.

@@ -10,13 +10,13 @@ use loadline_san_core::ids::{
 };
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, ToOwner, ToReplica, EntryOp};
+use loadline_san_core::message::{Entry, EntryOp, FromOwner, FromReplica, Promise, ToOwner, ToReplica};
 use loadline_san_core::record::{Record, RecordError};
 use loadline_san_core::replica::{self, Misdirected, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, RequestOp, Event, Failure, Order, OrderError, Request, RequestId, Status, Times, Volume,
+    Action, Event, Failure, Order, OrderError, Request, RequestId, RequestOp, Status, Times, Volume,
 };
 use serving::*;
 

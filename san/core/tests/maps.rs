@@ -6,7 +6,7 @@ use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::{FromOwner, Job, ToOwner, ToReplica};
-use loadline_san_core::volume::{Action, RequestOp, Event, Failure, Request, RequestId, Volume};
+use loadline_san_core::volume::{Action, Event, Failure, Request, RequestId, RequestOp, Volume};
 use serving::{LEASE_NS, NOW, REPLICA, has, large, progress, said, serving};
 
 fn request(id: u64, op: RequestOp<u8>, block: u64, blocks: u32) -> Event<u8> {

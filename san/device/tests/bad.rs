@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{folder_in, pool};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::{BLOCK, GroupIndex};
-use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, EntryOp};
+use loadline_san_core::message::{Content, Entry, EntryOp, Job, Payload, Promise};
 use loadline_san_core::store::{Command, Completion, Tag};
 use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};

@@ -6,7 +6,7 @@ use loadline_san_core::history::{Claim, History, MOST_CLAIMS};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
 use loadline_san_core::layout::MOST_BLOCKS;
 use loadline_san_core::map::Allocated;
-use loadline_san_core::message::{Entry, Job, Mention, Payload, Progress, Promise, EntryOp};
+use loadline_san_core::message::{Entry, EntryOp, Job, Mention, Payload, Progress, Promise};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -2,7 +2,7 @@
 
 use loadline_san_core::ids::{Epoch, Sequence};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{FromOwner, Payload, ToReplica, EntryOp};
+use loadline_san_core::message::{EntryOp, FromOwner, Payload, ToReplica};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

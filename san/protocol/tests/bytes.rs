@@ -12,7 +12,7 @@ use loadline_san_core::ids::{
 use loadline_san_core::layout::{GroupIndex, Layout, MOST_BLOCKS};
 use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::{
-    Content, Entry, FromOwner, FromReplica, Job, Mention, Payload, SealReport, ToOwner, ToReplica, EntryOp,
+    Content, Entry, EntryOp, FromOwner, FromReplica, Job, Mention, Payload, SealReport, ToOwner, ToReplica,
 };
 use loadline_san_core::record::{Departed, Group, Record, State};
 use loadline_san_protocol::field::{MOST_COUNT, MOST_DATA_BLOCKS};
@@ -260,7 +260,12 @@ fn the_longest_messages_fit_and_longer_ones_are_refused() {
     };
     let report = |count| {
         let above = vec![mention.clone(); count];
-        ToOwner::Sealed(SealReport { commit_point: Position::START, end: Position::START, full: false, above })
+        ToOwner::Sealed(SealReport {
+            commit_point: Position::START,
+            end: Position::START,
+            full: false,
+            above,
+        })
     };
     let list = |count| ToOwner::Listed { after: Position::START, ranges: vec![1..2; count] };
     let answer = |count| ToOwner::Data {

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use loadline_san_core::ids::Position;
 use loadline_san_core::layout::BLOCK;
-use loadline_san_core::message::{Entry, Mention, Payload, EntryOp};
+use loadline_san_core::message::{Entry, EntryOp, Mention, Payload};
 use loadline_san_protocol::log::{SECTOR, header_length};
 
 /// What a record is.

@@ -13,7 +13,7 @@ use loadline_san_core::record::{Group, Record, State};
 use loadline_san_core::replica::{self, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{Action, RequestOp, Event, Request, RequestId, Status, Times, Volume};
+use loadline_san_core::volume::{Action, Event, Request, RequestId, RequestOp, Status, Times, Volume};
 
 /// Blocks of the volume.
 pub(crate) const BLOCKS: u64 = 1 << 20;

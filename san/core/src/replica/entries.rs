@@ -2,7 +2,7 @@
 
 use super::{Action, Pending, Replica, Work};
 use crate::ids::{Position, Sequence};
-use crate::message::{Entry, FromOwner, ToOwner, EntryOp};
+use crate::message::{Entry, EntryOp, FromOwner, ToOwner};
 use crate::rule::{Rule, left_out};
 use crate::store::Command;
 

@@ -22,7 +22,7 @@
 //! | `jobs` | requests of clients, and copies: from the first step to the last |
 //! | `returning` | replicas that come back |
 //! | `membership` | who leaves the in-sync set, and who joins it |
-//! | `link` | the talk with one replica |
+//! | `replica_session` | the session with one replica |
 //! | `silence` | what may be concluded from the silence of others |
 //! | [`view`] | what a node reports of it |
 
@@ -30,10 +30,10 @@ mod active;
 mod clients;
 mod context;
 mod interface;
-mod link;
 mod membership;
 pub mod merge;
 mod orders;
+mod replica_session;
 mod returning;
 mod silence;
 mod takeover;
@@ -495,8 +495,8 @@ impl<D: Clone> Volume<D> {
         let Role::Takeover(takeover) = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now))) else {
             unreachable!("only a takeover activates")
         };
-        let (links, commit_points) = takeover.into_links(&self.c);
-        let mut active = Active::new(&mut self.c, links, &commit_points, now, out);
+        let (sessions, commit_points) = takeover.into_sessions(&self.c);
+        let mut active = Active::new(&mut self.c, sessions, &commit_points, now, out);
         for request in self.waiting.drain(..) {
             active.request(&mut self.c, now, request, out);
         }

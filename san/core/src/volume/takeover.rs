@@ -10,14 +10,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::link::{Link, State};
 use super::merge::{Merged, Winner, merge};
+use super::replica_session::{ReplicaSession, SessionState};
 use super::silence::{Members, Verdict};
 use super::{Action, Context, Status};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{Content, Entry, FromReplica, Job, Payload, SealReport, ToOwner, ToReplica, EntryOp};
+use crate::message::{Content, Entry, EntryOp, FromReplica, Job, Payload, SealReport, ToOwner, ToReplica};
 use crate::record::Group;
 use crate::rule::{Rule, left_out};
 
@@ -31,7 +31,7 @@ pub(super) struct Takeover<D> {
     stage: TakeoverStage,
     /// When the stage began.
     since: Moment,
-    pub(super) links: Vec<Link<D>>,
+    pub(super) sessions: Vec<ReplicaSession<D>>,
     pub(super) reports: BTreeMap<ReplicaId, SealReport>,
     /// Those that have lost something.
     damaged: BTreeSet<ReplicaId>,
@@ -75,7 +75,7 @@ impl<D: Clone> Takeover<D> {
         Takeover {
             stage: TakeoverStage::Claiming,
             since: now,
-            links: Vec::new(),
+            sessions: Vec::new(),
             reports: BTreeMap::new(),
             damaged: BTreeSet::new(),
             left_out: BTreeSet::new(),
@@ -116,10 +116,10 @@ impl<D: Clone> Takeover<D> {
     }
 
     /// The talks go on when it is active. Beside them, the highest commit point of each group.
-    pub(super) fn into_links(self, c: &Context) -> (Vec<Link<D>>, Vec<Position>) {
+    pub(super) fn into_sessions(self, c: &Context) -> (Vec<ReplicaSession<D>>, Vec<Position>) {
         let groups = c.record().map_or(0, |record| record.groups.len() as u32);
         let commit_points = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
-        (self.links, commit_points)
+        (self.sessions, commit_points)
     }
 
     /// Whether it is to end: nodes that this one does not reach have more of the volume.
@@ -149,9 +149,10 @@ impl<D: Clone> Takeover<D> {
         let Some(record) = c.record() else { return };
         for (index, group) in (0..).zip(&record.groups) {
             for replica in &group.in_sync {
-                let mut link = Link::new(*replica, record.homes[replica], GroupIndex(index), now);
-                link.forced = self.forced.contains(&link.group);
-                self.links.push(link);
+                let mut session =
+                    ReplicaSession::new(*replica, record.homes[replica], GroupIndex(index), now);
+                session.forced = self.forced.contains(&session.group);
+                self.sessions.push(session);
             }
         }
     }
@@ -162,10 +163,10 @@ impl<D: Clone> Takeover<D> {
         self.turn += 1;
         self.reports.clear();
         self.fetches.clear();
-        for link in &mut self.links {
-            link.drop_out_of_band();
-            if link.state != State::Failed && !self.left_out.contains(&link.replica) {
-                link.greet(c, now, State::Sealing, out);
+        for session in &mut self.sessions {
+            session.drop_out_of_band();
+            if session.state != SessionState::Failed && !self.left_out.contains(&session.replica) {
+                session.greet(c, now, SessionState::Sealing, out);
             }
         }
     }
@@ -178,24 +179,26 @@ impl<D: Clone> Takeover<D> {
         message: ToOwner<D>,
         out: &mut Vec<Action<D>>,
     ) {
-        let Some(index) = self.links.iter().position(|link| link.replica == from.replica) else { return };
+        let Some(index) = self.sessions.iter().position(|session| session.replica == from.replica) else {
+            return;
+        };
         if self.left_out.contains(&from.replica) {
             return;
         }
-        let link = &mut self.links[index];
-        if link.has_restarted(from) || link.is_ours(from) && matches!(message, ToOwner::Stranger) {
+        let session = &mut self.sessions[index];
+        if session.has_restarted(from) || session.is_ours(from) && matches!(message, ToOwner::Stranger) {
             self.lost(c, now, index, out);
             return;
         }
-        if !link.is_ours(from) {
+        if !session.is_ours(from) {
             return;
         }
-        link.last_answer = now;
+        session.last_answer = now;
         match message {
-            ToOwner::Sealed(report) if link.state == State::Sealing => {
-                link.opened(c, from, now, out);
-                (link.end, link.full) = (report.end, report.full);
-                let commit_point = self.commit_points.entry(link.group).or_insert(report.commit_point);
+            ToOwner::Sealed(report) if session.state == SessionState::Sealing => {
+                session.opened(c, from, now, out);
+                (session.end, session.full) = (report.end, report.full);
+                let commit_point = self.commit_points.entry(session.group).or_insert(report.commit_point);
                 *commit_point = report.commit_point.max(*commit_point);
                 let end = self.ends.entry(from.replica).or_insert(report.end);
                 *end = report.end.max(*end);
@@ -203,23 +206,23 @@ impl<D: Clone> Takeover<D> {
                 self.sealed(c, now, index, out);
             }
             ToOwner::Data { job, content } => {
-                link.answers();
+                session.answers();
                 self.fetched(c, now, job, content, out);
             }
             ToOwner::Durable(progress) => {
-                link.progress(c, now, &progress, None, Epoch(0), out);
+                session.progress(c, now, &progress, None, Epoch(0), out);
                 self.go_on(c, now, out);
             }
             ToOwner::Alive { asked, progress, .. } => {
-                link.progress(c, now, &progress, Some(asked), Epoch(0), out);
+                session.progress(c, now, &progress, Some(asked), Epoch(0), out);
                 self.go_on(c, now, out);
             }
             ToOwner::Failed | ToOwner::Damaged => {
-                let salvaged = link.salvage(c, from, now, out);
+                let salvaged = session.salvage(c, from, now, out);
                 if salvaged {
                     return;
                 }
-                link.state = State::Failed;
+                session.state = SessionState::Failed;
                 self.lost(c, now, index, out);
             }
             _ => {}
@@ -233,10 +236,10 @@ impl<D: Clone> Takeover<D> {
             TakeoverStage::Claiming | TakeoverStage::Activating(_) => {}
             // What the others have said is so still.
             TakeoverStage::Sealing => {
-                let link = &mut self.links[index];
-                self.reports.remove(&link.replica);
-                if link.state != State::Failed {
-                    link.greet(c, now, State::Sealing, out);
+                let session = &mut self.sessions[index];
+                self.reports.remove(&session.replica);
+                if session.state != SessionState::Failed {
+                    session.greet(c, now, SessionState::Sealing, out);
                 }
                 self.compare(c, now, out);
             }
@@ -246,7 +249,7 @@ impl<D: Clone> Takeover<D> {
 
     /// One more has reported.
     fn sealed(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
-        let (replica, group) = (self.links[index].replica, self.links[index].group);
+        let (replica, group) = (self.sessions[index].replica, self.sessions[index].group);
         match &mut self.stage {
             TakeoverStage::Sealing => self.compare(c, now, out),
             // What it holds was not compared: it is left out (rule T1).
@@ -274,17 +277,17 @@ impl<D: Clone> Takeover<D> {
         if !self.forced.is_empty() || !decides && now.since(self.since) < c.times.seal_ns / 2 {
             return true;
         }
-        let has_said = |link: &Link<D>| {
-            self.reports.contains_key(&link.replica)
-                || self.left_out.contains(&link.replica)
-                || link.state == State::Failed
+        let has_said = |session: &ReplicaSession<D>| {
+            self.reports.contains_key(&session.replica)
+                || self.left_out.contains(&session.replica)
+                || session.state == SessionState::Failed
         };
         let mut groups: BTreeMap<GroupIndex, Members> = BTreeMap::new();
-        for link in &self.links {
-            let members = groups.entry(link.group).or_default();
-            members.all.push(link.node);
-            if !has_said(link) {
-                members.without(link.node, link.last_answer, &c.ended);
+        for session in &self.sessions {
+            let members = groups.entry(session.group).or_default();
+            members.all.push(session.node);
+            if !has_said(session) {
+                members.without(session.node, session.last_answer, &c.ended);
             }
         }
         for members in groups.into_values() {
@@ -317,7 +320,10 @@ impl<D: Clone> Takeover<D> {
         let reported = |replica: &ReplicaId| self.reports.contains_key(replica);
         let failed = |replica: &ReplicaId| {
             self.left_out.contains(replica)
-                || self.links.iter().any(|link| link.replica == *replica && link.state == State::Failed)
+                || self
+                    .sessions
+                    .iter()
+                    .any(|session| session.replica == *replica && session.state == SessionState::Failed)
         };
         let ended = |replica: &ReplicaId| c.ended.contains_key(&record.homes[replica]);
         let all = |group: &Group| group.in_sync.iter().all(|r| reported(r) || failed(r) || ended(r));
@@ -347,7 +353,11 @@ impl<D: Clone> Takeover<D> {
             // Nobody has what is known to be acknowledged. Others may come, or a person must decide.
             return;
         }
-        let failed = self.links.iter().filter(|link| link.state == State::Failed).map(|link| link.replica);
+        let failed = self
+            .sessions
+            .iter()
+            .filter(|session| session.state == SessionState::Failed)
+            .map(|session| session.replica);
         self.damaged = merged.iter().flat_map(|group| group.damaged.iter().copied()).chain(failed).collect();
         (self.since, self.ticked) = (now, now);
         self.stage = TakeoverStage::Equalizing(merged.iter().map(|group| group.members.clone()).collect());
@@ -377,8 +387,8 @@ impl<D: Clone> Takeover<D> {
             EntryOp::Data(_) => {
                 let job = Job { slot: index as u32, turn: self.turn, part: FETCH };
                 let (holder, number) = (winner.holder, winner.entry.number);
-                if let Some(link) = self.links.iter().find(|link| link.replica == holder) {
-                    link.send(c, ToReplica::Fetch { job, number }, out);
+                if let Some(session) = self.sessions.iter().find(|session| session.replica == holder) {
+                    session.send(c, ToReplica::Fetch { job, number }, out);
                 }
                 return;
             }
@@ -415,8 +425,8 @@ impl<D: Clone> Takeover<D> {
             // Its log is corrupt: it has lost op it had.
             Ok(_) | Err(_) => {
                 let holder = winner.holder;
-                if let Some(at) = self.links.iter().position(|link| link.replica == holder) {
-                    self.links[at].state = State::Failed;
+                if let Some(at) = self.sessions.iter().position(|session| session.replica == holder) {
+                    self.sessions[at].state = SessionState::Failed;
                     self.lost(c, now, at, out);
                 }
             }
@@ -431,9 +441,9 @@ impl<D: Clone> Takeover<D> {
         let Winner { blocks, entry, .. } = &fetch.winner;
         let count = (blocks.end - blocks.start) as u32;
         let members = &equal[fetch.group.0 as usize];
-        for link in self.links.iter_mut().filter(|link| members.contains(&link.replica)) {
+        for session in self.sessions.iter_mut().filter(|session| members.contains(&session.replica)) {
             let entry_of = Entry { block: blocks.start, blocks: count, op: op.clone() };
-            link.send_out_of_band(c, entry.position, entry_of, out);
+            session.send_out_of_band(c, entry.position, entry_of, out);
         }
     }
 
@@ -441,9 +451,9 @@ impl<D: Clone> Takeover<D> {
     fn go_on(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         let TakeoverStage::Equalizing(equal) = &self.stage else { return };
         let equalized = self.fetches.iter().all(|fetch| fetch.done)
-            && self.links.iter().all(|link| {
-                let counts = equal[link.group.0 as usize].contains(&link.replica);
-                !counts || link.out_of_band_is_durable()
+            && self.sessions.iter().all(|session| {
+                let counts = equal[session.group.0 as usize].contains(&session.replica);
+                !counts || session.out_of_band_is_durable()
             });
         if !equalized || c.is_undecided() {
             return;
@@ -471,19 +481,19 @@ impl<D: Clone> Takeover<D> {
         let TakeoverStage::Equalizing(equal) = &self.stage else { return false };
         let mut stalled = Vec::new();
         let mut alone = false;
-        for link in self.links.iter_mut() {
-            let equal = &equal[link.group.0 as usize];
-            if !equal.contains(&link.replica) {
+        for session in self.sessions.iter_mut() {
+            let equal = &equal[session.group.0 as usize];
+            if !equal.contains(&session.replica) {
                 continue;
             }
-            if link.out_of_band_is_durable() {
-                link.moves(now);
+            if session.out_of_band_is_durable() {
+                session.moves(now);
             }
-            let others = equal.iter().any(|other| *other != link.replica && !stalled.contains(other));
-            if link.is_stalled(c, now) && others {
-                stalled.push(link.replica);
+            let others = equal.iter().any(|other| *other != session.replica && !stalled.contains(other));
+            if session.is_stalled(c, now) && others {
+                stalled.push(session.replica);
             }
-            alone |= link.is_stalled(c, now) && !others;
+            alone |= session.is_stalled(c, now) && !others;
         }
         if alone && !self.left_out.is_empty() {
             // The others may be well again.
@@ -497,8 +507,8 @@ impl<D: Clone> Takeover<D> {
     /// A node's process has ended: those that are made equal are compared again, without what it has.
     pub(super) fn ended(&mut self, c: &mut Context, now: Moment, node: NodeId, out: &mut Vec<Action<D>>) {
         let TakeoverStage::Equalizing(equal) = &self.stage else { return };
-        let counts = |link: &Link<D>| equal[link.group.0 as usize].contains(&link.replica);
-        if self.links.iter().any(|link| link.node == node && counts(link)) {
+        let counts = |session: &ReplicaSession<D>| equal[session.group.0 as usize].contains(&session.replica);
+        if self.sessions.iter().any(|session| session.node == node && counts(session)) {
             self.seal(c, now, out);
         }
     }
@@ -513,45 +523,49 @@ impl<D: Clone> Takeover<D> {
                     self.seal(c, now, out);
                     return;
                 }
-                for link in &mut self.links {
-                    if link.state == State::Failed && link.was_asked_long_ago(c, now) {
+                for session in &mut self.sessions {
+                    if session.state == SessionState::Failed && session.was_asked_long_ago(c, now) {
                         // Another life of its process may find its device well.
-                        link.greet(c, now, State::Sealing, out);
+                        session.greet(c, now, SessionState::Sealing, out);
                     }
-                    link.ask_again(c, now, out);
+                    session.ask_again(c, now, out);
                 }
                 self.compare(c, now, out);
             }
             TakeoverStage::Equalizing(_) => {
                 if now.since(std::mem::replace(&mut self.ticked, now)) >= c.times.silent_ns {
                     // It was stopped itself.
-                    self.links.iter_mut().for_each(|link| link.wait_anew(now));
+                    self.sessions.iter_mut().for_each(|session| session.wait_anew(now));
                 }
                 if self.leave_out_stalled(c, now) {
                     self.seal(c, now, out);
                     return;
                 }
                 let TakeoverStage::Equalizing(equal) = &self.stage else { return };
-                let counts = |link: &&mut Link<D>| equal[link.group.0 as usize].contains(&link.replica);
+                let counts = |session: &&mut ReplicaSession<D>| {
+                    equal[session.group.0 as usize].contains(&session.replica)
+                };
                 let silent = self
-                    .links
+                    .sessions
                     .iter_mut()
                     .filter(counts)
-                    .any(|link| now.since(link.last_answer.max(self.since)) >= c.times.silent_ns);
+                    .any(|session| now.since(session.last_answer.max(self.since)) >= c.times.silent_ns);
                 if silent {
                     self.seal(c, now, out);
                     return;
                 }
                 // Asks all how far they are: what they have missed is sent again.
-                for link in self.links.iter_mut().filter(counts) {
-                    link.heartbeat(c, now, Epoch(0), Sequence(0), out);
+                for session in self.sessions.iter_mut().filter(counts) {
+                    session.heartbeat(c, now, Epoch(0), Sequence(0), out);
                 }
                 for index in 0..self.fetches.len() {
                     let fetch = &self.fetches[index];
                     if !fetch.done && now.since(fetch.asked) >= c.times.resend_ns {
                         let holder = fetch.winner.holder;
-                        if let Some(link) = self.links.iter_mut().find(|link| link.replica == holder) {
-                            link.is_awaited(c, now);
+                        if let Some(session) =
+                            self.sessions.iter_mut().find(|session| session.replica == holder)
+                        {
+                            session.is_awaited(c, now);
                         }
                         self.fetch(c, now, index, out);
                     }

@@ -13,7 +13,7 @@ use loadline_san_core::message::*;
 use loadline_san_core::record::{Group, Record, State};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, RequestOp, Event, Failure, Order, OrderError, Request, RequestId, Status, Times, Volume,
+    Action, Event, Failure, Order, OrderError, Request, RequestId, RequestOp, Status, Times, Volume,
 };
 
 pub(crate) const VOLUME: VolumeId = VolumeId(7);
@@ -113,7 +113,12 @@ impl Driven {
     }
 
     pub(crate) fn write(&mut self, id: u64) {
-        self.step(Event::Request(Request { id: RequestId(id), op: RequestOp::Write(1), sector: 0, sectors: 8 }));
+        self.step(Event::Request(Request {
+            id: RequestId(id),
+            op: RequestOp::Write(1),
+            sector: 0,
+            sectors: 8,
+        }));
     }
 
     pub(crate) fn order(&mut self, order: Order) {

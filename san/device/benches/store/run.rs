@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::message::{Entry, Job, Payload, Promise, EntryOp};
+use loadline_san_core::message::{Entry, EntryOp, Job, Payload, Promise};
 use loadline_san_core::store::{Command, Completion, Found, Tag};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};

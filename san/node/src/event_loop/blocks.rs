@@ -3,7 +3,7 @@
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::Layout;
 use loadline_san_core::message::Content;
-use loadline_san_core::volume::{RequestOp, Request, SECTORS};
+use loadline_san_core::volume::{Request, RequestOp, SECTORS};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use loadline_san_store::io::Address;
 

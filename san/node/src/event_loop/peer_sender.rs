@@ -8,7 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use loadline_san_core::ids::NodeId;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Content, Entry, FromOwner, FromReplica, Payload, ToOwner, ToReplica, EntryOp};
+use loadline_san_core::message::{
+    Content, Entry, EntryOp, FromOwner, FromReplica, Payload, ToOwner, ToReplica,
+};
 use loadline_san_device::outbox::Outbox;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks};
 use loadline_san_device::uring::For;

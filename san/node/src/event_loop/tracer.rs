@@ -4,7 +4,7 @@
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId, Sequence};
 use loadline_san_core::layout::{GroupIndex, Layout, Piece};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Job, Progress, ToOwner, ToReplica, EntryOp};
+use loadline_san_core::message::{EntryOp, Job, Progress, ToOwner, ToReplica};
 use loadline_san_core::volume::{RequestId, SECTORS};
 use loadline_san_export::block::{BlockRequest, Operation};
 use tokio::sync::oneshot;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use foldhash::fast::RandomState;
 use loadline_san_core::layout::{Layout, MOST_TOGETHER};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::volume::{RequestOp, OrderError, Request, RequestId, SECTORS, Status, Volume};
+use loadline_san_core::volume::{OrderError, Request, RequestId, RequestOp, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_export::block::{BlockRequest, Operation};
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
-use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, EntryOp};
+use loadline_san_core::message::{Content, Entry, EntryOp, Job, Payload, Promise};
 use loadline_san_core::store::{Command, Completion, Found, Tag};
 use loadline_san_protocol::device::PAGE;
 use loadline_san_store::io::{Area, Ask, Token, Writing};

@@ -2,7 +2,7 @@
 
 use loadline_san_core::ids::{Epoch, Owner, Position};
 use loadline_san_core::ids::{Incarnation, NodeId};
-use loadline_san_core::message::{Entry, Promise, EntryOp};
+use loadline_san_core::message::{Entry, EntryOp, Promise};
 use loadline_san_core::store::Found;
 use loadline_san_store::io::{Address, Data as _};
 use loadline_san_store::read;

@@ -9,7 +9,7 @@ mod unreadable;
 use std::collections::BTreeSet;
 
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, Sequence};
-use loadline_san_core::message::{Content, Corrupt, Entry, Job, Payload, EntryOp};
+use loadline_san_core::message::{Content, Corrupt, Entry, EntryOp, Job, Payload};
 use loadline_san_core::store::Tag;
 use loadline_san_protocol::device::{ChunkUse, PAGE, Role, encode_use};
 use loadline_san_store::io::{Done, IoFault, Piece};

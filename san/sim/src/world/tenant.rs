@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use loadline_san_core::map::{Held, Map};
 use loadline_san_core::message::Content;
 use loadline_san_core::record::Record;
-use loadline_san_core::volume::{RequestOp, Event, Failure, Request, RequestId, Status};
+use loadline_san_core::volume::{Event, Failure, Request, RequestId, RequestOp, Status};
 
 use super::{Happening, World};
 use crate::history::{Instant, WriteId};

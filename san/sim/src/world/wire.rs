@@ -1,6 +1,6 @@
 //! What goes between nodes, and into the configuration store, goes as bytes.
 
-use loadline_san_core::message::{Content, Entry, Payload, ToOwner, ToReplica, EntryOp};
+use loadline_san_core::message::{Content, Entry, EntryOp, Payload, ToOwner, ToReplica};
 use loadline_san_core::record::Record;
 use loadline_san_protocol::{Body, ClusterId, decode, encode_to_owner, encode_to_replica, record};
 

@@ -1,7 +1,7 @@
 //! Appends: several go to the log in one write, and are told when it is durable.
 
 use loadline_san_core::ids::Position;
-use loadline_san_core::message::{Entry, Payload, EntryOp};
+use loadline_san_core::message::{Entry, EntryOp, Payload};
 use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Command, Completion};
 use loadline_san_protocol::log::{Change, LogRecord, Recorded, SECTOR, encode, header_length};

@@ -83,10 +83,12 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         let question = &mut job.maps[index];
         question.since = now;
-        let Some(link) = self.links.iter().find(|link| Some(link.replica) == member) else { return };
+        let Some(session) = self.sessions.iter().find(|session| Some(session.replica) == member) else {
+            return;
+        };
         question.asked = member;
         let job = Job { slot, turn: job.turn, part: index as u32 };
-        link.send(c, ToReplica::Map { job, block: piece.block, blocks: piece.blocks as u32 }, out);
+        session.send(c, ToReplica::Map { job, block: piece.block, blocks: piece.blocks as u32 }, out);
     }
 
     /// What has not been answered for a while is asked again, of another member if there is one.
@@ -95,8 +97,9 @@ impl<D: Clone> Active<D> {
             let question = &self.jobs.slots[slot as usize].maps[index];
             if question.answer.is_none() && now.since(question.since) >= c.times.resend_ns {
                 let asked = question.asked;
-                if let Some(link) = self.links.iter_mut().find(|link| Some(link.replica) == asked) {
-                    link.is_awaited(c, now);
+                if let Some(session) = self.sessions.iter_mut().find(|session| Some(session.replica) == asked)
+                {
+                    session.is_awaited(c, now);
                 }
                 self.ask_for_map(c, now, slot, index, out);
             }

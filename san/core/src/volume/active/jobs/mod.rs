@@ -21,11 +21,11 @@ use std::ops::Range;
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
-use crate::message::{Content, Entry, Job, Payload, EntryOp};
+use crate::message::{Content, Entry, EntryOp, Job, Payload};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
-use crate::volume::{Action, RequestOp, Context, Failure, Request, RequestId, SECTORS};
+use crate::volume::{Action, Context, Failure, Request, RequestId, RequestOp, SECTORS};
 
 /// Blocks that are written anew at the same time since somebody has found them corrupt.
 const MENDS: usize = 16;
@@ -427,12 +427,12 @@ impl<D: Clone> Active<D> {
                 }
                 let position = self.acknowledged(group);
                 let job = &mut self.jobs.slots[slot as usize];
-                let link = self.links.iter_mut().find(|link| link.replica == to);
-                let link = link.expect("its copies end with the talk");
+                let session = self.sessions.iter_mut().find(|session| session.replica == to);
+                let session = session.expect("its copies end with the talk");
                 for part in &mut job.parts {
                     let content = part.content.take().expect("all is read");
                     for entry in content.entries(part.piece.block, part.piece.blocks as u32) {
-                        job.stage = JobStage::Copying(link.send_out_of_band(c, position, entry, out));
+                        job.stage = JobStage::Copying(session.send_out_of_band(c, position, entry, out));
                     }
                 }
             }
@@ -508,7 +508,8 @@ impl<D: Clone> Active<D> {
         job.stage = JobStage::Writing;
         let trims = matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Trim));
         if !job.rest.is_empty() {
-            let (most, op) = if trims { (MOST_TRIMMED, EntryOp::Trim) } else { (MOST_ZEROES, EntryOp::Zeroes) };
+            let (most, op) =
+                if trims { (MOST_TRIMMED, EntryOp::Trim) } else { (MOST_ZEROES, EntryOp::Zeroes) };
             let end = job.rest.end.min(job.rest.start + most);
             parts[1] = Some((job.rest.start..end, op));
             job.rest.start = end;
@@ -556,8 +557,8 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let record = c.record().expect("it owns the volume");
-        let Some(link) = self.links.iter().find(|link| link.replica == at) else { return };
-        let group = link.group;
+        let Some(session) = self.sessions.iter().find(|session| session.replica == at) else { return };
+        let group = session.group;
         let is_mended = |job: &JobState<D>| matches!(job.work, Work::Mend { .. });
         let busy = self.jobs.slots.iter().filter(|job| is_mended(job)).count();
         // Who returns gets what is newest anyway. What is left out here is found again.

@@ -5,14 +5,14 @@
 
 use std::ops::Range;
 
-use super::{Active, Part, JobStage, JobState, Work, maps};
+use super::{Active, JobStage, JobState, Part, Work, maps};
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
 use crate::message::{Content, Corrupt, Job, ToReplica};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
-use crate::volume::{Action, RequestOp, Context, Failure, Request, RequestId};
+use crate::volume::{Action, Context, Failure, Request, RequestId, RequestOp};
 
 /// Blocks of a read that are written anew together if one of them is corrupt: 64 KiB.
 const MENDED_TOGETHER: u64 = 16;
@@ -104,8 +104,9 @@ impl<D: Clone> Active<D> {
         let last = readable.iter().position(|replica| Some(*replica) == last);
         let (before, after) = readable.split_at(last.map_or(0, |last| last + 1));
         let mut candidates = after.iter().chain(before).filter(|replica| !left_out.contains(replica));
-        let open =
-            |replica: &&ReplicaId| self.links.iter().any(|link| link.replica == **replica && link.is_open());
+        let open = |replica: &&ReplicaId| {
+            self.sessions.iter().any(|session| session.replica == **replica && session.is_open())
+        };
         candidates.find(open).copied()
     }
 
@@ -117,8 +118,8 @@ impl<D: Clone> Active<D> {
         let (block, blocks) = (part.piece.block, part.piece.blocks as u32);
         let message =
             ToReplica::Read { job: Job { slot, turn: job.turn, part: index as u32 }, block, blocks };
-        if let Some(link) = self.links.iter().find(|link| link.replica == replica) {
-            link.send(c, message, out);
+        if let Some(session) = self.sessions.iter().find(|session| session.replica == replica) {
+            session.send(c, message, out);
         }
     }
 
@@ -127,20 +128,20 @@ impl<D: Clone> Active<D> {
     pub(in crate::volume) fn awaited(
         &self,
         from: ReplicaId,
-        session: u64,
+        number: u64,
         id: Job,
         block: u64,
     ) -> Option<(RequestId, u64)> {
         let job = self.jobs.slots.get(id.slot as usize)?;
         let Work::Client(Request { id: request, op: RequestOp::Read, .. }) = &job.work else { return None };
         let part = job.parts.get(id.part as usize)?;
-        let link = self.links.iter().find(|link| link.replica == from)?;
+        let session = self.sessions.iter().find(|session| session.replica == from)?;
         let waits = job.turn == id.turn
             && (job.stage, job.careful) == (JobStage::Reading, false)
             && (part.done, part.asked) == (false, Some(from))
             && part.corrupt.is_empty()
             && part.piece.block == block
-            && link.session == session;
+            && session.number == number;
         waits.then_some((*request, part.at))
     }
 
@@ -163,8 +164,10 @@ impl<D: Clone> Active<D> {
                         break;
                     }
                     let asked = state.asked;
-                    if let Some(link) = self.links.iter_mut().find(|link| Some(link.replica) == asked) {
-                        link.is_awaited(c, now);
+                    if let Some(session) =
+                        self.sessions.iter_mut().find(|session| Some(session.replica) == asked)
+                    {
+                        session.is_awaited(c, now);
                     }
                     self.ask(c, now, slot as u32, part, out);
                 }
@@ -341,8 +344,8 @@ impl<D: Clone> Active<D> {
         if left_out(Rule::R7) {
             for (group, entry, corrupt) in entries {
                 let position = self.acknowledged(group);
-                for link in self.links.iter_mut().filter(|link| corrupt.contains(&link.replica)) {
-                    link.send_out_of_band(c, position, entry.clone(), out);
+                for session in self.sessions.iter_mut().filter(|session| corrupt.contains(&session.replica)) {
+                    session.send_out_of_band(c, position, entry.clone(), out);
                 }
             }
             self.has_read(c, now, slot, out);
