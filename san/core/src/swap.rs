@@ -236,7 +236,7 @@ mod tests {
     use crate::history::History;
     use crate::ids::{Incarnation, NodeId, Owner, Position, Sequence};
     use crate::layout::Layout;
-    use crate::record::{Departed, Group, State};
+    use crate::record::{Departed, Group, RecordState};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -257,7 +257,7 @@ mod tests {
             epoch: Epoch(7),
             made_by: proposal(1, 0),
             owner: proposal(1, 0).by,
-            state: State::Active,
+            state: RecordState::Active,
             attachment: 1,
             fence: 0,
             lease_ns: 1_000_000_000,

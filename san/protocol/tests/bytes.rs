@@ -14,7 +14,7 @@ use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::{
     Content, Entry, EntryOp, FromOwner, FromReplica, Job, Mention, Payload, SealReport, ToOwner, ToReplica,
 };
-use loadline_san_core::record::{Departed, Group, Record, State};
+use loadline_san_core::record::{Departed, Group, Record, RecordState};
 use loadline_san_protocol::field::{MOST_COUNT, MOST_DATA_BLOCKS};
 use loadline_san_protocol::header::{HEADER, MOST_FRAME, MOST_MENTIONS, MOST_PAYLOAD, MOST_RANGES};
 use loadline_san_protocol::log::{
@@ -344,7 +344,7 @@ fn the_formats_do_not_change_unseen() {
         epoch: Epoch(9),
         made_by: ProposalId { by, number: 3 },
         owner: by,
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 1,
         fence: 1,
         lease_ns: 2_000_000_000,

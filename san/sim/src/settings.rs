@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::Layout;
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 
 use crate::rng::Rng;
 use crate::time::MS;
@@ -126,7 +126,7 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
         epoch: Epoch(1),
         made_by: ProposalId { by: nobody, number: 0 },
         owner: nobody,
-        state: State::TakingOver,
+        state: RecordState::TakingOver,
         attachment: 0,
         fence: 0,
         lease_ns: Settings::LEASE,

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
-use loadline_san_core::record::{Record, State};
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_core::replica::{self, Replica};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
@@ -580,6 +580,6 @@ pub(crate) fn show(record: &Record) -> String {
         format!("[{} | {}]", members.join(" "), gone.join(" "))
     });
     let ProposalId { by, number } = record.made_by;
-    let state = if record.state == State::Active { "active" } else { "taking over" };
+    let state = if record.state == RecordState::Active { "active" } else { "taking over" };
     format!("e{} {} {state} {} (by {by}#{number})", record.epoch.0, record.owner, sets.collect::<String>())
 }

@@ -9,7 +9,7 @@ use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::Map;
 use loadline_san_core::message::{Content, FromOwner, FromReplica, Payload, Promise, ToOwner, ToReplica};
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::replica::{self, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_core::swap::Answer;
@@ -56,7 +56,7 @@ impl Instant {
             epoch: Epoch(1),
             made_by: ProposalId { by: nobody, number: 0 },
             owner: nobody,
-            state: State::TakingOver,
+            state: RecordState::TakingOver,
             attachment: 0,
             fence: 0,
             lease_ns: LEASE_NS,

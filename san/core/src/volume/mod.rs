@@ -46,7 +46,7 @@ use crate::ids::{Epoch, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::message::{FromReplica, Job, ToOwner};
-use crate::record::{Record, State};
+use crate::record::{Record, RecordState};
 use crate::rule::{Rule, left_out};
 use crate::swap::{Outcome, Swap, WentBack};
 
@@ -476,7 +476,7 @@ impl<D: Clone> Volume<D> {
     fn take_over(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let id = self.c.proposal();
         let Some(record) = self.c.record() else { return };
-        if left_out(Rule::P3) && record.owner.node == self.c.me.node && record.state == State::Active {
+        if left_out(Rule::P3) && record.owner.node == self.c.me.node && record.state == RecordState::Active {
             // It believes what the record says of its node.
             (self.c.mine, self.c.me) = (record.epoch, record.owner);
             self.c.sessions = 1 << 32;

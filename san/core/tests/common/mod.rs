@@ -10,7 +10,7 @@ use loadline_san_core::ids::*;
 use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::*;
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
     Action, Event, Failure, Order, OrderError, Request, RequestId, RequestOp, Status, Times, Volume,
@@ -35,7 +35,7 @@ pub(crate) fn record(groups: u64, nodes: &[u32]) -> Record {
         epoch: EPOCH,
         made_by: ProposalId { by: owner(2), number: 1 },
         owner: owner(2),
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 1,
         fence: 0,
         lease_ns: LEASE,

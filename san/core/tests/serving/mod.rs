@@ -10,7 +10,7 @@ use loadline_san_core::ids::{
 use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromReplica, Progress, Promise, SealReport, ToOwner, ToReplica};
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{Action, Event, Status, Times, Volume};
 
@@ -28,7 +28,7 @@ pub(crate) fn record() -> Record {
         epoch: Epoch(9),
         made_by: ProposalId { by: owner(2), number: 1 },
         owner: owner(2),
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 1,
         fence: 0,
         lease_ns: LEASE_NS,

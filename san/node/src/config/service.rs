@@ -259,7 +259,7 @@ mod tests {
     use loadline_san_core::history::History;
     use loadline_san_core::ids::{Incarnation, NodeId, Owner, ProposalId, ReplicaId};
     use loadline_san_core::layout::Layout;
-    use loadline_san_core::record::{Group, State};
+    use loadline_san_core::record::{Group, RecordState};
 
     use super::*;
     use crate::config::Stored;
@@ -307,7 +307,7 @@ mod tests {
             epoch: Epoch(epoch),
             made_by: ProposalId { by: owner, number: epoch },
             owner,
-            state: State::Active,
+            state: RecordState::Active,
             attachment: 1,
             fence: 0,
             lease_ns: 600_000_000,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
-use loadline_san_core::record::{Record, State as RecordState};
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_export::front_ends::{Endpoint, Protocol};
 use loadline_san_export::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
 use loadline_san_protocol::record;

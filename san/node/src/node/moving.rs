@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use loadline_san_core::ids::{NodeId, ReplicaId, VolumeId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::placement::{DeviceId, NoPlace, place_one};
-use loadline_san_core::record::{Record, State as RecordState};
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_core::volume;
 use loadline_san_protocol::record;
 

@@ -12,7 +12,7 @@ use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::message::Promise;
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::swap::Answer;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_export::front_ends::Protocol;
@@ -74,7 +74,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         epoch: Epoch(1),
         made_by: ProposalId { by: nobody, number: 0 },
         owner: nobody,
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 0,
         fence: 0,
         lease_ns: LEASE_NS,

@@ -15,7 +15,7 @@ use loadline_san_core::layout::{GroupIndex, Layout, MOST_BLOCKS};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::*;
-use loadline_san_core::record::{Departed, Group, Record, State};
+use loadline_san_core::record::{Departed, Group, Record, RecordState};
 use loadline_san_protocol::field::MOST_COUNT;
 use loadline_san_protocol::log::{Change, LogRecord, Recorded};
 use loadline_san_protocol::{Body, ClusterId, FieldError, Frame, encode_to_owner, encode_to_replica, log};
@@ -310,7 +310,7 @@ pub(crate) fn records() -> impl Strategy<Value = Record> {
         if spare {
             homes.insert(ReplicaId(u64::MAX), NodeId(0));
         }
-        let state = if active { State::Active } else { State::TakingOver };
+        let state = if active { RecordState::Active } else { RecordState::TakingOver };
         let epoch = Epoch(epoch);
         let fence = attachment / 2;
         Record {

@@ -7,7 +7,7 @@ use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, Layout};
 use loadline_san_core::placement::{DeviceId, MOST_COPIES, place};
-use loadline_san_core::record::{Group, Record, State as RecordState};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::ways::Ways;
 use loadline_san_protocol::record;
