@@ -16,7 +16,7 @@ use loadline_san_core::replica::{self, Misdirected, Replica};
 use loadline_san_core::store::{Command, Completion, Found};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, Event, Failure, Order, OrderError, Request, RequestId, RequestOp, Status, Times, Volume,
+    Action, Event, Failure, VolumeCommand, CommandError, Request, RequestId, RequestOp, Status, Times, Volume,
 };
 use serving::*;
 
@@ -251,8 +251,8 @@ fn a_recovery_by_force_that_is_undecided_is_not_blocked_by_what_it_passes() {
     volume.step(NOW, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
     assert_eq!(volume.status(), Status::Blocked);
     let survivors = BTreeMap::from([(GroupIndex(0), REPLICA)]);
-    let order = Order::Recover { record: Box::new(forked.clone()), survivors, promised: Epoch(8) };
-    volume.step(NOW, Event::Order(order), &mut out);
+    let command = VolumeCommand::Recover { record: Box::new(forked.clone()), survivors, promised: Epoch(8) };
+    volume.step(NOW, Event::Command(command), &mut out);
     volume.step(NOW, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
     volume.step(NOW, Event::Seen(forked, Epoch(0)), &mut out);
     assert_eq!(volume.status(), Status::Claiming);
@@ -393,9 +393,9 @@ fn a_damaged_replica_that_is_emptied_promises_in_the_same_change_and_is_told_of_
 fn an_order_to_return_promises_before_it_drops() {
     let mut bench = Bench::new();
     bench.say(from(owner(2), 6, 1), hello());
-    let order = ToReplica::Return { ownership: Epoch(6), from: Sequence(1), empty: false };
+    let command = ToReplica::Return { ownership: Epoch(6), from: Sequence(1), empty: false };
     let promise = Promise { epoch: Epoch(6), owner: owner(2) };
-    assert_eq!(bench.say(from(owner(2), 6, 1), order), [replica::Action::Store(Command::Promise(promise))]);
+    assert_eq!(bench.say(from(owner(2), 6, 1), command), [replica::Action::Store(Command::Promise(promise))]);
     bench.out.clear();
     bench.replica.step(NOW, replica::Event::Store(Completion::Appended(2)), &mut bench.out).unwrap();
     let drops = bench.out.iter().any(|action| matches!(action, replica::Action::Store(_)));
@@ -451,12 +451,12 @@ fn a_recovery_that_is_ordered_again_goes_above_what_was_known_before_the_first()
     assert_eq!(volume.status(), Status::Blocked);
     for _ in 0..2 {
         out.clear();
-        let order = Order::Recover {
+        let command = VolumeCommand::Recover {
             record: Box::new(older.clone()),
             survivors: BTreeMap::new(),
             promised: Epoch(0),
         };
-        volume.step(NOW, Event::Order(order), &mut out);
+        volume.step(NOW, Event::Command(command), &mut out);
         let proposed = out.iter().find_map(|action| match action {
             Action::Propose { record, .. } => Some(record.epoch),
             _ => None,
@@ -545,15 +545,15 @@ fn a_replica_that_the_volume_has_is_not_taken_for_a_new_one() {
     let (mut volume, mut out) = serving();
     let epoch = volume.record().unwrap().epoch;
     let twice = vec![vec![(ReplicaId(8), NodeId(2))], vec![(ReplicaId(8), NodeId(3))]];
-    let orders = [
-        (Order::Add { group: GroupIndex(0), replica: REPLICA, home: NodeId(2) }, REPLICA),
-        (Order::Grow { blocks: 128, added: vec![vec![(REPLICA, NodeId(2))]] }, REPLICA),
-        (Order::Grow { blocks: 192, added: twice }, ReplicaId(8)),
+    let commands = [
+        (VolumeCommand::Add { group: GroupIndex(0), replica: REPLICA, home: NodeId(2) }, REPLICA),
+        (VolumeCommand::Grow { blocks: 128, added: vec![vec![(REPLICA, NodeId(2))]] }, REPLICA),
+        (VolumeCommand::Grow { blocks: 192, added: twice }, ReplicaId(8)),
     ];
-    for (order, known) in orders {
+    for (command, known) in commands {
         out.clear();
-        volume.step(NOW, Event::Order(order), &mut out);
-        assert_eq!(out, [Action::Done(Err(OrderError::Record(RecordError::Known(known))))]);
+        volume.step(NOW, Event::Command(command), &mut out);
+        assert_eq!(out, [Action::Done(Err(CommandError::Record(RecordError::Known(known))))]);
     }
     assert_eq!(volume.record().unwrap().epoch, epoch);
 }

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use loadline_base::limits::STACK;
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
-use loadline_san_core::volume::OrderError;
+use loadline_san_core::volume::CommandError;
 use loadline_san_device::file::DeviceFile;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_protocol::ClusterId;
@@ -147,8 +147,8 @@ pub(crate) struct State {
     pub(crate) loops: Vec<LoopState>,
     looking: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
     /// By the order's number.
-    ordered: BTreeMap<u64, oneshot::Sender<Result<(), OrderError>>>,
-    orders: u64,
+    pending_commands: BTreeMap<u64, oneshot::Sender<Result<(), CommandError>>>,
+    commands: u64,
     closing: BTreeMap<u64, oneshot::Sender<()>>,
     /// What is asked of other nodes.
     asking: reach::Asking,
@@ -298,8 +298,8 @@ impl Node {
 
     /// Everything stops.
     pub fn stop(&self) {
-        for orders in &self.0.loops {
-            orders.give(LoopCommand::Stop);
+        for commands in &self.0.loops {
+            commands.give(LoopCommand::Stop);
         }
         self.0.config.close();
     }
@@ -338,8 +338,8 @@ impl Node {
                 }
                 LoopEvent::Detached(volume) => _ = self.state().attached.remove(&volume.0),
                 LoopEvent::Blocked(volume, why) => self.log_blocked(volume.0, why.as_deref()),
-                LoopEvent::Ordered(number, result) => {
-                    if let Some(waits) = self.state().ordered.remove(&number) {
+                LoopEvent::CommandDone(number, result) => {
+                    if let Some(waits) = self.state().pending_commands.remove(&number) {
                         let _ = waits.send(result);
                     }
                 }
@@ -410,32 +410,32 @@ impl Node {
     /// What the loops do, as they say now. Whether all have said so in time.
     pub(crate) async fn look_at_loops(&self) -> bool {
         let mut all = true;
-        for (number, orders) in (0..).zip(&self.0.loops) {
+        for (number, commands) in (0..).zip(&self.0.loops) {
             let (answer, answered) = oneshot::channel();
             self.state().looking.entry(number).or_default().push(answer);
-            orders.give(LoopCommand::ReportState);
+            commands.give(LoopCommand::ReportState);
             all &= matches!(tokio::time::timeout(Duration::from_secs(2), answered).await, Ok(Ok(())));
         }
         all
     }
 
-    /// Gives an order that a person has decided, and waits for what becomes of it. Nothing, if that is not known in time.
-    pub(crate) async fn order(
+    /// Gives a volume a command of an operator, and waits for the result. `None` if the result is not known within 20 s.
+    pub(crate) async fn command(
         &self,
         volume: u64,
-        order: loadline_san_core::volume::Order,
-    ) -> Option<Result<(), OrderError>> {
+        command: loadline_san_core::volume::VolumeCommand,
+    ) -> Option<Result<(), CommandError>> {
         let (answer, answered) = oneshot::channel();
         let number = {
             let mut state = self.state();
-            state.orders += 1;
-            let number = state.orders;
-            state.ordered.insert(number, answer);
+            state.commands += 1;
+            let number = state.commands;
+            state.pending_commands.insert(number, answer);
             number
         };
-        self.loop_of(volume).give(LoopCommand::Volume(VolumeId(volume), number, order));
+        self.loop_of(volume).give(LoopCommand::Volume(VolumeId(volume), number, command));
         let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
-        self.state().ordered.remove(&number);
+        self.state().pending_commands.remove(&number);
         answered.ok()?.ok()
     }
 
@@ -486,8 +486,8 @@ fn start_loop(
     options: LoopOptions,
     report: tokio::sync::mpsc::UnboundedSender<(u32, LoopEvent)>,
 ) -> Result<LoopSender, NodeError> {
-    let (orders, receiver) = EventLoop::commands()?;
-    let for_loop = (orders.clone(), receiver);
+    let (commands, receiver) = EventLoop::commands()?;
+    let for_loop = (commands.clone(), receiver);
     let (made, is_made) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("loop-{}", options.number)).stack_size(STACK);
     thread.spawn(move || {
@@ -506,7 +506,7 @@ fn start_loop(
         let _ = report.send((number, LoopEvent::Ended));
     })?;
     match is_made.recv().unwrap_or(None) {
-        None => Ok(orders),
+        None => Ok(commands),
         Some(error) => Err(error.into()),
     }
 }

@@ -47,7 +47,7 @@ pub struct Settings {
     /// Faults come where they hurt: once in so many chances. 0: never.
     pub steer: u64,
     /// Replicas are added, replaced, removed, the volume grows.
-    pub orders: bool,
+    pub commands: bool,
     /// Something stays broken at the end.
     pub lasting: bool,
     /// Devices have room for a part of the volume.
@@ -89,7 +89,7 @@ impl Settings {
             disks: !rng.chance(4),
             config: !rng.chance(4),
             steer: [0, 4, 12, 40][rng.index(4)],
-            orders: rng.chance(2),
+            commands: rng.chance(2),
             lasting: rng.chance(2),
             tight: rng.chance(10),
             restores: rng.chance(3),

@@ -119,8 +119,8 @@ pub(crate) struct Process {
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     /// Its clients may ask.
     pub(crate) let_in: bool,
-    /// The order that it was given last.
-    pub(crate) ordered: &'static str,
+    /// The command that it received last.
+    pub(crate) last_command: &'static str,
     /// Stores whose next step is in the queue.
     pub(crate) stepping: BTreeSet<ReplicaId>,
 }
@@ -490,7 +490,7 @@ impl World {
             volume.step(now, Event::Watch(true), &mut Vec::new());
         }
         self.nodes[node].process =
-            Some(Process { life, volume, replicas, let_in: false, ordered: "", stepping: BTreeSet::new() });
+            Some(Process { life, volume, replicas, let_in: false, last_command: "", stepping: BTreeSet::new() });
         self.say(|| format!("n{node} starts, life {life}"));
         self.coverage.count("process", "starts");
         for other in (0..self.nodes.len()).filter(|other| *other != node) {

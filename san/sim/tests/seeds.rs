@@ -37,7 +37,7 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
         ("process", "starts kill pause"),
         ("disk", "fails corrupts hangs"),
         ("client", "read write trim flush acknowledged refused detached"),
-        ("order", "add forget remove grow"),
+        ("command", "add forget remove grow"),
     ];
     for (kind, names) in wanted {
         for name in names.split(' ') {

@@ -84,9 +84,9 @@ pub enum Failure {
     Corrupt,
 }
 
-/// Something that a person decides about a volume.
+/// A command of an operator for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum VolumeCommand {
     /// A new, empty replica is to become a member. It is durable on its device.
     Add {
         /// The group.
@@ -159,7 +159,7 @@ pub enum Event<D> {
     /// What [`Action::Merge`] asked for, in this ownership.
     Merged(Epoch, Job, D),
     /// A person decides.
-    Order(Order),
+    Command(VolumeCommand),
     /// The process of another node has ended, as far as is known: its address has refused connections for a while. Its replicas
     /// are not waited for as those are that have fallen silent. If that is an error, they come back as any that was away.
     Ended(NodeId),
@@ -248,13 +248,13 @@ pub enum Action<D> {
     Detached,
     /// A request has ended.
     Complete(RequestId, Result<(), Failure>),
-    /// An order was carried out: the record says so. Or it cannot be, or nobody knows.
-    Done(Result<(), OrderError>),
+    /// The result of a command: the record has it, it was refused, or the result is unknown.
+    Done(Result<(), CommandError>),
 }
 
-/// Why an order is not carried out. Nothing was changed by it.
+/// Why a command was not carried out. It changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum OrderError {
+pub enum CommandError {
     /// Somebody else owns it, or nobody.
     #[error("this node does not own the volume: ask the one that does")]
     NotOwner,
@@ -266,7 +266,7 @@ pub enum OrderError {
     Needed(ReplicaId),
     /// Somebody else has taken the volume over. Whether the change was made is to be seen in its record.
     #[error(
-        "another node has taken the volume over: look at the volume, and give the order there if need be"
+        "another node has taken the volume over: look at the volume, and repeat the command there if it was not carried out"
     )]
     Superseded,
     /// Another change has not been decided yet.

@@ -14,7 +14,7 @@
 //! | `interface` | events and actions |
 //! | `context` | what all parts of a volume need |
 //! | `clients` | which clients may request |
-//! | `orders` | what a person decides |
+//! | `commands` | commands of an operator |
 //! | `watch` | nobody serves it, as far as one can see: take it over |
 //! | `takeover` | from the first swap to the second |
 //! | `merge` | what sealed members must be made equal in |
@@ -32,7 +32,7 @@ mod context;
 mod interface;
 mod membership;
 pub mod merge;
-mod orders;
+mod commands;
 mod replica_session;
 mod returning;
 mod silence;
@@ -77,8 +77,8 @@ pub struct Volume<D> {
     stepped_down: bool,
     /// Requests that came before it was active.
     waiting: VecDeque<Request<D>>,
-    /// The swap of an order that is under way.
-    ordered: Option<ProposalId>,
+    /// The proposal of the command that is under way.
+    command_proposal: Option<ProposalId>,
 }
 
 impl<D: Clone> Volume<D> {
@@ -105,7 +105,7 @@ impl<D: Clone> Volume<D> {
         };
         let role = Role::Watch(Watch::new(now));
         let (clients, waiting) = (Clients::default(), VecDeque::new());
-        Volume { c, role, clients, watching: false, stepped_down: false, waiting, ordered: None }
+        Volume { c, role, clients, watching: false, stepped_down: false, waiting, command_proposal: None }
     }
 
     /// The record, as far as it is known here.
@@ -222,9 +222,9 @@ impl<D: Clone> Volume<D> {
                     // What was counted may be of a record that never was.
                     self.turn_out(out);
                     self.retire(now, Failure::Deposed, out);
-                    if let Some(id) = self.ordered.take() {
+                    if let Some(id) = self.command_proposal.take() {
                         let carried_out = self.c.record().is_some_and(|record| record.made_by == id);
-                        let done = if carried_out { Ok(()) } else { Err(OrderError::Superseded) };
+                        let done = if carried_out { Ok(()) } else { Err(CommandError::Superseded) };
                         out.push(Action::Done(done));
                     }
                 }
@@ -247,8 +247,8 @@ impl<D: Clone> Volume<D> {
                     self.decided(now, outcome, out);
                 }
             }
-            Event::Order(order) => {
-                if let Err(why) = self.order(now, order, out) {
+            Event::Command(command) => {
+                if let Err(why) = self.command(now, command, out) {
                     out.push(Action::Done(Err(why)));
                 }
             }
@@ -370,12 +370,12 @@ impl<D: Clone> Volume<D> {
             self.c.mine = epoch;
             self.clients.count(number);
         }
-        if let Some(id) = self.ordered
+        if let Some(id) = self.command_proposal
             && matches!(outcome, Outcome::Committed | Outcome::Superseded)
         {
             let carried_out = self.c.record().is_some_and(|record| record.made_by == id);
-            self.ordered = None;
-            out.push(Action::Done(if carried_out { Ok(()) } else { Err(OrderError::Superseded) }));
+            self.command_proposal = None;
+            out.push(Action::Done(if carried_out { Ok(()) } else { Err(CommandError::Superseded) }));
         }
         match outcome {
             Outcome::Committed => match &mut self.role {

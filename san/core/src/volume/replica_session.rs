@@ -250,7 +250,7 @@ impl<D: Clone> ReplicaSession<D> {
         self.confirmed + self.out_of_band.len() as u64
     }
 
-    /// Sends what was sent beside the sequence again, from this number on.
+    /// Sends what was sent out of band again, from this number on.
     fn resend_out_of_band(&self, c: &Context, from: u64, out: &mut Vec<Action<D>>) {
         for (number, (position, entry)) in (self.first_out_of_band..).zip(&self.out_of_band) {
             if number >= from {
@@ -260,7 +260,7 @@ impl<D: Clone> ReplicaSession<D> {
         }
     }
 
-    /// Nothing that was sent beside the sequence is wanted any more.
+    /// Nothing that was sent out of band is wanted any more.
     pub(super) fn drop_out_of_band(&mut self) {
         self.first_out_of_band += self.out_of_band.len() as u64;
         self.out_of_band.clear();
@@ -301,7 +301,7 @@ impl<D: Clone> ReplicaSession<D> {
         self.is_open() && (mute || now.since(self.moved) >= limit)
     }
 
-    /// Whether all that was sent beside the sequence is durable.
+    /// Whether all that was sent out of band is durable.
     pub(super) fn out_of_band_is_durable(&self) -> bool {
         self.out_of_band.is_empty()
     }

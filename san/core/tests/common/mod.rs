@@ -13,7 +13,7 @@ use loadline_san_core::message::*;
 use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, Event, Failure, Order, OrderError, Request, RequestId, RequestOp, Status, Times, Volume,
+    Action, Event, Failure, VolumeCommand, CommandError, Request, RequestId, RequestOp, Status, Times, Volume,
 };
 
 pub(crate) const VOLUME: VolumeId = VolumeId(7);
@@ -63,7 +63,7 @@ pub(crate) struct Driven {
     /// Which nodes were asked so, and how long they had.
     pub(crate) asked: Vec<(Vec<NodeId>, u64)>,
     pub(crate) completed: Vec<(RequestId, Result<(), Failure>)>,
-    pub(crate) done: Vec<Result<(), OrderError>>,
+    pub(crate) done: Vec<Result<(), CommandError>>,
     pub(crate) attached: u32,
     time: u64,
     queue: VecDeque<Event<u8>>,
@@ -121,8 +121,8 @@ impl Driven {
         }));
     }
 
-    pub(crate) fn order(&mut self, order: Order) {
-        self.step(Event::Order(order));
+    pub(crate) fn command(&mut self, command: VolumeCommand) {
+        self.step(Event::Command(command));
     }
 
     /// Time passes, with ticks.

@@ -10,7 +10,7 @@ use loadline_san_core::layout::Layout;
 use loadline_san_core::record::Record;
 use loadline_san_core::replica;
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{self, OrderError, view};
+use loadline_san_core::volume::{self, CommandError, view};
 use loadline_san_device::file::Devices;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
@@ -121,8 +121,8 @@ pub enum LoopCommand {
     EndSession(SessionId),
     /// Its clients go, and nobody owns it here. → [`LoopEvent::Detached`]
     Detach(VolumeId),
-    /// Something that a person decides, by a number that no other order has. → [`LoopEvent::Ordered`]
-    Volume(VolumeId, u64, volume::Order),
+    /// Something that a person decides, by a number that no other order has. → [`LoopEvent::CommandDone`]
+    Volume(VolumeId, u64, volume::VolumeCommand),
     /// The record of a volume as the configuration has it, without a question of the volume.
     Record(VolumeId, Box<Record>),
     /// The configuration store was asked for the record.
@@ -178,7 +178,7 @@ pub enum LoopEvent {
     /// A volume is blocked, and why; or it is not any more.
     Blocked(VolumeId, Option<String>),
     /// The order with this number was carried out, or not.
-    Ordered(u64, Result<(), OrderError>),
+    CommandDone(u64, Result<(), CommandError>),
     /// How it is.
     State(LoopState),
     /// It has ended.

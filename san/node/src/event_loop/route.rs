@@ -231,8 +231,8 @@ impl EventLoop {
                     }
                 }
                 volume::Action::Done(result) => {
-                    if let Some(number) = host.order_of(&result) {
-                        (self.report)(LoopEvent::Ordered(number, result));
+                    if let Some(number) = host.command_of(&result) {
+                        (self.report)(LoopEvent::CommandDone(number, result));
                     }
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use foldhash::fast::RandomState;
 use loadline_san_core::layout::{Layout, MOST_TOGETHER};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::volume::{OrderError, Request, RequestId, RequestOp, SECTORS, Status, Volume};
+use loadline_san_core::volume::{CommandError, Request, RequestId, RequestOp, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_export::block::{BlockRequest, Operation};
 
@@ -126,8 +126,8 @@ pub(super) struct VolumeHost {
     /// What they have asked.
     pub(super) front_end: FrontEnd,
     /// The number of the order that is being given, and of the one that is being carried out.
-    pub(super) giving: Option<u64>,
-    pub(super) ordered: Option<u64>,
+    pub(super) given_command: Option<u64>,
+    pub(super) pending_command: Option<u64>,
     /// Follows requests, if somebody wants it.
     pub(super) tracer: Option<Box<Tracer>>,
 }
@@ -151,17 +151,17 @@ impl VolumeHost {
             clients: 0,
             blocked: false,
             front_end: FrontEnd::default(),
-            giving: None,
-            ordered: None,
+            given_command: None,
+            pending_command: None,
             tracer: None,
         }
     }
 
-    /// Of which order this is the result. One that is given may be refused at once, or end the one before.
-    pub(super) fn order_of(&mut self, result: &Result<(), OrderError>) -> Option<u64> {
+    /// The number of the command whose result this is. A command may be refused at once, or supersede the one before.
+    pub(super) fn command_of(&mut self, result: &Result<(), CommandError>) -> Option<u64> {
         match result {
-            Err(OrderError::Superseded) => self.ordered.take(),
-            _ => self.giving.take().or_else(|| self.ordered.take()),
+            Err(CommandError::Superseded) => self.pending_command.take(),
+            _ => self.given_command.take().or_else(|| self.pending_command.take()),
         }
     }
 

@@ -208,17 +208,17 @@ impl Node {
         let Some(of_group) = record.groups.get(old.group as usize) else { return Ok(false) };
         if of_group.in_sync.contains(&replica) {
             let old = ReplicaId(old_id);
-            let order = match of_group.in_sync.contains(&old) {
-                true => volume::Order::Remove { group, replica: old, instead: Some(replica) },
-                false => volume::Order::Forget { group, replica: old },
+            let command = match of_group.in_sync.contains(&old) {
+                true => volume::VolumeCommand::Remove { group, replica: old, instead: Some(replica) },
+                false => volume::VolumeCommand::Forget { group, replica: old },
             };
-            self.give_order(new.volume, order).await?;
+            self.give_command(new.volume, command).await?;
             return Ok(true);
         }
         let departed = of_group.departed.contains_key(&replica);
         if is_hopeless(catalog, new) {
             if departed {
-                self.give_order(new.volume, volume::Order::Forget { group, replica }).await?;
+                self.give_command(new.volume, volume::VolumeCommand::Forget { group, replica }).await?;
                 return Ok(true);
             }
             if let Some(why) = &new.refused {
@@ -235,7 +235,7 @@ impl Node {
         match new.state {
             ReplicaState::Ready if !departed => {
                 let home = NodeId(new.node);
-                self.give_order(old.volume, volume::Order::Add { group, replica, home }).await?;
+                self.give_command(old.volume, volume::VolumeCommand::Add { group, replica, home }).await?;
                 Ok(true)
             }
             // It is being copied to. If its node does not answer, others need not wait for it.
@@ -246,8 +246,8 @@ impl Node {
         }
     }
 
-    async fn give_order(&self, id: u64, order: volume::Order) -> Result<(), ManageError> {
-        match self.order(id, order).await {
+    async fn give_command(&self, id: u64, command: volume::VolumeCommand) -> Result<(), ManageError> {
+        match self.command(id, command).await {
             Some(result) => Ok(result?),
             None => Err(ManageError::TimedOut("the volume does not answer".into())),
         }
