@@ -24,7 +24,7 @@ use crate::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequenc
 use crate::lease::{Grants, Moment};
 use crate::message::{FromOwner, FromReplica, Progress, Promise, ToOwner, ToReplica};
 use crate::rule::{Rule, left_out};
-use crate::store::{Command, Completion, Found, Tag};
+use crate::store::{Command, Completion, DurableState, Tag};
 
 mod completions;
 mod damaged;
@@ -170,33 +170,33 @@ impl Replica {
         id: ReplicaId,
         process: Incarnation,
         lease_ns: u64,
-        found: &Found,
+        state: &DurableState,
         now: Moment,
     ) -> Replica {
         let epoch =
-            if left_out(Rule::R8) { found.promise.epoch } else { found.epoch.max(found.promise.epoch) };
+            if left_out(Rule::R8) { state.promise.epoch } else { state.epoch.max(state.promise.epoch) };
         Replica {
             volume,
             id,
             process,
-            promise: found.promise,
+            promise: state.promise,
             epoch,
             grants: Grants::of_new_process(lease_ns, now),
             busy: now,
             session: None,
             sessions: 0,
-            received: found.end,
-            durable: found.end.sequence,
-            commit_point: found.commit_point,
-            acknowledged: found.commit_point,
+            received: state.end,
+            durable: state.end.sequence,
+            commit_point: state.commit_point,
+            acknowledged: state.commit_point,
             keep: Epoch(0),
             appends: 0,
             pending: VecDeque::new(),
-            promised: found.promise,
+            promised: state.promise,
             questions: 0,
             work: Work::None,
             failed: false,
-            damaged: found.damaged,
+            damaged: state.damaged,
             went_back: false,
             full: false,
         }

@@ -162,9 +162,9 @@ pub enum Completion<D> {
     Failed,
 }
 
-/// What the store found when it was opened. All of it is durable.
+/// The durable state of a replica, as the store read it when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct DurableState {
     /// Whom the replica follows.
     pub promise: Promise,
     /// The commit point.

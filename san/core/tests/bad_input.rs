@@ -13,7 +13,7 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{Entry, EntryOp, FromOwner, FromReplica, Promise, ToOwner, ToReplica};
 use loadline_san_core::record::{Record, RecordError};
 use loadline_san_core::replica::{self, Misdirected, Replica};
-use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_core::store::{Command, Completion, DurableState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
     Action, Event, Failure, VolumeCommand, CommandError, Request, RequestId, RequestOp, Status, Times, Volume,
@@ -60,7 +60,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let found = Found {
+        let found = DurableState {
             promise: Promise { epoch: Epoch(3), owner: owner(1) },
             commit_point: Position::START,
             epoch: Epoch(3),
@@ -169,7 +169,7 @@ fn a_late_greeting_of_another_owner_at_the_same_epoch_does_not_shut_an_owner_out
 
 /// A damaged replica that follows node 1 at epoch 4.
 fn damaged_at_4() -> Bench {
-    let found = Found {
+    let found = DurableState {
         promise: Promise { epoch: Epoch(4), owner: owner(1) },
         commit_point: Position::START,
         epoch: Epoch(4),
@@ -326,7 +326,7 @@ fn a_device_that_has_failed_answers_nothing_else() {
 
 /// A replica whose store was found damaged, and which follows owner 1 since epoch 4.
 fn damaged() -> Bench {
-    let found = Found {
+    let found = DurableState {
         promise: Promise { epoch: Epoch(4), owner: owner(1) },
         commit_point: Position { ownership: Epoch(3), sequence: Sequence(7) },
         epoch: Epoch(4),

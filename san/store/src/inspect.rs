@@ -7,7 +7,7 @@ use loadline_san_core::message::Mention;
 use loadline_san_protocol::slot::BlockState;
 
 use crate::io::Data;
-use crate::store::read::Found;
+use crate::store::read::BlockSource;
 use crate::store::scrub::Scrubbed;
 use crate::store::{Current, Health, Identity, Store};
 
@@ -86,7 +86,7 @@ impl<D: Data> Store<D> {
     }
 
     /// What a block has now.
-    pub fn look_up(&self, block: u64) -> Found {
+    pub fn look_up(&self, block: u64) -> BlockSource {
         self.find(block)
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use loadline_san_core::ids::{Epoch, Position, ReplicaId};
 use loadline_san_core::message::Promise;
 use loadline_san_core::rule::{Rule, left_out};
-use loadline_san_core::store::Found;
+use loadline_san_core::store::DurableState;
 use loadline_san_protocol::device::{DeviceId, DiskFault};
 use loadline_san_protocol::slot::{self, Holder};
 use loadline_san_protocol::state::{Side, State, Tail};
@@ -250,7 +250,7 @@ pub fn open<D: Data>(
     capacity: &Arc<Mutex<Space>>,
     replica: ReplicaId,
     settings: Settings,
-) -> Result<(Store<D>, Found, Vec<Damage>), OpenError> {
+) -> Result<(Store<D>, DurableState, Vec<Damage>), OpenError> {
     let (mut store, found, damage) = open_read_only(disk, log, capacity, replica, settings)?;
     if !left_out(Rule::R4) {
         disk.sync(Area::Log)?;
@@ -272,7 +272,7 @@ pub fn open_read_only<D: Data>(
     capacity: &Arc<Mutex<Space>>,
     replica: ReplicaId,
     settings: Settings,
-) -> Result<(Store<D>, Found, Vec<Damage>), OpenError> {
+) -> Result<(Store<D>, DurableState, Vec<Damage>), OpenError> {
     let found = log.lock().expect("nobody panics with it").log_of(replica);
     let (start, bytes) = found.ok_or(OpenError::Unknown(replica))?;
     let places = Places::new(start, bytes);
@@ -308,7 +308,7 @@ pub fn open_read_only<D: Data>(
     store.held = Held::new(store.log.next());
     store.rebuild_index();
     store.reserve_all()?;
-    let mut found = Found {
+    let mut found = DurableState {
         promise: store.meta.state.promise,
         commit_point: store.known.commit_point,
         epoch: store.known.epoch,

@@ -11,7 +11,7 @@ use loadline_san_core::map::Map;
 use loadline_san_core::message::{Content, FromOwner, FromReplica, Payload, Promise, ToOwner, ToReplica};
 use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::replica::{self, Replica};
-use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_core::store::{Command, Completion, DurableState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{Action, Event, Request, RequestId, RequestOp, Status, Times, Volume};
 
@@ -68,7 +68,7 @@ impl Instant {
             groups,
         };
         let now = Moment(1);
-        let found = Found {
+        let found = DurableState {
             promise: Promise { epoch: Epoch(0), owner: nobody },
             commit_point: Position::START,
             epoch: Epoch(0),

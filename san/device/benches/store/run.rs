@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::message::{Entry, EntryOp, Job, Payload, Promise};
-use loadline_san_core::store::{Command, Completion, Found, Tag};
+use loadline_san_core::store::{Command, Completion, DurableState, Tag};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_store::io::{Area, Ask, Data, Disk, Done, Token};
@@ -65,7 +65,7 @@ pub(crate) fn make(disk: &mut impl Disk, blocks: u64, log_bytes: u64) {
 }
 
 /// Opens it.
-pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Store<D>, Found) {
+pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Store<D>, DurableState) {
     let space = Arc::new(Mutex::new(Space::load(disk, Area::Log, Some(CLUSTER)).expect("it was made")));
     let opened = open(disk, &space, &space, REPLICA, settings).expect("it is well");
     assert!(opened.2.is_empty(), "{:?}", opened.2);
@@ -76,7 +76,7 @@ pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Stor
 const AT_ONCE: usize = 4;
 
 impl<R: Driver> Run<R> {
-    pub(crate) fn new(store: Store<R::Data>, found: &Found, driver: R) -> Run<R> {
+    pub(crate) fn new(store: Store<R::Data>, found: &DurableState, driver: R) -> Run<R> {
         let mut run = Run {
             store,
             driver,

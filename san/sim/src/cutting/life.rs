@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
 use loadline_san_core::message::{Content, Entry, EntryOp, Job, Payload, Promise};
-use loadline_san_core::store::{Command, Completion, Found, Tag};
+use loadline_san_core::store::{Command, Completion, DurableState, Tag};
 use loadline_san_protocol::device::PAGE;
 use loadline_san_store::io::{Area, Ask, Token, Writing};
 use loadline_san_store::store::Action;
@@ -55,7 +55,7 @@ impl<'a> Life<'a> {
     pub(super) fn new(
         store: Real,
         recorder: Recorder,
-        found: &Found,
+        found: &DurableState,
         truth: Truth,
         rng: &'a mut Rng,
     ) -> Life<'a> {

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex};
 use loadline_san_core::message::{Mention, Promise};
-use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_core::store::{Command, Completion, DurableState};
 use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, Holder};
@@ -115,7 +115,7 @@ pub(crate) fn open_disk<D: Disk>(
     two: bool,
     replica: ReplicaId,
     settings: Settings,
-) -> Result<(Real, Found, Vec<Damage>), String> {
+) -> Result<(Real, DurableState, Vec<Damage>), String> {
     let space = |disk: &mut D, area| match Space::load(disk, area, Some(CLUSTER)) {
         Ok(space) => Ok(Arc::new(Mutex::new(space))),
         Err(why) => Err(why.to_string()),
@@ -125,7 +125,7 @@ pub(crate) fn open_disk<D: Disk>(
     open(disk, &log, &capacity, replica, settings).map_err(|why| why.to_string())
 }
 
-fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, Found) {
+fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, DurableState) {
     let two = disk.is_two();
     let (store, found, _) =
         open_disk(disk, two, replica, SETTINGS).expect("what a replica keeps of itself is whole");
@@ -219,7 +219,7 @@ impl Store {
     ///
     /// # Panics
     /// If another has it open.
-    pub fn open(&mut self) -> Found {
+    pub fn open(&mut self) -> DurableState {
         assert!(self.process.is_none(), "a process has it open");
         let (store, mut found) = opened(&mut self.disk, self.replica);
         self.health = match self.health {
@@ -441,7 +441,7 @@ impl Store {
     /// Whether a block matches its checksum.
     pub fn is_whole(&self, block: u64) -> bool {
         match self.seen(false).look_up(block) {
-            read::Found::Data { area, at, checksum } => {
+            read::BlockSource::Data { area, at, checksum } => {
                 self.disk.is_whole(area, at, 8) && self.matches(area, at, block, checksum)
             }
             _ => true,
@@ -575,8 +575,8 @@ impl Store {
 
 fn value(store: &Real, disk: &SimDisk, block: u64, durable: bool) -> Option<Block> {
     match store.look_up(block) {
-        read::Found::Nothing => None,
-        read::Found::Zeroes => Some(ZERO),
-        read::Found::Data { area, at, .. } => Some(disk.block(area, at, durable)),
+        read::BlockSource::Nothing => None,
+        read::BlockSource::Zeroes => Some(ZERO),
+        read::BlockSource::Data { area, at, .. } => Some(disk.block(area, at, durable)),
     }
 }

@@ -27,7 +27,7 @@ fn at(sequence: u64) -> Position {
     Position { ownership: OWNERSHIP, sequence: Sequence(sequence) }
 }
 
-fn opened_on(disk: &mut impl Disk) -> Result<(Real, Found, Vec<Damage>), String> {
+fn opened_on(disk: &mut impl Disk) -> Result<(Real, DurableState, Vec<Damage>), String> {
     open_disk(disk, false, REPLICA, Settings { held: 0, ..SETTINGS })
 }
 
@@ -48,7 +48,7 @@ impl Rig {
         Rig::on(format(REPLICA, false, blocks, promise(1), 12)).0
     }
 
-    fn on(mut disk: SimDisk) -> (Rig, Found) {
+    fn on(mut disk: SimDisk) -> (Rig, DurableState) {
         let (store, found, _) = opened_on(&mut disk).unwrap();
         (
             Rig {

@@ -40,9 +40,9 @@ fn all(rig: &mut Rig, from: u64, end: u64) -> (Vec<Held>, u32) {
 
 fn looked_up(rig: &Rig, block: u64) -> Held {
     match rig.store.look_up(block) {
-        read::Found::Nothing => Held::Nothing,
-        read::Found::Zeroes => Held::Zeroes,
-        read::Found::Data { .. } => Held::Data,
+        read::BlockSource::Nothing => Held::Nothing,
+        read::BlockSource::Zeroes => Held::Zeroes,
+        read::BlockSource::Data { .. } => Held::Data,
     }
 }
 
@@ -157,7 +157,7 @@ fn a_block_that_did_not_match_its_checksum_counts_as_data() {
     let mut rig = Rig::new(64);
     rig.write(5);
     rig.destage();
-    let read::Found::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is written") };
+    let read::BlockSource::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is written") };
     rig.disk.corrupt_at(area, place);
     rig.submit(Command::Read { tag: TAG, block: 4, blocks: 3 });
     rig.settle();
