@@ -83,7 +83,7 @@ fn drive(store: &mut Store<Blocks>, driver: &mut Direct, appended: u64) {
     while !actions.is_empty() {
         for action in std::mem::take(&mut actions) {
             match action {
-                Action::Ask(token, ask) => store.done(token, driver.carry_out(ask), &mut actions),
+                Action::Submit(token, request) => store.done(token, driver.carry_out(request), &mut actions),
                 Action::Tell(Completion::Appended(through)) => told = through,
                 Action::Tell(other) => panic!("{other:?}"),
             }

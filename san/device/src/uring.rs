@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use loadline_base::ring::{Ring, RingOptions, opcode};
 use loadline_base::spin::{Seen, Spins};
-use loadline_san_store::io::{Area, Ask, Done, Token};
+use loadline_san_store::io::{Area, IoRequest, Done, Token};
 use nix::libc;
 
 pub use error::UringError;
@@ -70,7 +70,7 @@ pub enum Polling {
     Throughout,
 }
 
-/// What carries out the asks of all stores of one thread.
+/// What carries out the requests of all stores of one thread.
 pub struct Uring {
     ring: ManuallyDrop<Ring>,
     /// What the kernel may write to and read from. Leaked if something is still in flight at the end.
@@ -80,7 +80,7 @@ pub struct Uring {
     /// Requests that nobody uses.
     free: Vec<u32>,
     /// What there was no request for yet.
-    waiting: VecDeque<(u32, Token, Ask<Blocks>)>,
+    waiting: VecDeque<(u32, Token, IoRequest<Blocks>)>,
     /// Completions as they came.
     reaped: VecDeque<(u64, i32)>,
     done: VecDeque<(u32, Token, Done<Blocks>)>,
@@ -113,7 +113,7 @@ impl Uring {
     /// A ring whose reads take their buffers from this pool. Fails where io_uring is refused, which containers often do.
     pub fn new(options: UringOptions, pool: Pool) -> Result<Uring, UringError> {
         let UringOptions { in_flight, stores, spin } = options;
-        for (what, number) in [("asks in flight", in_flight), ("stores", stores)] {
+        for (what, number) in [("requests in flight", in_flight), ("stores", stores)] {
             if !(1..=4096).contains(&number) {
                 return Err(UringError::Options { what, number });
             }
@@ -171,16 +171,16 @@ impl Uring {
         Ok(store as u32)
     }
 
-    /// Removes a store, whose number is then used again. Fails while any of its asks is not done and taken.
+    /// Removes a store, whose number is then used again. Fails while any of its requests is not done and taken.
     pub fn remove(&mut self, store: u32) -> Result<(), UringError> {
         if !self.has(store) {
             return Err(UringError::NoStore { store });
         }
-        let asks = self.waiting.iter().filter(|(of, ..)| *of == store).count()
+        let requests = self.waiting.iter().filter(|(of, ..)| *of == store).count()
             + self.done.iter().filter(|(of, ..)| *of == store).count()
             + self.held.requests.iter().filter(|request| request.is_of(store)).count();
-        if asks > 0 {
-            return Err(UringError::Busy { store, asks });
+        if requests > 0 {
+            return Err(UringError::Busy { store, requests });
         }
         self.put(store, [-1, -1], "given up")?;
         self.stores[store as usize] = false;
@@ -198,10 +198,10 @@ impl Uring {
     /// Begins to carry out what a store asks, or puts it in a line if as much as there is room for is in flight. The kernel
     /// sees it at the next [`submit`](Self::submit) or [`wait`](Self::wait), or before. Every ask comes back from
     /// [`take`](Self::take), whatever becomes of it.
-    pub fn start(&mut self, store: u32, token: Token, ask: Ask<Blocks>) {
+    pub fn start(&mut self, store: u32, token: Token, io_request: IoRequest<Blocks>) {
         match self.free.pop() {
-            Some(index) => self.begin(index, store, token, ask),
-            None => self.waiting.push_back((store, token, ask)),
+            Some(index) => self.begin(index, store, token, io_request),
+            None => self.waiting.push_back((store, token, io_request)),
         }
     }
 
@@ -321,13 +321,13 @@ impl Uring {
         self.in_flight() + self.done.len()
     }
 
-    fn begin(&mut self, index: u32, store: u32, token: Token, ask: Ask<Blocks>) {
+    fn begin(&mut self, index: u32, store: u32, token: Token, io_request: IoRequest<Blocks>) {
         let known = self.has(store);
         let Held { requests, pool } = &mut *self.held;
         let request = &mut requests[index as usize];
         let begun = match known {
-            true => request.begin(store, token, ask, pool),
-            false => Err(faulty(ask, || {
+            true => request.begin(store, token, io_request, pool),
+            false => Err(faulty(io_request, || {
                 let error =
                     io::Error::new(io::ErrorKind::NotFound, "there is no store of this number: report it");
                 failed(Area::Log, 0, error)
@@ -398,9 +398,9 @@ impl Uring {
         }
         while !self.waiting.is_empty()
             && let Some(index) = self.free.pop()
-            && let Some((store, token, ask)) = self.waiting.pop_front()
+            && let Some((store, token, io_request)) = self.waiting.pop_front()
         {
-            self.begin(index, store, token, ask);
+            self.begin(index, store, token, io_request);
         }
         // Nobody else knows of these; a caller that sleeps elsewhere now would wait for ever.
         if self.queued > 0 { self.submit() } else { Ok(()) }

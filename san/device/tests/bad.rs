@@ -57,7 +57,7 @@ fn new(blocks: u64, log_bytes: u64, most_in_flight: u32) -> NewReplica {
     NewReplica { id, blocks, log_bytes, most_in_flight, key: 1, promise }
 }
 
-/// A store on a device, whose asks are carried out at once.
+/// A store on a device, whose requests are carried out at once.
 struct Rig {
     store: Store<Blocks>,
     direct: Direct,
@@ -85,8 +85,8 @@ impl Rig {
             }
             for action in std::mem::take(&mut actions) {
                 match action {
-                    Action::Ask(token, ask) => {
-                        let done = self.direct.carry_out(ask);
+                    Action::Submit(token, request) => {
+                        let done = self.direct.carry_out(request);
                         self.store.done(token, done, &mut actions);
                     }
                     Action::Tell(completion) => self.completions.push(completion),

@@ -33,7 +33,7 @@ use loadline_san_protocol::state::{MOST_TRUNCATIONS, Truncation};
 use crate::extents::Extents;
 use crate::held::Held;
 use crate::index::Index;
-use crate::io::{Address, Area, Ask, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
+use crate::io::{Address, Area, IoRequest, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
 use crate::log::{Kind, Log, Record};
 use crate::replica_meta::{Places, ReplicaMeta};
 use crate::space::Space;
@@ -78,7 +78,7 @@ impl Known {
 #[derive(Debug)]
 pub enum Action<D> {
     /// A device is to do this.
-    Ask(Token, Ask<D>),
+    Submit(Token, IoRequest<D>),
     /// The replica is to know this.
     Tell(Completion<D>),
 }
@@ -398,7 +398,7 @@ impl<D: Data> Store<D> {
         self.run_scrub(out);
         self.run_growth(out);
         if let Some(writing) = self.meta.write() {
-            self.ask(Purpose::Meta, Ask::Write(writing), out);
+            self.request_io(Purpose::Meta, IoRequest::Write(writing), out);
         }
     }
 
@@ -406,13 +406,13 @@ impl<D: Data> Store<D> {
         self.purposes.get(token.0 as usize).copied().unwrap_or(Purpose::None)
     }
 
-    pub(crate) fn ask(&mut self, purpose: Purpose, ask: Ask<D>, out: &mut Vec<Action<D>>) {
+    pub(crate) fn request_io(&mut self, purpose: Purpose, request: IoRequest<D>, out: &mut Vec<Action<D>>) {
         let token = self.free_tokens.pop().unwrap_or_else(|| {
             self.purposes.push(Purpose::None);
             self.purposes.len() as u32 - 1
         });
         self.purposes[token as usize] = purpose;
-        out.push(Action::Ask(Token(token), ask));
+        out.push(Action::Submit(Token(token), request));
     }
 
     /// Does the next of what changes something. False if it has to wait, or there is nothing to do.

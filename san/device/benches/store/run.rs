@@ -9,7 +9,7 @@ use loadline_san_core::message::{Entry, EntryOp, Job, Payload, Promise};
 use loadline_san_core::store::{Command, Completion, DurableState, Tag};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};
-use loadline_san_store::io::{Area, Ask, Data, Disk, Done, Token};
+use loadline_san_store::io::{Area, IoRequest, Data, Disk, Done, Token};
 use loadline_san_store::open::{NewReplica, create, open};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Action, Identity, Settings, Store};
@@ -25,7 +25,7 @@ const CHUNK: u64 = 64 << 20;
 /// What carries out asks: at once, or later.
 pub(crate) trait Driver {
     type Data: Data;
-    fn start(&mut self, token: Token, ask: Ask<Self::Data>);
+    fn start(&mut self, token: Token, request: IoRequest<Self::Data>);
     /// Something that is done; waits if this says so and there is something to wait for.
     fn take(&mut self, wait: bool) -> Option<(Token, Done<Self::Data>)>;
 }
@@ -157,7 +157,7 @@ impl<R: Driver> Run<R> {
             let mut reported = false;
             for action in actions.drain(..) {
                 match action {
-                    Action::Ask(token, ask) => self.driver.start(token, ask),
+                    Action::Submit(token, request) => self.driver.start(token, request),
                     Action::Tell(Completion::Appended(through)) => {
                         (self.reported, reported) = (through, true)
                     }

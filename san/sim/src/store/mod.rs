@@ -27,7 +27,7 @@ use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, Holder};
 use loadline_san_protocol::{ClusterId, state};
-use loadline_san_store::io::{Address, Area, Ask, Data as _, Disk, Sector, Token};
+use loadline_san_store::io::{Address, Area, IoRequest, Data as _, Disk, Sector, Token};
 use loadline_san_store::open::{Damage, NewReplica, create, open};
 use loadline_san_store::read;
 use loadline_san_store::space::Space;
@@ -86,7 +86,7 @@ enum Health {
 struct Process {
     store: Real,
     /// What the device has been asked for, and when.
-    asked: Vec<(Token, Ask<Blocks>, u64)>,
+    submitted: Vec<(Token, IoRequest<Blocks>, u64)>,
     damaged: bool,
     failure_reported: bool,
 }
@@ -234,7 +234,7 @@ impl Store {
         (self.promise, self.discards) = (found.promise, None);
         self.process = Some(Process {
             store,
-            asked: Vec::new(),
+            submitted: Vec::new(),
             damaged: found.damaged,
             failure_reported: found.damaged,
         });
@@ -285,12 +285,12 @@ impl Store {
         }
         let mut actions = Vec::new();
         let mut done = false;
-        if !process.asked.is_empty() {
+        if !process.submitted.is_empty() {
             // A device with deep queues does any of them next.
-            let next = rng.index(process.asked.len());
-            let (token, ask, moment) = process.asked.swap_remove(next);
-            let fails = self.health == Health::FailsNext && !matches!(ask, Ask::Read(_));
-            let answer = if fails { SimDisk::refuse(ask) } else { self.disk.carry_out(ask, moment) };
+            let next = rng.index(process.submitted.len());
+            let (token, request, moment) = process.submitted.swap_remove(next);
+            let fails = self.health == Health::FailsNext && !matches!(request, IoRequest::Read(_));
+            let answer = if fails { SimDisk::refuse(request) } else { self.disk.carry_out(request, moment) };
             process.store.done(token, answer, &mut actions);
             if fails {
                 self.health = Health::Dead;
@@ -302,7 +302,7 @@ impl Store {
         let moment = self.disk.moment();
         for action in actions {
             match action {
-                Action::Ask(token, ask) => process.asked.push((token, ask, moment)),
+                Action::Submit(token, request) => process.submitted.push((token, request, moment)),
                 Action::Tell(completion) => {
                     match &completion {
                         Completion::Promised(promise) => self.promise = *promise,
@@ -338,8 +338,8 @@ impl Store {
     pub fn kill(&mut self, rng: &mut Rng) {
         let Some(process) = self.process.take() else { return };
         if self.health == Health::Well {
-            for (_, ask, _) in process.asked {
-                if let Ask::Write(writing) = ask {
+            for (_, request, _) in process.submitted {
+                if let IoRequest::Write(writing) = request {
                     match rng.below(3) {
                         0 => {}
                         1 => self.disk.land(&writing, false, || true),

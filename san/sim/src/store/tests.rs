@@ -35,7 +35,7 @@ fn opened_on(disk: &mut impl Disk) -> Result<(Real, DurableState, Vec<Damage>), 
 struct Rig {
     store: Real,
     disk: SimDisk,
-    asked: Vec<(Token, Ask<Blocks>)>,
+    submitted: Vec<(Token, IoRequest<Blocks>)>,
     completions: Vec<Completion<Blocks>>,
     appended: u64,
     /// Sectors that cannot be read.
@@ -54,7 +54,7 @@ impl Rig {
             Rig {
                 store,
                 disk,
-                asked: Vec::new(),
+                submitted: Vec::new(),
                 completions: Vec::new(),
                 appended: 0,
                 unreadable: BTreeSet::new(),
@@ -72,7 +72,7 @@ impl Rig {
     fn take(&mut self, actions: Vec<Action<Blocks>>) {
         for action in actions {
             match action {
-                Action::Ask(token, ask) => self.asked.push((token, ask)),
+                Action::Submit(token, request) => self.submitted.push((token, request)),
                 Action::Tell(completion) => self.completions.push(completion),
             }
         }
@@ -85,18 +85,18 @@ impl Rig {
 
     /// The device does all that it is asked for.
     fn settle(&mut self) {
-        while !self.asked.is_empty() {
-            let (token, ask) = self.asked.remove(0);
+        while !self.submitted.is_empty() {
+            let (token, request) = self.submitted.remove(0);
             let moment = self.disk.moment();
             let is_unreadable = |piece: &Piece| {
                 let bytes = u64::from(piece.blocks) * BLOCK;
                 self.unreadable.range(piece.at..piece.at + bytes).next().is_some()
             };
-            let done = match ask {
-                Ask::Read(reading) if reading.pieces.iter().any(is_unreadable) => {
+            let done = match request {
+                IoRequest::Read(reading) if reading.pieces.iter().any(is_unreadable) => {
                     Done::Read(reading, Err(refused(Area::Log, 0)))
                 }
-                ask => self.disk.carry_out(ask, moment),
+                request => self.disk.carry_out(request, moment),
             };
             let mut out = Vec::new();
             self.store.done(token, done, &mut out);

@@ -7,7 +7,7 @@ use loadline_san_core::store::{Command, Completion};
 use loadline_san_protocol::log::{Change, LogRecord, Recorded, SECTOR, encode, header_length};
 use zerocopy::IntoBytes;
 
-use crate::io::{Address, Area, Ask, Data, Part, Sector, Writing};
+use crate::io::{Address, Area, IoRequest, Data, Part, Sector, Writing};
 use crate::log::{Kind, Record, record_length};
 use crate::store::{Action, Current, Purpose, Store, needs_place};
 
@@ -115,7 +115,7 @@ impl<D: Data> Store<D> {
         writing.durable = !left_out(Rule::DSync);
         self.current = Current::Batch(batch);
         self.busy = true;
-        self.ask(Purpose::Batch, Ask::Write(writing), out);
+        self.request_io(Purpose::Batch, IoRequest::Write(writing), out);
     }
 
     /// Adds a record to a write, and to the log.

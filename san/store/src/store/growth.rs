@@ -12,7 +12,7 @@ use loadline_san_protocol::device::PAGE;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, Holder};
 
-use crate::io::{Area, Ask, Data, Part, Sector};
+use crate::io::{Area, IoRequest, Data, Part, Sector};
 use crate::store::{Action, Purpose, Store};
 
 /// The state of growing: chunks that were taken from the device and whose places cannot be used yet.
@@ -128,7 +128,7 @@ impl<D: Data> Store<D> {
             }
         }
         writing.parts.push(Part::Bytes(writing.bytes.len() as u32));
-        self.ask(Purpose::Growth, Ask::Write(writing), out);
+        self.request_io(Purpose::Growth, IoRequest::Write(writing), out);
     }
 
     /// What was written is durable.

@@ -10,7 +10,7 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Completion, Tag};
 use loadline_san_protocol::slot::BlockState;
 
-use crate::io::{Address, Area, Ask, Data, Piece, Reading, Token};
+use crate::io::{Address, Area, IoRequest, Data, Piece, Reading, Token};
 use crate::log::Kind;
 use crate::store::{Action, Purpose, Store, merged};
 
@@ -208,7 +208,7 @@ impl<D: Data> Store<D> {
             }
         }
         let reading = Reading { blocks: job.found.len() as u32, pieces };
-        self.ask(Purpose::Read(index), Ask::Read(reading), out);
+        self.request_io(Purpose::Read(index), IoRequest::Read(reading), out);
     }
 
     /// What these blocks have now; of a record, if it is still there.

@@ -13,7 +13,7 @@ use loadline_san_protocol::log::{SECTOR, block_crc};
 use zerocopy::IntoBytes;
 
 use crate::extents::Place;
-use crate::io::{Area, Ask, Data, Part, Piece, Reading, Sector};
+use crate::io::{Area, IoRequest, Data, Part, Piece, Reading, Sector};
 use crate::store::{Action, Purpose, Store};
 
 /// Slots that are read at once: those in a block.
@@ -163,7 +163,7 @@ impl<D: Data> Store<D> {
         self.scrub.budget = self.scrub.budget.saturating_sub(BLOCK);
         let mut pieces = self.memory.pieces();
         pieces.push(Piece { area: Area::Capacity, at: self.extents.slot_at(place), first: 0, blocks: 1 });
-        self.ask(Purpose::Slots(place), Ask::Read(Reading { blocks: 1, pieces }), out);
+        self.request_io(Purpose::Slots(place), IoRequest::Read(Reading { blocks: 1, pieces }), out);
     }
 
     /// Slots were read, or could not be.
@@ -203,7 +203,7 @@ impl<D: Data> Store<D> {
         let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(place), true);
         writing.bytes.extend_from_slice(sectors);
         writing.parts.push(Part::Bytes(SLOTS));
-        self.ask(Purpose::Mend, Ask::Write(writing), out);
+        self.request_io(Purpose::Mend, IoRequest::Write(writing), out);
     }
 
     /// Slots were written again.

@@ -11,7 +11,7 @@ const TAG: Tag = Tag { session: 1, job: Job { slot: 4, turn: 0, part: 2 } };
 fn mapped(rig: &mut Rig, block: u64, blocks: u32) -> Map {
     // Destaging may read, and the scrub.
     rig.run();
-    let reads = |rig: &Rig| rig.asked.iter().filter(|(_, ask)| matches!(ask, Ask::Read(_))).count();
+    let reads = |rig: &Rig| rig.submitted.iter().filter(|(_, request)| matches!(request, IoRequest::Read(_))).count();
     let before = reads(rig);
     rig.completions.clear();
     rig.submit(Command::Map { tag: TAG, block, blocks });
@@ -109,7 +109,7 @@ proptest! {
                 Step::Some(answers) => {
                     rig.store.destage_soon();
                     rig.run();
-                    for _ in 0..answers.min(rig.asked.len()) {
+                    for _ in 0..answers.min(rig.submitted.len()) {
                         rig.do_one(|_| true);
                     }
                 }
