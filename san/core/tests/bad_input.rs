@@ -16,7 +16,7 @@ use loadline_san_core::replica::{self, Misdirected, Replica};
 use loadline_san_core::store::{Command, Completion, DurableState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, Event, Failure, VolumeCommand, CommandError, Request, RequestId, RequestOp, Status, Times, Volume,
+    Action, CommandError, Event, Failure, Request, RequestId, RequestOp, Status, Times, Volume, VolumeCommand,
 };
 use serving::*;
 

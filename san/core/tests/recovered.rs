@@ -5,7 +5,7 @@ mod common;
 use common::{Driven, EPOCH, LEASE, record};
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::volume::{Event, VolumeCommand, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 fn recovery(driven: &Driven) -> VolumeCommand {
     let survivors = [(GroupIndex(0), ReplicaId(1))].into();

@@ -12,7 +12,7 @@ use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Class, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
 use loadline_san_store::io::{
-    Address, Area, IoRequest, Data, Disk, Done, Part, Piece, Reading, Sector, Token, Writing,
+    Address, Area, Data, Disk, Done, IoRequest, Part, Piece, Reading, Sector, Token, Writing,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 

@@ -1,7 +1,7 @@
 //! Carries out what a store asks at once: for devices that live in memory, where this is faster than handing it over (io_uring
 //! hands each I/O on tmpfs to a kernel thread). They are mapped, if they can be; else it is done by system calls.
 
-use loadline_san_store::io::{Address, Area, IoRequest, Done, IoFault, Reading, Writing};
+use loadline_san_store::io::{Address, Area, Done, IoFault, IoRequest, Reading, Writing};
 use nix::libc::iovec;
 
 use crate::direct_read::DirectRead;

@@ -11,12 +11,11 @@
 //! | [`direct_read`] | memory of others, into which such a file is read without a copy between |
 //! | [`shape`] | the lengths of a message: head and data |
 //! | [`receive_buffer`] | what is received: small heads, and data put where it stays |
-//! | `ahead` | room for messages that are likely to come next |
+//! | `receive_ahead` | room for messages that are likely to come next |
 //! | [`outbox`] | what is to be sent: small heads, and data where it lies |
 //!
 //! All of it but `huge` belongs to one thread.
 
-mod ahead;
 pub mod direct;
 pub mod direct_read;
 pub mod file;
@@ -24,6 +23,7 @@ mod huge;
 mod mapping;
 pub mod outbox;
 pub mod pool;
+mod receive_ahead;
 pub mod receive_buffer;
 pub mod shape;
 pub mod uring;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use nix::libc::{self, iovec};
 
 use crate::file::DeviceFile;
-use crate::huge::{Region, State, allocate};
+use crate::huge::{Region, StretchState, allocate};
 
 /// It is made to be there in stretches of so many bytes.
 const STRETCH: u64 = 2 << 20;
@@ -192,20 +192,20 @@ impl Mapping {
             return false;
         }
         match self.region.take(stretch) {
-            State::Asked => return false,
-            State::Missing => {
+            StretchState::Requested => return false,
+            StretchState::Missing => {
                 // There may be room for what is written all the same: the call finds out. It is tried again after as much.
                 self.asked[stretch] = 0;
                 return false;
             }
-            done @ (State::There | State::ThereSlowly) => {
-                if done == State::ThereSlowly {
+            done @ (StretchState::There | StretchState::ThereSlowly) => {
+                if done == StretchState::ThereSlowly {
                     self.left_small = LEFT_SMALL;
                 }
                 self.there[stretch] = true;
                 return true;
             }
-            State::Idle => {}
+            StretchState::Idle => {}
         }
         let (from, to) = self.range(stretch);
         if to - from == STRETCH as i64 && system_page() == PAGE {

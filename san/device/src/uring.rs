@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use loadline_base::ring::{Ring, RingOptions, opcode};
 use loadline_base::spin::{Seen, Spins};
-use loadline_san_store::io::{Area, IoRequest, Done, Token};
+use loadline_san_store::io::{Area, Done, IoRequest, Token};
 use nix::libc;
 
 pub use error::UringError;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::*;
 use loadline_san_device::direct::Direct;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
-use loadline_san_store::io::{Area, IoRequest, Data, Done, Part, Piece, Reading, Sector, Token, Writing};
+use loadline_san_store::io::{Area, Data, Done, IoRequest, Part, Piece, Reading, Sector, Token, Writing};
 
 /// Counts what this thread allocates.
 struct Counting;

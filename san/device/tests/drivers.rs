@@ -13,7 +13,9 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
-use loadline_san_store::io::{Area, IoRequest, Disk, Done, IoFault, Part, Piece, Reading, Sector, Token, Writing};
+use loadline_san_store::io::{
+    Area, Disk, Done, IoFault, IoRequest, Part, Piece, Reading, Sector, Token, Writing,
+};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use rand_core::Rng;
 
@@ -147,7 +149,11 @@ fn more_vectors_than_the_system_takes_at_once() {
             let Done::Wrote(_, result) = driver.one(IoRequest::Write(writing)) else { panic!() };
             result.unwrap();
             let whole = Piece { area: Area::Log, at: 0, first: 0, blocks: 4096 };
-            check_read(driver.one(IoRequest::Read(Reading { blocks: 4096, pieces: vec![whole] })), &log, &log);
+            check_read(
+                driver.one(IoRequest::Read(Reading { blocks: 4096, pieces: vec![whole] })),
+                &log,
+                &log,
+            );
         }
     }
 }

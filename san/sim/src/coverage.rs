@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use loadline_san_core::message::{ToOwner, ToReplica};
-use loadline_san_core::volume::{VolumeCommand, Status};
+use loadline_san_core::volume::{Status, VolumeCommand};
 
 /// Counts of what a run, or several, went through. Each count has a kind and a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -489,8 +489,14 @@ impl World {
         if self.settings.watch {
             volume.step(now, Event::Watch(true), &mut Vec::new());
         }
-        self.nodes[node].process =
-            Some(Process { life, volume, replicas, let_in: false, last_command: "", stepping: BTreeSet::new() });
+        self.nodes[node].process = Some(Process {
+            life,
+            volume,
+            replicas,
+            let_in: false,
+            last_command: "",
+            stepping: BTreeSet::new(),
+        });
         self.say(|| format!("n{node} starts, life {life}"));
         self.coverage.count("process", "starts");
         for other in (0..self.nodes.len()).filter(|other| *other != node) {

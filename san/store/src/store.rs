@@ -33,7 +33,7 @@ use loadline_san_protocol::state::{MOST_TRUNCATIONS, Truncation};
 use crate::extents::Extents;
 use crate::held::Held;
 use crate::index::Index;
-use crate::io::{Address, Area, IoRequest, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
+use crate::io::{Address, Area, Data, Done, IoFault, IoRequest, Part, Piece, Sector, Token, Writing};
 use crate::log::{Kind, Log, Record};
 use crate::replica_meta::{Places, ReplicaMeta};
 use crate::space::Space;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::takeover::Takeover;
-use super::{Action, Failure, VolumeCommand, CommandError, Role, Volume};
+use super::{Action, CommandError, Failure, Role, Volume, VolumeCommand};
 use crate::ids::{Epoch, ProposalId, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;

@@ -28,11 +28,11 @@
 
 mod active;
 mod clients;
+mod commands;
 mod context;
 mod interface;
 mod membership;
 pub mod merge;
-mod commands;
 mod replica_session;
 mod returning;
 mod silence;

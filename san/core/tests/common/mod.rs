@@ -13,7 +13,7 @@ use loadline_san_core::message::*;
 use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, Event, Failure, VolumeCommand, CommandError, Request, RequestId, RequestOp, Status, Times, Volume,
+    Action, CommandError, Event, Failure, Request, RequestId, RequestOp, Status, Times, Volume, VolumeCommand,
 };
 
 pub(crate) const VOLUME: VolumeId = VolumeId(7);

@@ -7,7 +7,7 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::pool::Blocks;
 use loadline_san_device::uring::Uring;
 use loadline_san_protocol::log::SECTOR;
-use loadline_san_store::io::{Address, Area, IoRequest, Data, Disk, Done, IoFault, Sector, Token};
+use loadline_san_store::io::{Address, Area, Data, Disk, Done, IoFault, IoRequest, Sector, Token};
 
 use crate::run::Driver;
 

@@ -9,7 +9,7 @@ use loadline_san_core::message::{Entry, EntryOp, Job, Payload, Promise};
 use loadline_san_core::store::{Command, Completion, DurableState, Tag};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};
-use loadline_san_store::io::{Area, IoRequest, Data, Disk, Done, Token};
+use loadline_san_store::io::{Area, Data, Disk, Done, IoRequest, Token};
 use loadline_san_store::open::{NewReplica, create, open};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Action, Identity, Settings, Store};

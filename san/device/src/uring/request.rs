@@ -3,7 +3,7 @@
 use std::io;
 
 use loadline_base::ring::{opcode, squeue, types};
-use loadline_san_store::io::{Area, IoRequest, Done, IoFault, Reading, Token, Writing};
+use loadline_san_store::io::{Area, Done, IoFault, IoRequest, Reading, Token, Writing};
 use nix::libc::{self, iovec};
 
 use crate::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};

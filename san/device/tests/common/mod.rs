@@ -13,7 +13,9 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Class, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
-use loadline_san_store::io::{Address, Area, IoRequest, Data, Done, Part, Piece, Reading, Sector, Token, Writing};
+use loadline_san_store::io::{
+    Address, Area, Data, Done, IoRequest, Part, Piece, Reading, Sector, Token, Writing,
+};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

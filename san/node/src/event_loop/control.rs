@@ -1,7 +1,7 @@
 //! Carries out the commands of the control path.
 
 use loadline_san_core::ids::{Epoch, VolumeId};
-use loadline_san_core::volume::{Event, CommandError, Status};
+use loadline_san_core::volume::{CommandError, Event, Status};
 
 use super::EventLoop;
 use super::command::{LoopCommand, LoopEvent, LoopState};

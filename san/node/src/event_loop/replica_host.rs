@@ -14,7 +14,7 @@ use loadline_san_device::direct_read::DirectRead;
 use loadline_san_device::file::Devices;
 use loadline_san_device::pool::Blocks;
 use loadline_san_device::uring::Uring;
-use loadline_san_store::io::{Address, Area, IoRequest, Done, IoFault, Reading, Token};
+use loadline_san_store::io::{Address, Area, Done, IoFault, IoRequest, Reading, Token};
 use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
 
@@ -251,7 +251,9 @@ impl ReplicaHost {
                     self.store.run(&mut self.store_actions);
                     for action in self.store_actions.drain(..) {
                         match action {
-                            store::Action::Submit(token, io_request) => self.io_requests.push_back((token, io_request)),
+                            store::Action::Submit(token, io_request) => {
+                                self.io_requests.push_back((token, io_request))
+                            }
                             store::Action::Tell(completion) => completions.push(completion),
                         }
                     }

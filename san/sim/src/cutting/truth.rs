@@ -172,7 +172,12 @@ pub(super) fn value(store: &Real, disk: &SimDisk, block: u64) -> Option<Block> {
 
 impl Truth {
     /// How many changes the store has that was opened. It must be what was told, or more, and all of it.
-    pub(super) fn matching(&self, found: &DurableState, store: &Real, disk: &SimDisk) -> Result<usize, String> {
+    pub(super) fn matching(
+        &self,
+        found: &DurableState,
+        store: &Real,
+        disk: &SimDisk,
+    ) -> Result<usize, String> {
         self.check_commit_point(found)?;
         let mut first = None;
         let mut content = Content::after(self.changes[..self.reported].iter());

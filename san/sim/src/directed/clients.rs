@@ -3,7 +3,7 @@
 
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::volume::{Event, VolumeCommand, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::world::World;
 use crate::world::tenant::Operation;
@@ -50,7 +50,10 @@ fn waits_at_1(world: &mut World) {
 /// A person decides at node 0 that its record is what is left, and both clients go there.
 fn recovered_at_0(world: &mut World) {
     let record = Box::new(world.record().clone());
-    world.step_volume(0, Event::Command(VolumeCommand::Recover { record, survivors: [].into(), promised: Epoch(0) }));
+    world.step_volume(
+        0,
+        Event::Command(VolumeCommand::Recover { record, survivors: [].into(), promised: Epoch(0) }),
+    );
     comes(world, 0, 0);
     world.pass_until(600, |world| world.serves(0));
     comes(world, 1, 0);
@@ -189,7 +192,8 @@ pub(super) fn on_a_branch(world: &mut World) {
     world.pass(160);
     let (group, home) = (GroupIndex(0), NodeId(1));
     for replica in [ReplicaId(98), ReplicaId(99)] {
-        for command in [VolumeCommand::Add { group, replica, home }, VolumeCommand::Forget { group, replica }] {
+        for command in [VolumeCommand::Add { group, replica, home }, VolumeCommand::Forget { group, replica }]
+        {
             world.step_volume(0, Event::Command(command));
             world.pass(50);
         }

@@ -3,7 +3,7 @@
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
-use loadline_san_core::volume::{Event, VolumeCommand, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::store::Store;
 use crate::time::MS;
@@ -388,7 +388,8 @@ pub(super) fn damaged_and_ahead(world: &mut World) {
     let old = world.record().clone();
     for number in 0..12 {
         let (group, replica, home) = (GroupIndex(0), ReplicaId(90 + number), NodeId(1));
-        for command in [VolumeCommand::Add { group, replica, home }, VolumeCommand::Forget { group, replica }] {
+        for command in [VolumeCommand::Add { group, replica, home }, VolumeCommand::Forget { group, replica }]
+        {
             world.step_volume(0, Event::Command(command));
             world.pass(40);
         }

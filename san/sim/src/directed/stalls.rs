@@ -4,7 +4,7 @@
 use loadline_san_core::ids::{Incarnation, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::replica::Replica;
-use loadline_san_core::volume::{Event, VolumeCommand, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::settings::{Settings, VOLUME};
 use crate::store::{Store, new_store};
@@ -146,7 +146,10 @@ pub(super) fn store_away(world: &mut World) {
     // The replica is nowhere: it never comes back.
     world.cut_from_config.clear();
     world.pass(200);
-    world.step_volume(0, Event::Command(VolumeCommand::Forget { group: GroupIndex(0), replica: ReplicaId(99) }));
+    world.step_volume(
+        0,
+        Event::Command(VolumeCommand::Forget { group: GroupIndex(0), replica: ReplicaId(99) }),
+    );
     world.pass(50);
 }
 
@@ -304,7 +307,10 @@ pub(super) fn undecided_for_long(world: &mut World) {
     world.slow.clear();
     world.cut_from_config.clear();
     world.pass(200);
-    world.step_volume(0, Event::Command(VolumeCommand::Forget { group: GroupIndex(0), replica: ReplicaId(99) }));
+    world.step_volume(
+        0,
+        Event::Command(VolumeCommand::Forget { group: GroupIndex(0), replica: ReplicaId(99) }),
+    );
     world.pass(50);
 }
 

@@ -3,7 +3,7 @@
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
-use loadline_san_core::volume::{Event, VolumeCommand, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::time::MS;
 use crate::world::World;

@@ -8,7 +8,7 @@ use std::io;
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_protocol::log::SECTOR;
-use loadline_san_store::io::{Area, IoRequest, Disk, Done, IoFault, Part, Piece, Reading, Sector, Writing};
+use loadline_san_store::io::{Area, Disk, Done, IoFault, IoRequest, Part, Piece, Reading, Sector, Writing};
 
 use super::blocks::{Block, Blocks, ZERO, bytes_of};
 use crate::rng::Rng;

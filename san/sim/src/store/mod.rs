@@ -27,7 +27,7 @@ use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, Holder};
 use loadline_san_protocol::{ClusterId, state};
-use loadline_san_store::io::{Address, Area, IoRequest, Data as _, Disk, Sector, Token};
+use loadline_san_store::io::{Address, Area, Data as _, Disk, IoRequest, Sector, Token};
 use loadline_san_store::open::{Damage, NewReplica, create, open};
 use loadline_san_store::read;
 use loadline_san_store::space::Space;

@@ -5,7 +5,7 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::record::{Group, Record};
 use loadline_san_core::replica::Replica;
-use loadline_san_core::volume::{Event, VolumeCommand, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use super::{Happening, Weather, World};
 use crate::settings::{Settings, VOLUME};

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use loadline_san_core::ids::{Epoch, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Record;
-use loadline_san_core::volume::{Event, VolumeCommand, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use super::{Happening, World, show};
 use crate::store::Store;

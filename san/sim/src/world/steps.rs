@@ -4,11 +4,11 @@ use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::message::{FromOwner, ToReplica};
 use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
-use loadline_san_core::volume::{self, Event, CommandError, Request, Status};
+use loadline_san_core::volume::{self, CommandError, Event, Request, Status};
 
 use super::tenant::merge;
 use super::{Happening, Question, World, show};
-use crate::coverage::{name_of_answer, name_of_message, name_of_command, name_of_status};
+use crate::coverage::{name_of_answer, name_of_command, name_of_message, name_of_status};
 use crate::store::Blocks;
 use crate::time::MS;
 
@@ -110,7 +110,8 @@ impl World {
         let Some(process) = &mut self.nodes[node].process else { return };
         let mut actions = std::mem::take(&mut self.actions);
         let before = process.volume.status();
-        let command = if let Event::Command(command) = &event { Some(name_of_command(command)) } else { None };
+        let command =
+            if let Event::Command(command) = &event { Some(name_of_command(command)) } else { None };
         if matches!(event, Event::Detach | Event::Fence) {
             process.let_in = false;
         }

@@ -7,7 +7,7 @@ use loadline_san_core::store::{Command, Completion};
 use loadline_san_protocol::log::{Change, LogRecord, Recorded, SECTOR, encode, header_length};
 use zerocopy::IntoBytes;
 
-use crate::io::{Address, Area, IoRequest, Data, Part, Sector, Writing};
+use crate::io::{Address, Area, Data, IoRequest, Part, Sector, Writing};
 use crate::log::{Kind, Record, record_length};
 use crate::store::{Action, Current, Purpose, Store, needs_place};
 

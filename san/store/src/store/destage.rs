@@ -17,7 +17,7 @@ use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::BlockState;
 
 use crate::extents::Place;
-use crate::io::{Area, IoRequest, Data, Part, Piece, Reading};
+use crate::io::{Area, Data, IoRequest, Part, Piece, Reading};
 use crate::log::Kind;
 use crate::store::append::KEPT_FREE;
 use crate::store::read::add_piece;

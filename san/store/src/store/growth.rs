@@ -12,7 +12,7 @@ use loadline_san_protocol::device::PAGE;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, Holder};
 
-use crate::io::{Area, IoRequest, Data, Part, Sector};
+use crate::io::{Area, Data, IoRequest, Part, Sector};
 use crate::store::{Action, Purpose, Store};
 
 /// The state of growing: chunks that were taken from the device and whose places cannot be used yet.

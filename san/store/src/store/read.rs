@@ -10,7 +10,7 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Completion, Tag};
 use loadline_san_protocol::slot::BlockState;
 
-use crate::io::{Address, Area, IoRequest, Data, Piece, Reading, Token};
+use crate::io::{Address, Area, Data, IoRequest, Piece, Reading, Token};
 use crate::log::Kind;
 use crate::store::{Action, Purpose, Store, merged};
 

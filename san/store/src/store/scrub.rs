@@ -13,7 +13,7 @@ use loadline_san_protocol::log::{SECTOR, block_crc};
 use zerocopy::IntoBytes;
 
 use crate::extents::Place;
-use crate::io::{Area, IoRequest, Data, Part, Piece, Reading, Sector};
+use crate::io::{Area, Data, IoRequest, Part, Piece, Reading, Sector};
 use crate::store::{Action, Purpose, Store};
 
 /// Slots that are read at once: those in a block.

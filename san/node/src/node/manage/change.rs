@@ -5,7 +5,7 @@ use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
 use loadline_san_core::placement::{Device as Place, place};
 use loadline_san_core::record::Record;
-use loadline_san_core::volume::{VolumeCommand, CommandError};
+use loadline_san_core::volume::{CommandError, VolumeCommand};
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -93,7 +93,8 @@ impl Node {
             KeptCopies::One(survivors) => survivors,
             KeptCopies::Members => BTreeMap::new(),
         };
-        self.carry_out_command(id, VolumeCommand::Recover { record: Box::new(record), survivors, promised }).await
+        self.carry_out_command(id, VolumeCommand::Recover { record: Box::new(record), survivors, promised })
+            .await
     }
 }
 

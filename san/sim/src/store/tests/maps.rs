@@ -11,7 +11,8 @@ const TAG: Tag = Tag { session: 1, job: Job { slot: 4, turn: 0, part: 2 } };
 fn mapped(rig: &mut Rig, block: u64, blocks: u32) -> Map {
     // Destaging may read, and the scrub.
     rig.run();
-    let reads = |rig: &Rig| rig.submitted.iter().filter(|(_, request)| matches!(request, IoRequest::Read(_))).count();
+    let reads =
+        |rig: &Rig| rig.submitted.iter().filter(|(_, request)| matches!(request, IoRequest::Read(_))).count();
     let before = reads(rig);
     rig.completions.clear();
     rig.submit(Command::Map { tag: TAG, block, blocks });
@@ -157,7 +158,9 @@ fn a_block_that_did_not_match_its_checksum_counts_as_data() {
     let mut rig = Rig::new(64);
     rig.write(5);
     rig.destage();
-    let read::BlockSource::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is written") };
+    let read::BlockSource::Data { area, at: place, .. } = rig.store.look_up(5) else {
+        panic!("it is written")
+    };
     rig.disk.corrupt_at(area, place);
     rig.submit(Command::Read { tag: TAG, block: 4, blocks: 3 });
     rig.settle();

@@ -40,7 +40,9 @@ fn what_a_return_has_dropped_while_it_was_destaged_is_not_told_as_corrupt() {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
     rig.destage();
-    let read::BlockSource::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
+    let read::BlockSource::Data { area, at: place, .. } = rig.store.look_up(5) else {
+        panic!("it is destaged")
+    };
     rig.write(5);
     // A round of a former life has brought it half to its place, and its commit point was lost.
     rig.disk.corrupt_at(area, place + 512);
