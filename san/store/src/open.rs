@@ -18,7 +18,7 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::DurableState;
 use loadline_san_protocol::device::{DeviceId, DiskFault};
 use loadline_san_protocol::slot::{self, Holder};
-use loadline_san_protocol::state::{Side, State, Tail};
+use loadline_san_protocol::state::{ReplicaState, Side, Tail};
 use thiserror::Error;
 
 use crate::extents::Extents;
@@ -129,7 +129,7 @@ pub fn create(
     if places.ring < needed {
         return Err(OpenError::SmallLog { bytes: places.ring, blocks: new.most_in_flight, needed });
     }
-    let state = State {
+    let state = ReplicaState {
         version: 1,
         volume: new.id.volume,
         group: new.id.group,

@@ -11,8 +11,8 @@ use loadline_san_protocol::field::MOST_COUNT;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, BlockState, Holder, Slot};
 use loadline_san_protocol::state::{
-    Hole, MOST_HOLES, MOST_TRUNCATIONS, Side, State, Tail, Tombstone, Truncation, decode_side, encode_side,
-    side_crc, side_length,
+    Hole, MOST_HOLES, MOST_TRUNCATIONS, ReplicaState, Side, Tail, Tombstone, Truncation, decode_side,
+    encode_side, side_crc, side_length,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ fn laid_out(all: Vec<(u64, u64, u64)>) -> Vec<Hole> {
     all.into_iter().map(lay).collect()
 }
 
-pub(crate) fn states() -> impl Strategy<Value = State> {
+pub(crate) fn states() -> impl Strategy<Value = ReplicaState> {
     let truncations = (numbers(), positions()).prop_map(|(below, above)| Truncation { below, above }).boxed();
     let truncations = prop_oneof![vec(truncations.clone(), 0..4), vec(truncations, 0..=MOST_TRUNCATIONS)];
     let ids = any::<(u64, u32, u64, u64, u64)>();
@@ -99,7 +99,7 @@ pub(crate) fn states() -> impl Strategy<Value = State> {
             let (volume, group, replica, key, capacity) = ids;
             let (version, generation, first, durable, end_before, content) = numbered;
             let (at, number, commit_point, end, epoch) = log;
-            State {
+            ReplicaState {
                 version,
                 volume: VolumeId(volume),
                 group: GroupIndex(group),
@@ -287,7 +287,7 @@ impl Lain {
                 Some(used) => Some(encode_use(Some(&used), DEVICE, CHUNK)?.to_vec()),
                 None => None,
             },
-            Lain::State => Some(State::decode(bytes)?.encode()?.to_vec()),
+            Lain::State => Some(ReplicaState::decode(bytes)?.encode()?.to_vec()),
             Lain::OutOfBand if bytes.len() < SAID => {
                 return Err(DiskFault::Short { what: "the page", needed: SAID, got: bytes.len() });
             }

@@ -564,12 +564,12 @@ impl Store {
     }
 
     /// Where what the replica keeps of itself is, and what that is.
-    fn pages(&mut self) -> (u64, state::State) {
+    fn pages(&mut self) -> (u64, state::ReplicaState) {
         let space = Space::load(&mut self.disk, Area::Log, Some(CLUSTER)).expect("the device is well");
         let (at, _) = space.log_of(self.replica).expect("it is here");
         let mut page = Sector::zeroes(4096 / SECTOR);
         self.disk.read(Area::Log, at, &mut page).expect("it is simulated");
-        (at, state::State::decode(Sector::bytes(&page)).expect("it is whole"))
+        (at, state::ReplicaState::decode(Sector::bytes(&page)).expect("it is whole"))
     }
 }
 
