@@ -104,9 +104,9 @@ pub(crate) struct OpenDevice {
     space: Arc<Mutex<Space>>,
 }
 
-/// What is known at this node.
+/// The state of this node.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct NodeState {
     /// This life of this node.
     me: Option<Owner>,
     pub(crate) catalog: Catalog,
@@ -154,7 +154,7 @@ pub(crate) struct State {
     asking: reach::Asking,
 }
 
-impl State {
+impl NodeState {
     /// The store is at this revision, where it was at that one before it was asked. Fails if it went back, and from then on:
     /// what it says since may be of another history, whatever its revision is.
     pub(crate) fn goes_on(&mut self, was: u64, is: u64) -> Result<(), ConfigError> {
@@ -201,7 +201,7 @@ struct Inner {
     cluster: ClusterId,
     config: Config,
     loops: Vec<LoopSender>,
-    state: Mutex<State>,
+    state: Mutex<NodeState>,
     /// When the configuration was read last: begun to be.
     reading: tokio::sync::Mutex<Option<Instant>>,
     /// The configuration has changed, as far as this node knows.
@@ -237,10 +237,10 @@ impl Node {
             };
             loops.push(start_loop(options, report.clone())?);
         }
-        let state = Mutex::new(State {
+        let state = Mutex::new(NodeState {
             me: Some(me),
             loops: vec![LoopState::default(); loops.len()],
-            ..State::default()
+            ..NodeState::default()
         });
         let (changed, happened) = (Notify::new(), Notify::new());
         let inner = Inner {
@@ -283,7 +283,7 @@ impl Node {
         self.0.me.node.0
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, NodeState> {
         self.0.state.lock().expect("nobody panics with it")
     }
 
@@ -305,7 +305,7 @@ impl Node {
     }
 
     /// Waits until this holds, which is asked again whenever something has happened. Whether it did in time.
-    pub(crate) async fn wait_until(&self, limit: Duration, mut holds: impl FnMut(&State) -> bool) -> bool {
+    pub(crate) async fn wait_until(&self, limit: Duration, mut holds: impl FnMut(&NodeState) -> bool) -> bool {
         let waited = tokio::time::timeout(limit, async {
             loop {
                 let happens = self.0.happened.notified();
@@ -517,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_configuration_that_went_back_is_not_believed_whatever_comes_after() {
-        let mut state = State::default();
+        let mut state = NodeState::default();
         for (was, is, believed) in [(0, 5, true), (5, 5, true), (5, 4, false), (5, 9, false), (9, 10, false)]
         {
             assert_eq!(state.goes_on(was, is).is_ok(), believed, "{was} {is}");
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_the_configuration_never_goes_back() {
-        let mut state = State::default();
+        let mut state = NodeState::default();
         for (revision, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
             state.learn(Catalog { revision, ..Catalog::default() });
             assert_eq!(state.catalog.revision, known);
