@@ -305,7 +305,11 @@ impl Node {
     }
 
     /// Waits until this holds, which is asked again whenever something has happened. Whether it did in time.
-    pub(crate) async fn wait_until(&self, limit: Duration, mut holds: impl FnMut(&NodeState) -> bool) -> bool {
+    pub(crate) async fn wait_until(
+        &self,
+        limit: Duration,
+        mut holds: impl FnMut(&NodeState) -> bool,
+    ) -> bool {
         let waited = tokio::time::timeout(limit, async {
             loop {
                 let happens = self.0.happened.notified();

@@ -336,8 +336,13 @@ impl Node {
             }
             let Some(record) = record else { return Err(unknown()) };
             let export = Export { bytes: record.blocks * BLOCK, ..export_of(&volume) };
-            let chosen =
-                |place| RequestedVolume { id, name: name.into(), export: export.clone(), fence: record.fence, place };
+            let chosen = |place| RequestedVolume {
+                id,
+                name: name.into(),
+                export: export.clone(),
+                fence: record.fence,
+                place,
+            };
             let mut why = "no node serves it now".into();
             if record.owner.node == self.0.me.node {
                 if self.state().attached.contains(&id) {

@@ -208,7 +208,10 @@ impl Node {
                 asking.pending.extend(wanted.into_iter().map(|(node, within)| (node, pending(within))));
                 let of = asking.pending.keys().copied().collect();
                 let incarnation = self.0.me.incarnation.0;
-                (news.then_some(ReachabilityQuery { incarnation, number: asking.number, of }), asking.pending.clone())
+                (
+                    news.then_some(ReachabilityQuery { incarnation, number: asking.number, of }),
+                    asking.pending.clone(),
+                )
             };
             let (me, incarnation) = (self.id(), self.0.me.incarnation.0);
             let asks: BTreeMap<u32, Duration> = match &question {
@@ -289,7 +292,8 @@ impl Node {
             last = revision;
             for (key, stored) in asked {
                 let by = key.strip_prefix("ask/").and_then(|id| id.parse::<u32>().ok());
-                let (Some(by), Ok(ask)) = (by, serde_json::from_slice::<ReachabilityQuery>(&stored.value)) else {
+                let (Some(by), Ok(ask)) = (by, serde_json::from_slice::<ReachabilityQuery>(&stored.value))
+                else {
                     continue;
                 };
                 let this_one = (ask.incarnation, ask.number);

@@ -266,7 +266,14 @@ impl<'a> Judge<'a> {
     }
 
     /// A volume that is served by this node.
-    fn served(&self, owner: u32, served: &LocalVolume, volume: &Volume, record: &Record, found: &mut HealthFindings) {
+    fn served(
+        &self,
+        owner: u32,
+        served: &LocalVolume,
+        volume: &Volume,
+        record: &Record,
+        found: &mut HealthFindings,
+    ) {
         let name = self.name(owner);
         // While its owner has made the last change of the record, the record names what it needs.
         let same = served.epoch == record.epoch.0;
