@@ -13,7 +13,7 @@ use crate::brake::Watch;
 use crate::collect::{Collector, Sink};
 use crate::error::{ErrorKind, LoadError};
 use crate::issuer::IssuerReport;
-use crate::open::Way;
+use crate::open::Transport;
 use crate::outcome::{CpuTime, LOOKING, Outcome, VerifyReport};
 use crate::prepare::{Chosen, Prepared};
 use crate::record::Timetable;
@@ -184,11 +184,11 @@ impl Prepared {
             ));
             why
         });
-        let all = |is: fn(&Way) -> bool| self.disks.iter().all(|disk| is(&disk.open.way));
+        let all = |is: fn(&Transport) -> bool| self.disks.iter().all(|disk| is(&disk.open.transport));
         let engine = match self.engine {
-            _ if all(|way| matches!(way, Way::Null)) => "null",
-            _ if all(|way| matches!(way, Way::Vhost(_))) => "vhost-user",
-            _ if all(|way| matches!(way, Way::Rbd(_))) => "librbd",
+            _ if all(|transport| matches!(transport, Transport::Null)) => "null",
+            _ if all(|transport| matches!(transport, Transport::Vhost(_))) => "vhost-user",
+            _ if all(|transport| matches!(transport, Transport::Rbd(_))) => "librbd",
             Chosen::Uring => "io_uring",
             Chosen::Threads => "threads",
         };

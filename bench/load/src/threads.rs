@@ -29,7 +29,7 @@ use crate::halt::Halt;
 use crate::issuer::{Issuer, IssuerReport, Setting};
 use crate::job::Job;
 use crate::nbd::connect;
-use crate::open::Way;
+use crate::open::Transport;
 use crate::pace::Schedule;
 use crate::prepare::{Chosen, Prepared, PreparedDisk};
 use crate::record::Timetable;
@@ -71,7 +71,7 @@ impl Threads {
             // A server on this host answers as fast as a file in memory; and it takes a CPU too. (Several servers behind
             // it, the nodes of a cluster on one host, take more, and nothing here knows of them: a thread that finds nothing
             // looks less.)
-            let soon = disk.open.in_memory || disk.open.way.is_served_here();
+            let soon = disk.open.in_memory || disk.open.transport.is_served_here();
             let waiting = waiting(&prepared.job, soon, cpus);
             for thread in 0..prepared.job.profile.threads as usize {
                 let index = disk_index * prepared.job.profile.threads as usize + thread;
@@ -156,7 +156,7 @@ pub(crate) struct Ended {
 /// What a thread makes itself from: a ring belongs to the thread that made it.
 struct Making {
     setting: Setting,
-    way: Way,
+    transport: Transport,
     in_memory: bool,
     waiting: Waiting,
     engine: Chosen,
@@ -204,7 +204,7 @@ impl Making {
         };
         Making {
             setting,
-            way: disk.open.way.clone(),
+            transport: disk.open.transport.clone(),
             in_memory: disk.open.in_memory,
             waiting,
             engine: prepared.engine,
@@ -225,7 +225,7 @@ impl Making {
         let slots = self.setting.slots;
         let make_memory = || {
             let writes = self.setting.write_percent > 0;
-            let make = if matches!(self.way, Way::Vhost(_)) { Memory::new_shared } else { Memory::new };
+            let make = if matches!(self.transport, Transport::Vhost(_)) { Memory::new_shared } else { Memory::new };
             let mut memory = make(self.setting.block, slots, self.reads, writes)?;
             if let Some(region) = memory.write_region() {
                 data::fill(region, self.setting.block, self.data, self.seed);
@@ -249,22 +249,22 @@ impl Making {
             };
         }
         let memory = make_memory();
-        match (&self.way, self.engine) {
-            (Way::Nbd(uri), _) => run_with!(memory.and_then(|m| {
+        match (&self.transport, self.engine) {
+            (Transport::Nbd(uri), _) => run_with!(memory.and_then(|m| {
                 let connected = connect::connect(uri).map_err(io::Error::other)?;
                 NbdEngine::new(connected, m, slots, self.through, self.waiting)
             })),
-            (Way::Vhost(disk), _) => {
+            (Transport::Vhost(disk), _) => {
                 run_with!(memory.and_then(|m| VhostEngine::new(Arc::clone(disk), m, slots, self.waiting)))
             }
-            (Way::Rbd(disk), _) => run_with!(memory.and_then(|m| {
+            (Transport::Rbd(disk), _) => run_with!(memory.and_then(|m| {
                 RbdEngine::new(Arc::clone(disk), m, slots, self.waiting == Waiting::Spins)
             })),
-            (Way::Null, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
-            (Way::File(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
+            (Transport::Null, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
+            (Transport::File(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
                 UringEngine::new(Arc::clone(file), m, slots, self.in_memory, self.waiting)
             })),
-            (Way::File(file), Chosen::Threads) => {
+            (Transport::File(file), Chosen::Threads) => {
                 run_with!(memory.and_then(|m| PoolEngine::new(Arc::clone(file), m, slots)))
             }
         }
