@@ -53,4 +53,4 @@ pub use open::{Examined, examine};
 pub use outcome::{CpuTime, Outcome, Scan, VerifyReport, engine_alone};
 pub use prepare::{Prepared, prepare, prepare_to_fill, prepare_to_scan, prepare_to_scan_after_load};
 pub use target::{Disk, FileIdentity, Target, WritePermission};
-pub use verify::{Found, temporary_journal};
+pub use verify::{BadBlocks, temporary_journal};

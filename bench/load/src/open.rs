@@ -140,7 +140,14 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
     check_alignment(&name, profile, needed)?;
     let in_memory = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC);
     let unwritten = ByteSize(0);
-    Ok(OpenDisk { name, transport: Transport::File(Arc::new(file.into())), size, in_memory, direct, unwritten })
+    Ok(OpenDisk {
+        name,
+        transport: Transport::File(Arc::new(file.into())),
+        size,
+        in_memory,
+        direct,
+        unwritten,
+    })
 }
 
 /// Asks an NBD server for a disk. Who else uses it is not known.
@@ -176,7 +183,14 @@ fn open_vhost(disk: &Disk, socket: &Path, profile: &Profile, write: bool) -> Res
     }
     check_alignment(&name, profile, vhost.least.into())?;
     let (size, unwritten) = (ByteSize(vhost.bytes), ByteSize(0));
-    Ok(OpenDisk { name, transport: Transport::Vhost(Arc::new(vhost)), size, in_memory: false, direct: true, unwritten })
+    Ok(OpenDisk {
+        name,
+        transport: Transport::Vhost(Arc::new(vhost)),
+        size,
+        in_memory: false,
+        direct: true,
+        unwritten,
+    })
 }
 
 /// Opens an image of a Ceph cluster. Without a cache, each write is durable when it is answered.
@@ -186,7 +200,14 @@ fn open_rbd(disk: &Disk, uri: &RbdUri, profile: &Profile, write: bool) -> Result
     check_alignment(&name, profile, 512)?;
     let rbd = RbdDisk::open(uri, write)?;
     let (size, unwritten) = (ByteSize(rbd.bytes), ByteSize(0));
-    Ok(OpenDisk { name, transport: Transport::Rbd(Arc::new(rbd)), size, in_memory: false, direct: true, unwritten })
+    Ok(OpenDisk {
+        name,
+        transport: Transport::Rbd(Arc::new(rbd)),
+        size,
+        in_memory: false,
+        direct: true,
+        unwritten,
+    })
 }
 
 /// What a server has was not made by us.

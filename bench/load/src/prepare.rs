@@ -29,7 +29,7 @@ use crate::open::{self, OpenDisk, Transport};
 use crate::outcome::{Scan, VerifyReport};
 use crate::sweep::{self, Task};
 use crate::target::Target;
-use crate::verify::{Found, Journal, Reported, Verifier};
+use crate::verify::{BadBlocks, Journal, Reported, Verifier};
 
 /// A job whose disks are open.
 pub struct Prepared {
@@ -110,8 +110,8 @@ type SweepOne<'a> =
 
 impl Prepared {
     /// What it will have found while it runs: kept by whoever must know even if it does not end.
-    pub fn found(&self) -> Found {
-        Found(self.disks.iter().filter_map(|disk| disk.verifier.clone()).collect())
+    pub fn found(&self) -> BadBlocks {
+        BadBlocks(self.disks.iter().filter_map(|disk| disk.verifier.clone()).collect())
     }
 
     /// The targets and the sizes of their disks, bytes.
@@ -142,7 +142,8 @@ impl Prepared {
         for (index, disk) in job.disks.iter().enumerate() {
             let open = open::open(disk, &purpose.profile(job), write)?;
             let space = Arc::new(Space::new(profile, open.size, &open.name)?);
-            if let (Purpose::Scan(_), false, Transport::File(file)) = (purpose, open.direct, &open.transport) {
+            if let (Purpose::Scan(_), false, Transport::File(file)) = (purpose, open.direct, &open.transport)
+            {
                 findings.push(leave_the_cache(file, &open.name));
             } else if matches!(open.transport, Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_))
                 && purpose == Purpose::Load
@@ -216,7 +217,9 @@ impl Prepared {
             sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)?;
             match disk.open.transport {
                 // Only of what this connection wrote is it certain that its flush makes it durable.
-                Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_) => sweep::flush(&mut *engine, &disk.open.name),
+                Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_) => {
+                    sweep::flush(&mut *engine, &disk.open.name)
+                }
                 Transport::Null | Transport::File(_) => Ok(()),
             }
         });

@@ -225,7 +225,8 @@ impl Making {
         let slots = self.setting.slots;
         let make_memory = || {
             let writes = self.setting.write_percent > 0;
-            let make = if matches!(self.transport, Transport::Vhost(_)) { Memory::new_shared } else { Memory::new };
+            let make =
+                if matches!(self.transport, Transport::Vhost(_)) { Memory::new_shared } else { Memory::new };
             let mut memory = make(self.setting.block, slots, self.reads, writes)?;
             if let Some(region) = memory.write_region() {
                 data::fill(region, self.setting.block, self.data, self.seed);

@@ -84,15 +84,15 @@ impl RbdDisk {
         let opening =
             std::thread::Builder::new().name("rbd-open".into()).stack_size(STACK).spawn(move || {
                 let opened = opened(ceph, &of_thread, write, &tell);
-                let _ = tell.send(Told::Done(opened));
+                let _ = tell.send(OpenProgress::Done(opened));
             });
         opening.map_err(|e| LoadError::failed(format!("{uri}: no thread to open it: {e}")))?;
         let until = Instant::now() + LIMIT;
         let mut connected = false;
         loop {
             match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Told::Connected) => connected = true,
-                Ok(Told::Done(opened)) => return opened,
+                Ok(OpenProgress::Connected) => connected = true,
+                Ok(OpenProgress::Done(opened)) => return opened,
                 Err(RecvTimeoutError::Timeout) => return Err(not_answered(uri, connected)),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(LoadError::failed(format!(
@@ -158,8 +158,8 @@ impl Drop for Handles {
     }
 }
 
-/// How far the thread that opens an image has come.
-enum Told {
+/// The progress of the thread that opens an image.
+enum OpenProgress {
     Connected,
     Done(Result<RbdDisk, LoadError>),
 }
@@ -186,9 +186,14 @@ fn there(uri: &RbdUri, what: &str, path: Option<&Path>) -> Result<(), LoadError>
 }
 
 /// Waits for what the library waits for.
-fn opened(ceph: &'static Ceph, uri: &RbdUri, write: bool, tell: &Sender<Told>) -> Result<RbdDisk, LoadError> {
+fn opened(
+    ceph: &'static Ceph,
+    uri: &RbdUri,
+    write: bool,
+    tell: &Sender<OpenProgress>,
+) -> Result<RbdDisk, LoadError> {
     let mut handles = connected(ceph, uri)?;
-    let _ = tell.send(Told::Connected);
+    let _ = tell.send(OpenProgress::Connected);
     let pool = text(uri, &uri.pool)?;
     // SAFETY: the cluster is connected, the name ends with zero, and the handle is put where it belongs.
     let code = unsafe { (ceph.rados_ioctx_create)(handles.cluster, pool.as_ptr(), &mut handles.pool) };

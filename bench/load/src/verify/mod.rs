@@ -40,9 +40,9 @@ pub(crate) struct Verifier {
 
 /// The bad blocks that a job has found so far, while it runs.
 #[derive(Clone)]
-pub struct Found(pub(crate) Vec<Arc<Verifier>>);
+pub struct BadBlocks(pub(crate) Vec<Arc<Verifier>>);
 
-impl Found {
+impl BadBlocks {
     /// All disks together; `checked` counts the bad ones only. Nothing, if the job does not verify.
     pub fn report(&self) -> VerifyReport {
         let mut all = VerifyReport::default();
