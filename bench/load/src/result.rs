@@ -2,7 +2,7 @@
 
 use loadline_base::clock::Nanos;
 use loadline_measure::audit::level::disturbed;
-use loadline_measure::audit::{Asked, Finding, Severity, audit};
+use loadline_measure::audit::{RequestedLoad, Finding, Severity, audit};
 use loadline_measure::interval::EncodedInterval;
 use loadline_measure::window::{Figures, Histograms, WindowSecond};
 use loadline_profile::{Arrival, Profile};
@@ -128,12 +128,12 @@ impl BenchResult {
 }
 
 /// What a job asks of its figures, whatever it runs on.
-fn asked(job: &Job) -> Asked {
+fn asked(job: &Job) -> RequestedLoad {
     let profile = &job.profile;
     let rate = profile.rate.as_ref().map(|r| r.rate.iops(profile.block_size));
     // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes.
     let whole = rate.is_none() && (profile.flush_every.is_none() || profile.write_percent == 0);
-    Asked {
+    RequestedLoad {
         outstanding: whole.then_some(job.outstanding() as f64),
         poisson: profile.rate.is_some_and(|r| r.arrival == Arrival::Poisson),
         rate_iops: rate,

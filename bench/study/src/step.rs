@@ -7,7 +7,7 @@ use loadline_fleet::{FleetKind, Loss, StepOutcome, WorkerInfo};
 use loadline_load::Job;
 use loadline_load::VerifyReport;
 use loadline_measure::audit::level::disturbed;
-use loadline_measure::audit::{Asked, Finding, FindingKind, Severity, audit};
+use loadline_measure::audit::{RequestedLoad, Finding, FindingKind, Severity, audit};
 use loadline_measure::steady::{ROUNDS, rounds, steadiness};
 use loadline_measure::window::{Window, WindowSecond};
 use loadline_profile::Arrival;
@@ -97,14 +97,14 @@ fn of_node(workers: u32, window: &Window) -> NodeFigures {
 }
 
 /// What was asked of the fleet as a whole, given what one worker was asked.
-fn asked(study: &Study, fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> Asked {
+fn asked(study: &Study, fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> RequestedLoad {
     let workers = result.workers.len() as f64;
     let rate = job.profile.rate.map(|offered| offered.rate.iops(job.profile.block_size));
     // Of a fleet that lost workers neither the one nor the other was offered for the whole window; that it lost
     // them is a finding already.
     let whole = result.lost() == 0 && !has_faults(study, &result.step);
     let on_nothing = result.workers.iter().any(|worker| worker.engine.as_deref() == Some("null"));
-    Asked {
+    RequestedLoad {
         poisson: job.profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson),
         // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes; and
         // nothing is outstanding where everything completes at once.
@@ -235,7 +235,7 @@ mod tests {
     use loadline_measure::interval::{Interval, Phase};
 
     /// Two workers of one disk each, 1000 reads a second of 1 ms in each: one outstanding.
-    fn result(profile: &str, host_cpu: HostCpu) -> (StepResult, Asked) {
+    fn result(profile: &str, host_cpu: HostCpu) -> (StepResult, RequestedLoad) {
         let text = format!("name = \"s\"\n[[profile]]\n{profile}\n[phases]\nmeasure = \"2s\"");
         let study = parse("s.toml", &text).unwrap();
         let step = Plan::of(&study).unwrap().steps.remove(0);
