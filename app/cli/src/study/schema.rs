@@ -100,7 +100,7 @@ mod tests {
                 What::Compare => ("comparison", of::<loadline_report::compare::Comparison>()),
                 What::Gate => ("gate", of::<loadline_report::baseline::Gate>()),
                 What::Kept => ("kept", of_sealed::<loadline_report::baseline::Kept>()),
-                What::Doctor => ("doctor", of::<loadline_doctor::Report>()),
+                What::Doctor => ("doctor", of::<loadline_doctor::DoctorReport>()),
             };
             let (file, current) = (format!("../../docs/reference/{name}.schema.json"), text(&current));
             assert_eq!(loadline_packed::is_current(env!("CARGO_MANIFEST_DIR"), &file, &current), Ok(()));
