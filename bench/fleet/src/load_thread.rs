@@ -159,7 +159,7 @@ impl LoadState {
             return Err(LoadError::failed("told to run, with nothing prepared"));
         };
         let reply = self.reply.clone();
-        let found = prepared.found();
+        let found = prepared.bad_blocks();
         let mut told = 0;
         // At once, and in full each time: what a worker has found must not be lost with it.
         let mut tell_found = |reply: &mpsc::Sender<(u64, Reply)>| {

@@ -110,7 +110,7 @@ type SweepOne<'a> =
 
 impl Prepared {
     /// What it will have found while it runs: kept by whoever must know even if it does not end.
-    pub fn found(&self) -> BadBlocks {
+    pub fn bad_blocks(&self) -> BadBlocks {
         BadBlocks(self.disks.iter().filter_map(|disk| disk.verifier.clone()).collect())
     }
 

@@ -77,17 +77,17 @@ impl BenchResult {
         let steal = (!in_window.is_empty())
             .then(|| in_window.iter().map(|h| h.cpu.steal).sum::<f64>() / in_window.len() as f64);
         let cpus = f64::from(around.inventory.cpus).min(allowed_cpus());
-        let mut asked = asked(job);
+        let mut requested_load = requested_load(job);
         let most = cpus.min(job.most_cpus(&outcome.engine) as f64);
         // Who polls uses all that there is, by design.
-        asked.generator_cpu = (!job.poll).then(|| (outcome.cpu.working_s(), most));
-        asked.steal = steal;
+        requested_load.generator_cpu = (!job.poll).then(|| (outcome.cpu.working_s(), most));
+        requested_load.steal = steal;
         if outcome.engine == "null" {
             // Nothing is outstanding where everything completes at once.
-            asked.outstanding = None;
+            requested_load.outstanding = None;
         }
         let mut findings = outcome.findings;
-        findings.extend(audit(&figures, &asked));
+        findings.extend(audit(&figures, &requested_load));
         let iops: Vec<f64> = outcome.window.seconds().iter().map(WindowSecond::iops).collect();
         findings.extend(disturbed(&iops, figures.longest_stall_ms));
         findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
@@ -128,7 +128,7 @@ impl BenchResult {
 }
 
 /// What a job asks of its figures, whatever it runs on.
-fn asked(job: &Job) -> RequestedLoad {
+fn requested_load(job: &Job) -> RequestedLoad {
     let profile = &job.profile;
     let rate = profile.rate.as_ref().map(|r| r.rate.iops(profile.block_size));
     // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes.

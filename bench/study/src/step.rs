@@ -76,7 +76,7 @@ pub(crate) fn collect(
         .filter(|_| is_calm && iops.len() >= 2 * ROUNDS)
         .and_then(|rounds| steadiness(&rounds));
     result.findings = lost(&result.workers).into_iter().collect();
-    result.findings.extend(audit(&result.figures, &asked(study, fleet, result, job)));
+    result.findings.extend(audit(&result.figures, &requested_load(study, fleet, result, job)));
     result.findings.extend(gathered(findings));
     if is_calm {
         result.findings.extend(disturbed(&iops, result.figures.longest_stall_ms));
@@ -97,7 +97,7 @@ fn of_node(workers: u32, window: &Window) -> NodeFigures {
 }
 
 /// What was asked of the fleet as a whole, given what one worker was asked.
-fn asked(study: &Study, fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> RequestedLoad {
+fn requested_load(study: &Study, fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> RequestedLoad {
     let workers = result.workers.len() as f64;
     let rate = job.profile.rate.map(|offered| offered.rate.iops(job.profile.block_size));
     // Of a fleet that lost workers neither the one nor the other was offered for the whole window; that it lost
@@ -280,20 +280,20 @@ mod tests {
         let outcome = StepOutcome { start_unix_ms: 500, workers, hosts: BTreeMap::new() };
         let fleet = ResolvedFleet::of(&study.fleet).unwrap();
         collect(&mut result, &study, &fleet, outcome, &order, &job);
-        let asked = asked(&study, &fleet, &result, &job);
-        (result, asked)
+        let requested_load = requested_load(&study, &fleet, &result, &job);
+        (result, requested_load)
     }
 
     const CPUS: HostCpu = HostCpu { cpus: 8, allowed: Some(8.0), busy: 0.5, steal: 0.02 };
 
     #[test]
     fn a_fleets_figures_are_the_sum_of_its_workers() {
-        let (result, asked) = result("outstanding = 1", CPUS);
+        let (result, requested_load) = result("outstanding = 1", CPUS);
         assert_eq!(result.figures.total.iops, 2000.0);
         assert_eq!(result.figures.total.latency_us.mean, Some(1000.0));
         assert_eq!((result.cpu.user_s, result.cpu.system_s, result.cores()), (1.0, 0.5, 0.75));
-        assert_eq!((asked.outstanding, asked.rate_iops, asked.steal), (Some(2.0), None, Some(0.02)));
-        assert_eq!(asked.generator_cpu, Some((1.5, 4.0)), "one thread each, and one for it in the kernel");
+        assert_eq!((requested_load.outstanding, requested_load.rate_iops, requested_load.steal), (Some(2.0), None, Some(0.02)));
+        assert_eq!(requested_load.generator_cpu, Some((1.5, 4.0)), "one thread each, and one for it in the kernel");
         assert_eq!(result.began.as_str(), "1970-01-01T00:00:00.500Z", "when warm-up began");
         let kinds: Vec<FindingKind> = result.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [FindingKind::Fallback], "Little's law holds, and the same finding is one finding");
@@ -338,10 +338,10 @@ mod tests {
             writes: WritePermission::Refused,
         };
         let mut job = Job::new(vec![disk], Plan::of(&study).unwrap().steps.remove(0).profile);
-        assert!(asked(&study, &fleet, &result, &job).outstanding.is_some());
+        assert!(requested_load(&study, &fleet, &result, &job).outstanding.is_some());
         let saturated = |result: &StepResult| {
-            let asked = asked(&study, &fleet, result, &job);
-            audit(&result.figures, &asked).iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
+            let requested_load = requested_load(&study, &fleet, result, &job);
+            audit(&result.figures, &requested_load).iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
         };
         // Two workers, each on a CPU of its own.
         result
@@ -354,9 +354,9 @@ mod tests {
         result.cpu.looking_s = 2.0;
         assert!(!saturated(&result), "half of its time it only looked");
         job.poll = true;
-        assert_eq!(asked(&study, &fleet, &result, &job).generator_cpu, None);
+        assert_eq!(requested_load(&study, &fleet, &result, &job).generator_cpu, None);
         result.workers.iter_mut().for_each(|worker| worker.engine = Some("null".into()));
-        assert_eq!(asked(&study, &fleet, &result, &job).outstanding, None);
+        assert_eq!(requested_load(&study, &fleet, &result, &job).outstanding, None);
     }
 
     #[test]
@@ -369,9 +369,9 @@ mod tests {
 
     #[test]
     fn a_rate_is_each_workers_own() {
-        let (result, asked) = result("rate = \"1500iops\"", HostCpu { cpus: 1, ..CPUS });
-        assert_eq!((asked.outstanding, asked.rate_iops), (None, Some(3000.0)));
-        assert_eq!(asked.generator_cpu, Some((1.5, 1.0)), "two threads share the one CPU of their host");
+        let (result, requested_load) = result("rate = \"1500iops\"", HostCpu { cpus: 1, ..CPUS });
+        assert_eq!((requested_load.outstanding, requested_load.rate_iops), (None, Some(3000.0)));
+        assert_eq!(requested_load.generator_cpu, Some((1.5, 1.0)), "two threads share the one CPU of their host");
         assert!(result.findings.iter().any(|finding| finding.kind == FindingKind::RateNotMet));
     }
 }
