@@ -37,5 +37,5 @@ mod others;
 mod partitions;
 
 pub use check::{Check, Severity};
-pub use examine::{ExamineOptions, Examination, examine, examine_with_folder};
+pub use examine::{Examination, ExamineOptions, examine, examine_with_folder};
 pub use report::DoctorReport;

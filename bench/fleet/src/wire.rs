@@ -33,7 +33,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::WorkerId;
-use crate::network::LinkSpeed;
+use crate::network::NetworkPathSpeed;
 use crate::outcome::HostCpu;
 pub use crate::token::{Digits, Nonces, Side};
 
@@ -288,7 +288,7 @@ pub enum Reply {
         address: SocketAddr,
     },
     /// What the network to another worker does.
-    Network(LinkSpeed),
+    Network(NetworkPathSpeed),
     /// The network to another worker could not be measured.
     NoWay {
         /// Why the measurement failed.

@@ -241,7 +241,7 @@ fn point(row: &Row, run: &str, iops: Option<Stated>, mean: Option<Stated>) -> Re
     let of_files = is_of_files(row.columns);
     let percent = |value: Option<f64>| value.filter(|percent| *percent <= 100.0);
     let reads = percent(row.figure("rdpct")?).or(percent(row.figure("read%")?));
-    let parameters = row.figure("reqrate")?.filter(|rate| *rate > 0.0 && *rate < UNLIMITED && !of_files);
+    let requested = row.figure("reqrate")?.filter(|rate| *rate > 0.0 && *rate < UNLIMITED && !of_files);
     let largest = match of_files {
         true => {
             let each = [row.stated("read_resp_max", 1e3)?, row.stated("write_resp_max", 1e3)?];
@@ -255,7 +255,7 @@ fn point(row: &Row, run: &str, iops: Option<Stated>, mean: Option<Stated>) -> Re
         profile: kept(run),
         block_bytes: row.figure("xfersize")?.filter(|size| *size >= 1.0),
         write_percent: reads.map(|reads| 100.0 - reads),
-        rate_iops: parameters,
+        rate_iops: requested,
         iops,
         throughput: bytes.map(|bytes_per_s| Throughput {
             bytes_per_s,
@@ -301,8 +301,10 @@ fn window(point: &mut Point, intervals: &[Interval], from: u32, to: u32) {
 fn name(points: &mut [Point], parameters: &[RunParameters]) {
     let base = |run: &str| run.split("_(").next().unwrap_or(run).to_string();
     let varies = |part: usize| {
-        let values: BTreeSet<Option<u64>> =
-            parameters.iter().map(|parameters| parameters.parts.get(part).copied().flatten().map(f64::to_bits)).collect();
+        let values: BTreeSet<Option<u64>> = parameters
+            .iter()
+            .map(|parameters| parameters.parts.get(part).copied().flatten().map(f64::to_bits))
+            .collect();
         values.len() > 1
     };
     let varying: Vec<usize> = (0..PARTS.len()).filter(|part| varies(*part)).collect();

@@ -2,7 +2,7 @@
 
 use loadline_base::clock::Nanos;
 use loadline_measure::audit::level::disturbed;
-use loadline_measure::audit::{RequestedLoad, Finding, Severity, audit};
+use loadline_measure::audit::{Finding, RequestedLoad, Severity, audit};
 use loadline_measure::interval::EncodedInterval;
 use loadline_measure::window::{Figures, Histograms, WindowSecond};
 use loadline_profile::{Arrival, Profile};

@@ -362,6 +362,9 @@ mod tests {
     fn nothing_completed_and_errors_are_findings() {
         let mut dead = figures(0.0, 1.0);
         dead.errors = 7;
-        assert_eq!(kinds(&dead, &RequestedLoad::default()), [FindingKind::NothingMeasured, FindingKind::Errors]);
+        assert_eq!(
+            kinds(&dead, &RequestedLoad::default()),
+            [FindingKind::NothingMeasured, FindingKind::Errors]
+        );
     }
 }

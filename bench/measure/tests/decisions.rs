@@ -8,7 +8,7 @@ use loadline_base::histogram::LatencyHistogram;
 use loadline_measure::change::levels;
 use loadline_measure::difference::{Change, ratio};
 use loadline_measure::saturation::{Trend, saturation};
-use loadline_measure::search::{SearchOutcome, Next, Probe, Scale, Search};
+use loadline_measure::search::{Next, Probe, Scale, Search, SearchOutcome};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

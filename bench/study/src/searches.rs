@@ -3,7 +3,7 @@
 
 use loadline_base::units::Rate;
 use loadline_measure::audit::is_carried;
-use loadline_measure::search::{SearchOutcome, Next, Probe, Scale, Search};
+use loadline_measure::search::{Next, Probe, Scale, Search, SearchOutcome};
 use loadline_measure::stats::median;
 use loadline_measure::window::Figures;
 use loadline_profile::{Arrival, OfferedRate};

@@ -7,7 +7,7 @@ use loadline_fleet::{FleetKind, Loss, StepOutcome, WorkerInfo};
 use loadline_load::Job;
 use loadline_load::VerifyReport;
 use loadline_measure::audit::level::disturbed;
-use loadline_measure::audit::{RequestedLoad, Finding, FindingKind, Severity, audit};
+use loadline_measure::audit::{Finding, FindingKind, RequestedLoad, Severity, audit};
 use loadline_measure::steady::{ROUNDS, rounds, steadiness};
 use loadline_measure::window::{Window, WindowSecond};
 use loadline_profile::Arrival;
@@ -292,8 +292,15 @@ mod tests {
         assert_eq!(result.figures.total.iops, 2000.0);
         assert_eq!(result.figures.total.latency_us.mean, Some(1000.0));
         assert_eq!((result.cpu.user_s, result.cpu.system_s, result.cores()), (1.0, 0.5, 0.75));
-        assert_eq!((requested_load.outstanding, requested_load.rate_iops, requested_load.steal), (Some(2.0), None, Some(0.02)));
-        assert_eq!(requested_load.generator_cpu, Some((1.5, 4.0)), "one thread each, and one for it in the kernel");
+        assert_eq!(
+            (requested_load.outstanding, requested_load.rate_iops, requested_load.steal),
+            (Some(2.0), None, Some(0.02))
+        );
+        assert_eq!(
+            requested_load.generator_cpu,
+            Some((1.5, 4.0)),
+            "one thread each, and one for it in the kernel"
+        );
         assert_eq!(result.began.as_str(), "1970-01-01T00:00:00.500Z", "when warm-up began");
         let kinds: Vec<FindingKind> = result.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [FindingKind::Fallback], "Little's law holds, and the same finding is one finding");
@@ -341,7 +348,9 @@ mod tests {
         assert!(requested_load(&study, &fleet, &result, &job).outstanding.is_some());
         let saturated = |result: &StepResult| {
             let requested_load = requested_load(&study, &fleet, result, &job);
-            audit(&result.figures, &requested_load).iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
+            audit(&result.figures, &requested_load)
+                .iter()
+                .any(|finding| finding.kind == FindingKind::GeneratorBound)
         };
         // Two workers, each on a CPU of its own.
         result
@@ -371,7 +380,11 @@ mod tests {
     fn a_rate_is_each_workers_own() {
         let (result, requested_load) = result("rate = \"1500iops\"", HostCpu { cpus: 1, ..CPUS });
         assert_eq!((requested_load.outstanding, requested_load.rate_iops), (None, Some(3000.0)));
-        assert_eq!(requested_load.generator_cpu, Some((1.5, 1.0)), "two threads share the one CPU of their host");
+        assert_eq!(
+            requested_load.generator_cpu,
+            Some((1.5, 1.0)),
+            "two threads share the one CPU of their host"
+        );
         assert!(result.findings.iter().any(|finding| finding.kind == FindingKind::RateNotMet));
     }
 }

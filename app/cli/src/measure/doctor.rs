@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use loadline_base::units::TimeSpan;
 use loadline_doctor::report::HostReport;
 use loadline_doctor::scratch::{self, Scratch};
-use loadline_doctor::{ExamineOptions, DoctorReport, Severity, devices, examine};
+use loadline_doctor::{DoctorReport, ExamineOptions, Severity, devices, examine};
 use loadline_load::LoadError;
 
 use crate::output::{self, complain};

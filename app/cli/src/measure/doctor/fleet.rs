@@ -21,7 +21,11 @@ use crate::study::run::{progress, watched};
 const WAY_S: usize = 3;
 
 /// Waits for workers, and reports of their hosts.
-pub(super) fn on_workers(args: &Args, workers: u32, stop: &Arc<AtomicBool>) -> Result<DoctorReport, FleetError> {
+pub(super) fn on_workers(
+    args: &Args,
+    workers: u32,
+    stop: &Arc<AtomicBool>,
+) -> Result<DoctorReport, FleetError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| FleetError::failed(format!("cannot start: {e}")))?;
     runtime.block_on(async {
@@ -30,7 +34,11 @@ pub(super) fn on_workers(args: &Args, workers: u32, stop: &Arc<AtomicBool>) -> R
     })
 }
 
-async fn report(args: &Args, workers: u32, stop: &mut watch::Receiver<bool>) -> Result<DoctorReport, FleetError> {
+async fn report(
+    args: &Args,
+    workers: u32,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<DoctorReport, FleetError> {
     if let Some(folder) = args.folder.as_ref().filter(|folder| !folder.is_absolute()) {
         return Err(FleetError::usage(format!(
             "--folder {}: each worker looks for it on its own host: give the whole path, such as /data",
