@@ -99,7 +99,7 @@ mod tests {
                 What::Analysis => ("analysis", of::<loadline_report::analysis::Analyses>()),
                 What::Compare => ("comparison", of::<loadline_report::compare::Comparison>()),
                 What::Gate => ("gate", of::<loadline_report::baseline::Gate>()),
-                What::Kept => ("kept", of_sealed::<loadline_report::baseline::Kept>()),
+                What::Kept => ("kept", of_sealed::<loadline_report::baseline::KeptResult>()),
                 What::Doctor => ("doctor", of::<loadline_doctor::DoctorReport>()),
             };
             let (file, current) = (format!("../../docs/reference/{name}.schema.json"), text(&current));
