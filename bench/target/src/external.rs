@@ -13,7 +13,7 @@ use crate::command;
 use crate::error::{ErrorKind, TargetError};
 use crate::fault::{Fault, FaultKind};
 use crate::prompt::ask_within;
-pub use crate::prompt::{Ask, terminal_prompt};
+pub use crate::prompt::{Prompt, terminal_prompt};
 
 /// How long a command, or a person, may take if nothing else is said.
 const LIMIT: TimeSpan = TimeSpan::seconds(600);
@@ -152,7 +152,7 @@ impl ExternalSpec {
 /// Storage that is somebody else's, and what was done to it.
 pub struct External {
     spec: ExternalSpec,
-    ask: Option<Ask>,
+    ask: Option<Prompt>,
     harmed: BTreeMap<String, FaultKind>,
     /// Something was done since every copy was known to be in sync.
     is_unsettled: bool,
@@ -161,7 +161,7 @@ pub struct External {
 impl External {
     /// Storage of which nothing is known to be harmed. `ask` is how a person is asked, which is needed with `prompt`. An error
     /// of kind `Usage` if the spec cannot be used.
-    pub fn new(spec: ExternalSpec, ask: Option<Ask>) -> Result<External, TargetError> {
+    pub fn new(spec: ExternalSpec, ask: Option<Prompt>) -> Result<External, TargetError> {
         spec.validate()?;
         if spec.prompt && ask.is_none() {
             return Err(TargetError::usage(
