@@ -55,7 +55,7 @@ pub struct Job {
     pub engine: Engine,
     /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
     pub poll: bool,
-    /// Load threads of the other jobs of the same step on its host, whatever CPUs they are bound to. Looking for
+    /// Load threads of the other jobs of the same step on its host, whatever CPUs they are bound to. Polling for
     /// completions before sleeping only pays where there are CPUs for it.
     #[serde(default)]
     pub neighbours: u32,

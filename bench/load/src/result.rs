@@ -32,7 +32,7 @@ pub struct BenchResult {
     pub profile: Profile,
     /// Where the random numbers began.
     pub seed: u64,
-    /// Who handed the I/Os to the kernel: `io_uring`, `vhost-user`, `librbd`, `threads` or `null`; and whether it looked for completions before sleeping.
+    /// Who handed the I/Os to the kernel: `io_uring`, `vhost-user`, `librbd`, `threads` or `null`; and whether it polled for completions before sleeping.
     pub engine: String,
     /// The figures of the window.
     #[serde(flatten)]
@@ -157,15 +157,15 @@ mod tests {
     use loadline_measure::window::Window;
 
     #[test]
-    fn a_generator_that_works_all_the_time_is_the_limit_and_one_that_looks_for_completions_is_not() {
+    fn a_generator_that_works_all_the_time_is_the_limit_and_one_that_polls_for_completions_is_not() {
         let target = "nbd+unix:///a?socket=/s".parse().unwrap();
         let job = Job::new(vec![Disk { target, writes: WritePermission::Refused }], Profile::default());
-        let is_limit = |looking_s: f64, poll: bool| {
+        let is_limit = |polling_s: f64, poll: bool| {
             let outcome = Outcome {
                 window: Window::new(Nanos::SECOND),
-                cpu: CpuTime { user_s: 0.4, system_s: 0.6, looking_s },
+                cpu: CpuTime { user_s: 0.4, system_s: 0.6, polling_s },
                 findings: Vec::new(),
-                engine: "io_uring, looking before sleeping".into(),
+                engine: "io_uring, polling before sleeping".into(),
                 verify: None,
                 stop_condition: None,
                 ended_early: None,
@@ -179,7 +179,7 @@ mod tests {
             let result = BenchResult::new(&Job { poll, ..job.clone() }, outcome, around);
             result.findings.iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
         };
-        assert!(is_limit(0.0, false), "its one thread had no moment to spare, though it was allowed to look");
+        assert!(is_limit(0.0, false), "its one thread had no moment to spare, though it was allowed to poll");
         assert!(is_limit(0.02, false));
         assert!(!is_limit(0.5, false));
         assert!(!is_limit(0.0, true), "who polls tells nothing by its CPU");

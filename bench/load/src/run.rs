@@ -14,7 +14,7 @@ use crate::collect::{Collector, Sink};
 use crate::error::{ErrorKind, LoadError};
 use crate::issuer::IssuerReport;
 use crate::open::Transport;
-use crate::outcome::{CpuTime, LOOKING, Outcome, VerifyReport};
+use crate::outcome::{CpuTime, Outcome, POLLING, VerifyReport};
 use crate::prepare::{Chosen, Prepared};
 use crate::record::Timetable;
 use crate::threads::{END_LIMIT, Ended, Threads};
@@ -79,7 +79,7 @@ impl Prepared {
             window: Window::new(Nanos::from(job.measure.0)),
             pending: BTreeMap::new(),
             marks: [None, None],
-            looked: threads.looked.clone(),
+            polled: threads.polled.clone(),
             receive,
             watch,
             sink,
@@ -192,7 +192,7 @@ impl Prepared {
             Chosen::Uring => "io_uring",
             Chosen::Threads => "threads",
         };
-        let engine = format!("{engine}{}", if cpu.looking_s > 0.0 { LOOKING } else { "" });
+        let engine = format!("{engine}{}", if cpu.polling_s > 0.0 { POLLING } else { "" });
         Ok(Outcome { window, cpu, findings, engine, verify, stop_condition, ended_early: None })
     }
 

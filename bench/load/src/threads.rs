@@ -46,8 +46,8 @@ pub(crate) struct Threads {
     count: usize,
     /// How many have an engine that is hindered.
     pub(crate) hindered: usize,
-    /// For each, the nanoseconds of CPU in which it looked for completions and saw none, so far.
-    pub(crate) looked: Vec<Arc<AtomicU64>>,
+    /// For each, the nanoseconds of CPU in which it polled for completions and saw none, so far.
+    pub(crate) polled: Vec<Arc<AtomicU64>>,
     halt: Arc<Halt>,
     reports: Receiver<io::Result<IssuerReport>>,
 }
@@ -65,19 +65,19 @@ impl Threads {
         let (ready_send, ready) = mpsc::sync_channel(total);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let halt = Arc::<Halt>::default();
-        let mut threads = Threads { count: 0, hindered: 0, looked: Vec::new(), halt, reports };
+        let mut threads = Threads { count: 0, hindered: 0, polled: Vec::new(), halt, reports };
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
             // A server on this host answers as fast as a file in memory; and it takes a CPU too. (Several servers behind
             // it, the nodes of a cluster on one host, take more, and nothing here knows of them: a thread that finds nothing
-            // looks less.)
+            // polls less.)
             let soon = disk.open.in_memory || disk.open.transport.is_served_here();
             let waiting = waiting(&prepared.job, soon, cpus);
             for thread in 0..prepared.job.profile.threads as usize {
                 let index = disk_index * prepared.job.profile.threads as usize + thread;
                 let number = (disk_index, index, total);
                 let making = Making::new(prepared, disk, number, waiting, &shared, timetable, watch);
-                threads.looked.push(Arc::clone(&making.setting.looked));
+                threads.polled.push(Arc::clone(&making.setting.polled));
                 let (halt, send) = (Arc::clone(&threads.halt), send.clone());
                 let (report, ready) = (report.clone(), ready_send.clone());
                 let made = std::thread::Builder::new()
@@ -194,7 +194,7 @@ impl Making {
             drain: Nanos::from(job.drain.0),
             collect: collect as usize,
             poll: job.poll,
-            looked: Arc::default(),
+            polled: Arc::default(),
             addresses: Addresses::new(Arc::clone(&disk.space), profile.pattern, Arc::clone(shared)),
             schedule,
             stamp: Stamp::new(profile.data, seed),
@@ -290,7 +290,7 @@ mod tests {
     use loadline_profile::{Arrival, OfferedRate, Profile};
 
     #[test]
-    fn a_thread_looks_before_it_sleeps_only_where_it_and_its_kernel_worker_have_a_cpu_each() {
+    fn a_thread_polls_before_it_sleeps_only_where_it_and_its_kernel_worker_have_a_cpu_each() {
         let disk = Disk { target: Target::Path("disk".into()), writes: WritePermission::Refused };
         let mut job = Job::new(vec![disk], Profile { threads: 2, ..Profile::default() });
         assert_eq!(waiting(&job, true, 4), Waiting::SpinsFirst);

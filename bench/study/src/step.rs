@@ -265,7 +265,7 @@ mod tests {
             worker: info(name),
             window: window.clone(),
             clock_error: None,
-            cpu: Some(CpuTime { user_s: 0.5, system_s: 0.25, looking_s: 0.0 }),
+            cpu: Some(CpuTime { user_s: 0.5, system_s: 0.25, polling_s: 0.0 }),
             host_cpu: Some(host_cpu),
             findings: vec![note.clone()],
             engine: Some("io_uring".into()),
@@ -357,11 +357,11 @@ mod tests {
             .workers
             .iter_mut()
             .for_each(|w| w.host_cpu = Some(HostCpu { cpus: 2, allowed: Some(2.0), ..CPUS }));
-        result.cpu = CpuTime { user_s: 3.0, system_s: 0.95, looking_s: 0.05 };
-        result.workers[0].engine = Some("vhost-user, looking before sleeping".into());
-        assert!(saturated(&result), "that one of them looked says nothing of the fleet");
-        result.cpu.looking_s = 2.0;
-        assert!(!saturated(&result), "half of its time it only looked");
+        result.cpu = CpuTime { user_s: 3.0, system_s: 0.95, polling_s: 0.05 };
+        result.workers[0].engine = Some("vhost-user, polling before sleeping".into());
+        assert!(saturated(&result), "that one of them polled says nothing of the fleet");
+        result.cpu.polling_s = 2.0;
+        assert!(!saturated(&result), "half of its time it only polled");
         job.poll = true;
         assert_eq!(requested_load(&study, &fleet, &result, &job).generator_cpu, None);
         result.workers.iter_mut().for_each(|worker| worker.engine = Some("null".into()));

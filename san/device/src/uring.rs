@@ -32,7 +32,7 @@ use request::{Next, Request, faulty};
 const SUBMIT_EVERY: u32 = 4;
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
-/// A device is looked for so many times as long as others: to be woken takes as long as some devices do, and a durable write has
+/// A device is polled so many times as long as others: to be woken takes as long as some devices do, and a durable write has
 /// two completions, one after the other. Durable writes of two copies were 1.04 times as many with one time, 1.1 with two, 1.14
 /// with four (on a virtual machine, whose idle CPUs are woken slowly).
 const AT_DEVICE: u32 = 4;
@@ -48,7 +48,7 @@ pub struct UringOptions {
     pub in_flight: u32,
     /// Stores. 1 to 4096.
     pub stores: u32,
-    /// It looks for what completes, before it sleeps, for so long at most: where a core is to spare. While a device is at work it
+    /// It polls for completions before it sleeps, for so long at most: where a core is to spare. While a device is at work it
     /// does so for four times as long, and lets everybody else have the core meanwhile. Zero: never.
     pub spin: Duration,
 }
@@ -211,7 +211,7 @@ impl Uring {
         self.ring.submit()
     }
 
-    /// Hands over what was started, and looks for what is done, without waiting. Fails as [`submit`](Self::submit) does.
+    /// Hands over what was started, and polls for completions, without waiting. Fails as [`submit`](Self::submit) does.
     pub fn poll(&mut self) -> io::Result<()> {
         self.queued = 0;
         if self.flying + self.watching > 0 {
@@ -232,7 +232,7 @@ impl Uring {
         self.wait_also(limit, |_| false)
     }
 
-    /// As [`wait`](Self::wait), but also until this finds something. It is called again and again while looking, and once more,
+    /// As [`wait`](Self::wait), but also until this finds something. It is called again and again while polling, and once more,
     /// with true, before sleeping: from then on what it finds must wake the ring.
     pub fn wait_also(&mut self, limit: Duration, mut finds: impl FnMut(bool) -> bool) -> io::Result<()> {
         if self.has_news() || !self.reaped.is_empty() || self.flying + self.watching == 0 {
@@ -265,7 +265,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Looks for a while before sleeping, where that pays. Whether this has found something.
+    /// Polls for a while before sleeping, where that pays. Whether this has found something.
     fn poll_until(&mut self, limit: Duration, finds: &mut impl FnMut(bool) -> bool) -> io::Result<bool> {
         let at_device = self.flying > 0;
         if !at_device && self.polling == Polling::Not || !self.spins_for(at_device).worth_it() {
@@ -276,7 +276,7 @@ impl Uring {
         let mut spins = std::mem::take(self.spins_for(at_device));
         let alone = if self.polling == Polling::WhileIdle && !at_device { Duration::ZERO } else { longest };
         let mut found = false;
-        let looked = spins.look_while_idle(alone, longest, limit, || {
+        let polled = spins.poll_while_idle(alone, longest, limit, || {
             if at_device {
                 // Who has something to do has the core first: another node's loop, a client, the kernel.
                 std::thread::yield_now();
@@ -287,7 +287,7 @@ impl Uring {
             Ok(if found || self.has_news() { Seen::All } else { Seen::Nothing })
         });
         *self.spins_for(at_device) = spins;
-        looked?;
+        polled?;
         Ok(found)
     }
 
