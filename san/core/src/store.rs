@@ -148,7 +148,7 @@ pub enum Completion<D> {
     },
     /// Answer to the `Above` of this number, in the order of the log.
     Above(u64, Vec<Mention>),
-    /// A block that nobody has asked for does not match its checksum: found by looking through the extents, or by destaging.
+    /// A block that nobody has asked for does not match its checksum: found by a scrub, or by destaging.
     Corrupt {
         /// The block, in its group.
         block: u64,

@@ -190,7 +190,7 @@ impl Node {
             ("loadline_replica_damaged", "gauge", "1 if its start found it damaged.", |of| {
                 f64::from(of.damaged)
             }),
-            ("loadline_scrubbed_bytes_total", "counter", "Bytes that were looked through.", |of| {
+            ("loadline_scrubbed_bytes_total", "counter", "Bytes that were checked.", |of| {
                 of.scrubbed as f64
             }),
             (

@@ -37,7 +37,7 @@ const ROUTES: [Route; 20] = [
     ("post", "/v1/volumes/{name}/resize", "Make it larger", Some(of::<Resize>), of::<()>),
     ("post", "/v1/volumes/{name}/recover", "Go on with what is left", Some(of::<Recover>), of::<()>),
     ("post", "/v1/volumes/{name}/move", "Move its copies to another node", Some(of::<Move>), of::<()>),
-    ("post", "/v1/volumes/{name}/scrub", "Look through its copies at this node", None, of::<()>),
+    ("post", "/v1/volumes/{name}/scrub", "Scrub its copies at this node", None, of::<()>),
     ("get", "/v1/volumes/{name}/scrub", "How far that is", None, of::<Vec<ScrubView>>),
     (
         "post",

@@ -99,7 +99,7 @@ impl<D: Data> Store<D> {
         (0..self.meta.state.blocks).filter(has_data)
     }
 
-    /// What has come of looking through the extents.
+    /// The results of scrubbing the extents.
     pub fn scrubbed(&self) -> Scrubbed {
         self.scrub.scrubbed
     }
@@ -137,13 +137,13 @@ impl<D: Data> Store<D> {
         self.why.as_deref()
     }
 
-    /// So many bytes of the extents are looked through in each tick from now on ([`Settings::scrub`](crate::store::Settings::scrub)): who has several stores
+    /// So many bytes of the extents are scrubbed in each tick from now on ([`Settings::scrub`](crate::store::Settings::scrub)): who has several stores
     /// on a device shares out what it can bear.
     pub fn scrub_at(&mut self, bytes: u64) {
         self.settings.scrub = bytes;
     }
 
-    /// Looking through the extents begins anew, at the first.
+    /// The scrub begins anew, at the first.
     pub fn scrub_anew(&mut self) {
         self.scrub.begin_anew();
     }

@@ -105,7 +105,7 @@ pub(crate) enum Purpose {
     Spread(u32),
     Destage,
     Growth,
-    /// Of looking through the extents: the slots from this place on.
+    /// Of a scrub: the slots from this place on.
     Slots(u32),
     Mend,
 }

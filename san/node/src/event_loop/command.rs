@@ -145,7 +145,7 @@ pub enum LoopCommand {
     Drop(NodeId),
     /// There are no faults on purpose any more.
     NoFaults,
-    /// Look through these replicas, all of them and as fast as their devices let.
+    /// Scrub all of these replicas, as fast as their devices permit.
     Scrub(Vec<ReplicaId>),
     /// Follow requests of a volume that this node owns.
     Trace(VolumeId, TraceOrder),
@@ -203,7 +203,7 @@ pub struct LoopState {
     pub clients: usize,
     /// The replicas that are open in the loop.
     pub replicas: Vec<ReplicaState>,
-    /// Replicas that were to be looked through.
+    /// Replicas of which a scrub was requested.
     pub scrubs: Vec<(ReplicaId, Scrub)>,
 }
 
@@ -216,16 +216,16 @@ pub struct ReplicaFault {
     pub slow_ns: u64,
 }
 
-/// How far a replica was looked through that was to be.
+/// The progress of a scrub of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scrub {
     /// Bytes that are in its extents, about.
     pub bytes: u64,
-    /// Bytes that were looked at.
+    /// Bytes that were checked.
     pub done: u64,
     /// Blocks that did not match their checksums.
     pub corrupt: u64,
-    /// All were looked at.
+    /// All were checked.
     pub ended: bool,
 }
 
@@ -269,7 +269,7 @@ pub struct ReplicaState {
     pub damaged: bool,
     /// What it reports at this moment.
     pub view: replica::view::View,
-    /// Bytes that were looked through.
+    /// Bytes that were checked.
     pub scrubbed: u64,
     /// Blocks that did not match their checksums, as often as they were found.
     pub corrupt: u64,

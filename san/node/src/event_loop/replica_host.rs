@@ -58,7 +58,7 @@ pub(super) struct ReplicaHost {
     ended: Vec<Ended>,
     /// When what the ring has of it was begun.
     begun: HashMap<Token, Moment, RandomState>,
-    /// What had come of looking through it when it was to be looked through.
+    /// The results of its scrub at the time when a full scrub was requested.
     scrub_from: Option<Scrubbed>,
     /// What its start found damaged, if anything.
     damage: Option<String>,
@@ -129,7 +129,7 @@ impl ReplicaHost {
         wanted
     }
 
-    /// It is to be looked through, as fast as its device lets.
+    /// A full scrub was requested, as fast as its device permits.
     pub(super) fn scrub(&mut self) {
         self.store.scrub_anew();
         self.scrub_from = Some(self.store.scrubbed());
@@ -145,7 +145,7 @@ impl ReplicaHost {
         Some(Scrub { bytes, done, corrupt: now.corrupt - from.corrupt, ended })
     }
 
-    /// It looks through all as fast as its device lets, until that is done.
+    /// It scrubs all extents as fast as its device permits, until all are checked.
     pub(super) fn scrubs_fast(&self) -> bool {
         self.scrubs().is_some_and(|scrub| !scrub.ended)
     }
@@ -202,7 +202,7 @@ impl ReplicaHost {
             damaged: self.store.is_damaged(),
             view: self.replica.view(),
             scrubbed: scrubbed.bytes,
-            // What was found by looking through is among them.
+            // They include what the scrub found.
             corrupt: self.store.corrupt(),
             repaired: scrubbed.slots,
         }
