@@ -90,9 +90,9 @@ const WAKE: u32 = 0;
 const STORE_TICK_NS: u64 = 100_000_000;
 /// What nobody uses of the pool's spare memory goes back to the system after so many of these ticks, or twice as many.
 const LET_GO_TICKS: u64 = 50;
-/// A loop that has not looked at the clock for so long was stopped.
+/// A loop that has not read the clock for so long was stopped.
 const STOPPED_NS: u64 = 1_000_000_000;
-/// Clients that wait for too long are looked for in each of so many ticks.
+/// Clients that wait for too long are searched for in each of so many ticks.
 const WAITS_TICKS: u64 = 5;
 /// What nobody uses gets one tick of so many: as many as there are in the time between two heartbeats.
 const IDLE_TICKS: u64 = 4;
@@ -112,7 +112,7 @@ pub struct LoopOptions {
     pub cluster: ClusterId,
     /// Which of the node's loops this is.
     pub number: u32,
-    /// How long it looks for what comes before it sleeps; nothing, where loops outnumber cores.
+    /// How long it polls before it sleeps; 0 if loops outnumber cores.
     pub spin: Duration,
     /// What random numbers are made from.
     pub seed: u64,

@@ -63,7 +63,7 @@ const CONFIG_POLL: Duration = Duration::from_millis(200);
 /// How long after the configuration was read it is read again, if there was no notice of a change.
 const UNNOTICED: Duration = Duration::from_secs(1);
 
-/// How long loops look before they sleep, where cores are to spare.
+/// How long loops poll before they sleep, if there are cores to spare.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Why a node does not serve.
@@ -145,8 +145,8 @@ pub(crate) struct NodeState {
     /// Volumes of which an attach was ordered here.
     fenced: BTreeSet<u64>,
     pub(crate) loops: Vec<LoopState>,
-    looking: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
-    /// By the order's number.
+    state_requests: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
+    /// By the number of the command.
     pending_commands: BTreeMap<u64, oneshot::Sender<Result<(), CommandError>>>,
     commands: u64,
     closing: BTreeMap<u64, oneshot::Sender<()>>,
@@ -390,7 +390,12 @@ impl Node {
                 LoopEvent::State(state) => {
                     let mut known = self.state();
                     known.loops[number as usize] = state;
-                    known.looking.remove(&number).into_iter().flatten().for_each(|waits| _ = waits.send(()));
+                    known
+                        .state_requests
+                        .remove(&number)
+                        .into_iter()
+                        .flatten()
+                        .for_each(|waits| _ = waits.send(()));
                 }
                 LoopEvent::Ended => return,
             }
@@ -411,12 +416,12 @@ impl Node {
         }
     }
 
-    /// What the loops do, as they say now. Whether all have said so in time.
-    pub(crate) async fn look_at_loops(&self) -> bool {
+    /// Has all loops report their state. Whether all did so within 2 s.
+    pub(crate) async fn refresh_loops(&self) -> bool {
         let mut all = true;
         for (number, commands) in (0..).zip(&self.0.loops) {
             let (answer, answered) = oneshot::channel();
-            self.state().looking.entry(number).or_default().push(answer);
+            self.state().state_requests.entry(number).or_default().push(answer);
             commands.give(LoopCommand::ReportState);
             all &= matches!(tokio::time::timeout(Duration::from_secs(2), answered).await, Ok(Ok(())));
         }
@@ -452,8 +457,8 @@ impl Node {
     }
 }
 
-/// How long loops look before they sleep. Where each has a core, and one more is left for those who ask, looking is cheaper
-/// than to be woken; elsewhere it takes the core from who would do what is looked for.
+/// How long loops poll before they sleep. If each loop has a core, and one more is left for clients, polling is cheaper
+/// than being woken; otherwise polling takes the core from the thread whose work is polled for.
 fn spin(said: Option<u64>, loops: u32) -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spare = cores > loops as usize;

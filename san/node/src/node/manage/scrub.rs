@@ -51,7 +51,7 @@ impl Node {
     pub async fn scrubs(&self, name: &str) -> Result<Vec<ScrubView>, ManageError> {
         self.refresh().await?;
         let (id, _) = self.volume(name)?;
-        if !self.look_at_loops().await {
+        if !self.refresh_loops().await {
             return Err(ManageError::TimedOut(
                 "a thread of the data path does not answer in time: try again".into(),
             ));

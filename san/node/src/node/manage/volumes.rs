@@ -409,7 +409,7 @@ impl Node {
         {
             return Err(ManageError::Elsewhere { name: owner.name, api: owner.api });
         }
-        if !self.look_at_loops().await {
+        if !self.refresh_loops().await {
             return Err(ManageError::TimedOut(format!(
                 "volume {name} is not detached: the node could not count the volume's clients in time. Try again"
             )));
