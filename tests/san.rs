@@ -64,14 +64,14 @@ fn append(store: &mut Store<Blocks>, pool: &Pool, block: u64, acknowledged: u64)
     data.bytes_mut().fill(block as u8 + 1);
     let data = data.freeze(|_| Address { volume: VOLUME, group: GROUP, block });
     let at = |sequence| Position { ownership: Epoch(2), sequence: Sequence(sequence) };
-    let mark = at((block + 1).min(acknowledged));
+    let commit_point = at((block + 1).min(acknowledged));
     store.submit(Command::Append {
         number: block + 1,
         position: at(block + 1),
         sequenced: true,
         entry: Entry { block, blocks: 1, op: EntryOp::Data(Payload { data, first: 0 }) },
-        commit_point: if block == 0 { Position::START } else { mark },
-        acknowledged: if block == 0 { Position::START } else { mark },
+        commit_point: if block == 0 { Position::START } else { commit_point },
+        acknowledged: if block == 0 { Position::START } else { commit_point },
         epoch: Epoch(2),
     });
 }

@@ -228,7 +228,7 @@ fn a_full_device_goes_on_with_what_it_has_and_takes_more_when_something_is_trimm
     }
     assert!(!rig.store.has_failed(), "{:?}", rig.store.why_failed());
     rig.append(0, 4 * EXTENT, EntryOp::Trim);
-    // What comes next brings the mark.
+    // What comes next brings the commit point.
     rig.write(10 * u64::from(EXTENT));
     for _ in 0..10 {
         rig.store.tick();

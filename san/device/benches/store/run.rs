@@ -117,14 +117,14 @@ impl<R: Driver> Run<R> {
         self.appended += 1;
         self.sequence += 1;
         let reported = if self.acknowledges { self.sequence - (self.appended - self.reported) } else { 0 };
-        let mark = if reported == 0 { Position::START } else { Self::position(reported) };
+        let commit_point = if reported == 0 { Position::START } else { Self::position(reported) };
         self.store.submit(Command::Append {
             number: self.appended,
             position: Self::position(self.sequence),
             sequenced: true,
             entry,
-            commit_point: mark,
-            acknowledged: mark,
+            commit_point,
+            acknowledged: commit_point,
             epoch: Epoch(1),
         });
     }
@@ -195,8 +195,8 @@ impl<R: Driver> Run<R> {
     /// Until the log is empty, or as good as that.
     pub(crate) fn destage(&mut self) {
         self.settle();
-        let mark = Self::position(self.sequence);
-        self.store.submit(Command::CommitPoint { commit_point: mark, acknowledged: mark, epoch: Epoch(1) });
+        let commit_point = Self::position(self.sequence);
+        self.store.submit(Command::CommitPoint { commit_point, acknowledged: commit_point, epoch: Epoch(1) });
         let began = Instant::now();
         loop {
             self.store.destage_soon();
