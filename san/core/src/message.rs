@@ -167,7 +167,7 @@ pub struct Progress {
     pub received: Sequence,
     /// Durably up to this one.
     pub durable: Sequence,
-    /// The same of what is sent beside the sequence in this session.
+    /// What it has received of the entries that are sent out of band in this session, by their number.
     pub out_of_band_received: u64,
     /// What is durable of the entries that are sent out of band in this session, by their number.
     pub out_of_band_durable: u64,

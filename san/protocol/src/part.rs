@@ -299,9 +299,9 @@ pub struct ProgressBytes {
     pub received: U64,
     /// Durably up to this one.
     pub durable: U64,
-    /// It has everything beside the sequence up to this number.
+    /// It has received all out-of-band entries up to this number.
     pub out_of_band_received: U64,
-    /// What is durable beside the sequence, up to this number.
+    /// All out-of-band entries up to this number are durable.
     pub out_of_band_durable: U64,
     /// 1: it has returned in this session. 2: something is missing. 4: its device is full.
     pub flags: U32,
@@ -346,7 +346,7 @@ impl Wire for ProgressBytes {
             count("a sequence number", sequence)?;
         }
         for out_of_band in [self.out_of_band_received, self.out_of_band_durable] {
-            count("a number beside the sequence", out_of_band)?;
+            count("a number of out-of-band entries", out_of_band)?;
         }
         require(
             self.flags.get() <= RETURNED | GAP | FULL,

@@ -48,7 +48,7 @@ pub struct OutOfBandBody {
 
 impl Wire for OutOfBandBody {
     fn check(&self) -> Result<(), FieldError> {
-        number("the number of an entry beside the sequence", self.number)?;
+        number("the number of an out-of-band entry", self.number)?;
         self.position.check()?;
         self.entry.check()
     }

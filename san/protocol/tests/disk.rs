@@ -6,7 +6,7 @@ mod common;
 use std::ops::Range;
 
 use common::CLUSTER;
-use common::disk::{CHUNK, DEVICE, HOLDER, OutOfBand, sector, sides, slots, states, superblocks, uses};
+use common::disk::{CHUNK, DEVICE, HOLDER, SideLists, sector, sides, slots, states, superblocks, uses};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::{GroupIndex, MOST_BLOCKS};
 use loadline_san_core::message::Promise;
@@ -74,15 +74,15 @@ proptest! {
     }
 
     #[test]
-    fn what_lies_beside_a_page_comes_back_as_it_was(out_of_band in sides(), more in 0..600usize) {
-        let (mut bytes, side) = (out_of_band.bytes(), out_of_band.side());
+    fn what_lies_beside_a_page_comes_back_as_it_was(lists in sides(), more in 0..600usize) {
+        let (mut bytes, side) = (lists.bytes(), lists.side());
         let length = side_length(side.ranges, side.tombstones);
         prop_assert_eq!(bytes.len() as u64, length);
         prop_assert!(length.is_multiple_of(512));
-        prop_assert_eq!(length == 0, out_of_band.ranges.is_empty() && out_of_band.tombstones.is_empty());
+        prop_assert_eq!(length == 0, lists.ranges.is_empty() && lists.tombstones.is_empty());
         bytes.resize(bytes.len() + more, 0xdd);
         let (ranges, tombstones) = decode_side(&bytes, &side).unwrap();
-        prop_assert_eq!(OutOfBand { ranges, tombstones }, out_of_band);
+        prop_assert_eq!(SideLists { ranges, tombstones }, lists);
         for got in 0..length as usize {
             let fault = decode_side(&bytes[..got], &side).unwrap_err();
             prop_assert!(is_short(&fault, length as usize, got), "{}", fault);
@@ -234,8 +234,8 @@ proptest! {
     }
 
     #[test]
-    fn a_bit_that_changed_beside_a_page_is_seen(out_of_band in sides()) {
-        let (mut bytes, side) = (out_of_band.bytes(), out_of_band.side());
+    fn a_bit_that_changed_beside_a_page_is_seen(lists in sides()) {
+        let (mut bytes, side) = (lists.bytes(), lists.side());
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let found = decode_side(&bytes, &side);
@@ -473,7 +473,7 @@ fn what_cannot_be_beside_a_page_is_refused() {
     let many: Vec<_> = (0..=u64::from(MOST_TOMBSTONES)).map(|at| dead(at..at + 1, 1)).collect();
     assert_eq!(buried(&many), "the tombstones beside a page");
 
-    let most = OutOfBand { ranges: ranges[1..].to_vec(), tombstones: many[1..].to_vec() };
+    let most = SideLists { ranges: ranges[1..].to_vec(), tombstones: many[1..].to_vec() };
     let (bytes, side) = (most.bytes(), most.side());
     assert_eq!(bytes.len(), 640 << 10);
     assert_eq!(decode_side(&bytes, &side), Ok((most.ranges, most.tombstones)));

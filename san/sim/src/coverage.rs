@@ -71,7 +71,7 @@ pub(crate) fn name_of_message<D>(message: &ToReplica<D>) -> &'static str {
             "entry, its data put off"
         }
         ToReplica::Entry { .. } => "entry",
-        ToReplica::OutOfBand { .. } => "beside",
+        ToReplica::OutOfBand { .. } => "out_of_band",
         ToReplica::Heartbeat { .. } => "heartbeat",
         ToReplica::Read { .. } => "read",
         ToReplica::Map { .. } => "map",

@@ -127,12 +127,12 @@ pub(crate) fn states() -> impl Strategy<Value = ReplicaState> {
 
 /// What lies beside a page.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct OutOfBand {
+pub(crate) struct SideLists {
     pub(crate) ranges: Vec<std::ops::Range<u64>>,
     pub(crate) tombstones: Vec<Tombstone>,
 }
 
-impl OutOfBand {
+impl SideLists {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         encode_side(&self.ranges, &self.tombstones).expect("it can be written")
     }
@@ -144,7 +144,7 @@ impl OutOfBand {
     }
 }
 
-pub(crate) fn sides() -> impl Strategy<Value = OutOfBand> {
+pub(crate) fn sides() -> impl Strategy<Value = SideLists> {
     // Of each: its distance to the one before, its length.
     let far = || prop_oneof![0..3u64, 0..1u64 << 36];
     let ranges = vec((far(), far()), 0..40);
@@ -164,7 +164,7 @@ pub(crate) fn sides() -> impl Strategy<Value = OutOfBand> {
         let tombstones: Vec<_> = tombstones.into_iter().map(tombstone).collect();
         let ranges = if list { ranges } else { Vec::new() };
         let tombstones = if dead { tombstones } else { Vec::new() };
-        OutOfBand { ranges, tombstones }
+        SideLists { ranges, tombstones }
     })
 }
 
@@ -195,21 +195,21 @@ pub(crate) enum Lain {
     Superblock,
     Use,
     State,
-    OutOfBand,
+    Side,
     Slot,
 }
 
 const SAID: usize = 20;
 
 impl Lain {
-    pub(crate) const ALL: [Lain; 5] = [Lain::Superblock, Lain::Use, Lain::State, Lain::OutOfBand, Lain::Slot];
+    pub(crate) const ALL: [Lain; 5] = [Lain::Superblock, Lain::Use, Lain::State, Lain::Side, Lain::Slot];
 
     /// Bytes that its decoder looks at, at least.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Lain::Superblock | Lain::State => PAGE,
             Lain::Use | Lain::Slot => SECTOR,
-            Lain::OutOfBand => SAID,
+            Lain::Side => SAID,
         }
     }
 
@@ -218,7 +218,7 @@ impl Lain {
             Lain::Superblock => "superblock",
             Lain::Use => "chunk",
             Lain::State => "page",
-            Lain::OutOfBand => "beside",
+            Lain::Side => "beside",
             Lain::Slot => "slot",
         }
     }
@@ -232,9 +232,7 @@ impl Lain {
                 uses().prop_map(move |used| encode(used).expect("it can be").to_vec()).boxed()
             }
             Lain::State => states().prop_map(|s| s.encode().expect("it can be").to_vec()).boxed(),
-            Lain::OutOfBand => {
-                sides().prop_map(|out_of_band| said(&out_of_band.side(), &out_of_band.bytes())).boxed()
-            }
+            Lain::Side => sides().prop_map(|lists| said(&lists.side(), &lists.bytes())).boxed(),
             Lain::Slot => {
                 let slots = prop::option::weighted(0.8, slots(EXTENT_BLOCKS));
                 slots.prop_map(|slot| sector(slot.as_ref(), HOLDER).to_vec()).boxed()
@@ -248,7 +246,7 @@ impl Lain {
             return;
         }
         let (at, covered) = match self {
-            Lain::OutOfBand => {
+            Lain::Side => {
                 let Side { ranges, tombstones, .. } = side(bytes);
                 let length = side_length(ranges, tombstones) as usize;
                 (SAID - 4, SAID..(SAID + length).min(bytes.len()))
@@ -288,10 +286,10 @@ impl Lain {
                 None => None,
             },
             Lain::State => Some(ReplicaState::decode(bytes)?.encode()?.to_vec()),
-            Lain::OutOfBand if bytes.len() < SAID => {
+            Lain::Side if bytes.len() < SAID => {
                 return Err(DiskFault::Short { what: "the page", needed: SAID, got: bytes.len() });
             }
-            Lain::OutOfBand => {
+            Lain::Side => {
                 let side = side(bytes);
                 let (ranges, tombstones) = decode_side(&bytes[SAID..], &side)?;
                 Some(said(&side, &encode_side(&ranges, &tombstones)?))

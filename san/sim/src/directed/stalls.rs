@@ -105,9 +105,9 @@ pub(super) fn hung_target(world: &mut World) {
     world.must(members(world) == 2, "one was removed");
     world.ask_first(0, Operation::Write);
     world.pass(5);
-    let copies = world.coverage.of("message", "beside");
+    let copies = world.coverage.of("message", "out_of_band");
     world.cut.clear();
-    world.pass_until(400, |world| world.coverage.of("message", "beside") > copies);
+    world.pass_until(400, |world| world.coverage.of("message", "out_of_band") > copies);
     world.hung.insert(replicas[1]);
     world.ask_first(0, Operation::Read);
     world.pass(1_000);

@@ -113,7 +113,7 @@ enum JobStage {
     Merging,
     Repairing,
     Writing,
-    /// Waits until so many entries beside the sequence are confirmed by the target.
+    /// Waits until so many out-of-band entries are confirmed by the target.
     Copying(u64),
 }
 
