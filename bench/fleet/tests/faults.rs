@@ -109,7 +109,7 @@ fn if_nobody_can_begin_the_outcome_says_why_of_each() {
 }
 
 #[test]
-fn the_brake_of_one_worker_ends_the_load_of_all() {
+fn a_stop_condition_of_one_worker_ends_the_load_of_all() {
     let events = Events::default();
     run(async {
         let here = events.clone();

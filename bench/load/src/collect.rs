@@ -11,10 +11,10 @@ use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::window::Window;
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::brake::Watch;
 use crate::halt::Halt;
 use crate::outcome::CpuTime;
 use crate::record::Timetable;
+use crate::stop_condition::Watch;
 
 /// Completions are recorded at most this long after their second ended; then a second's records are handed on.
 pub(crate) const GRACE: Nanos = Nanos(200_000_000);
@@ -38,7 +38,7 @@ pub(crate) struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    /// Until every thread has ended, or a stop. Returns why the brake ended it, and how many whole seconds of
+    /// Until every thread has ended, or a stop. Returns which stop condition ended it, and how many whole seconds of
     /// the window there are then.
     pub(crate) fn collect(
         &mut self,

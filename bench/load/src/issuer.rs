@@ -12,13 +12,13 @@ use nix::errno::Errno;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::address::{Addresses, below};
-use crate::brake::Watch;
 use crate::data::Stamp;
 use crate::engine::{Engine, Io, Kind};
 use crate::halt::Halt;
 use crate::outcome::VerifyReport;
 use crate::pace::Schedule;
 use crate::record::{Recorder, Sample, Timetable};
+use crate::stop_condition::Watch;
 use crate::verify::Verifier;
 
 /// At most this many I/Os are handed over at once: on a disk, handing over whole batches settles into lockstep
@@ -166,7 +166,7 @@ impl<E: Engine> Issuer<E> {
         Ok(self.report)
     }
 
-    /// Tells the brake of I/Os that do not come back: they are in no histogram.
+    /// Reports I/Os to the stop condition that do not come back: they are in no histogram.
     fn watch_overdue(&self, now: Nanos) {
         if self.setting.watch.wanted() {
             let out = self.slots.iter().filter(|slot| slot.in_flight);

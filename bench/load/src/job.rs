@@ -7,8 +7,8 @@ use loadline_profile::Profile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::brake::StopIf;
 use crate::error::LoadError;
+use crate::stop_condition::StopIf;
 use crate::target::{Disk, Target};
 
 /// Who hands I/Os to the kernel.

@@ -166,7 +166,7 @@ pub struct Outcome {
     pub engine: String,
     /// What the checks of blocks found, if verifying.
     pub verify: Option<VerifyReport>,
-    /// Why the brake ended it, if it did: then the window is shorter than asked.
+    /// The stop condition that ended it, if one did: then the window is shorter than asked.
     pub stop_condition: Option<String>,
     /// Why it ended before its time otherwise, if it did (a stop, or a thread that failed): then the window is what there was of
     /// it, in whole seconds.

@@ -9,7 +9,6 @@ use loadline_base::clock::Nanos;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::window::Window;
 
-use crate::brake::Watch;
 use crate::collect::{Collector, Sink};
 use crate::error::{ErrorKind, LoadError};
 use crate::issuer::IssuerReport;
@@ -17,6 +16,7 @@ use crate::open::Transport;
 use crate::outcome::{CpuTime, Outcome, POLLING, VerifyReport};
 use crate::prepare::{Chosen, Prepared};
 use crate::record::Timetable;
+use crate::stop_condition::Watch;
 use crate::threads::{END_LIMIT, Ended, Threads};
 
 impl Prepared {
@@ -113,7 +113,7 @@ impl Prepared {
             if whole == 0 {
                 return Err(error);
             }
-            // As after a brake: what came back later than that is in the latencies, so that a slow I/O is not missing.
+            // As after a stop condition: what came back later than that is in the latencies, so that a slow I/O is not missing.
             collector.window.cut(Nanos(whole * Nanos::SECOND.0));
             collector.take_rest();
             let cpu = collector.cpu();
@@ -136,7 +136,7 @@ impl Prepared {
             }
             collector.window.cut(Nanos(seconds * Nanos::SECOND.0));
         }
-        // After a brake, this is what was in flight: it counts with its age.
+        // After a stop condition, this is what was in flight: it counts with its age.
         let in_the_end = collector.take_rest();
         let whole = collector.window.length().0 / Nanos::SECOND.0;
         stop_condition = stop_condition.or(in_the_end.map(|why| (whole, why)));

@@ -15,7 +15,6 @@ use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::address::Addresses;
-use crate::brake::Watch;
 use crate::data::{self, Stamp};
 use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
@@ -33,6 +32,7 @@ use crate::open::Transport;
 use crate::pace::Schedule;
 use crate::prepare::{Chosen, Prepared, PreparedDisk};
 use crate::record::Timetable;
+use crate::stop_condition::Watch;
 
 /// How long the threads may take to end once told to.
 pub(crate) const END_LIMIT: Nanos = Nanos(10_000_000_000);

@@ -58,7 +58,7 @@ pub enum FindingKind {
     Counters,
     /// Data were read back that were not what was written.
     Integrity,
-    /// The brake ended the run.
+    /// A stop condition ended the run.
     Stopped,
     /// Seconds are missing from the series.
     MissingIntervals,

@@ -133,7 +133,12 @@ fn read(path: &Path, args: &Args, options: &Options) -> Result<AnalysisInput, St
         if points == 0 {
             return Err(format!("{source}: no step of the run is complete: there is nothing to analyse yet"));
         }
-        return Ok(AnalysisInput::Run(SourceAnalysis { source, kind: "run of Loadline".into(), points, analysis }));
+        return Ok(AnalysisInput::Run(SourceAnalysis {
+            source,
+            kind: "run of Loadline".into(),
+            points,
+            analysis,
+        }));
     }
     let bytes = bounded::read(path, LARGEST_FILE as u64)?;
     let text = std::str::from_utf8(&bytes).ok().map(|text| text.trim_start_matches('\u{feff}'));
