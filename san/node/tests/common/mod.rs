@@ -86,12 +86,12 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
     };
     let (orders, receiver) = EventLoop::commands().expect("it can be woken");
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let for_loop = (orders.clone(), receiver);
     std::thread::spawn(move || {
         let options = LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait };
-        let tell = Box::new(move |report| _ = tell.send(report));
-        EventLoop::new(options, for_loop, tell).expect("io_uring is allowed here").run().expect("it runs");
+        let sender = Box::new(move |report| _ = sender.send(report));
+        EventLoop::new(options, for_loop, sender).expect("io_uring is allowed here").run().expect("it runs");
     });
     let space = Arc::new(Mutex::new(space));
     let open = OpenReplica {
@@ -113,7 +113,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
     let of_store = orders.clone();
     std::thread::spawn(move || {
         let mut record = record;
-        for report in told {
+        for report in receiver {
             match report {
                 LoopEvent::Opened(_, result) => result.expect("it opens"),
                 LoopEvent::ReadRecord(..) | LoopEvent::Propose(..) if away.load(Ordering::SeqCst) => {}
