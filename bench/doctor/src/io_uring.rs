@@ -1,4 +1,4 @@
-//! Whether io_uring can be used, and who refuses it if not.
+//! Whether io_uring can be used, and what refuses it if not.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use crate::check::Check;
 use crate::root::Root;
 
 /// Judges what came of trying it.
-pub(crate) fn check(tried: &io::Result<()>, root: &Root) -> Check {
-    let refused = match tried {
+pub(crate) fn check(attempt: &io::Result<()>, root: &Root) -> Check {
+    let refused = match attempt {
         Ok(()) => return Check::ok("io_uring", "works"),
         Err(refused) => refused,
     };

@@ -99,7 +99,7 @@ pub enum ConfigError {
         /// What is wrong.
         why: String,
     },
-    /// It is older than it was: nobody knows any more what was decided since.
+    /// It is older than it was: what was decided since is lost.
     #[error(
         "the configuration store went back from revision {was} to revision {is}: an older copy was put back. This node ignores \
          the older copy and refuses every command until the node is restarted. If the newer copy still exists, put it back \

@@ -70,7 +70,7 @@ impl Node {
     /// The page.
     pub(crate) async fn metrics(&self) -> Result<String, ManageError> {
         // What is not told in time is as it was told last.
-        self.look_at_loops().await;
+        self.refresh_loops().await;
         let loops: Vec<LoopState> = self.state().loops.clone();
         let mut page = Page(String::with_capacity(64 << 10));
         self.of_volumes(&loops, &mut page);
@@ -193,9 +193,7 @@ impl Node {
             ("loadline_replica_damaged", "gauge", "1 if its start found it damaged.", |of| {
                 f64::from(of.damaged)
             }),
-            ("loadline_scrubbed_bytes_total", "counter", "Bytes that were looked through.", |of| {
-                of.scrubbed as f64
-            }),
+            ("loadline_scrubbed_bytes_total", "counter", "Bytes that were checked.", |of| of.scrubbed as f64),
             (
                 "loadline_corrupt_blocks_total",
                 "counter",

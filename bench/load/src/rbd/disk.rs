@@ -19,12 +19,12 @@ use crate::error::LoadError;
 
 /// How long monitors may take to let a client in, and to answer what opening asks.
 const MONITORS: &CStr = c"10";
-/// How long all of opening may take: the library itself waits for ever where nobody serves the image's objects. An OSD that has
+/// How long all of opening may take: the library itself waits for ever where no OSD serves the image's objects. An OSD that has
 /// just lost its power is noticed after some 20 s.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long closing is waited for.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
-/// Who has just closed an image may be listed a moment longer.
+/// A client that has just closed an image may be listed a moment longer.
 const PATIENCE: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(100);
 /// The most clients of one image that are looked at.
@@ -63,7 +63,7 @@ impl fmt::Debug for RbdDisk {
 }
 
 impl RbdDisk {
-    /// Opens an image that nobody else has open: for reading only, unless `write`. Clients that only read do not show.
+    /// Opens an image that no other client has open: for reading only, unless `write`. Clients that only read do not show.
     pub(crate) fn open(uri: &RbdUri, write: bool) -> Result<RbdDisk, LoadError> {
         if cfg!(target_feature = "crt-static") {
             return Err(LoadError::usage(format!(
@@ -79,20 +79,20 @@ impl RbdDisk {
         })?;
         there(uri, "configuration", uri.conf.as_deref())?;
         there(uri, "keyring", uri.keyring.as_deref())?;
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let of_thread = uri.clone();
         let opening =
             std::thread::Builder::new().name("rbd-open".into()).stack_size(STACK).spawn(move || {
-                let opened = opened(ceph, &of_thread, write, &tell);
-                let _ = tell.send(Told::Done(opened));
+                let opened = opened(ceph, &of_thread, write, &sender);
+                let _ = sender.send(OpenProgress::Done(opened));
             });
         opening.map_err(|e| LoadError::failed(format!("{uri}: no thread to open it: {e}")))?;
         let until = Instant::now() + LIMIT;
         let mut connected = false;
         loop {
-            match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Told::Connected) => connected = true,
-                Ok(Told::Done(opened)) => return opened,
+            match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(OpenProgress::Connected) => connected = true,
+                Ok(OpenProgress::Done(opened)) => return opened,
                 Err(RecvTimeoutError::Timeout) => return Err(not_answered(uri, connected)),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(LoadError::failed(format!(
@@ -158,8 +158,8 @@ impl Drop for Handles {
     }
 }
 
-/// How far the thread that opens an image has come.
-enum Told {
+/// The progress of the thread that opens an image.
+enum OpenProgress {
     Connected,
     Done(Result<RbdDisk, LoadError>),
 }
@@ -186,9 +186,14 @@ fn there(uri: &RbdUri, what: &str, path: Option<&Path>) -> Result<(), LoadError>
 }
 
 /// Waits for what the library waits for.
-fn opened(ceph: &'static Ceph, uri: &RbdUri, write: bool, tell: &Sender<Told>) -> Result<RbdDisk, LoadError> {
+fn opened(
+    ceph: &'static Ceph,
+    uri: &RbdUri,
+    write: bool,
+    sender: &Sender<OpenProgress>,
+) -> Result<RbdDisk, LoadError> {
     let mut handles = connected(ceph, uri)?;
-    let _ = tell.send(Told::Connected);
+    let _ = sender.send(OpenProgress::Connected);
     let pool = text(uri, &uri.pool)?;
     // SAFETY: the cluster is connected, the name ends with zero, and the handle is put where it belongs.
     let code = unsafe { (ceph.rados_ioctx_create)(handles.cluster, pool.as_ptr(), &mut handles.pool) };
@@ -286,7 +291,7 @@ fn connected(ceph: &'static Ceph, uri: &RbdUri) -> Result<Handles, LoadError> {
     Ok(handles)
 }
 
-/// Nobody else has the image open: a second writer would be a second truth. Who opened it when we did sees us, too, so of two
+/// No other client has the image open: two writers would overwrite each other. A client that opened it at the same time sees this one, too, so of two
 /// none goes on.
 fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
     let ceph = handles.ceph;

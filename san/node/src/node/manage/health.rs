@@ -36,14 +36,14 @@ pub(super) struct Fault {
     pub(super) text: String,
 }
 
-/// The worst that was found, and all that a person should know.
+/// The findings about the health of a volume: the worst health, and notes for the operator.
 #[derive(Default)]
-struct Found {
+struct HealthFindings {
     worst: Option<Health>,
     notes: Vec<String>,
 }
 
-impl Found {
+impl HealthFindings {
     fn add(&mut self, health: Health, note: String) {
         self.worst = self.worst.max(Some(health));
         if !self.notes.contains(&note) {
@@ -229,7 +229,7 @@ impl<'a> Judge<'a> {
 
     /// How well a volume is, and what people should know of it.
     pub(super) fn volume(&self, id: u64, volume: &Volume, record: &Record) -> (Health, Option<String>) {
-        let mut found = Found::default();
+        let mut found = HealthFindings::default();
         if let Some(why) = self.blocked(id, record) {
             found.add(Health::Blocked, format!("{why} {}", self.choice(volume, record)));
             return found.end();
@@ -252,7 +252,7 @@ impl<'a> Judge<'a> {
 
     /// Nodes that block a volume which another one serves: each knew a record that the store's does not come from, and may be the only
     /// one that did.
-    fn objections(&self, id: u64, record: &Record, found: &mut Found) {
+    fn objections(&self, id: u64, record: &Record, found: &mut HealthFindings) {
         let Some((serves, _)) = self.serving(id, record) else { return };
         let views =
             self.reports.iter().filter_map(|(node, report)| Some((*node, report.as_ref().ok()?.volume(id)?)));
@@ -267,7 +267,14 @@ impl<'a> Judge<'a> {
     }
 
     /// A volume that is served by this node.
-    fn served(&self, owner: u32, served: &LocalVolume, volume: &Volume, record: &Record, found: &mut Found) {
+    fn served(
+        &self,
+        owner: u32,
+        served: &LocalVolume,
+        volume: &Volume,
+        record: &Record,
+        found: &mut HealthFindings,
+    ) {
         let name = self.name(owner);
         // While its owner has made the last change of the record, the record names what it needs.
         let same = served.epoch == record.epoch.0;
@@ -344,8 +351,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A volume that nobody is to serve: its copies are to be open.
-    fn at_rest(&self, volume: &Volume, record: &Record, found: &mut Found) {
+    /// A volume that no node is to serve: its copies are to be open.
+    fn at_rest(&self, volume: &Volume, record: &Record, found: &mut HealthFindings) {
         for (index, group) in record.groups.iter().enumerate() {
             let (mut usable, mut lost) = (0, 0);
             for replica in &group.in_sync {

@@ -6,7 +6,7 @@ use loadline_base::figures::listed;
 use loadline_san_core::ids::{Epoch, NodeId, Promise, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::{Departed, Group, Record};
-use loadline_san_core::volume::Order;
+use loadline_san_core::volume::VolumeCommand;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -93,7 +93,8 @@ impl Node {
             KeptCopies::One(survivors) => survivors,
             KeptCopies::Members => BTreeMap::new(),
         };
-        self.ordered(id, Order::Recover { record: Box::new(record), survivors, promised }).await
+        self.carry_out_command(id, VolumeCommand::Recover { record: Box::new(record), survivors, promised })
+            .await
     }
 }
 

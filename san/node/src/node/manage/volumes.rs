@@ -7,7 +7,7 @@ use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, Layout};
 use loadline_san_core::placement::{DeviceId, MOST_COPIES, place};
-use loadline_san_core::record::{Group, Record, State as RecordState};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::ways::Ways;
 use loadline_san_protocol::record;
@@ -142,7 +142,7 @@ impl Node {
         }
     }
 
-    /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to who asks for it.
+    /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to clients of the API.
     async fn wait_until_seen(&self, name: &str) {
         let begun = Instant::now();
         self.reconcile_soon();
@@ -390,7 +390,7 @@ impl Node {
         self.id()
     }
 
-    /// Nobody owns a volume any more.
+    /// A volume has no owner any more.
     pub async fn detach_volume(&self, name: &str, force: bool) -> Result<(), ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
@@ -409,7 +409,7 @@ impl Node {
         {
             return Err(ManageError::Elsewhere { name: owner.name, api: owner.api });
         }
-        if !self.look_at_loops().await {
+        if !self.refresh_loops().await {
             return Err(ManageError::TimedOut(format!(
                 "volume {name} is not detached: the node could not count the volume's clients in time. Try again"
             )));

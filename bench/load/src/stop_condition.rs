@@ -1,4 +1,4 @@
-//! Limits that end a load before it hurts: the brake for production storage.
+//! Limits that end a load before it hurts, for use on production storage.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
 
-/// One limit. It is looked at each second, on that second alone.
+/// One limit. It is checked each second, on that second alone.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String", extend("examples" = ["p99>50ms", "max>2s", "errors>0"]))]
