@@ -398,11 +398,11 @@ fn clients_that_do_not_read_or_ask_for_very_much_take_no_more_than_their_share()
     // More than one may ask at once are taken little by little; that there is more is not waited for more than once.
     let _much = nodes::client::many_reads(&cluster.addresses(), "disk", 1000);
     // The kernel does not tell while the ring is at work.
-    let told = (0..50).map(|_| cluster.polls(1)).find(|polls| {
+    let found = (0..50).map(|_| cluster.polls(1)).find(|polls| {
         std::thread::sleep(Duration::from_millis(20));
         *polls > 0
     });
-    let polls = told.unwrap_or(0);
+    let polls = found.unwrap_or(0);
     assert!((1..16).contains(&polls), "two connections and the node's own are watched, {polls} times");
     let _silent = nodes::client::one_that_does_not_read(&cluster.addresses(), "disk");
     std::thread::sleep(Duration::from_secs(2));

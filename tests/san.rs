@@ -78,19 +78,19 @@ fn append(store: &mut Store<Blocks>, pool: &Pool, block: u64, acknowledged: u64)
 
 /// Until nothing is left to do; at the end so many appends are told.
 fn drive(store: &mut Store<Blocks>, driver: &mut Direct, appended: u64) {
-    let (mut actions, mut told) = (Vec::new(), 0);
+    let (mut actions, mut completed) = (Vec::new(), 0);
     store.run(&mut actions);
     while !actions.is_empty() {
         for action in std::mem::take(&mut actions) {
             match action {
                 Action::Submit(token, request) => store.done(token, driver.carry_out(request), &mut actions),
-                Action::Tell(Completion::Appended(through)) => told = through,
+                Action::Tell(Completion::Appended(through)) => completed = through,
                 Action::Tell(other) => panic!("{other:?}"),
             }
         }
         store.run(&mut actions);
     }
-    assert!(told == appended || appended == 0, "{told} of {appended} appends are durable");
+    assert!(completed == appended || appended == 0, "{completed} of {appended} appends are durable");
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub(crate) fn run(
     command.stdin(Stdio::null()).stdout(out).stderr(errors).process_group(0);
     let mut running = Running(command.spawn()?);
     let begun = Instant::now();
-    let mut told = Duration::ZERO;
+    let mut reported = Duration::ZERO;
     loop {
         if let Some(status) = running.0.try_wait()? {
             return Ok(status.into());
@@ -78,9 +78,9 @@ pub(crate) fn run(
             running.end()?;
             return Ok(Ending::Limit(limit));
         }
-        if so_far >= told {
+        if so_far >= reported {
             tell(so_far);
-            told = so_far + Duration::from_secs(1);
+            reported = so_far + Duration::from_secs(1);
         }
         std::thread::sleep(TICK);
     }

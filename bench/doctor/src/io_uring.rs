@@ -6,8 +6,8 @@ use crate::check::Check;
 use crate::root::Root;
 
 /// Judges what came of trying it.
-pub(crate) fn check(tried: &io::Result<()>, root: &Root) -> Check {
-    let refused = match tried {
+pub(crate) fn check(attempt: &io::Result<()>, root: &Root) -> Check {
+    let refused = match attempt {
         Ok(()) => return Check::ok("io_uring", "works"),
         Err(refused) => refused,
     };

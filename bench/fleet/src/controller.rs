@@ -221,9 +221,9 @@ impl Controller {
         match inbound {
             Inbound::JoinRequest { connection, hello, outgoing, answer } => {
                 let joined = self.admit(&hello);
-                let told = answer.send(joined.clone()).is_ok();
+                let received = answer.send(joined.clone()).is_ok();
                 let id = joined.ok()?;
-                if !told {
+                if !received {
                     // The connection has ended meanwhile: it never joined, and takes no place.
                     self.forget_unknown(&id);
                     return None;

@@ -79,7 +79,7 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
     }
     let deadline = Instant::now() + JOIN_LIMIT;
     let mut pause = FIRST_PAUSE;
-    let mut told = false;
+    let mut reported = false;
     loop {
         let attempt = timeout(ATTEMPT_LIMIT, attempt(options)).await;
         let why = match attempt
@@ -95,9 +95,9 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
                  an address that this host reaches, and is the port right?"
             )));
         }
-        if !told && pause > FIRST_PAUSE * 4 {
+        if !reported && pause > FIRST_PAUSE * 4 {
             tell(&format!("waiting for the controller at {address}: {why}"));
-            told = true;
+            reported = true;
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

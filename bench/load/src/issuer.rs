@@ -159,7 +159,7 @@ impl<E: Engine> Issuer<E> {
         match halt.at().filter(|_| !self.setting.watch.tripped()) {
             None => self.censor(now, timetable.close),
             // The window ends with the last whole second. What was intended before and has not come back counts with its age.
-            Some(told) => self.censor(now, timetable.begin_of(timetable.second(told))),
+            Some(halted) => self.censor(now, timetable.begin_of(timetable.second(halted))),
         }
         self.abandon();
         self.recorder.finish();

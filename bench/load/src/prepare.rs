@@ -436,8 +436,8 @@ mod tests {
         for block in [4096, 512] {
             let folder = tempfile::tempdir().unwrap();
             let prepared = prepared_to_scan(folder.path(), block);
-            let told = prepared.findings().iter().any(|f| f.kind == FindingKind::NotDirect);
-            assert!(prepared.disks[0].open.direct || told, "blocks of {block}");
+            let is_reported = prepared.findings().iter().any(|f| f.kind == FindingKind::NotDirect);
+            assert!(prepared.disks[0].open.direct || is_reported, "blocks of {block}");
         }
     }
 

@@ -89,7 +89,7 @@ impl Prepared {
         if stop.load(Ordering::Relaxed) {
             threads.halt().tell();
         }
-        let told = threads.halt().at();
+        let halted = threads.halt().at();
         let Ended { reports, failed, stuck } = threads.end();
         if stuck > 0 {
             self.findings.push(Finding::doubt(
@@ -107,8 +107,8 @@ impl Prepared {
             None => stop.load(Ordering::Relaxed).then(LoadError::interrupted),
         };
         if let Some(error) = early {
-            let told = told.unwrap_or_else(Nanos::now);
-            let whole = told.since(open).0 / Nanos::SECOND.0;
+            let halted = halted.unwrap_or_else(Nanos::now);
+            let whole = halted.since(open).0 / Nanos::SECOND.0;
             let whole = whole.min(collector.window.length().0 / Nanos::SECOND.0);
             if whole == 0 {
                 return Err(error);

@@ -234,16 +234,16 @@ impl Making {
             Ok(memory)
         };
         // An engine is made and its readiness told, or the reason why not.
-        let told = |made: io::Result<bool>| ready.send(made).is_ok();
+        let report = |made: io::Result<bool>| ready.send(made).is_ok();
         macro_rules! run_with {
             ($engine:expr) => {
                 match $engine {
                     Ok(engine) => {
-                        told(Ok(engine.is_hindered()));
+                        report(Ok(engine.is_hindered()));
                         Issuer::new(engine, self.setting, send).run(halt)
                     }
                     Err(e) => {
-                        told(Err(e));
+                        report(Err(e));
                         Ok(IssuerReport::default())
                     }
                 }

@@ -236,15 +236,15 @@ fn a_search_ends_whatever_is_measured() {
     assert!(matches!(searched(search, |_| true).0, SearchOutcome::Everything { .. }));
     assert!(matches!(searched(search, |_| false).0, SearchOutcome::Nothing { .. }));
     let scale = Scale::Real { most: 1e5, width: 0.05, least: 3_000.0 };
-    let mut tried = Vec::new();
+    let mut loads = Vec::new();
     let found = searched(Search { scale, ..search }, |load| {
-        tried.push(load);
+        loads.push(load);
         false
     });
     assert_eq!(
         found.0,
         SearchOutcome::Nothing { missed: 3_000.0 },
-        "not below the least that says something: {tried:?}"
+        "not below the least that says something: {loads:?}"
     );
 }
 

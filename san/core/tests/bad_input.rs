@@ -182,10 +182,10 @@ fn damaged_at_4() -> Bench {
 
 #[test]
 fn a_promise_of_another_history_blocks_the_volume_however_high_the_record_is() {
-    let told = |promise| [ToOwner::Refused(promise), ToOwner::Probed { promise, quiet_ns: 0 }];
+    let answers = |promise| [ToOwner::Refused(promise), ToOwner::Probed { promise, quiet_ns: 0 }];
     let promise = Promise { epoch: Epoch(8), owner: owner(4) };
     for (message, newest_is_put_back) in
-        told(promise).into_iter().flat_map(|m| [(m.clone(), true), (m, false)])
+        answers(promise).into_iter().flat_map(|m| [(m.clone(), true), (m, false)])
     {
         let (mut volume, mut out) = volume();
         let forked = Record { history: history(&[(2, 4), (7, 2)]), ..record() };
@@ -383,8 +383,8 @@ fn a_damaged_replica_that_is_emptied_promises_in_the_same_change_and_is_told_of_
     bench.out.clear();
     let listed = replica::Event::Store(Completion::Listed(Vec::new()));
     bench.replica.step(NOW, listed, &mut bench.out).unwrap();
-    let told = matches!(&bench.out[..], [replica::Action::Send(_, _, ToOwner::Listed { after: a, ranges })] if *a == after && ranges.is_empty());
-    assert!(told, "{:?}", bench.out);
+    let is_listed = matches!(&bench.out[..], [replica::Action::Send(_, _, ToOwner::Listed { after: a, ranges })] if *a == after && ranges.is_empty());
+    assert!(is_listed, "{:?}", bench.out);
     let again = bench.answer(of, return_empty(true));
     assert!(matches!(again, Some(ToOwner::Listed { .. })), "{again:?}");
 }

@@ -50,7 +50,7 @@ pub(crate) fn wait(
         return Ok(Exit::Done);
     }
     let bar = std::io::stderr().is_terminal().then(bar);
-    let (mut all, mut most, mut told, mut moved) = (0, 0, None, Instant::now());
+    let (mut all, mut most, mut reported, mut moved) = (0, 0, None, Instant::now());
     let mut last = Left::default();
     let mut begun = Instant::now();
     loop {
@@ -76,9 +76,9 @@ pub(crate) fn wait(
                 bar.set_position(most - left.bytes);
                 bar.set_message(text);
             }
-            None if told.is_none_or(|at: Instant| at.elapsed() > EVERY) => {
+            None if reported.is_none_or(|at: Instant| at.elapsed() > EVERY) => {
                 tell!("{what}: {text}");
-                told = Some(Instant::now());
+                reported = Some(Instant::now());
             }
             None => {}
         }

@@ -91,8 +91,8 @@ impl VhostEngine {
                 PollFd::new(self.disk.socket(), PollFlags::empty()),
             ];
             super::sleep_for(&mut both, limit)?;
-            let (told, state) = (both[0].revents(), both[1].revents());
-            if told.is_some_and(|told| told.contains(PollFlags::POLLIN)) {
+            let (readiness, state) = (both[0].revents(), both[1].revents());
+            if readiness.is_some_and(|readiness| readiness.contains(PollFlags::POLLIN)) {
                 self.queue.completed.read()?;
             } else if state.is_some_and(is_gone) {
                 return Err(gone());

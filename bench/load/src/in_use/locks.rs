@@ -20,9 +20,9 @@ const QEMU_WRITES: (i64, i64) = (101, 3);
 /// no holder.
 pub(crate) fn holder_of_locks(file: impl AsFd, write: bool) -> Option<String> {
     if write {
-        return conflict(&file, libc::F_WRLCK, (0, 0)).map(|lock| told(&lock));
+        return conflict(&file, libc::F_WRLCK, (0, 0)).map(|lock| describe(&lock));
     }
-    conflict(&file, libc::F_RDLCK, (0, 0)).map(|lock| told(&lock)).or_else(|| {
+    conflict(&file, libc::F_RDLCK, (0, 0)).map(|lock| describe(&lock)).or_else(|| {
         let lock = conflict(&file, libc::F_WRLCK, QEMU_WRITES)?;
         let end = lock.l_start.checked_add(lock.l_len)?;
         // A lock that reaches further is another program's, which reads.
@@ -45,7 +45,7 @@ fn conflict(file: &impl AsFd, kind: libc::c_int, (start, length): (i64, i64)) ->
     (libc::c_int::from(lock.l_type) != libc::F_UNLCK).then_some(lock)
 }
 
-fn told(lock: &libc::flock) -> String {
+fn describe(lock: &libc::flock) -> String {
     // Of a lock that belongs to an open file, not a process, the kernel says -1.
     match lock.l_pid {
         1.. => format!("process {} has locked a part of it", lock.l_pid),

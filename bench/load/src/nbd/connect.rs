@@ -197,7 +197,7 @@ fn choose(handshake: &mut HandshakeSocket, name: &str) -> io::Result<Export> {
     said.extend(1u16.to_be_bytes());
     said.extend(info::BLOCK_SIZE.to_be_bytes());
     handshake.write(&said)?;
-    let (mut told, mut sizes) = (None, (1, MOST_DATA));
+    let (mut export_info, mut sizes) = (None, (1, MOST_DATA));
     for _ in 0..MOST_REPLIES {
         let head: [u8; 20] = handshake.read()?;
         let (kind, length) = (get_u32(&head, 12), get_u32(&head, 16));
@@ -208,12 +208,13 @@ fn choose(handshake: &mut HandshakeSocket, name: &str) -> io::Result<Export> {
         handshake.fill(&mut about)?;
         match kind {
             reply::ACK => {
-                let (bytes, flags) = told.ok_or_else(|| no_nbd("it does not tell how large the disk is"))?;
+                let (bytes, flags) =
+                    export_info.ok_or_else(|| no_nbd("it does not tell how large the disk is"))?;
                 let (least, most) = sizes;
                 return Ok(Export { bytes, flags, least, most });
             }
             reply::INFO if about.len() == 12 && get_u16(&about, 0) == info::EXPORT => {
-                told = Some((get_u64(&about, 2), get_u16(&about, 10)));
+                export_info = Some((get_u64(&about, 2), get_u16(&about, 10)));
             }
             reply::INFO if about.len() == 14 && get_u16(&about, 0) == info::BLOCK_SIZE => {
                 let (least, most) = (get_u32(&about, 2), get_u32(&about, 10));

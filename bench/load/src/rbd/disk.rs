@@ -79,18 +79,18 @@ impl RbdDisk {
         })?;
         there(uri, "configuration", uri.conf.as_deref())?;
         there(uri, "keyring", uri.keyring.as_deref())?;
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let of_thread = uri.clone();
         let opening =
             std::thread::Builder::new().name("rbd-open".into()).stack_size(STACK).spawn(move || {
-                let opened = opened(ceph, &of_thread, write, &tell);
-                let _ = tell.send(OpenProgress::Done(opened));
+                let opened = opened(ceph, &of_thread, write, &sender);
+                let _ = sender.send(OpenProgress::Done(opened));
             });
         opening.map_err(|e| LoadError::failed(format!("{uri}: no thread to open it: {e}")))?;
         let until = Instant::now() + LIMIT;
         let mut connected = false;
         loop {
-            match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(OpenProgress::Connected) => connected = true,
                 Ok(OpenProgress::Done(opened)) => return opened,
                 Err(RecvTimeoutError::Timeout) => return Err(not_answered(uri, connected)),
@@ -190,10 +190,10 @@ fn opened(
     ceph: &'static Ceph,
     uri: &RbdUri,
     write: bool,
-    tell: &Sender<OpenProgress>,
+    sender: &Sender<OpenProgress>,
 ) -> Result<RbdDisk, LoadError> {
     let mut handles = connected(ceph, uri)?;
-    let _ = tell.send(OpenProgress::Connected);
+    let _ = sender.send(OpenProgress::Connected);
     let pool = text(uri, &uri.pool)?;
     // SAFETY: the cluster is connected, the name ends with zero, and the handle is put where it belongs.
     let code = unsafe { (ceph.rados_ioctx_create)(handles.cluster, pool.as_ptr(), &mut handles.pool) };

@@ -76,10 +76,10 @@ impl Members {
     }
 
     /// A member does not answer, and its device has not failed.
-    pub(super) fn without(&mut self, node: NodeId, heard: Moment, ended: &BTreeMap<NodeId, Moment>) {
+    pub(super) fn without(&mut self, node: NodeId, last_answer: Moment, ended: &BTreeMap<NodeId, Moment>) {
         match ended.get(&node) {
             Some(since) => self.ended.push((node, *since)),
-            None => self.silent.push((node, heard)),
+            None => self.silent.push((node, last_answer)),
         }
     }
 
@@ -176,9 +176,9 @@ impl Silence {
         within_ns: u64,
         out: &mut Vec<Action<D>>,
     ) {
-        let is_due = |(node, heard): &&(NodeId, Moment)| match self.asked.get(node) {
+        let is_due = |(node, last_answer): &&(NodeId, Moment)| match self.asked.get(node) {
             None => true,
-            Some((asked, _)) if asked < heard && !left_out(Rule::S1Anew) => true,
+            Some((asked, _)) if asked < last_answer && !left_out(Rule::S1Anew) => true,
             Some((_, within)) if *within < within_ns => true,
             Some((asked, within)) => {
                 // Who has answered may say something else by now; who has not may still do.
@@ -231,8 +231,8 @@ mod tests {
         ids.iter().map(|id| NodeId(*id)).collect()
     }
 
-    fn members(all: &[u32], silent: &[u32], heard: u64) -> Members {
-        let silent = nodes(silent).into_iter().map(|node| (node, Moment(heard))).collect();
+    fn members(all: &[u32], silent: &[u32], last_answer: u64) -> Members {
+        let silent = nodes(silent).into_iter().map(|node| (node, Moment(last_answer))).collect();
         Members { all: nodes(all), silent, ended: Vec::new() }
     }
 

@@ -313,7 +313,7 @@ impl Node {
         let nodes = self.state().catalog.nodes.clone();
         let others =
             nodes.into_iter().filter(|(id, _)| *id != self.id() && (ask.of.contains(id) || *id == by));
-        let tries: Vec<_> = others
+        let attempts: Vec<_> = others
             .map(|(id, (node, _))| {
                 let connect = tokio::net::TcpStream::connect(node.peer);
                 // Mostly it is the one that asks which is not reached.
@@ -322,8 +322,8 @@ impl Node {
             })
             .collect();
         let mut reached = BTreeSet::new();
-        for (id, tried) in tries {
-            if matches!(tried.await, Ok(Ok(Ok(_)))) {
+        for (id, attempt) in attempts {
+            if matches!(attempt.await, Ok(Ok(Ok(_)))) {
                 reached.insert(id);
             }
         }

@@ -156,14 +156,14 @@ fn follow(scrub: &mut Scrub, volume: &VolumeView, until: Instant) {
     if !std::io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     while !scrub.has_ended() && Instant::now() < until {
         let (done, all) = scrub.bytes();
         bar.set_length(all);
         bar.set_position(done);
-        if bar.is_hidden() && told.elapsed() > EVERY {
+        if bar.is_hidden() && reported.elapsed() > EVERY {
             tell!("{} of {} were checked", human(ByteSize(done)), human(ByteSize(all)));
-            told = Instant::now();
+            reported = Instant::now();
         }
         std::thread::sleep(LOOK);
         scrub.look(volume);
