@@ -1,4 +1,4 @@
-//! What an owner and a replica say to each other.
+//! The messages between an owner and a replica.
 //!
 //! Nothing is assumed of what carries the messages but that it does not change them: they may be lost, doubled, late, and
 //! overtake each other. So each names what it belongs to:
@@ -184,9 +184,9 @@ pub struct Progress {
 pub struct FromOwner {
     /// The volume.
     pub volume: VolumeId,
-    /// To whom.
+    /// The receiver.
     pub replica: ReplicaId,
-    /// From whom.
+    /// The sender.
     pub owner: Owner,
     /// The owner's epoch when it was sent.
     pub epoch: Epoch,
@@ -196,7 +196,7 @@ pub struct FromOwner {
     pub process: Incarnation,
 }
 
-/// What an owner, or who wants to become one, says to a replica.
+/// A message of an owner, or of a node that is to become the owner, to a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToReplica<D> {
     /// Opens a session.
@@ -204,11 +204,11 @@ pub enum ToReplica<D> {
         /// The epoch that the replica had durably promised when it became a member of the record that the owner knows; 0 if
         /// it is no member. A replica that has promised less went back in time (rule R9).
         member_since: Epoch,
-        /// Who has owned the volume, by that record. A replica that has promised to follow another owner than this history has at
+        /// The owners of the volume, by that record. A replica that has promised to follow another owner than this history has at
         /// the epoch of the promise refuses (rule R11).
         history: History,
     },
-    /// Opens a session, and asks for the promise to follow nobody lower.
+    /// Opens a session, and asks for the promise to follow no owner of a lower epoch.
     Seal {
         /// As in `Hello`.
         member_since: Epoch,
@@ -246,7 +246,7 @@ pub enum ToReplica<D> {
         commit_point: Sequence,
         /// When it was sent, by the owner's clock: the lease begins there.
         asked: Moment,
-        /// No replica has departed at a lower epoch: of what was freed at one, nobody needs a trace (rule R3).
+        /// No replica has departed at a lower epoch: of what was freed at one, no trace is needed (rule R3).
         keep: Epoch,
     },
     /// What is in these blocks?
@@ -298,7 +298,7 @@ pub enum ToReplica<D> {
     Joined,
     /// The owner has stopped reading, and will not ask for leases any more.
     Release,
-    /// How long is it since anybody got a lease? From anybody, in no session.
+    /// How long is it since the last lease was granted? Any node may ask, outside of sessions.
     Probe,
 }
 
@@ -307,11 +307,11 @@ pub enum ToReplica<D> {
 pub struct FromReplica {
     /// The volume.
     pub volume: VolumeId,
-    /// From whom.
+    /// The sender.
     pub replica: ReplicaId,
     /// Which life of its process.
     pub process: Incarnation,
-    /// To whom.
+    /// The receiver.
     pub owner: Owner,
     /// The session of the message that it answers.
     pub session: u64,
@@ -374,14 +374,14 @@ pub enum ToOwner<D> {
     /// Its store was found damaged. It opens a session when it is greeted, and takes no order in it but to return empty
     /// (rule C12); otherwise it takes only the seal of a person who goes on with it.
     Damaged,
-    /// A block that nobody has asked for does not match its checksum.
+    /// A block that no read has requested does not match its checksum.
     Corrupt {
         /// The block, in its group.
         block: u64,
     },
     /// Answer to `Probe`.
     Probed {
-        /// Whom it follows.
+        /// The owner that it follows.
         promise: Promise,
         /// Nanoseconds since it last granted a lease or was asked to be sealed; since it started, if it did not.
         quiet_ns: u64,

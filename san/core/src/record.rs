@@ -19,7 +19,7 @@ pub struct Record {
     pub epoch: Epoch,
     /// The swap that made it.
     pub made_by: ProposalId,
-    /// Who orders its I/O.
+    /// The owner, which orders its I/O.
     pub owner: Owner,
     /// Whether the owner serves I/O, or is still taking over.
     pub state: RecordState,
@@ -102,7 +102,7 @@ pub enum RecordError {
     /// The volume has no such group.
     #[error("there is no group {0}: the volume has {1}")]
     NoGroup(u32, usize),
-    /// Without it nobody would hold what was acknowledged.
+    /// Without it no replica would hold what was acknowledged.
     #[error("{0} is the last replica in sync of group {1}: it is never removed")]
     LastMember(ReplicaId, u32),
     /// It is not in the set.

@@ -1,4 +1,4 @@
-//! A replica: whom it follows, what it appends and in which order, what it tells.
+//! A replica: the owner that it follows, what it appends and in which order, what it reports.
 //!
 //! ```text
 //!              Seal                       opening entry
@@ -61,7 +61,7 @@ pub enum Misdirected {
     Volume {
         /// The volume that it names.
         said: u64,
-        /// Who got it.
+        /// The owner that got it.
         replica: ReplicaId,
         /// The volume of the replica.
         volume: u64,
@@ -69,9 +69,9 @@ pub enum Misdirected {
     /// For another replica.
     #[error("a message for {said} came to {replica}")]
     Replica {
-        /// Whom it names.
+        /// The owner that it names.
         said: ReplicaId,
-        /// Who got it.
+        /// The owner that got it.
         replica: ReplicaId,
     },
 }
@@ -202,7 +202,7 @@ impl Replica {
         }
     }
 
-    /// Who asked what this is for, and in which of its sessions; if that still goes on.
+    /// The owner that requested this, and its session, if that session is still open.
     pub fn asked_by(&self, tag: Tag) -> Option<(Owner, u64)> {
         let session = self.session.as_ref().filter(|session| session.key == tag.session)?;
         Some((session.owner, session.number))
@@ -221,7 +221,7 @@ impl Replica {
         self.id
     }
 
-    /// Whom it follows.
+    /// The owner that it follows.
     pub fn promise(&self) -> Promise {
         self.promise
     }
@@ -341,7 +341,7 @@ impl Replica {
         from.epoch < self.promise.epoch || from.owner != self.promise.owner && from.epoch <= self.epoch
     }
 
-    /// Whom it follows, and how far it has.
+    /// The owner that it follows, and its progress.
     fn follows(&self) -> Promise {
         Promise { epoch: self.epoch.max(self.promise.epoch), owner: self.promise.owner }
     }

@@ -59,7 +59,7 @@ impl Direct {
         }
     }
 
-    /// To be called before anybody is told of what was carried out: other threads and processes see it from then on.
+    /// To be called before the completion is reported: other threads and processes see it from then on.
     pub fn settle(&mut self) {
         self.mappings.iter_mut().flatten().for_each(Mapping::settle);
     }

@@ -1,4 +1,4 @@
-//! Receiving what is likely: who has sent messages of one head and one length of data for a while goes on so. Their data is received
+//! Receiving what is likely: a sender of messages of one head and one length of data goes on so for a while. Their data is received
 //! where it stays, and each head beside it; from a stage it would have to be copied once more.
 
 use std::collections::VecDeque;

@@ -8,7 +8,7 @@ use crate::shape::Shape;
 
 /// Bytes that are received and not taken, unless a head is longer.
 const STAGE: usize = 256 << 10;
-/// Bytes that are received at once: 16 blocks with their heads. They are answered, and who has sent them goes on, while the rest is
+/// Bytes that are received at once: 16 blocks with their heads. They are answered, and their sender goes on, while the rest is
 /// received. All 32 of a client at once made a tenth fewer: it and the loop slept in turn.
 const TOGETHER: usize = 68 << 10;
 /// While as much data as this is missing, nothing else is received; and longer data is not received ahead.

@@ -49,7 +49,7 @@ pub struct UringOptions {
     /// Stores. 1 to 4096.
     pub stores: u32,
     /// It polls for completions before it sleeps, for so long at most: where a core is to spare. While a device is at work it
-    /// does so for four times as long, and lets everybody else have the core meanwhile. Zero: never.
+    /// does so for four times as long, and yields the core to other threads meanwhile. Zero: never.
     pub spin: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Default for UringOptions {
 pub enum Polling {
     /// It sleeps at once.
     Not,
-    /// Until others want the CPU, whom it lets have it before each poll.
+    /// Until other threads want the CPU, to which it yields before each poll.
     WhileIdle,
     /// To the end.
     Throughout,
@@ -77,7 +77,7 @@ pub struct Uring {
     held: ManuallyDrop<Held>,
     /// For each store that can be, whether it is one.
     stores: Box<[bool]>,
-    /// Requests that nobody uses.
+    /// Requests that are not in use.
     free: Vec<u32>,
     /// What there was no request for yet.
     waiting: VecDeque<(u32, Token, IoRequest<Blocks>)>,

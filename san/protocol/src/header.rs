@@ -226,7 +226,7 @@ pub(crate) fn empty(kind: Kind, bytes: &[u8]) -> Result<(), DecodeError> {
     if bytes.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// A body with a table behind it, as long as the rest is. Who calls checks that it may have so many.
+/// A body with a table behind it, as long as the rest is. The caller checks that it may have so many.
 pub(crate) fn with_table<B: Wire, T: Wire>(kind: Kind, bytes: &[u8]) -> Result<(&B, &[T]), DecodeError> {
     let count = bytes.len().saturating_sub(size_of::<B>()) / size_of::<T>();
     let right = (size_of::<B>() + count * size_of::<T>()) as u64;

@@ -62,7 +62,7 @@ pub struct LogHeader {
     /// [`MAGIC`].
     pub magic: [u8; 8],
     /// CRC32C of the log's key (8 bytes, little-endian), then of the first sector from here on. The key is chosen at random
-    /// when the replica is made, and nobody who writes data knows it: what a guest writes, an image of another log for one, is
+    /// when the replica is made, and no writer of data knows it: what a guest writes, an image of another log for one, is
     /// never taken for a record.
     pub crc: U32,
     /// [`LOG_VERSION`].

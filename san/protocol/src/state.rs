@@ -56,7 +56,7 @@ pub struct ReplicaState {
     pub key: u64,
     /// The device that its extents are on.
     pub capacity: DeviceId,
-    /// Whom it follows.
+    /// The owner that it follows.
     pub promise: Promise,
     /// Up to here the group's entries are acknowledged. The log may know more.
     pub commit_point: Position,

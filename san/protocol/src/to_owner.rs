@@ -131,7 +131,7 @@ impl Wire for MappedBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ProbedBody {
-    /// Whom it follows.
+    /// The owner that it follows.
     pub promise: PromiseBytes,
     /// Nanoseconds since it last granted a lease or was asked to be sealed.
     pub quiet_ns: U64,

@@ -297,7 +297,7 @@ fn hex(bytes: &[u8]) -> String {
     text.trim_end_matches('0').to_owned()
 }
 
-/// Whoever changes a format raises its version, and then this.
+/// A change of a format raises its version, and then this.
 #[test]
 fn the_formats_do_not_change_unseen() {
     let entry = ToReplica::Entry {

@@ -334,7 +334,7 @@ impl Corpus {
     }
 }
 
-/// Bytes that nobody has said.
+/// Bytes that no encoder makes.
 fn noise(corpus: &Corpus, format: Format, random: &mut Random) -> Vec<u8> {
     let most = if random.one_in(4) { 4096 } else { 200 };
     let length = random.below(most);

@@ -137,7 +137,7 @@ impl<D: Data> Store<D> {
         self.why.as_deref()
     }
 
-    /// So many bytes of the extents are scrubbed in each tick from now on ([`Settings::scrub`](crate::store::Settings::scrub)): who has several stores
+    /// So many bytes of the extents are scrubbed in each tick from now on ([`Settings::scrub`](crate::store::Settings::scrub)): a caller with several stores
     /// on a device shares out what it can bear.
     pub fn scrub_at(&mut self, bytes: u64) {
         self.settings.scrub = bytes;
@@ -154,7 +154,7 @@ impl<D: Data> Store<D> {
     }
 
     /// So much of what comes from now on is kept in memory until it is destaged
-    /// ([`Settings::held`](crate::store::Settings::held)): who has no memory to spare lets it keep nothing.
+    /// ([`Settings::held`](crate::store::Settings::held)): without memory to spare, let it keep nothing.
     pub fn hold(&mut self, bytes: u64) {
         self.settings.held = bytes;
     }

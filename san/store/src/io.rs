@@ -1,6 +1,6 @@
 //! What a store asks of its devices, and what they answer.
 //!
-//! A store never does I/O while it serves: it hands out [`IoRequest`]s, and is told by a [`Done`] for each. Who drives it may
+//! A store never does I/O while it serves: it hands out [`IoRequest`]s, and gets a [`Done`] for each. The driver may
 //! carry them out in any order and complete them in any order. Only to format, open and check it uses a [`Disk`], which
 //! waits.
 
@@ -63,7 +63,7 @@ pub trait Data: Clone {
     /// The checksum of the block of this index, taken when the data came to be (`loadline_san_protocol::log::block_crc`).
     fn checksum(&self, index: u32, of: Address) -> u32;
 
-    /// Takes the checksum of this block anew and keeps it. Only called on what a device has just read: nobody else refers
+    /// Takes the checksum of this block anew and keeps it. Only called on what a device has just read: nothing else refers
     /// to it yet.
     fn take_checksum(&mut self, index: u32, of: Address) -> u32;
 }

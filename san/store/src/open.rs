@@ -42,9 +42,9 @@ pub struct NewReplica {
     /// Blocks of data that an owner will have in flight for this group at any time: written, and not acknowledged. All of
     /// them may be in the log, of several owners that have died one after the other, and cannot be destaged.
     pub most_in_flight: u32,
-    /// Random bits that nobody knows who writes data.
+    /// Random bits that no writer of data knows.
     pub key: u64,
-    /// Whom it follows.
+    /// The owner that it follows.
     pub promise: Promise,
 }
 
@@ -241,7 +241,7 @@ pub enum Damage {
     TwoSlots(u64),
 }
 
-/// Finds a replica again. Its devices are opened before, and nobody else has them open.
+/// Finds a replica again. Its devices are opened before, and no other process has them open.
 ///
 /// What it finds damaged it opens too, and says why: nothing is done with it but to salvage it.
 pub fn open<D: Data>(

@@ -167,7 +167,7 @@ pub struct Store<D> {
     pub(crate) memory: Memory<D>,
     purposes: Vec<Purpose>,
     free_tokens: Vec<u32>,
-    /// Blocks that did not match their checksums, since it was opened; and those that nobody has written anew.
+    /// Blocks that did not match their checksums, since it was opened; and those that were not written anew since.
     pub(crate) corrupt: u64,
     pub(crate) corrupt_blocks: RangeSet,
 }
@@ -356,7 +356,7 @@ impl<D: Data> Store<D> {
         self.why.get_or_insert(why);
     }
 
-    /// Time has passed: a tenth of a second, say. Nobody has to call it for anything that is waited for.
+    /// Time has passed: a tenth of a second, say. No request depends on this call.
     pub fn tick(&mut self) {
         let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
         self.busy = false;

@@ -1,4 +1,4 @@
-//! A volume that is served: its entries, who has them, who goes.
+//! A volume that is served: its entries, the replicas that have them, and the members that leave.
 //!
 //! What clients ask for is in `jobs`, replicas that come back are in `returning`.
 
@@ -23,7 +23,7 @@ use jobs::Jobs;
 pub(super) struct Group<D> {
     pub(super) pipeline: Pipeline<Issued<D>>,
     leases: Leases,
-    /// Who must have a write, and whose lease a read needs.
+    /// The replicas that must have a write, and whose lease a read needs.
     pub(super) required: Vec<ReplicaId>,
     lenders: Vec<ReplicaId>,
     /// Where a read may go: the local one first.
@@ -32,7 +32,7 @@ pub(super) struct Group<D> {
     pub(super) in_sync: usize,
     /// What was acknowledged before this ownership.
     before: Position,
-    /// Blocks of data in entries that are kept, since somebody has not got them yet.
+    /// Blocks of data in entries that are kept, since a replica has not got them yet.
     pub(super) kept: u64,
 }
 
@@ -69,7 +69,7 @@ fn data_blocks<D>(entry: &Entry<D>) -> u64 {
 }
 
 impl<D: Clone> Active<D> {
-    /// The second swap has committed: it serves. The members are those with whom it has talked.
+    /// The second swap has committed: it serves. The members are those that it has sessions with.
     pub(super) fn new(
         c: &mut Context,
         mut sessions: Vec<ReplicaSession<D>>,
@@ -135,7 +135,7 @@ impl<D: Clone> Active<D> {
         self.returning.iter().map(|(replica, returning)| (*replica, returning.left())).collect()
     }
 
-    /// The record has changed, or a change was proposed: who must have what.
+    /// The record has changed, or a change was proposed: the sets of replicas that must have entries follow from both.
     pub(super) fn follow_record(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         let swap = c.swap.as_ref().expect("it owns the volume");
         let record = swap.settled();
@@ -219,7 +219,7 @@ impl<D: Clone> Active<D> {
         self.issue(c, index, open, None, out);
     }
 
-    /// Issues an entry, and sends it to all who get entries.
+    /// Issues an entry, and sends it to all replicas that get entries.
     pub(super) fn issue(
         &mut self,
         c: &Context,
@@ -258,7 +258,7 @@ impl<D: Clone> Active<D> {
         session.is_open() && now.since(session.last_answer) < c.times.silent_ns && !session.is_stalled(c, now)
     }
 
-    /// Whether all answer who must have a write, also if a proposal that is undecided comes to be.
+    /// Whether all replicas answer that must have a write, also if a proposal that is undecided comes to be.
     pub(super) fn all_answer(&self, c: &Context, now: Moment) -> bool {
         self.groups.iter().flat_map(|group| &group.required).all(|replica| {
             let session = self.sessions.iter().find(|session| session.replica == *replica);
@@ -421,7 +421,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// A member, or one who comes back, answers in a new session.
+    /// A member, or a returning replica, answers in a new session.
     pub(super) fn welcomed(
         &mut self,
         c: &mut Context,

@@ -146,7 +146,7 @@ pub enum Event<D> {
     Cancel(RequestId),
     /// Its clients have gone. What they asked for is dropped.
     Detach,
-    /// It is to be taken over if nobody serves it.
+    /// It is to be taken over if no node serves it.
     Watch(bool),
     /// A client asks.
     Request(Request<D>),
@@ -207,7 +207,7 @@ pub enum Action<D> {
     },
     /// A part of what a client reads: whole blocks. It may come again with other content before the completion.
     Fill {
-        /// Who reads.
+        /// The request that reads.
         request: RequestId,
         /// Where it belongs, in blocks from the one with the request's first sector.
         at: u64,
@@ -229,7 +229,7 @@ pub enum Action<D> {
     ///
     /// Of a write: all its blocks. Of zeroes: its first block if `head` is given, then its last if `tail` is.
     ///
-    /// The request may have ended when that is done, and even the ownership: then the blocks are for nobody.
+    /// The request may have ended when that is done, and even the ownership: then the blocks are not used.
     Merge {
         /// To be told with the answer.
         ownership: Epoch,
@@ -255,16 +255,16 @@ pub enum Action<D> {
 /// Why a command was not carried out. It changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CommandError {
-    /// Somebody else owns it, or nobody.
+    /// Another node owns it, or none.
     #[error("this node does not own the volume: ask the one that does")]
     NotOwner,
     /// It is in use here.
     #[error("the volume is active here: detach it first, if what is left of it is not what should be")]
     Active,
-    /// Without it, nobody answers.
+    /// Without it, no replica answers.
     #[error("no other replica of its group answers beside {0}: wait until another is in sync and reachable")]
     Needed(ReplicaId),
-    /// Somebody else has taken the volume over. Whether the change was made is to be seen in its record.
+    /// Another node has taken the volume over. Whether the change was made is to be seen in its record.
     #[error(
         "another node has taken the volume over: look at the volume, and repeat the command there if it was not carried out"
     )]

@@ -1,4 +1,4 @@
-//! Who leaves the in-sync set of a volume that is served, and who joins it (rules P1, W3, C5 and S1).
+//! Which members leave the in-sync set of a volume that is served, and which replicas join it (rules P1, W3, C5 and S1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::rule::{Rule, left_out};
 use crate::volume::Action;
 
 impl<D: Clone> Active<D> {
-    /// Proposes what has to change: who does not answer goes, who has come back joins.
+    /// Proposes what has to change: members that do not answer leave, replicas that have come back join.
     pub(super) fn change_members(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         if c.is_undecided() {
             return;

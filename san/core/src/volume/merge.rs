@@ -17,7 +17,7 @@ pub struct Winner {
     pub blocks: Range<u64>,
     /// The entry, as the one that has it reports it.
     pub entry: Mention,
-    /// Who has it.
+    /// The replica that has it.
     pub holder: ReplicaId,
 }
 
@@ -32,7 +32,7 @@ pub struct Merged {
     pub winners: Vec<Winner>,
 }
 
-/// See the module. `known`: up to here, at least, everything is acknowledged: as somebody reported who may not be here.
+/// See the module. `known`: up to here, at least, everything is acknowledged: as a replica reported that may be missing here.
 pub fn merge(reports: &BTreeMap<ReplicaId, SealReport>, known: Position) -> Merged {
     let highest = reports.values().map(|report| report.commit_point).fold(known, Position::max);
     let (whole, damaged): (Vec<_>, Vec<_>) =

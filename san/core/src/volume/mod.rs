@@ -1,4 +1,4 @@
-//! A volume at one node: who owns it, takes it over, or watches it.
+//! A volume at one node that owns it, takes it over, or watches it.
 //!
 //! ```text
 //!          attached, or its owner     first swap, seals,        second swap
@@ -6,7 +6,7 @@
 //!  watch ───────────────────────▶ takeover ───────────────▶ active
 //!    ▲                                │                        │
 //!    └────────────────────────────────┴────────────────────────┘
-//!          somebody else's swap committed, or a swap stays undecided
+//!          another node's swap committed, or a swap stays undecided
 //! ```
 //!
 //! | module | idea |
@@ -15,13 +15,13 @@
 //! | `context` | what all parts of a volume need |
 //! | `clients` | which clients may request |
 //! | `commands` | commands of an operator |
-//! | `watch` | nobody serves it, as far as one can see: take it over |
+//! | `watch` | no node is seen to serve it: take it over |
 //! | `takeover` | from the first swap to the second |
 //! | `merge` | what sealed members must be made equal in |
 //! | `active` | it serves: entries, acknowledgements, members that go |
 //! | `jobs` | requests of clients, and copies: from the first step to the last |
 //! | `returning` | replicas that come back |
-//! | `membership` | who leaves the in-sync set, and who joins it |
+//! | `membership` | which members leave the in-sync set, and which replicas join it |
 //! | `replica_session` | the session with one replica |
 //! | `silence` | what may be concluded from the silence of others |
 //! | [`view`] | what a node reports of it |
@@ -155,7 +155,7 @@ impl<D: Clone> Volume<D> {
     }
 
     /// The client's read for which a replica was asked, in this session, to read blocks from this one on; and where these are
-    /// in it, counted from the block with its first sector. `None` if nobody waits for them any more, or not for that alone.
+    /// in it, counted from the block with its first sector. `None` if no read waits for them any more, or not for that alone.
     pub fn awaited(&self, from: ReplicaId, session: u64, job: Job, block: u64) -> Option<(RequestId, u64)> {
         let Role::Active(active) = &self.role else { return None };
         active.awaited(from, session, job, block)

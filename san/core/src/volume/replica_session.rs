@@ -207,7 +207,7 @@ impl<D: Clone> ReplicaSession<D> {
         self.resend_out_of_band(c, 1, out);
     }
 
-    /// Sends entries of this ownership from `self.next` on: those that are issued. To who returns and is full, an entry with
+    /// Sends entries of this ownership from `self.next` on: those that are issued. To a returning replica that is full, an entry with
     /// nothing in it takes the place of data, which is copied when there is room (rule C11).
     pub(super) fn send_entries(
         &mut self,
@@ -271,7 +271,7 @@ impl<D: Clone> ReplicaSession<D> {
         self.moved = now;
     }
 
-    /// Who asked was stopped: what it has said meanwhile is still to be read.
+    /// This process was stopped: what the replica has sent meanwhile is still to be read.
     pub(super) fn wait_anew(&mut self, now: Moment) {
         (self.last_answer, self.moved, self.unanswered) = (now, now, None);
     }

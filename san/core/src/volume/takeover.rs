@@ -41,7 +41,7 @@ pub(super) struct Takeover<D> {
     fetches: Vec<Fetch>,
     /// Groups of which a person has said what is left: one replica, which is taken as it is.
     forced: BTreeSet<GroupIndex>,
-    /// The highest commit point that anybody reported of each group, and the highest end of each replica: who has less, now or when
+    /// The highest commit point that any replica reported of each group, and the highest end of each replica: a replica that has less, now or when
     /// it is asked again, has lost something.
     commit_points: BTreeMap<GroupIndex, Position>,
     ends: BTreeMap<ReplicaId, Position>,
@@ -475,7 +475,7 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// Leaves out who answers, and does not do what it is told: its device may hang. Whether there is one; the others are
+    /// Excludes a replica that answers and does not do what is requested: its device may hang. Whether there is one; the others are
     /// compared again without it, if there are others of its group; and if not, with those that were left out before.
     fn leave_out_stalled(&mut self, c: &Context, now: Moment) -> bool {
         let TakeoverStage::Equalizing(equal) = &self.stage else { return false };

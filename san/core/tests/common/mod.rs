@@ -69,7 +69,7 @@ pub(crate) struct Driven {
     queue: VecDeque<Event<u8>>,
     out: Vec<Action<u8>>,
     received: BTreeMap<ReplicaId, (Epoch, Sequence)>,
-    /// Who has had time to answer, and when that is over.
+    /// The nodes that have had time to answer, and the end of that time.
     late: Vec<(u64, NodeId)>,
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn said(session: u64) -> FromReplica {
     FromReplica { volume: VOLUME, replica: REPLICA, process: Incarnation(5), owner: owner(1), session }
 }
 
-/// A volume at node 1, which has asked whom the members follow.
+/// A volume at node 1, which has asked which owner the members follow.
 pub(crate) fn asking() -> (Volume<u8>, Vec<Action<u8>>) {
     asking_of(record())
 }

@@ -72,7 +72,7 @@ pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Stor
     (opened.0, opened.1)
 }
 
-/// Answers of a device that are taken before who waits for them may ask for more.
+/// Answers of a device that are taken before the thread that waits for them may request more.
 const AT_ONCE: usize = 4;
 
 impl<R: Driver> Run<R> {

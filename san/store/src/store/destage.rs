@@ -34,7 +34,7 @@ const MOST_APART: u32 = 4;
 /// The most pairs of record and extent of a round, unless one record has more.
 const MOST_PAIRS: usize = 1 << 16;
 
-/// A takeover waits for a round's end, and leaves out who does not report in time. So a round that took more ticks than this
+/// A takeover waits for a round's end, and excludes replicas that do not report in time. So a round that took more ticks than this
 /// makes the next one half as large,
 const SLOW: u32 = 4;
 /// and one that took no more than this makes it twice as large.
@@ -132,7 +132,7 @@ impl Destage {
         !self.is_active() && !self.mending
     }
 
-    /// Nothing writes slots, and nobody wants that it stays so.
+    /// Nothing writes slots, and nothing has asked for writes of slots to be held.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.is_active() && !self.held && !self.mending
     }

@@ -18,14 +18,14 @@ use crate::store::{Action, Purpose, Store};
 /// The state of growing: chunks that were taken from the device and whose places cannot be used yet.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
-    /// Places that somebody waits for.
+    /// Places that are waited for.
     wanted: u64,
     /// Chunks that were taken and have no places yet; the first is being written.
     coming: VecDeque<u32>,
     step: Option<Step>,
     /// It was told that the device is full.
     full: bool,
-    /// When time last passed, there was less than somebody waits for; and how often in a row.
+    /// When time last passed, there were fewer than are waited for; and how often in a row.
     stuck: bool,
     ticks: u32,
 }
@@ -45,7 +45,7 @@ impl Growth {
         self.wanted = places;
     }
 
-    /// Nobody waits for places.
+    /// Nothing waits for places.
     pub(crate) fn want_nothing(&mut self) {
         self.wanted = 0;
     }

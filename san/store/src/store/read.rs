@@ -37,11 +37,11 @@ enum Question {
     Above(u64),
 }
 
-/// Who wants to know.
+/// The reader.
 #[derive(Debug, Clone, Copy)]
 enum Whose {
     Asked(Tag),
-    /// Nobody: it is only checked.
+    /// None: it is only checked.
     Scrub,
 }
 

@@ -27,7 +27,7 @@ use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
 use crate::volume::{Action, Context, Failure, Request, RequestId, RequestOp, SECTORS};
 
-/// Blocks that are written anew at the same time since somebody has found them corrupt.
+/// Blocks that are written anew at the same time since they were found corrupt.
 const MENDS: usize = 16;
 
 /// Blocks that one request turns to zeroes, or trims, at a time: a replica takes an entry in one step.
@@ -96,7 +96,7 @@ enum Work<D> {
         to: ReplicaId,
         piece: Piece,
     },
-    /// A block that somebody has found corrupt is to be written anew.
+    /// A block that was found corrupt is to be written anew.
     Mend {
         at: ReplicaId,
     },
@@ -126,7 +126,7 @@ struct Part<D> {
     asked: Option<ReplicaId>,
     since: Moment,
     done: bool,
-    /// Who has it with a checksum that does not match.
+    /// The replicas where its checksum does not match.
     corrupt: Vec<ReplicaId>,
     content: Option<Content<D>>,
 }
@@ -302,7 +302,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Whether it minds nobody: rule W1 or C4 is left out.
+    /// Whether it waits for nothing: rule W1 or C4 is left out.
     fn is_let_through(&self, slot: u32) -> bool {
         let is_copy = || matches!(self.jobs.slots[slot as usize].work, Work::Copy { .. });
         left_out(Rule::W1) || left_out(Rule::C4) && is_copy()
@@ -547,7 +547,7 @@ impl<D: Clone> Active<D> {
         self.enter(slot, Access::Exclusive);
     }
 
-    /// A member has found a block corrupt that nobody has asked for: it is written anew, if another has it (rule R7).
+    /// A member has found a block corrupt that no read has requested: it is written anew, if another has it (rule R7).
     pub(in crate::volume) fn found_corrupt(
         &mut self,
         c: &mut Context,

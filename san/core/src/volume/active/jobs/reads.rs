@@ -1,4 +1,4 @@
-//! What a job reads: from which member, again if nobody answers, and anew where a checksum does not match.
+//! What a job reads: from which member, again if it does not answer, and anew where a checksum does not match.
 //!
 //! A block whose checksum does not match is read again under exclusion, from one member after the other, and written anew
 //! (rule R7).
@@ -124,7 +124,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// The client's read for which a member was asked, in this session, to read blocks from this one on; and where these are in
-    /// it, counted from the block with its first sector. `None` if nobody waits for them any more, or not for that alone.
+    /// it, counted from the block with its first sector. `None` if no read waits for them any more, or not for that alone.
     pub(in crate::volume) fn awaited(
         &self,
         from: ReplicaId,
