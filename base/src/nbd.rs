@@ -7,7 +7,7 @@
 pub const PORT: u16 = 10809;
 /// The most bytes of a name, a query or any other string.
 pub const MOST_STRING: usize = 4096;
-/// The most bytes of a request's data: what clients assume if nobody says otherwise.
+/// The most bytes of a request's data: what clients assume if the server names no other.
 pub const MOST_DATA: u32 = 32 << 20;
 
 /// What a server says first.

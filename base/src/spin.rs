@@ -10,7 +10,7 @@ const PAUSES: u32 = 80;
 /// From one poll to the next takes a microsecond or two; if more than this, another thread had the CPU meanwhile.
 const PREEMPTED: Duration = Duration::from_micros(50);
 
-/// To give way takes a fraction of a microsecond where nobody else wants the CPU, and longer than this where somebody does.
+/// To yield takes a fraction of a microsecond where no other thread wants the CPU, and longer than this where one does.
 const GAVE_WAY: Duration = Duration::from_micros(4);
 
 /// What a poll has seen.
@@ -68,8 +68,8 @@ impl Spins {
         self.poll_while_idle(longest, longest, limit, poll)
     }
 
-    /// As [`poll`](Self::poll), but after the first while it lets others have the CPU before each poll, and ends once somebody
-    /// had it. Then it did not pay, whatever was seen: had this thread slept, they need not have waited.
+    /// As [`poll`](Self::poll), but after the first while it yields the CPU before each poll, and ends once another thread
+    /// had it. Then it did not pay, whatever was seen: had this thread slept, that thread would not have waited.
     pub fn poll_while_idle(
         &mut self,
         first: Duration,
@@ -120,7 +120,7 @@ impl Spins {
     }
 }
 
-/// Lets others have the CPU, if they want it. Whether somebody had it.
+/// Yields the CPU. Whether another thread had it.
 fn give_way() -> bool {
     let before = Instant::now();
     std::thread::yield_now();

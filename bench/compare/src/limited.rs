@@ -29,7 +29,7 @@ pub(crate) enum Ending {
     Signal(i32),
     /// It took longer than this, and was ended.
     Limit(Duration),
-    /// Somebody pressed Ctrl-C.
+    /// Ctrl-C was pressed.
     Stopped,
 }
 
@@ -123,7 +123,7 @@ impl Drop for Running {
     }
 }
 
-/// The end of a file, for whoever wants to know why.
+/// The end of a file, to show why.
 pub(crate) fn tail(path: &Path) -> String {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;

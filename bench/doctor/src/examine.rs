@@ -78,7 +78,7 @@ pub fn examine(options: &ExamineOptions, stop: &AtomicBool) -> Result<Examinatio
     Ok(Examination { inventory, checks, sync_write: measured })
 }
 
-/// The same, on a host that somebody else asks: a folder in which no file can be made is a finding too. The file is removed
+/// The same, on a host that a controller examines: a folder in which no file can be made is a finding too. The file is removed
 /// at the end.
 pub fn examine_with_folder(
     devices: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! Whether io_uring can be used, and who refuses it if not.
+//! Whether io_uring can be used, and what refuses it if not.
 
 use std::io;
 

@@ -20,7 +20,7 @@ const ADDRESSES: u64 = 4 << 30;
 const MEMORY: u64 = 1 << 30;
 /// With less than this, bytes, something is likely to be killed.
 const LEAST_MEMORY: u64 = 256 << 20;
-/// The bit of `CAP_IPC_LOCK` in a set of capabilities: who has it may lock as much as there is.
+/// The bit of `CAP_IPC_LOCK` in a set of capabilities: a process with it may lock all memory.
 const IPC_LOCK: u32 = 14;
 
 /// What this process may use.

@@ -5,7 +5,7 @@ use loadline_base::figures::thousands;
 use crate::check::Check;
 use crate::root::Root;
 
-/// So much in swap space is left from long ago, and hurts nobody, KiB.
+/// So much in swap space is left from long ago, and does no harm, KiB.
 const SWAPPED: u64 = 16 << 10;
 
 /// Judges it.

@@ -25,7 +25,7 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 const PERIOD_US: u64 = 100_000;
 
 /// A group of a run that is gone is removed when it is at least so old: a process id is not the same in every
-/// container, and a run that begins has groups in which nobody is yet.
+/// container, and a run that begins has groups without processes.
 const LEFT_BEHIND_AGE: Duration = Duration::from_secs(60);
 /// The most groups of one folder that are inspected.
 const LOOKED_AT: usize = 4096;

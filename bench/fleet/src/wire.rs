@@ -9,7 +9,7 @@
 //! a heartbeat each second, and give the other up when they hear nothing for [`SILENCE_LIMIT`].
 //!
 //! The token itself never travels ([`crate::token`]). What follows the welcome is neither encrypted nor
-//! authenticated: who can change what passes on the network can still take a connection over. On a network that
+//! authenticated: an attacker that can change what passes on the network can still take a connection over. On a network that
 //! others use, let the controller listen on 127.0.0.1 and bring workers there through an SSH tunnel
 //! (`ssh -R 4700:127.0.0.1:4700 HOST`).
 //!

@@ -1,4 +1,4 @@
-//! Who is let in, who is turned away, and that nobody disturbs.
+//! Which connections are accepted, which are refused, and that none disturbs the run.
 
 mod common;
 

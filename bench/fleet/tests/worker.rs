@@ -91,7 +91,7 @@ fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
     });
 }
 
-/// Reads a hello, and answers as somebody does who has this token.
+/// Reads a hello, and answers as a controller with this token does.
 fn challenge(wire: &mut Wire, token: &str) -> Nonces {
     let worker = match wire.receive(Duration::from_secs(5)).unwrap() {
         Some(ToController::Hello(hello)) => hello.nonce,

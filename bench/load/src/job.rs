@@ -11,7 +11,7 @@ use crate::error::LoadError;
 use crate::stop_condition::StopIf;
 use crate::target::{Disk, Target};
 
-/// Who hands I/Os to the kernel.
+/// The engine that hands I/Os to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
@@ -24,7 +24,7 @@ pub enum Engine {
     Threads,
 }
 
-/// Blocks that say who wrote them, and a journal of what was acknowledged.
+/// Blocks that name their writer, and a journal of what was acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Verify {
@@ -51,7 +51,7 @@ pub struct Job {
     pub drain: TimeSpan,
     /// Where the random numbers begin. Two workers of one step get different seeds.
     pub seed: u64,
-    /// Who hands I/Os to the kernel.
+    /// The engine that hands I/Os to the kernel.
     pub engine: Engine,
     /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
     pub poll: bool,

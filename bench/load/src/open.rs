@@ -58,7 +58,7 @@ impl Transport {
 }
 
 /// An open disk, locked against other users; but a server's: NBD knows no locks, a vhost-user server has one
-/// front-end, and of an image it was looked who else has it open.
+/// front-end, and of an image its other clients were checked.
 #[derive(Debug)]
 pub(crate) struct OpenDisk {
     /// As it was named.
@@ -92,7 +92,7 @@ pub(crate) fn open(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDi
     Ok(open)
 }
 
-/// As [`open`], but for what was never written. `alone`: nobody else may even read it meanwhile.
+/// As [`open`], but for what was never written. `alone`: no other process may even read it meanwhile.
 fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<OpenDisk, LoadError> {
     let path = match &disk.target {
         Target::Null(size) => {
@@ -150,7 +150,7 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
     })
 }
 
-/// Asks an NBD server for a disk. Who else uses it is not known.
+/// Asks an NBD server for a disk. Its other users are not known.
 fn open_nbd(disk: &Disk, uri: &NbdUri, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
     let name = disk.target.to_string();
     may_write_to_server(disk, write)?;
@@ -170,7 +170,7 @@ fn open_nbd(disk: &Disk, uri: &NbdUri, profile: &Profile, write: bool) -> Result
     Ok(OpenDisk { name, transport, size: ByteSize(export.bytes), in_memory: false, direct: true, unwritten })
 }
 
-/// Connects to a vhost-user-blk server. It has one front-end: nobody else uses the disk by it.
+/// Connects to a vhost-user-blk server. It has one front-end, so no other process uses the disk through it.
 fn open_vhost(disk: &Disk, socket: &Path, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
     let name = disk.target.to_string();
     may_write_to_server(disk, write)?;
@@ -233,7 +233,7 @@ pub struct Examined {
 
 /// Whether a disk could be measured by this profile now, and what it is. It is opened as a measurement would, but for
 /// reading only, whatever the profile does; whether it may be written to is not asked. `alone`: it will be written to,
-/// so that nobody else may even read it.
+/// so that no other process may even read it.
 pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examined, LoadError> {
     let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
     let open = open_as(&disk, profile, false, alone)?;
@@ -363,7 +363,7 @@ fn lock(file: &File, name: &str, write: bool) -> Result<(), LoadError> {
     }
 }
 
-/// Tries for a while to get a lock that someone else has. A file system without locks (some that are shared over a
+/// Tries for a while to get a lock that another process has. A file system without locks (some that are shared over a
 /// network) is used without one.
 fn lock_by(patience: Duration, mut attempt: impl FnMut() -> nix::Result<()>) -> bool {
     let limit = Instant::now() + patience;

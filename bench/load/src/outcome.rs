@@ -64,7 +64,7 @@ pub struct VerifyReport {
     #[serde(default)]
     pub unreadable: u64,
     /// Of those checked, how many could not be judged, since a write to them was in flight while they were read, or
-    /// had an outcome that nobody saw.
+    /// had no known outcome.
     pub unjudged: u64,
     /// The first of the bad blocks, in words; at most twenty.
     pub examples: Vec<String>,
@@ -174,7 +174,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The outcome, if the load did not end before its time; for who needs all of it.
+    /// The outcome, if the load did not end before its time; for callers that need all of it.
     pub fn whole(self) -> Result<Outcome, LoadError> {
         match self.ended_early {
             Some(error) => Err(error),

@@ -71,7 +71,7 @@ pub fn prepare_to_scan(job: &Job) -> Result<Prepared, LoadError> {
     Prepared::open(job, Purpose::Scan(Reported::Forget))
 }
 
-/// Like [`prepare_to_scan`], for who has the report of a load that this process ran last under the same journals, and
+/// Like [`prepare_to_scan`], for a caller with the report of a load that this process ran last under the same journals, and
 /// adds that of the scan to it: bad blocks that the load reported are not counted again.
 pub fn prepare_to_scan_after_load(job: &Job) -> Result<Prepared, LoadError> {
     Prepared::open(job, Purpose::Scan(Reported::Keep))
@@ -109,7 +109,7 @@ type SweepOne<'a> =
     dyn Fn(&Prepared, usize, &AtomicU64, &AtomicBool, &mut VerifyReport) -> Result<(), LoadError> + Sync + 'a;
 
 impl Prepared {
-    /// What it will have found while it runs: kept by whoever must know even if it does not end.
+    /// What it will have found while it runs: kept by a caller that must know even if the load does not end.
     pub fn bad_blocks(&self) -> BadBlocks {
         BadBlocks(self.disks.iter().filter_map(|disk| disk.verifier.clone()).collect())
     }

@@ -32,7 +32,7 @@ pub struct BenchResult {
     pub profile: Profile,
     /// Where the random numbers began.
     pub seed: u64,
-    /// Who handed the I/Os to the kernel: `io_uring`, `vhost-user`, `librbd`, `threads` or `null`; and whether it polled for completions before sleeping.
+    /// The engine that handed the I/Os to the kernel: `io_uring`, `vhost-user`, `librbd`, `threads` or `null`; and whether it polled for completions before sleeping.
     pub engine: String,
     /// The figures of the window.
     #[serde(flatten)]

@@ -54,7 +54,7 @@ impl Queue {
 
 /// A server's disk.
 pub(crate) struct VhostDisk {
-    /// Dropped after the queues: their memory is its own. Who has taken a queue has this disk.
+    /// Dropped after the queues: their memory is its own. The holder of a queue holds this disk.
     queues: Mutex<Vec<Queue>>,
     transport: Mutex<Box<VirtioBlkTransport>>,
     socket: Socket,
@@ -87,7 +87,7 @@ impl Socket {
             .collect()
     }
 
-    /// The one that was not there before. Nobody else connects meanwhile.
+    /// The one that was not there before. No other thread connects meanwhile.
     fn new_to(path: &Path, before: &HashSet<RawFd>) -> Option<Socket> {
         let fd = Socket::all_to(path).difference(before).next().copied()?;
         // SAFETY: it takes a number and touches no memory; what it returns is a new descriptor, which nobody else has.

@@ -1,4 +1,4 @@
-//! Storage that is somebody else's: what is done to it is done by commands that the user gives, or by a person who is asked.
+//! External storage: what is done to it is done by commands that the user gives, or by a person who is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,7 +29,7 @@ const HEALTH: [(&str, &str); 1] = [("LOADLINE_ACTION", "health")];
 pub(crate) const ACTIONS: [&str; 7] =
     ["kill", "freeze", "cut", "fail-device", "slow-device", "fill", "return"];
 
-/// How things are done to storage that is somebody else's.
+/// How things are done to external storage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalSpec {
@@ -149,7 +149,7 @@ impl ExternalSpec {
     }
 }
 
-/// Storage that is somebody else's, and what was done to it.
+/// External storage, and what was done to it.
 pub struct External {
     spec: ExternalSpec,
     ask: Option<Prompt>,

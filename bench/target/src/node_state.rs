@@ -15,7 +15,7 @@ pub(crate) enum NodeState {
     Cut,
     /// Its device failed: it is used again when the node is started again.
     Failed,
-    /// A volume that nobody uses has what was free on its device.
+    /// A volume without clients has what was free on its device.
     Filled,
 }
 

@@ -17,7 +17,7 @@ pub type Prompt = Box<dyn FnMut(&str, &AtomicBool) -> Result<(), TargetError> + 
 
 /// How often the terminal, and whether to go on waiting, is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Bytes that somebody may have typed before they are asked: more than a terminal keeps.
+/// Bytes that an operator may have typed before the question: more than a terminal keeps.
 const MOST_TYPED: usize = 64 << 10;
 
 /// Asks at the terminal of this process, whatever its standard input is. An error of kind `Usage` when it is asked and
@@ -93,7 +93,7 @@ pub(crate) fn ask_within(
     }
 }
 
-/// Whoever watches the clock ends too, even if who asks does not return.
+/// The thread that watches the clock ends too, even if the thread that asks does not return.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

@@ -1,4 +1,4 @@
-//! vhost-user-blk: what front-ends ask is what a disk is asked, and what they do wrong harms nobody but them.
+//! vhost-user-blk: what front-ends ask is what a disk is asked, and what they do wrong harms only them.
 
 mod guest;
 

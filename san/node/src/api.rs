@@ -101,7 +101,7 @@ impl IntoResponse for ManageError {
 }
 
 impl Node {
-    /// Opens the API's door. The future answers who comes.
+    /// Binds the socket of the API. The future answers requests.
     pub(crate) async fn open_api(
         &self,
         address: SocketAddr,

@@ -99,7 +99,7 @@ pub enum ConfigError {
         /// What is wrong.
         why: String,
     },
-    /// It is older than it was: nobody knows any more what was decided since.
+    /// It is older than it was: what was decided since is lost.
     #[error(
         "the configuration was at revision {was}, and is at {is}: it is an older copy. Nothing of it is carried out by this node \
          until it is started again; put the newer one in its place if there is one"

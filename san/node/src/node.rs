@@ -1,4 +1,4 @@
-//! The control path: what a node does with what the configuration says, and who comes to it.
+//! The control path: what a node does with its configuration, and with its connections.
 //!
 //! ```text
 //!  configuration ─▶ reconcile ─▶ loops: devices, replicas, volumes, peers
@@ -11,7 +11,7 @@
 //! | `reconcile` | what the configuration says is made so |
 //! | `doors` | clients and other nodes come |
 //! | `forward` | clients of volumes that are owned elsewhere |
-//! | `reach` | nodes ask each other whether they run, and whom they reach |
+//! | `reach` | nodes ask each other whether they run, and which nodes they reach |
 //! | `sessions` | what is between a node that forwards and an owner |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
@@ -127,7 +127,7 @@ pub(crate) struct NodeState {
     /// How often the configuration was begun to be looked at and made so, and how often that came to an end.
     begun: u64,
     ended: u64,
-    /// Volumes that nobody has attached, and that are owned here while their copies move.
+    /// Volumes that are not attached, and that are owned here while their copies move.
     claimed: BTreeSet<u64>,
     /// Replicas that are to leave and could not, and since when.
     waits: BTreeMap<u64, Instant>,
@@ -179,7 +179,7 @@ impl NodeState {
         self.went_back.is_some()
     }
 
-    /// This is the configuration, as far as is known. It never goes back: two who have read it may tell it in any order, and
+    /// This is the configuration, as far as is known. It never goes back: two readers may deliver it in any order, and
     /// what was closed or made anew by an older one would be lost.
     pub(crate) fn learn(&mut self, catalog: Catalog) {
         if catalog.revision >= self.catalog.revision {

@@ -193,7 +193,7 @@ fn resumed(
     Ok(Some(owned))
 }
 
-/// A study may come from anybody, so its commands are run only with --run-commands.
+/// A study may come from any source, so its commands are run only with --run-commands.
 fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
     let count = study.target.external.iter().flat_map(|external| external.lines()).count();
     if count == 0 || args.run_commands {

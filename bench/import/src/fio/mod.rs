@@ -33,7 +33,7 @@ use crate::{ImportError, Imported};
 use figures::Figures;
 use load::{JobOptions, Load, Processes};
 
-/// More results than anybody writes into one file.
+/// More results than one file holds.
 const MOST_RESULTS: usize = 10_000;
 /// More jobs than fio runs in one file's results.
 const MOST_JOBS: usize = 100_000;

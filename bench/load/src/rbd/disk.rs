@@ -19,12 +19,12 @@ use crate::error::LoadError;
 
 /// How long monitors may take to let a client in, and to answer what opening asks.
 const MONITORS: &CStr = c"10";
-/// How long all of opening may take: the library itself waits for ever where nobody serves the image's objects. An OSD that has
+/// How long all of opening may take: the library itself waits for ever where no OSD serves the image's objects. An OSD that has
 /// just lost its power is noticed after some 20 s.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long closing is waited for.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
-/// Who has just closed an image may be listed a moment longer.
+/// A client that has just closed an image may be listed a moment longer.
 const PATIENCE: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(100);
 /// The most clients of one image that are looked at.
@@ -63,7 +63,7 @@ impl fmt::Debug for RbdDisk {
 }
 
 impl RbdDisk {
-    /// Opens an image that nobody else has open: for reading only, unless `write`. Clients that only read do not show.
+    /// Opens an image that no other client has open: for reading only, unless `write`. Clients that only read do not show.
     pub(crate) fn open(uri: &RbdUri, write: bool) -> Result<RbdDisk, LoadError> {
         if cfg!(target_feature = "crt-static") {
             return Err(LoadError::usage(format!(
@@ -291,7 +291,7 @@ fn connected(ceph: &'static Ceph, uri: &RbdUri) -> Result<Handles, LoadError> {
     Ok(handles)
 }
 
-/// Nobody else has the image open: a second writer would be a second truth. Who opened it when we did sees us, too, so of two
+/// No other client has the image open: two writers would overwrite each other. A client that opened it at the same time sees this one, too, so of two
 /// none goes on.
 fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
     let ceph = handles.ceph;

@@ -66,7 +66,7 @@ impl Entry {
         self.0 & !REPORTED == other.0 & !REPORTED
     }
 
-    /// A write whose outcome nobody saw may have left anything between the old content and the new.
+    /// A write without a known outcome may have left anything between the old content and the new.
     pub(super) fn outcome_unknown(self) -> bool {
         self.issued() > self.acknowledged()
     }
@@ -218,7 +218,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Drops the claims of whoever used it before, and the marks that are to go. The error is the first unit whose
+    /// Drops the claims of the process that used it before, and the marks that are to go. The error is the first unit whose
     /// entry is damaged. Only what changes is stored, so that a large journal stays clean and cheap to open.
     pub(super) fn settle(&self, reported: Reported) -> Result<(), usize> {
         let gone = match reported {
@@ -370,8 +370,8 @@ fn write_zeros(file: &File, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes an empty file for a journal that nobody else knows of, in this folder: a new one, under a name that cannot
-/// be guessed, so that nothing that somebody left or placed there is taken for it. Says which file it is.
+/// Makes an empty file for a private journal, in this folder: a new one, under a name that cannot
+/// be guessed, so that no file that was left or placed there is taken for it. Says which file it is.
 pub fn temporary_journal(folder: &Path) -> Result<(PathBuf, FileIdentity), LoadError> {
     let place = |e: io::Error| {
         LoadError::usage(format!(

@@ -1,6 +1,6 @@
 //! A client comes, asks what there is, and chooses.
 //!
-//! Who has the socket feeds bytes, sends what is in [`Handshake::out`], and answers what [`Handshake::step`] asks. It limits
+//! The owner of the socket feeds bytes, sends what is in [`Handshake::out`], and answers what [`Handshake::step`] asks. It limits
 //! the time, and how many clients it talks with.
 
 use loadline_base::nbd::{
@@ -13,9 +13,9 @@ use crate::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
 
 /// The most bytes of an option that are looked at; of longer ones, up to [`MOST_SKIPPED`] are skipped.
 const MOST_OPTION: usize = 16 << 10;
-/// Who sends a longer option is hung up on.
+/// A client that sends a longer option is disconnected.
 const MOST_SKIPPED: u32 = 1 << 20;
-/// Who has not chosen after so many options is hung up on.
+/// A client that has not chosen an export after so many options is disconnected.
 const MOST_OPTIONS: u32 = 256;
 /// The number by which a client names [`BASE_ALLOCATION`].
 pub const ALLOCATION_ID: u32 = 1;

@@ -82,7 +82,7 @@ pub struct Session {
     /// Bytes of requests that are not complete.
     taken: usize,
     leaving: bool,
-    /// Requests that were answered since somebody asked.
+    /// Requests that were answered since the last call.
     answered: usize,
     /// Replies that are to be sent to the client.
     pub out: Outbox,

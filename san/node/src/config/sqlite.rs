@@ -109,7 +109,7 @@ fn is_same(path: &Path, opened: &[Identity]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The last process that closes a database writes its log into the file, and removes the log. If somebody has put another file in place meanwhile,
+/// The last process that closes a database writes its log into the file, and removes the log. If another file was put in place meanwhile,
 /// into the same inode, that would be mixed with what was there: then the log is left, and belongs to nothing.
 impl Drop for SqliteStore {
     fn drop(&mut self) {

@@ -51,7 +51,7 @@ pub struct OpenVolume {
     pub layout: Layout,
     /// Length of its leases, nanoseconds.
     pub lease_ns: u64,
-    /// It is to be taken over if nobody serves it.
+    /// It is to be taken over if no node serves it.
     pub watch: bool,
     /// Blocks that may be in flight for it: what its logs are made for ([`most_in_flight`](super::most_in_flight)).
     pub most_in_flight: u64,
@@ -106,7 +106,7 @@ pub enum LoopCommand {
     OpenVolume(OpenVolume),
     /// It is gone.
     CloseVolume(VolumeId),
-    /// It is to be taken over if nobody serves it, or not.
+    /// It is to be taken over if no node serves it, or not.
     Watch(VolumeId, bool),
     /// It is to be owned here, whichever node owns it. → [`LoopEvent::Attached`]
     Attach(VolumeId),
@@ -119,7 +119,7 @@ pub enum LoopCommand {
     Admit(VolumeId),
     /// The connections that are forwarded by this session end.
     EndSession(SessionId),
-    /// Its clients go, and nobody owns it here. → [`LoopEvent::Detached`]
+    /// Its clients are disconnected, and it is not owned here any more. → [`LoopEvent::Detached`]
     Detach(VolumeId),
     /// Something that a person decides, by a number that no other order has. → [`LoopEvent::CommandDone`]
     Volume(VolumeId, u64, volume::VolumeCommand),

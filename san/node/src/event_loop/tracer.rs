@@ -23,7 +23,7 @@ pub struct TraceOrder {
     pub every_ns: u64,
     /// Nanoseconds until no more are waited for.
     pub limit_ns: u64,
-    /// Who gets the result. Dropped without one if the volume is closed.
+    /// The receiver of the result. Dropped without one if the volume is closed.
     pub answer: oneshot::Sender<Vec<Trace>>,
 }
 
@@ -309,14 +309,14 @@ impl Tracer {
         self.traces.len() >= self.wanted || now() >= self.until
     }
 
-    /// Gives the result to who waits for it.
+    /// Gives the result to the task that waits for it.
     pub(super) fn end(self) {
         // Who has asked may have gone.
         let _ = self.answer.send(self.traces);
     }
 }
 
-/// A number from the last digits of the clock, which nobody chooses.
+/// A number from the last digits of the clock, which no client chooses.
 fn random(moment: Moment) -> u64 {
     moment.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }

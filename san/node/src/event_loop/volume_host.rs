@@ -37,7 +37,7 @@ const MOST_OF_PIECES: u64 = 128;
 pub(super) enum Begun {
     /// It may begin.
     Request(Request<Blocks>),
-    /// It is not begun: who is to be told, and which of its requests this is.
+    /// It is not begun: the client to answer, and which of its requests this is.
     TooLong(u32, u32),
 }
 /// The part of what an owner may have in flight that is kept for requests which change nothing: a block that is read may have to be
@@ -128,7 +128,7 @@ pub(super) struct VolumeHost {
     /// The number of the order that is being given, and of the one that is being carried out.
     pub(super) given_command: Option<u64>,
     pub(super) pending_command: Option<u64>,
-    /// Follows requests, if somebody wants it.
+    /// Follows requests, if a trace was requested.
     pub(super) tracer: Option<Box<Tracer>>,
 }
 
@@ -169,7 +169,7 @@ impl VolumeHost {
         &self.open.layout
     }
 
-    /// Whether somebody waits for something here, so that every tick counts.
+    /// Whether something is waited for here, so that every tick counts.
     pub(super) fn is_busy(&self) -> bool {
         let settled = matches!(self.volume.status(), Status::Active | Status::Watching);
         !settled || !self.at_work.is_empty()

@@ -128,7 +128,7 @@ impl ManageError {
 }
 
 impl Node {
-    /// The configuration is read now, rather than soon. Who comes while others read it waits for them, and then once more at
+    /// The configuration is read now, rather than soon. A task that comes while others read it waits for them, and then once more at
     /// most: however many ask, it is read one at a time.
     pub(in crate::node) async fn refresh(&self) -> Result<(), ConfigError> {
         let came = Instant::now();

@@ -141,7 +141,7 @@ impl Node {
         }
     }
 
-    /// A volume that nobody has attached is owned by one of its nodes while its copies move.
+    /// A volume that is not attached is owned by one of its nodes while its copies move.
     async fn claim(&self, catalog: &Catalog, id: u64, wanted: bool, record: &Record) {
         let claimed = self.state().claimed.contains(&id);
         if wanted && !claimed {
@@ -315,7 +315,7 @@ impl Node {
         Ok(planned.is_ok())
     }
 
-    /// Says why a replica stays where it is, for whoever asks.
+    /// Records why a replica stays where it is, for a status.
     async fn cannot_leave(&self, id: u64, old: &Replica, version: u64, why: &str) -> Result<(), ManageError> {
         if old.refused.as_deref() != Some(why) {
             let next = Replica { refused: Some(why.to_owned()), ..old.clone() };

@@ -175,7 +175,7 @@ impl Node {
         done
     }
 
-    /// Devices are opened, and replicas made, opened and removed. Each device in its turn, and one that hangs keeps nobody: it
+    /// Devices are opened, and replicas made, opened and removed. Each device in its turn, and one that hangs delays no other: it
     /// goes on by itself, and is asked again when it is done. Whether all is as it should be.
     async fn reconcile_devices(&self, catalog: &Catalog) -> bool {
         {
@@ -404,7 +404,7 @@ impl Node {
         }
     }
 
-    /// A volume is watched here, if anybody has attached it, and it may have to be served `here`.
+    /// A volume is watched here, if it is attached, and it may have to be served `here`.
     fn open_volume(&self, id: u64, volume: &Volume, here: bool) {
         let watch = here && volume.attached.is_some() || self.state().claimed.contains(&id);
         let known = self.state().volumes.insert(id, watch);

@@ -22,7 +22,7 @@ pub(super) fn width() -> usize {
     }
 }
 
-/// A check, and who found it; nobody, without a fleet.
+/// A check, and the workers that found it; none, without a fleet.
 struct Line<'a> {
     check: &'a Check,
     who: Vec<&'a str>,
@@ -64,7 +64,7 @@ fn header(host: &HostReport) -> String {
     format!("{name}: Linux {kernel}, {} CPUs{cpu}{}", of.cpus, memory.unwrap_or_default())
 }
 
-/// Every check once, in the order in which they were made, with all who found the same.
+/// Every check once, in the order in which they were made, with all workers that found the same.
 fn lines(report: &DoctorReport) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for host in &report.hosts {

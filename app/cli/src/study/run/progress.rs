@@ -310,7 +310,7 @@ pub(crate) fn waiting(listen: SocketAddr, token: &str, workers: u32) -> String {
     )
 }
 
-/// What a worker is given with `--join`: nobody can dial 0.0.0.0, so that this machine has a stand-in's name there.
+/// What a worker is given with `--join`: 0.0.0.0 cannot be dialled, so that this machine has a stand-in's name there.
 fn dialled(listen: SocketAddr) -> String {
     match listen.ip().is_unspecified() {
         true => format!("HOST:{} (HOST: this machine, as the workers reach it)", listen.port()),

@@ -350,7 +350,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A volume that nobody is to serve: its copies are to be open.
+    /// A volume that no node is to serve: its copies are to be open.
     fn at_rest(&self, volume: &Volume, record: &Record, found: &mut HealthFindings) {
         for (index, group) in record.groups.iter().enumerate() {
             let (mut usable, mut lost) = (0, 0);

@@ -142,7 +142,7 @@ impl Node {
         }
     }
 
-    /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to who asks for it.
+    /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to clients of the API.
     async fn wait_until_seen(&self, name: &str) {
         let begun = Instant::now();
         self.reconcile_soon();
@@ -390,7 +390,7 @@ impl Node {
         self.id()
     }
 
-    /// Nobody owns a volume any more.
+    /// A volume has no owner any more.
     pub async fn detach_volume(&self, name: &str, force: bool) -> Result<(), ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
