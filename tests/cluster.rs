@@ -370,13 +370,13 @@ fn faults_on_purpose_are_survived() {
     writers.wait_for(20);
     assert!(begun.elapsed() > Duration::from_millis(100), "{:?}", begun.elapsed());
     assert_eq!(cluster.request(node, "DELETE", "/v1/test-faults", "").0, 200);
-    // Not heard: it is done without, and comes back.
+    // No answer: it is excluded, and comes back.
     fault(r#"{"fault": "drop_peer", "node": "node-1"}"#.into());
     writers.wait_for(100);
     cluster.wait_until_not("disk", "healthy", Duration::from_secs(10));
     assert_eq!(cluster.request(node, "DELETE", "/v1/test-faults", "").0, 200);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
-    // Failed: it is done without for as long as its node runs.
+    // Failed: it is excluded for as long as its node runs.
     fault(format!(r#"{{"fault": "fail_device", "device": {device}}}"#));
     writers.wait_for(100);
     cluster.wait_until_not("disk", "healthy", Duration::from_secs(10));

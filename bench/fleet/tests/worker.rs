@@ -222,7 +222,7 @@ fn who_listens_there_without_the_token_learns_nothing_and_orders_nothing() {
             }
             _ => drop(challenge(&mut wire, if act == 1 { "a-guessed-token" } else { "" })),
         }
-        // The worker may have hung up already.
+        // The worker may have closed the connection already.
         let _ = wire.send(&ToWorker::Welcome { worker: WorkerId("a".into()) });
         let _ = wire.send(&ToWorker::Do { task: 1, order: WorkerOrder::MakeFiles(made.clone()) });
         let error = worker.join().unwrap().unwrap_err();

@@ -100,7 +100,7 @@ impl Job {
     /// How many CPUs the load can use at the most, its helpers in the kernel included. `engine`: which ran, in words.
     pub fn most_cpus(&self, engine: &str) -> u64 {
         let of_thread = |target: &Target| match target {
-            // The thread itself talks to the server.
+            // The thread itself exchanges messages with the server.
             Target::Nbd(_) | Target::Vhost(_) => 1,
             Target::Path(_) if engine == "threads" => u64::from(self.profile.outstanding),
             // With a worker of io_uring in the kernel, or threads of librbd.

@@ -175,7 +175,7 @@ impl VhostDisk {
         }
     }
 
-    /// Readable, or hung up, when the server has gone.
+    /// Readable, or closed, when the server has ended.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.0.as_fd()
     }

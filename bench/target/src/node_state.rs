@@ -25,7 +25,7 @@ impl NodeState {
         matches!(self, NodeState::Up | NodeState::Slow | NodeState::Filled)
     }
 
-    /// Whether it is done without: others take over what it owned.
+    /// Whether it is excluded: other nodes take over what it owned.
     pub(crate) fn is_gone(self) -> bool {
         matches!(self, NodeState::Killed | NodeState::Frozen)
     }

@@ -4,9 +4,9 @@
 //! overtake each other. So each names what it belongs to:
 //!
 //! ```text
-//! volume, replica ── epoch, owner ── session ── process
-//! which one         may it speak    which of    which life of the
-//!                   at all          its talks   replica's process
+//! volume, replica ── epoch, owner ── session ────── process
+//! which one         may it send     which of        which life of the
+//!                   at all          its sessions    replica's process
 //! ```
 //!
 //! An owner opens a session with `Hello` or `Seal` and gives it a number that is larger than all before. What comes in a

@@ -116,7 +116,7 @@ pub struct Replica {
     full: bool,
 }
 
-/// A talk with an owner.
+/// A session with an owner.
 #[derive(Debug)]
 struct Session {
     /// Its name here: two owners may number theirs alike.

@@ -35,7 +35,7 @@ const _: () = assert!(MOST_BODY == 41_943_104 && MOST_PAYLOAD == 33_554_432);
 const _: () = assert!(64 + MOST_RANGES * size_of::<RangeBytes>() <= MOST_BODY);
 const _: () = assert!(64 + MOST_DATA_BLOCKS as usize * size_of::<U32>() <= MOST_BODY);
 
-/// A cluster. Nodes of different clusters do not talk, whatever their ids are.
+/// A cluster. Nodes of different clusters do not exchange messages, whatever their ids are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(pub u128);
 

@@ -163,7 +163,7 @@ impl<D: Clone> Active<D> {
             let joining = joining.map(|(replica, _)| *replica);
             group.pipeline.require(group.required.iter().copied().chain(joining));
         }
-        // A member to whom nobody talks is one whose return was given up while the swap that adds it was undecided.
+        // A member without a session is one whose return was given up while the swap that adds it was undecided.
         for (index, group) in (0..).zip(&self.groups) {
             for replica in &group.required {
                 if !self.sessions.iter().any(|session| session.replica == *replica) {

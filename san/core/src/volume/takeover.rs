@@ -115,7 +115,7 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// The talks go on when it is active. Beside them, the highest commit point of each group.
+    /// The sessions, which go on when it is active, and the highest commit point of each group.
     pub(super) fn into_sessions(self, c: &Context) -> (Vec<ReplicaSession<D>>, Vec<Position>) {
         let groups = c.record().map_or(0, |record| record.groups.len() as u32);
         let commit_points = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();

@@ -41,7 +41,7 @@ const REST_NS: u64 = 1_000_000_000;
 /// How long a front-end that ends a queue waits for what is in flight, nanoseconds.
 const DRAIN_NS: u64 = 30_000_000_000;
 
-/// Why a front-end is hung up on.
+/// Why a front-end is disconnected.
 #[derive(Debug, Error)]
 pub enum SessionError {
     /// Something that it said.
@@ -217,7 +217,7 @@ impl Session {
     // ---- what it asks ----------------------------------------------------------------------------------
 
     /// Takes what is in its queues, as much as it may. What is wrong is answered. One that does not follow the rules is to be
-    /// hung up on.
+    /// disconnected.
     pub fn take(&mut self, pool: &Pool, asked: &mut Vec<BlockRequest>) -> Result<(), SessionError> {
         let backend = Arc::clone(&self.backend);
         let mut state = backend.0.borrow_mut();

@@ -204,7 +204,7 @@ impl PeerSender {
             }
             ConnectionState::Up(socket) if what == For::Input => {
                 if receive(socket, &mut [0; 64]) != Received::Nothing {
-                    self.down("it has hung up");
+                    self.down("it has closed the connection");
                 }
             }
             ConnectionState::Up(_) | ConnectionState::Down => {}

@@ -168,7 +168,7 @@ pub(super) fn revived(world: &mut World) {
     store(world, Store::revive);
     world.start(homes[0]);
     world.pass(1_500);
-    world.must(!world.waits(0), "it is talked to again");
+    world.must(!world.waits(0), "it has a session again");
 }
 
 /// Who has returned, and starts anew within the same ownership, is believed.

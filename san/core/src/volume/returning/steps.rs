@@ -114,7 +114,7 @@ impl<D: Clone> Active<D> {
         let Some(returning) = self.returning.remove(&replica) else { return };
         self.end_copies(replica, None);
         let at = self.sessions.iter().position(|session| session.replica == replica);
-        let at = at.expect("who returns is talked to");
+        let at = at.expect("the owner has a session with a returning replica");
         self.sessions[at].drop_out_of_band();
         let failed = self.sessions[at].state == SessionState::Failed;
         let retry = self.retries.entry(replica).or_insert(Retry { not_before: now, stalls: 0 });
@@ -131,7 +131,7 @@ impl<D: Clone> Active<D> {
         };
         retry.not_before = now.after(wait);
         if c.required(returning.group).contains(&replica) {
-            // The swap that adds it may have committed: it is talked to as a member.
+            // The swap that adds it may have committed: it has a session like a member.
             if !failed {
                 self.sessions[at].greet(c, now, SessionState::Greeting, out);
             }

@@ -428,7 +428,7 @@ impl<D: Clone> Active<D> {
                 let position = self.acknowledged(group);
                 let job = &mut self.jobs.slots[slot as usize];
                 let session = self.sessions.iter_mut().find(|session| session.replica == to);
-                let session = session.expect("its copies end with the talk");
+                let session = session.expect("its copies end with the session");
                 for part in &mut job.parts {
                     let content = part.content.take().expect("all is read");
                     for entry in content.entries(part.piece.block, part.piece.blocks as u32) {
