@@ -229,7 +229,7 @@ mod tests {
         let stop = AtomicBool::new(false);
         for _ in 0..6 {
             let error = measure(address, Digits::random().unwrap(), &stop).unwrap_err();
-            assert!(error.contains("ended the connection"), "{error}");
+            assert!(error.contains("closed the connection"), "{error}");
         }
         measure(address, key, &stop).unwrap();
     }

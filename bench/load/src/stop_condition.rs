@@ -191,7 +191,9 @@ mod tests {
         hung.still_out([Nanos(3 * Nanos::SECOND.0)].into_iter());
         assert!(!hung.tripped());
         assert!(
-            hung.judge(&[]).unwrap().contains("1 I/Os had not completed at its end, one of them for 3.0 s")
+            hung.judge(&[])
+                .unwrap()
+                .contains("at the end of this second 1 late I/Os had not completed, the oldest after 3.0 s")
         );
         assert!(hung.tripped() && hung.judge(&[]).is_none(), "each second is judged alone");
     }

@@ -86,11 +86,11 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
     };
     let (orders, receiver) = EventLoop::commands().expect("it can be woken");
-    let (sender, receiver) = channel();
+    let (event_sender, events) = channel();
     let for_loop = (orders.clone(), receiver);
     std::thread::spawn(move || {
         let options = LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait };
-        let sender = Box::new(move |report| _ = sender.send(report));
+        let sender = Box::new(move |event| _ = event_sender.send(event));
         EventLoop::new(options, for_loop, sender).expect("io_uring is allowed here").run().expect("it runs");
     });
     let space = Arc::new(Mutex::new(space));
@@ -113,8 +113,8 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
     let of_store = orders.clone();
     std::thread::spawn(move || {
         let mut record = record;
-        for report in receiver {
-            match report {
+        for event in events {
+            match event {
                 LoopEvent::Opened(_, result) => result.expect("it opens"),
                 LoopEvent::ReadRecord(..) | LoopEvent::Propose(..) if away.load(Ordering::SeqCst) => {}
                 LoopEvent::ReadRecord(volume, asked_at) => {
