@@ -241,7 +241,7 @@ fn a_copy_that_follows_an_owner_whom_the_record_does_not_have_blocks_the_volume_
     cluster.node(2).replicas[0].epoch = Some(6);
     cluster.must(
         Health::Blocked,
-        "the copy at node-2 follows node-3 at epoch 6, and by the configuration store node-1 owned it then",
+        "the copy at node-2 follows node-3 at epoch 6, but according to the configuration store node-1 owned the volume at that epoch",
     );
     cluster.must(Health::Blocked, "an older configuration was put back");
     // A person has decided since.
@@ -259,6 +259,6 @@ fn a_node_that_blocks_what_another_serves_is_heard() {
     (of.doing, of.blocked) = (Doing::Blocked, Some("the store held epoch 8".into()));
     cluster.must(
         Health::Unknown,
-        "node-2 reports: the store held epoch 8. If what node-1 serves is right, start node-2 again",
+        "node-2 reports: the store held epoch 8. If the copies that node-1 serves are the right ones, restart node-2",
     );
 }
