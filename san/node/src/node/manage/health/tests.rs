@@ -209,8 +209,10 @@ fn what_is_waited_for_is_named() {
     for node in [2, 3] {
         cluster.reports.insert(node, gone());
     }
-    cluster
-        .must(Health::Waiting, "every write of group 0 is stored only at node-1 (does not answer) and node-2 (does");
+    cluster.must(
+        Health::Waiting,
+        "every write of group 0 is stored only at node-1 (does not answer) and node-2 (does",
+    );
     cluster.reports.insert(2, Err(Silent::Mute("is mute".into())));
     cluster.must(Health::Waiting, "and node-2 (is mute)");
     cluster.volume.attached = None;
