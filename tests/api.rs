@@ -69,7 +69,7 @@ fn the_api_is_as_it_is_described() {
     assert!(status == 404 && answer.contains("openapi.json"), "{answer}");
     let (status, answer) =
         cluster.request(1, "POST", "/v1/test-faults", r#"{"fault": "fail_device", "device": 2}"#);
-    assert!(status == 400 && answer.contains("on purpose"), "they are off: {answer}");
+    assert!(status == 400 && answer.contains("does not accept test faults"), "they are off: {answer}");
     // What is no request of the API is answered as JSON too.
     let long = format!("/v1/volumes/{}", "x".repeat(10_000));
     let volume = r#"{"name": "x", "bytes": -1, "copies": 2}"#;
