@@ -1,0 +1,160 @@
+//! A real etcd, on this machine, for tests.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How long an etcd may take to start.
+const STARTS: Duration = Duration::from_secs(30);
+
+/// Members of an etcd. They end, and their data are removed, when this is dropped.
+pub(super) struct Server {
+    folder: tempfile::TempDir,
+    ports: Vec<(u16, u16)>,
+    members: Mutex<Vec<Option<Child>>>,
+    /// Options of each member.
+    options: Vec<String>,
+}
+
+/// A port that is free now.
+pub(super) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port is free").port()
+}
+
+impl Server {
+    /// Starts an etcd of so many members.
+    pub(super) fn start(members: usize) -> Server {
+        Server::with(members, &[])
+    }
+
+    /// Starts one whose members have these options.
+    pub(super) fn with(members: usize, options: &[&str]) -> Server {
+        let server = Server {
+            folder: tempfile::tempdir().expect("there is room"),
+            ports: (0..members).map(|_| (free_port(), free_port())).collect(),
+            members: Mutex::new((0..members).map(|_| None).collect()),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+        };
+        (0..members).for_each(|member| server.spawn(member));
+        (0..members).for_each(|member| server.wait(member));
+        server
+    }
+
+    /// Where the member serves clients.
+    pub(super) fn endpoint(&self, member: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[member].0)
+    }
+
+    /// Where all members serve clients, as in a URL.
+    pub(super) fn endpoints(&self) -> String {
+        (0..self.ports.len()).map(|member| self.endpoint(member)).collect::<Vec<_>>().join(",")
+    }
+
+    fn data(&self, member: usize) -> PathBuf {
+        self.folder.path().join(format!("member-{member}"))
+    }
+
+    fn spawn(&self, member: usize) {
+        let peers = |at: usize| format!("http://127.0.0.1:{}", self.ports[at].1);
+        let all: Vec<String> = (0..self.ports.len()).map(|at| format!("m{at}={}", peers(at))).collect();
+        let client = format!("http://{}", self.endpoint(member));
+        let log =
+            std::fs::File::create(self.folder.path().join(format!("log-{member}"))).expect("there is room");
+        let child = Command::new("etcd")
+            .args(["--name", &format!("m{member}"), "--data-dir"])
+            .arg(self.data(member))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peers(member), "--initial-advertise-peer-urls", &peers(member)])
+            .args(["--initial-cluster", &all.join(","), "--logger", "zap"])
+            .args(&self.options)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("etcd is installed: './dev setup --tests' does that");
+        self.members.lock().unwrap()[member] = Some(child);
+    }
+
+    /// Waits until a member serves.
+    fn wait(&self, member: usize) {
+        let begun = Instant::now();
+        while TcpStream::connect(self.endpoint(member)).is_err()
+            || !self.etcdctl(&["endpoint", "health", "--endpoints", &self.endpoint(member)])
+        {
+            assert!(begun.elapsed() < STARTS, "etcd starts: {}", self.log(member));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn log(&self, member: usize) -> String {
+        std::fs::read_to_string(self.folder.path().join(format!("log-{member}"))).unwrap_or_default()
+    }
+
+    /// Kills a member.
+    pub(super) fn kill(&self, member: usize) {
+        if let Some(mut child) = self.members.lock().unwrap()[member].take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Sends a signal to the process of a member.
+    pub(super) fn signal(&self, member: usize, signal: nix::sys::signal::Signal) {
+        let id = self.members.lock().unwrap()[member].as_ref().expect("it runs").id();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(id as i32), signal).expect("it runs");
+    }
+
+    /// Starts a member again.
+    pub(super) fn restart(&self, member: usize) {
+        self.spawn(member);
+        self.wait(member);
+    }
+
+    /// Runs `etcdctl`. Whether it succeeded.
+    pub(super) fn etcdctl(&self, arguments: &[&str]) -> bool {
+        let run = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        run.expect("etcdctl is installed: './dev setup --tests' does that").success()
+    }
+
+    /// Takes a backup of the only member. The returned function puts it in place of what is there then, as the manual of etcd says.
+    pub(super) fn backup(&self) -> impl FnOnce(&Server) + use<> {
+        let file = self.folder.path().join("backup");
+        let _ = std::fs::remove_file(&file);
+        let path = |path: &Path| path.to_str().expect("it is ASCII").to_owned();
+        assert!(self.etcdctl(&["--endpoints", &self.endpoint(0), "snapshot", "save", &path(&file)]));
+        move |server: &Server| {
+            server.kill(0);
+            let data = server.data(0);
+            std::fs::remove_dir_all(&data).expect("it was there");
+            let peer = format!("http://127.0.0.1:{}", server.ports[0].1);
+            assert!(server.etcdctl(&[
+                "snapshot",
+                "restore",
+                &path(&file),
+                "--data-dir",
+                &path(&data),
+                "--name",
+                "m0",
+                "--initial-cluster",
+                &format!("m0={peer}"),
+                "--initial-advertise-peer-urls",
+                &peer,
+                "--initial-cluster-token",
+                "restored",
+            ]));
+            server.restart(0);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        (0..self.ports.len()).for_each(|member| self.kill(member));
+    }
+}
